@@ -58,7 +58,7 @@ class LevelHook:
     def _refuse(self, batch: PutBatch, at: int) -> None:
         value = batch.properties(at).get("DELAY", "")
         remark = (
-            f"the delay level {value[:40]!r} (property DELAY) is not a whole number; "
+            f"the delay level {value[:40]!r} (property DELAY) is not a whole number of 32 bits; "
             f"levels are 1 to {self._levels.delays_ms.size - 1}, 0 is no delay"
         )
         batch.refuse(at, MESSAGE_ILLEGAL, remark)

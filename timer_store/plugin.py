@@ -22,6 +22,7 @@ from delivery.plugin import (
 )
 from delivery.quarantine import QUARANTINE_TOPIC
 from message_store.config import from_properties, with_live
+from message_store.errors import RequestError
 from message_store.hooks import Dispatcher, PutHook
 from message_store.log.batch import PutBatch
 from message_store.retention.pins import UNKNOWN, FirstPending
@@ -35,6 +36,7 @@ from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers
 from timer_store.pending.recalls import TimerRecalls
+from timer_store.pending.stopped_timers import NOT_RUNNING, NOTICE, StoppedTimers
 from timer_store.service import TimerService
 from timer_store.store import TimerStore
 from timer_store.stored_pin import stored_pin
@@ -48,6 +50,7 @@ PERSIST_JOB, COMPACT_JOB = "timer_store.checkpoint.checkpoint_writer", "timer_st
 READ_ONLY = 4
 SYSTEM_ERROR = 1
 GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61
+LONG_VIEWS = ("summary", "list", "forecast")
 
 
 @dataclass(slots=True)
@@ -70,6 +73,7 @@ class TimerPlugin(PluginBase):
         self.config = from_properties(TimerConfig, host.properties)
         self._running: Running | None = None
         self._stored_pin: FirstPending = UNKNOWN  # pin while no timers run
+        self._stopped: StoppedTimers | None = None
         self._recalls = TimerRecalls(self._timers)
 
     # -- plugin interface -----------------------------------------------------------------------
@@ -97,7 +101,7 @@ class TimerPlugin(PluginBase):
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
         if not self.config.enabled:
-            return {}
+            return dict.fromkeys(LONG_VIEWS, _refuse_view)
         return admin_views(lambda: None if self._running is None else self._running.timers)
 
     @property
@@ -112,7 +116,7 @@ class TimerPlugin(PluginBase):
         return self._recalls if self.config.enabled else None
 
     def pending_messages(self) -> PendingMessages | None:
-        return None if self._running is None else PendingTimers(self._running.timers)
+        return self._stopped if self._running is None else PendingTimers(self._running.timers)
 
     def delivered_ms(self, now_ms: int) -> int:
         return 0 if self._running is None else self._running.timers.delivered_ms(now_ms)
@@ -154,7 +158,11 @@ class TimerPlugin(PluginBase):
         """Recover, then deliver and write checkpoints while the block is open."""
         if not self.config.enabled:
             self._stored_pin = stored_pin(store)
+            if self._stored_pin is not None:
+                log.warning("%s", NOTICE)
+                self._stopped = StoppedTimers(store, self._stored_pin)
             yield
+            self._stopped = None
             return
         clock, scheduler = self._host.clock, self._host.scheduler
         timers = TimerStore(store, clock, self.config)
@@ -206,10 +214,12 @@ class TimerPlugin(PluginBase):
         return Response(body=encode_check(self._files().check or Check())[:CHECK_BYTES])
 
     async def _answer_metrics(self, request: Request) -> Response:
-        """Answer request 61. Source: AdminBrokerProcessor.getTimerMetrics"""
+        """Answer request 61, current counts. Source: AdminBrokerProcessor.getTimerMetrics"""
         if self._running is None:
             return Response(SYSTEM_ERROR, "The timerMetrics is null")
-        return Response(body=self._files().metrics.text().encode())
+        pending = self._running.timers.counts.by_topic()
+        metrics = self._files().metrics.with_counts(pending, self._host.clock.now_ms())
+        return Response(body=metrics.text().encode())
 
     async def _answer_compact(self, request: Request) -> Response:
         """Answer request 9014. See `timer_store.compaction.request`."""
@@ -227,6 +237,10 @@ class TimerPlugin(PluginBase):
     def _files(self) -> SnapshotFiles:
         assert self._running is not None
         return self._running.timers.files
+
+
+def _refuse_view() -> object:
+    raise RequestError(SYSTEM_ERROR, NOT_RUNNING)
 
 
 def create_plugin(host: PluginHost) -> TimerPlugin:

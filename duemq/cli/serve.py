@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from duemq.allocator import return_large_blocks
@@ -58,13 +59,30 @@ def run_loop(main: Coroutine[object, object, T]) -> T:
         return runner.run(main)
 
 
+class EarlyReload:
+    """Handler of SIGHUP until a broker can reload; its default action would end the process.
+
+    Attributes:
+        requested: Whether a signal arrived.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+
+
 def on_signals(stop: Callable[[str], None], reload: Callable[[], None] | None = None) -> None:
     """Call `stop` on SIGTERM and SIGINT, `reload` on SIGHUP."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, signal.Signals(number).name)
     if reload is not None:
+        early = signal.getsignal(signal.SIGHUP)
         loop.add_signal_handler(signal.SIGHUP, reload)
+        if isinstance(early, EarlyReload) and early.requested:
+            reload()
 
 
 def serve_broker(
@@ -76,6 +94,7 @@ def serve_broker(
     as_json: bool,
 ) -> None:
     """Run a broker."""
+    signal.signal(signal.SIGHUP, EarlyReload())
     gc.disable()
     sys.setswitchinterval(SWITCH_S)
     return_large_blocks()

@@ -16,6 +16,7 @@ from message_store.kernels.kernel import entry
 from message_store.layout import BLANK_BYTES, PUT
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import CommitLog
+from message_store.log.properties import encode_properties
 from message_store.queues.topic_table import TopicTable
 
 OUT_BYTES_MIN = 1 << 20
@@ -86,19 +87,38 @@ class Appender:
         return found
 
     def _illegal_remark(self, batch: PutBatch, at: int) -> str:
+        """Return which limit a refused row exceeds."""
+        row, body_max = batch.rows[at], self._config.message_bytes_max
+        properties_bytes = self._property_bytes(batch, at)
+        if row["body_len"] > body_max and not batch.trusted:
+            why = f"its body has {row['body_len']} bytes; maxMessageSize is {body_max}"
+        elif row["queue_id"] < 0:
+            why = f"its queue is {row['queue_id']}; queues begin at 0"
+        elif properties_bytes > encode.PROPERTY_BYTES_MAX:
+            added = properties_bytes - row["prop_len"]
+            why = f"its properties have {properties_bytes} bytes"
+            why += f", {added} of them added by the broker" if added else ""
+            why += f"; the limit is {encode.PROPERTY_BYTES_MAX}"
+        else:
+            why = "its record has more bytes than a file of the commit log"
+            why += f"; mappedFileSizeCommitLog is {self._config.commitlog_file_bytes}"
+        return f"the message is illegal: {why}"
+
+    def _property_bytes(self, batch: PutBatch, at: int) -> int:
+        """Return the size of a row's properties with those of its real topic."""
         row = batch.rows[at]
-        return (
-            f"the message is illegal: body {row['body_len']} bytes (maxMessageSize is "
-            f"{self._config.message_bytes_max}), properties {row['prop_len']} bytes (at most "
-            f"{encode.PROPERTY_BYTES_MAX}), queue {row['queue_id']}"
-        )
+        size, index = int(row["prop_len"]), int(row["real_topic_index"])
+        if index < 0:
+            return size
+        real = {"REAL_TOPIC": self._topics.name(index), "REAL_QID": str(row["real_queue_id"])}
+        is_open = size > 0 and batch.staging[row["prop_pos"] + size - 1] != encode.ENTRY_END
+        return size + is_open + len(encode_properties(real))
 
     def next_store_ms(self) -> int:
         """Return the store time of records that are appended now."""
         now = self._clock.now_ms()
         if now < self.last_store_ms <= now + CLOCK_STEP_MS_MAX:
-            now = self.last_store_ms
-        self.last_store_ms = now
+            return self.last_store_ms
         return now
 
     def append(self, batch: PutBatch, first: int, store_ms: int) -> int:
@@ -130,6 +150,6 @@ class Appender:
                 with suppress(OSError):  # completely written records are also refused
                     file.zero_from(log.end - file.base)
                 raise
-            self.last_record = last
+            self.last_record, self.last_store_ms = last, store_ms
             log.end += size
         return end

@@ -70,13 +70,13 @@ def test_other_messages_are_unchanged(topics, hook, properties, topic, sys_flag)
     assert batch.properties(0) == dict(properties)
 
 
-@pytest.mark.parametrize("level", ["abc", "1.5", "0x1", "99999999999", "1 "])
+@pytest.mark.parametrize("level", ["abc", "1.5", "0x1", "2147483648", "99999999999", "1 "])
 def test_a_level_that_is_no_number_is_refused(topics, hook, level):
     batch = batch_of(topics, [("DELAY", level)])
     hook(batch, 5)
     assert batch.rows[0]["status"] == 13
     assert repr(level) in batch.remarks[0]
-    assert "1 to 2" in batch.remarks[0]
+    assert "is not a whole number of 32 bits; levels are 1 to 2" in batch.remarks[0]
 
 
 @pytest.mark.parametrize("name", STALE_PROPERTIES)

@@ -67,6 +67,24 @@ def test_checkpoint_and_metrics(tmp_path: Path) -> None:
     assert metrics == (tmp_path / "store" / "config" / "timermetrics").read_bytes()
 
 
+def test_metrics_are_exact_between_checkpoints(tmp_path: Path) -> None:
+    async def ask(broker: Broker, asker: Asker) -> list[Any]:
+        found = []
+        for topic in ("T", "V"):
+            await asker.send(topic, b"x", TIMER_DELAY_SEC=str(HOUR_S))
+            found.append(json.loads(body_of(await asker.ask(GET_TIMER_METRICS))))
+        return found
+
+    first, second = on_a_broker(tmp_path, ask, timerFlushIntervalMs="3600000")
+    assert {t: item["count"] for t, item in first["timingCount"].items()} == {"T": 4, "U": 1}
+    assert {t: item["count"] for t, item in second["timingCount"].items()} == {
+        "T": 4,
+        "U": 1,
+        "V": 1,
+    }
+    assert (first["dataVersion"]["counter"], second["dataVersion"]["counter"]) == (5, 6)
+
+
 def test_broker_status_shows_the_timer_keys(tmp_path: Path) -> None:
     async def ask(broker: Broker, asker: Asker) -> dict[str, str]:
         answer = await asker.ask(RequestCode.GET_BROKER_RUNTIME_INFO)

@@ -315,3 +315,19 @@ def test_a_damaged_timer_log_is_still_rebuilt_after_a_clock_step(tmp_path):
     assert [int(body) for body in rig.bodies()] == due
     rig.is_sound = False
     rig.close()
+
+
+def test_rolls_that_wait_for_an_earlier_lap_are_reported_once(tmp_path, caplog):
+    rig = TimerRig(tmp_path, max_delay_s=200 * 86_400).open()
+    start_ms = rig.clock.now_ms()
+    due = [start_ms + n * DAY_MS // 8 for n in range(1, 1_000)]
+    rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due])
+    assert rig.persist()
+    rig.kill()
+    rig.clock.advance(90 * DAY_MS)
+    rig.open()
+    rig.advance(1_000)
+    assert sorted(map(int, rig.bodies())) == [d for d in due if d <= rig.clock.now_ms()]
+    notices = [r.message for r in caplog.records if "rolled later" in r.message]
+    assert len(notices) == 1
+    rig.close()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.failing_disk import Disk
+from tests.support.synchronous import Synchronous
 from tests.support.timer_rig import TimerRig
 from timer_store.dequeue import dequeue_service as delivery
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.pending.lookup import PendingTimers
 
 
 @pytest.fixture
@@ -46,6 +49,30 @@ def test_copies_are_delivered_once_at_their_due_time(rig, end, persist, ends_ms)
     most = 4 if end == "close" else 7  # after a kill the read time is that of the checkpoint
     assert min(rolls) >= 4
     assert max(rolls) <= most
+    assert rig.timers.counts.total == 0
+
+
+@pytest.mark.parametrize("how", ["cancel", "move", "fire"])
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_rolled_markers_of_decisions_change_no_count(rig, how, end):
+    due_ms = rig.clock.now_ms() + 45_000
+    batch = rig.put_many([(due_ms + n, "T", 0, b"%d" % n) for n in range(5)])
+    decided = batch.rows["phys_offset"][:2].copy()
+    pending = Synchronous(PendingTimers(rig.timers))
+    arguments = (np.full(2, due_ms + 10), None) if how == "move" else ()
+    getattr(pending, how)(decided, *arguments)
+    left = 5 if how == "move" else 3
+    for _ in range(3):
+        rig.advance(10_000)
+        assert rig.timers.counts.by_topic() == {"T": left}
+        assert sum(rig.timers.counts.by_file().values()) == left
+    rig.notices.clear()
+    getattr(rig, end)()
+    rig.open()
+    assert rig.notices == []  # the wheel needs no rebuild
+    assert rig.timers.counts.total == left
+    rig.advance(20_000)
+    assert sorted(rig.bodies()) == [b"%d" % n for n in range(2 if how == "cancel" else 0, 5)]
     assert rig.timers.counts.total == 0
 
 

@@ -15,6 +15,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -67,6 +68,13 @@ class TimerMetrics:
         self.counter += changes
         self.version_ms = now_ms if changes else self.version_ms
         return changes > 0
+
+    def with_counts(self, pending: Mapping[str, int], now_ms: int) -> TimerMetrics:
+        """Return a copy that is updated; the next checkpoint writes the counts of its own time."""
+        found = copy(self)
+        found.counts = dict(self.counts)
+        found.update(pending, now_ms)
+        return found
 
     def text(self) -> str:
         """Return the file's text, byte for byte as 5.3.3 writes it."""

@@ -37,6 +37,7 @@ NEVER_MS = 1 << 62
 LOOK_AHEAD_SLOTS = 3_600  # maximum slots searched for the next pending one before the loop sleeps
 EXPECT_BYTES = 16 << 20  # minimum bytes of a slot for which the log prepares a file in advance
 RETRY_MS = 100  # pause after a refusal by the disk
+REPORT_AGAIN_MS = 60_000  # before the same reason is logged again
 ROLLED_UNITS_MAX, ROLLED_MESSAGES_MAX = 16_384, 1_024  # per turn, approximately
 
 
@@ -67,7 +68,8 @@ class DequeueService:
         self.delivered = self.rolled = self.lost = self.parts = 0
         self._rolled_ms = -1  # slots up to this one may have been rolled, completely or in part
         self._blocked_by = ""  # reason why a slot cannot be rolled now
-        self._roll_retry_ms = 0
+        self._roll_retry_ms = self._report_again_ms = 0
+        self._reported = ""  # reason that was logged last
         self._passed: list[Offsets] = []
         self._starts: deque[tuple[int, int]] = deque()
 
@@ -217,10 +219,11 @@ class DequeueService:
         return True
 
     def _settle_rolled(self, rows: Rows, topic_index: npt.NDArray[np.int32]) -> None:
-        """Settle timers that have a copy or went to quarantine."""
+        """Settle timers and markers that have a copy or went to quarantine."""
         self._units.discount(rows["pos"])
         self._settled_timers.add(rows["phys_offset"], rows["pos"])
-        self._counts.change(topic_index, rows["phys_offset"], -1)
+        counted = (rows["magic"] & layout.MAGIC_DELETE) == 0  # markers are not pending timers
+        self._counts.change(topic_index[counted], rows["phys_offset"][counted], -1)
         self.rolled += int(rows.size)
 
     def _add(self, timed: Rows, now_ms: int) -> int:
@@ -233,10 +236,16 @@ class DequeueService:
             taken = int(self._units.add(timed, write_ms=write_ms, read_ms=read_ms))
         except OSError as error:
             taken, why = 0, f"the timer log cannot be written: {error}"
-        if taken < timed.size and not self._blocked_by:
-            log.warning("timers beyond the roll window are not rolled: %s", why)
-            self._blocked_by = why
+        if taken < timed.size:
+            self._note_blocked_roll(why, now_ms)
         return taken
+
+    def _note_blocked_roll(self, why: str, now_ms: int) -> None:
+        """Note why timers are not rolled now; after an outage this happens for many slots."""
+        if not self._blocked_by and (why != self._reported or now_ms >= self._report_again_ms):
+            log.warning("timers beyond the roll window are rolled later: %s", why)
+            self._reported, self._report_again_ms = why, now_ms + REPORT_AGAIN_MS
+        self._blocked_by = why
 
     # -- due ------------------------------------------------------------------------------------
 

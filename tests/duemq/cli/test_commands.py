@@ -306,3 +306,37 @@ def test_a_signal_while_the_broker_starts_stops_it_cleanly(tmp_path: Path) -> No
     assert json.loads(done.stdout.splitlines()[-1]) == {"event": "stopped", "why": ""}
     assert not (tmp_path / "store" / "abort").exists()
     assert (tmp_path / "store" / "config" / "delayOffset.json").exists()
+
+
+SIGNALLED_BEFORE_IT_STARTS = """
+import os, pathlib, signal, sys
+import duemq.cli.kernels, duemq.cli.serve
+from duemq.cli.app import app
+
+compiled, ready = duemq.cli.kernels.compile_if_needed, duemq.cli.serve._on_ready
+conf = pathlib.Path(sys.argv[-1])
+
+def compile_slowly(*args, **kwargs):
+    conf.write_text(conf.read_text().replace("1s 1h", "2s 2h"))
+    os.kill(os.getpid(), signal.SIGHUP)
+    return compiled(*args, **kwargs)
+
+def stop(*args):
+    ready(*args)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+duemq.cli.kernels.compile_if_needed, duemq.cli.serve._on_ready = compile_slowly, stop
+app(sys.argv[1:])
+"""
+
+
+def test_a_reload_before_the_broker_starts_is_postponed(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    keys = SMALL | {"storePathRootDir": str(tmp_path / "store"), "messageDelayLevel": "1s 1h"}
+    conf.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED_BEFORE_IT_STARTS, "broker", "--json", "-c", str(conf)],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "configuration reloaded: messageDelayLevel=2s 2h (was 1s 1h)" in done.stderr

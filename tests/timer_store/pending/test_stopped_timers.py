@@ -1,0 +1,83 @@
+"""Decisions and views while `timerWheelEnable=false` and timers are pending in the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq.admin.views import VIEW_REQUEST
+from duemq.cli.decision_client import DecisionClient
+from duemq.messages.recall_handle import RecallHandle
+from message_store.clock import FakeClock
+from message_store.errors import DueMQError
+from tests.support.running_broker import running, small
+from timer_store.pending.stopped_timers import NOT_RUNNING, NOTICE
+
+HOUR_MS = 3_600_000
+HANDLE = RecallHandle("T", "test", "1", "U0").encode()
+
+
+def stopped(root: Path, work: Callable[[Any, Any], Awaitable[None]], *, pending: int = 2) -> None:
+    """Run `work` on a broker whose timers are switched off, with pending timers in its store."""
+
+    async def run() -> None:
+        clock = FakeClock()
+        async with running(small(root), clock=clock) as (_, asker):
+            for n in range(pending):
+                due_ms = str(clock.now_ms() + HOUR_MS + n)
+                sent = await asker.send("T", b"t", UNIQ_KEY=f"U{n}", TIMER_DELIVER_MS=due_ms)
+                assert sent.code == 0, sent.remark
+            await asker.send("T", b"l", UNIQ_KEY="L", KEYS="k", DELAY="5")
+        async with running(small(root, timerWheelEnable="false"), clock=clock) as (broker, asker):
+            await work(broker, asker)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "names", [{"ids": ["U0"]}, {"handles": [HANDLE]}, {"topic": "T"}, {"ids": ["L", "U1"]}]
+)
+@pytest.mark.parametrize("action", ["cancel", "move", "fire"])
+def test_a_decision_on_a_timer_is_an_error_and_not_unknown(tmp_path, names, action):
+    async def work(broker, asker):
+        extra = {"delay_ms": 5} if action == "move" else {}
+        async with DecisionClient(broker=broker.address) as client:
+            with pytest.raises(DueMQError, match=NOT_RUNNING):
+                await getattr(client, action)(**names, **extra)
+
+    stopped(tmp_path, work)
+
+
+def test_level_messages_can_be_cancelled(tmp_path):
+    async def work(broker, asker):
+        async with DecisionClient(broker=broker.address) as client:
+            [unknown] = await client.cancel(ids=["nothing"])
+            assert unknown.verdict == "unknown"
+            [done] = await client.cancel(ids=["L"])
+            assert (done.verdict, done.messages) == ("done", 1)
+
+    stopped(tmp_path, work)
+
+
+def test_a_store_without_pending_timers_is_not_concerned(tmp_path, caplog):
+    async def work(broker, asker):
+        async with DecisionClient(broker=broker.address) as client:
+            [done] = await client.cancel(topic="T")
+            assert (done.verdict, done.messages) == ("done", 1)
+
+    stopped(tmp_path, work, pending=0)
+    assert NOTICE not in caplog.text
+
+
+@pytest.mark.parametrize("view", ["summary", "list", "forecast"])
+def test_views_report_why_they_are_empty(tmp_path, caplog, view):
+    async def work(broker, asker):
+        answer = await asker.ask(VIEW_REQUEST, {"view": f"timer_store.{view}"})
+        assert (answer.code, answer.remark) == (1, NOT_RUNNING)
+
+    stopped(tmp_path, work)
+    assert NOTICE in caplog.text
