@@ -99,6 +99,7 @@ class ClientCalls:
             for topic in settings.publishing.topics:
                 checks.topic_of(topic)
         elif settings.HasField("subscription"):
+            _check_consumer(settings.client_type)
             group = self._find_group(checks.group_of(settings.subscription.group))
             for entry in settings.subscription.subscriptions:
                 checks.topic_of(entry.topic)
@@ -158,6 +159,21 @@ def _settings_of(client: V5Client) -> v2.Settings:
     return client.settings
 
 
+def _check_consumer(kind: v2.ClientType) -> None:
+    """Check the client type in settings with subscriptions.
+
+    Raises:
+        V5Error: It is not a consumer, or is one that is not served; the code of Apache's proxy.
+    """
+    if kind not in CONSUMER_TYPES:
+        known = v2.ClientType.Name(kind) if kind in v2.ClientType.values() else int(kind)
+        served = ", ".join(map(v2.ClientType.Name, CONSUMER_TYPES))
+        raise V5Error(
+            v2.INTERNAL_SERVER_ERROR,
+            f"clients of type {known} cannot subscribe here; the types of consumers are {served}",
+        )
+
+
 def _unregister_fields(settings: v2.Settings) -> dict[str, str]:
     group = settings.subscription.group.name
     return {"consumerGroup": group} if group else {}
@@ -177,7 +193,7 @@ def heartbeat_of(client_id: str, settings: v2.Settings) -> dict[str, object]:
     found["consumerDataSet"] = [
         {
             "groupName": subscription.group.name,
-            "consumeType": CONSUMER_TYPES.get(settings.client_type, "CONSUME_ACTIVELY"),
+            "consumeType": CONSUMER_TYPES[settings.client_type],
             "messageModel": "CLUSTERING",
             "consumeFromWhere": FROM_LAST,
             "subscriptionDataSet": [

@@ -18,6 +18,7 @@ from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client
 from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext
+from duemq.v5.permissions import check_readable
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error, status
@@ -64,8 +65,7 @@ class RouteCalls:
         group = self._find_group(checks.group_of(request.group))
         topic = self._topic(context, request.topic)
         perm = topic.perm & self._config().permission
-        if not perm & PERM_READ or topic.read_queues <= 0:
-            raise V5Error(v2.FORBIDDEN, "no readable queue")
+        check_readable(topic, self._config().permission)
         is_orderly = group is not None and group.orderly
         queues = range(topic.read_queues) if is_orderly else (ANY_QUEUE,)
         answer = api.QueryAssignmentResponse(status=status(v2.OK))

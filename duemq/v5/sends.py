@@ -19,6 +19,7 @@ from duemq.v5.clients import V5Client
 from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext
 from duemq.v5.messages import RESERVED, message_type
+from duemq.v5.permissions import check_writable
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error, code_of, status, status_of_all
@@ -81,6 +82,7 @@ class SendCalls:
         if any(each.topic != messages[0].topic for each in messages[1:]):
             raise V5Error(v2.MESSAGE_CORRUPTED, "topic in message is not same")
         checked = [self._fields(context, topic, each) for each in messages]
+        check_writable(topic, self._config().permission)
         return [
             self._requests.request(context, client, RequestCode.SEND_MESSAGE, fields, message.body)
             for message, fields in zip(messages, checked, strict=True)
