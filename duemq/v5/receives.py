@@ -101,13 +101,14 @@ class ReceiveCalls:
             invisible_ms = RENEWED_INVISIBLE_MS
         else:
             checks.check_invisible(invisible_ms, checks.INVISIBLE_MS_MIN)
-        if (found_topic := self._find_topic(topic)) is not None:
-            check_readable(found_topic, self._config().permission)
+        target = {"consumerGroup": group, "topic": topic}
+        with self._requests.permission_first(context, client, RequestCode.POP_MESSAGE, target):
+            if (found_topic := self._find_topic(topic)) is not None:
+                check_readable(found_topic, self._config().permission)
         config = self._find_group(group)
         is_sql = request.filter_expression.type == v2.SQL
         fields = {
-            "consumerGroup": group,
-            "topic": topic,
+            **target,
             "queueId": "-1",  # any queue, also for orderly groups: ReceiveMessageQueueSelector
             "maxMsgNums": str(min(request.batch_size, MESSAGES_MAX)),
             "invisibleTime": str(invisible_ms),
