@@ -136,7 +136,9 @@ class QueueReader:
         present &= units["size"] != BLANK_UNIT_SIZE
         passing = np.flatnonzero(present & passed & subscription.mask(units["tags_code"]))
         chosen = passing[: self._count_within(units[passing], count_max)]
-        read = units.size if chosen.size == passing.size else int(passing[chosen.size])
+        is_full = chosen.size == count_max or chosen.size < passing.size
+        # The next pop may have another filter: it begins after the last message of a full result.
+        read = int(chosen[-1]) + 1 if is_full else units.size
         if read > chosen.size and self._hidden.repaired(place, units[:read], subscription):
             raise UnitsRewritten(f"{topic}/{queue_id}/{start}")
         try:

@@ -136,6 +136,8 @@ class AckCalls:
     ) -> api.ForwardMessageToDeadLetterQueueResponse:
         """Move a message to the dead letter topic of its group."""
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
+        target = {"consumerGroup": group, "topic": topic}
+        self._requests.check(context, client, RequestCode.ACK_MESSAGE, target)
         handle = parse_handle(request.receipt_handle, self._broker_name)
         handle = await self.renewals.remove(group, topic, handle)
         found = await self.forward_handle(context, client, group, topic, handle)

@@ -10,6 +10,8 @@ Source: LocalMessageService of Apache's proxy, which calls the processors of a b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -70,7 +72,7 @@ class BrokerRequests:
     async def call(
         self,
         context: CallContext,
-        peer: Peer | None,
+        peer: Peer,
         code: RequestCode,
         fields: dict[str, str],
         body: bytes = b"",
@@ -89,7 +91,7 @@ class BrokerRequests:
     async def call_or_raise(
         self,
         context: CallContext,
-        peer: Peer | None,
+        peer: Peer,
         code: RequestCode,
         fields: dict[str, str],
         body: bytes = b"",
@@ -107,7 +109,7 @@ class BrokerRequests:
     def request(
         self,
         context: CallContext,
-        peer: Peer | None,
+        peer: Peer,
         code: RequestCode,
         fields: dict[str, str],
         body: bytes = b"",
@@ -121,19 +123,43 @@ class BrokerRequests:
         self._check(request)
         return request
 
-    def check(self, context: CallContext, code: RequestCode, fields: dict[str, str]) -> None:
-        """Check the permission for a request that the broker has no processor for.
+    def check(
+        self,
+        context: CallContext,
+        peer: Peer,
+        code: RequestCode,
+        fields: dict[str, str],
+        body: bytes = b"",
+    ) -> None:
+        """Check the permission for a request that is not sent to a processor.
 
         Raises:
             V5Error: The account has no permission.
         """
         if self.access is not None:
-            self._check(self._request(context, None, code, fields, b""))
+            self._check(self._request(context, peer, code, fields, body))
+
+    @contextmanager
+    def permission_first(
+        self, context: CallContext, peer: Peer, code: RequestCode, fields: dict[str, str]
+    ) -> Iterator[None]:
+        """Check the permission for a request before an error of the block is reported.
+
+        An account without it must not learn which topics exist, and of which type they are.
+
+        Raises:
+            V5Error: The block raised an error; UNAUTHORIZED if the account has no permission.
+        """
+        try:
+            yield
+        except V5Error:
+            self.check(context, peer, code, fields)
+            raise
 
     def _request(
         self,
         context: CallContext,
-        peer: Peer | None,
+        peer: Peer,
         code: RequestCode,
         fields: dict[str, str],
         body: bytes,

@@ -9,6 +9,7 @@ Source: ClientActivity
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -30,6 +31,7 @@ from duemq.v5.status import V5Error, status
 
 CONSUMER_TYPES = {v2.PUSH_CONSUMER: "CONSUME_PASSIVELY", v2.SIMPLE_CONSUMER: "CONSUME_ACTIVELY"}
 UNSENT_BYTES_MAX = 1 << 20  # per telemetry stream; normally all bytes are sent
+CHECKS_MAX = 256  # permissions that are checked in one turn of the event loop
 FROM_LAST = "CONSUME_FROM_LAST_OFFSET"
 
 
@@ -83,6 +85,9 @@ class ClientCalls:
             text = f"Invalid protobuf byte sequence: {error}"
             raise GrpcError(GrpcStatus.UNKNOWN, text) from error
         except V5Error as error:
+            if error.code == v2.UNAUTHORIZED:  # as Apache's proxy: a command, then the end
+                command(api.TelemetryCommand(status=status(error.code, error.text)))
+                return
             text = f"process client telemetryCommand failed. {error.text}"
             is_client_error = v2.BAD_REQUEST <= error.code < v2.INTERNAL_ERROR
             code = GrpcStatus.INVALID_ARGUMENT if is_client_error else GrpcStatus.INTERNAL
@@ -99,6 +104,7 @@ class ClientCalls:
             for topic in settings.publishing.topics:
                 checks.topic_of(topic)
         elif settings.HasField("subscription"):
+            _check_consumer(settings.client_type)
             group = self._find_group(checks.group_of(settings.subscription.group))
             for entry in settings.subscription.subscriptions:
                 checks.topic_of(entry.topic)
@@ -127,7 +133,9 @@ class ClientCalls:
         settings = _settings_of(client)
         if settings.client_type in CONSUMER_TYPES:
             checks.group_of(request.group)
-        self._requests.check(context, RequestCode.UNREGISTER_CLIENT, _unregister_fields(settings))
+        self._requests.check(
+            context, client, RequestCode.UNREGISTER_CLIENT, _unregister_fields(settings)
+        )
         self._clients.remove(context)
         return api.NotifyClientTerminationResponse(status=status(v2.OK))
 
@@ -136,9 +144,16 @@ class ClientCalls:
     ) -> None:
         """Register a client with the heartbeat of an equivalent remoting client.
 
+        A producer is asked about the half messages of its topics, so it needs permission to send.
+
         Raises:
             V5Error: A subscription is invalid, or the account has no permission.
         """
+        if self._requests.access is not None:
+            for number, name in enumerate(topics_of(settings), 1):
+                self._requests.check(context, client, RequestCode.SEND_MESSAGE, {"topic": name})
+                if number % CHECKS_MAX == 0:
+                    await asyncio.sleep(0)
         body = msgspec.json.encode(heartbeat_of(client.client_id, settings))
         await self._requests.call_or_raise(context, client, RequestCode.HEART_BEAT, {}, body)
 
@@ -158,9 +173,29 @@ def _settings_of(client: V5Client) -> v2.Settings:
     return client.settings
 
 
+def _check_consumer(kind: v2.ClientType) -> None:
+    """Check the client type in settings with subscriptions.
+
+    Raises:
+        V5Error: It is not a consumer, or is one that is not served; the code of Apache's proxy.
+    """
+    if kind not in CONSUMER_TYPES:
+        known = v2.ClientType.Name(kind) if kind in v2.ClientType.values() else int(kind)
+        served = ", ".join(map(v2.ClientType.Name, CONSUMER_TYPES))
+        raise V5Error(
+            v2.INTERNAL_SERVER_ERROR,
+            f"clients of type {known} cannot subscribe here; the types of consumers are {served}",
+        )
+
+
 def _unregister_fields(settings: v2.Settings) -> dict[str, str]:
     group = settings.subscription.group.name
     return {"consumerGroup": group} if group else {}
+
+
+def topics_of(settings: v2.Settings) -> list[str]:
+    """Return the distinct topics of a producer."""
+    return list(dict.fromkeys(topic.name for topic in settings.publishing.topics))
 
 
 def heartbeat_of(client_id: str, settings: v2.Settings) -> dict[str, object]:
@@ -170,14 +205,13 @@ def heartbeat_of(client_id: str, settings: v2.Settings) -> dict[str, object]:
     """
     found: dict[str, object] = {"clientID": client_id}
     if settings.HasField("publishing"):
-        names = dict.fromkeys(topic.name for topic in settings.publishing.topics)
-        found["producerDataSet"] = [{"groupName": name} for name in names]
+        found["producerDataSet"] = [{"groupName": name} for name in topics_of(settings)]
         return found
     subscription = settings.subscription
     found["consumerDataSet"] = [
         {
             "groupName": subscription.group.name,
-            "consumeType": CONSUMER_TYPES.get(settings.client_type, "CONSUME_ACTIVELY"),
+            "consumeType": CONSUMER_TYPES[settings.client_type],
             "messageModel": "CLUSTERING",
             "consumeFromWhere": FROM_LAST,
             "subscriptionDataSet": [

@@ -1,6 +1,7 @@
 """Table of v5 clients; each acts as the peer of its in-process requests.
 
-A client is identified by its id and its account, and can use several connections. It is removed
+A client is identified by its id, its account and its host, and can use several connections.
+Permissions can depend on the host, so a known id from another host is another client. It is removed
 when it terminates, or when it has no telemetry stream and made no call for `IDLE_MS_MAX`. The
 table contains only clients with a verified signature.
 
@@ -25,6 +26,8 @@ IDLE_MS_MAX: Final = 120_000  # grpcClientIdleTimeMills
 CLIENTS_MAX: Final = 20_000
 CONNECTION_CLIENTS_MAX: Final = 256  # a gateway multiplexes many clients on one connection
 Command = Callable[[api.TelemetryCommand], None]
+Key = tuple[str, str, str]
+"""Client id, account and host."""
 
 
 class V5Client:
@@ -100,7 +103,7 @@ class V5Clients:
         on_request: Callable[[V5Client, Request], None],
     ) -> None:
         self._clock, self._verify, self._on_request = clock, verify, on_request
-        self._clients: dict[tuple[str, str], V5Client] = {}
+        self._clients: dict[Key, V5Client] = {}
         self._counts: Counter[tuple[str, int]] = Counter()  # by the connection of the first call
 
     def __len__(self) -> int:
@@ -113,7 +116,7 @@ class V5Clients:
         Raises:
             V5Error: The signature is invalid, or a limit of clients is exceeded.
         """
-        key = context.client_id, context.access_key
+        key = _key_of(context)
         known = self._clients.get(key)
         client = known or V5Client(context, self._on_request)
         self._verify(context, client)  # before adding: unverified peers must not fill the table
@@ -131,7 +134,7 @@ class V5Clients:
 
     def remove(self, context: CallContext) -> None:
         """Remove the client of a call."""
-        key = context.client_id, context.access_key
+        key = _key_of(context)
         if key in self._clients:
             self._remove(key)
 
@@ -151,12 +154,16 @@ class V5Clients:
         for key in list(self._clients):
             self._remove(key)
 
-    def _remove(self, key: tuple[str, str]) -> None:
+    def _remove(self, key: Key) -> None:
         client = self._clients.pop(key)
         self._counts[client.address] -= 1
         if not self._counts[client.address]:
             del self._counts[client.address]
         client.close()
+
+
+def _key_of(context: CallContext) -> Key:
+    return context.client_id, context.access_key, context.address[0]
 
 
 def _host_of(address: tuple[str, int]) -> tuple[bytes, int]:

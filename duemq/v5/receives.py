@@ -5,23 +5,29 @@ Source: ReceiveMessageActivity
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
 from delivery.plugin import Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.http2.grpc_call import GrpcCall
+from duemq.net.notices import Notices
 from duemq.pop.names import NORMAL
 from duemq.pop.pop import MESSAGES_MAX
 from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
 from duemq.registry.groups import GroupConfig
+from duemq.registry.subscriptions import parse_expression
+from duemq.registry.topic_config import TopicConfig
 from duemq.v5 import checks
 from duemq.v5.acknowledgements import AckCalls
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client
+from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext
-from duemq.v5.handles import parse_handle
+from duemq.v5.handles import Handle, parse_handle
 from duemq.v5.messages import message_of
+from duemq.v5.permissions import check_readable
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.renewals import RENEWED_INVISIBLE_MS
@@ -29,6 +35,7 @@ from duemq.v5.status import V5Error, code_of, status
 from message_store.clock import Clock
 from message_store.log.record import Record, decode_record
 
+log = logging.getLogger(__name__)
 POLL_MS_MIN: Final = 5_000  # grpcClientConsumerMinLongPollingTimeoutMillis
 POLL_MS_MAX: Final = 20_000  # grpcClientConsumerMaxLongPollingTimeoutMillis
 REQUEST_TIMEOUT_MS: Final = 3_000  # default for clients without a request timeout in their settings
@@ -36,6 +43,8 @@ NEW_CODE_VERSION: Final = "5.0.3"  # first client version with ILLEGAL_POLLING_T
 INIT_MODE_MAX: Final = "1"  # ConsumeInitMode.MAX: a new group starts at the maximum offset
 LENGTH_BYTES: Final = 4
 FLAG_PART: Final = 4  # index of the retry flag in a receipt handle
+Removal = Callable[[CallContext, V5Client, str, str, Handle], Awaitable[v2.Status | None]]
+"""Function of the context, client, group, topic and handle of a message that it removes."""
 
 
 class ReceiveCalls:
@@ -45,12 +54,16 @@ class ReceiveCalls:
         self,
         requests: BrokerRequests,
         acks: AckCalls,
+        find_topic: Callable[[str], TopicConfig | None],
         find_group: Callable[[str], GroupConfig | None],
         broker_name: str,
         clock: Clock,
+        config: Callable[[], V5Config],
     ) -> None:
-        self._requests, self._acks, self._find_group = requests, acks, find_group
+        self._requests, self._acks, self._config = requests, acks, config
+        self._find_topic, self._find_group = find_topic, find_group
         self._broker_name, self._clock = broker_name, clock
+        self._failed = Notices(log)
 
     async def receive(
         self,
@@ -88,11 +101,14 @@ class ReceiveCalls:
             invisible_ms = RENEWED_INVISIBLE_MS
         else:
             checks.check_invisible(invisible_ms, checks.INVISIBLE_MS_MIN)
+        target = {"consumerGroup": group, "topic": topic}
+        with self._requests.permission_first(context, client, RequestCode.POP_MESSAGE, target):
+            if (found_topic := self._find_topic(topic)) is not None:
+                check_readable(found_topic, self._config().permission)
         config = self._find_group(group)
         is_sql = request.filter_expression.type == v2.SQL
         fields = {
-            "consumerGroup": group,
-            "topic": topic,
+            **target,
             "queueId": "-1",  # any queue, also for orderly groups: ReceiveMessageQueueSelector
             "maxMsgNums": str(min(request.batch_size, MESSAGES_MAX)),
             "invisibleTime": str(invisible_ms),
@@ -108,12 +124,18 @@ class ReceiveCalls:
         if response.code != ResponseCode.SUCCESS:
             _check_empty_pop(response)
             return []
+        # The queue has only hashes of tags: the pop includes messages of tags with the same hash.
+        tags = frozenset(parse_expression(topic, fields["exp"], fields["expType"]).tags)
         attempts_max = config.retry_times_max + 1 if config is not None else 17
         found = []
         for record, text in messages_of(response, topic, self._broker_name):
+            if tags and record.properties.get("TAGS") not in tags:
+                await self._remove(
+                    self._acks.acknowledge_handle, context, client, group, topic, text
+                )
+                continue
             if record.reconsume_times >= attempts_max:
-                handle = parse_handle(text, self._broker_name)
-                await self._acks.forward_handle(context, client, group, topic, handle)
+                await self._remove(self._acks.forward_handle, context, client, group, topic, text)
                 continue
             if request.auto_renew:
                 handle = parse_handle(text, self._broker_name)
@@ -122,6 +144,30 @@ class ReceiveCalls:
             message.system_properties.invisible_duration.FromMilliseconds(invisible_ms)
             found.append(message)
         return found
+
+    async def _remove(
+        self,
+        work: Removal,
+        context: CallContext,
+        client: V5Client,
+        group: str,
+        topic: str,
+        text: str,
+    ) -> None:
+        """Remove a popped message that the client does not receive.
+
+        If this fails, the message is popped again after its invisible time.
+        """
+        try:
+            handle = parse_handle(text, self._broker_name)
+            found = await work(context, client, group, topic, handle)
+            if found is not None and found.code != v2.OK:
+                raise V5Error(found.code, found.message)
+        except V5Error as error:
+            self._failed(
+                "%r: group %s of topic %s keeps a message that it cannot receive: %s",
+                client, group, topic, error,
+            )  # fmt: skip
 
 
 def _poll_ms(context: CallContext, client: V5Client, request: api.ReceiveMessageRequest) -> int:

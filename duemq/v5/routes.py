@@ -9,6 +9,8 @@ import ipaddress
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import msgspec
+
 from duemq.net.codes import RequestCode
 from duemq.ports import PERM_READ, PERM_WRITE, Identity
 from duemq.registry.groups import GroupConfig
@@ -18,6 +20,7 @@ from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client
 from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext
+from duemq.v5.permissions import check_readable
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error, status
@@ -47,7 +50,9 @@ class RouteCalls:
         self, context: CallContext, client: V5Client, request: api.QueryRouteRequest
     ) -> api.QueryRouteResponse:
         """Return the queues of a topic."""
-        topic = self._topic(context, request.topic)
+        name = checks.topic_of(request.topic)
+        self._requests.check(context, client, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
+        topic = self._topic(name)
         types, broker = accepted_types(topic.attributes), self._broker(request.endpoints)
         answer = api.QueryRouteResponse(status=status(v2.OK))
         for queue_id, permission in enumerate(_queues(topic, self._config().permission)):
@@ -61,11 +66,12 @@ class RouteCalls:
         self, context: CallContext, client: V5Client, request: api.QueryAssignmentRequest
     ) -> api.QueryAssignmentResponse:
         """Return the assignments of a consumer: all queues as one, or each queue if orderly."""
-        group = self._find_group(checks.group_of(request.group))
-        topic = self._topic(context, request.topic)
+        name, group_name = checks.topic_of(request.topic), checks.group_of(request.group)
+        body = msgspec.json.encode({"consumerGroup": group_name, "topic": name})
+        self._requests.check(context, client, RequestCode.QUERY_ASSIGNMENT, {}, body)
+        group, topic = self._find_group(group_name), self._topic(name)
         perm = topic.perm & self._config().permission
-        if not perm & PERM_READ or topic.read_queues <= 0:
-            raise V5Error(v2.FORBIDDEN, "no readable queue")
+        check_readable(topic, self._config().permission)
         is_orderly = group is not None and group.orderly
         queues = range(topic.read_queues) if is_orderly else (ANY_QUEUE,)
         answer = api.QueryAssignmentResponse(status=status(v2.OK))
@@ -77,9 +83,7 @@ class RouteCalls:
             answer.assignments.add(message_queue=queue)
         return answer
 
-    def _topic(self, context: CallContext, resource: v2.Resource) -> TopicConfig:
-        name = checks.topic_of(resource)
-        self._requests.check(context, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
+    def _topic(self, name: str) -> TopicConfig:
         topic = self._find_topic(name)
         if topic is None:
             text = f"No topic route info in name server for the topic: {name}"

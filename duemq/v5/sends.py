@@ -19,6 +19,7 @@ from duemq.v5.clients import V5Client
 from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext
 from duemq.v5.messages import RESERVED, message_type
+from duemq.v5.permissions import check_writable
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error, code_of, status, status_of_all
@@ -77,10 +78,14 @@ class SendCalls:
         if len(messages) > MESSAGES_MAX:
             raise V5Error(v2.TOO_MANY_REQUESTS, f"a call can have at most {MESSAGES_MAX} messages")
         name = checks.topic_of(messages[0].topic)
-        topic = self._topic(name)
-        if any(each.topic != messages[0].topic for each in messages[1:]):
-            raise V5Error(v2.MESSAGE_CORRUPTED, "topic in message is not same")
-        checked = [self._fields(context, topic, each) for each in messages]
+        with self._requests.permission_first(
+            context, client, RequestCode.SEND_MESSAGE, {"topic": name}
+        ):
+            topic = self._topic(name)
+            if any(each.topic != messages[0].topic for each in messages[1:]):
+                raise V5Error(v2.MESSAGE_CORRUPTED, "topic in message is not same")
+            checked = [self._fields(context, topic, each) for each in messages]
+            check_writable(topic, self._config().permission)
         return [
             self._requests.request(context, client, RequestCode.SEND_MESSAGE, fields, message.body)
             for message, fields in zip(messages, checked, strict=True)
@@ -102,8 +107,11 @@ class SendCalls:
     ) -> api.RecallMessageResponse:
         """Cancel a delayed message."""
         name = checks.topic_of(request.topic)
-        if self._config().type_check:
-            check_type(accepted_types(self._topic(name).attributes), v2.DELAY)
+        with self._requests.permission_first(
+            context, client, RequestCode.RECALL_MESSAGE, {"topic": name}
+        ):
+            if self._config().type_check:
+                check_type(accepted_types(self._topic(name).attributes), v2.DELAY)
         fields = {"topic": name, "recallHandle": request.recall_handle, "producerGroup": name}
         code = RequestCode.RECALL_MESSAGE
         response = await self._requests.call_or_raise(context, client, code, fields)

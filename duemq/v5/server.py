@@ -92,7 +92,9 @@ class V5Server:
             self.clients,
             RouteCalls(requests, topics.find, groups.find, identity, config),
             send_calls,
-            ReceiveCalls(requests, self._acks, groups.find, identity.broker_name, clock),
+            ReceiveCalls(
+                requests, self._acks, topics.find, groups.find, identity.broker_name, clock, config
+            ),
             self._acks,
             self._transactions,
             ClientCalls(requests, self.clients, groups.find, config),

@@ -23,6 +23,7 @@ from tests.interop.grpc_calls import (
     NORMAL,
     OTHER,
     TOPICS,
+    TRANSACTION,
     Case,
     GrpcPeer,
     command,
@@ -120,6 +121,26 @@ def end(name: str, resolution: Any = v2.COMMIT, topic: str = "refusals-t") -> Ca
         )
 
     return case
+
+
+def ends(*resolutions: Any) -> Case:
+    """Return a case that ends a half message several times; the outcome is that of the others."""
+
+    async def case(peer: GrpcPeer) -> str:
+        half = message(TRANSACTION, message_type=v2.TRANSACTION)
+        [entry] = (await peer.caller.call(sending(half))).entries
+        found = [await end(entry.transaction_id, each)(peer) for each in resolutions]
+        assert found[0] == "OK"
+        return ", ".join(found[1:])
+
+    return case
+
+
+def subscription_of(kind: Any) -> Case:
+    """Return a case that sends settings with a subscription as a client of a type."""
+    settings = consumer(GROUP, NORMAL)
+    settings.client_type = kind
+    return stream(settings)
 
 
 def recall(handle: str, topic: str = DELAY) -> Case:
@@ -245,6 +266,8 @@ CASES: Final[dict[str, Case]] = {
     "end: unknown transaction id": end("0-0"),
     "end: text as transaction id": end("x y"),
     "end: no resolution": end("0-0", v2.TRANSACTION_RESOLUTION_UNSPECIFIED),
+    "end: twice": ends(v2.ROLLBACK, v2.ROLLBACK),
+    "end: a commit after a rollback": ends(v2.ROLLBACK, v2.COMMIT),
     "end: empty topic": end("0-0", topic=""),
     "recall: empty handle": recall(""),
     "recall: text": recall("x"),
@@ -268,6 +291,9 @@ CASES: Final[dict[str, Case]] = {
     "telemetry: consumer of an unknown group": stream(consumer(UNKNOWN, NORMAL)),
     "telemetry: consumer of an unknown topic": stream(consumer(GROUP, UNKNOWN)),
     "telemetry: consumer of an empty topic": stream(consumer(GROUP, "")),
+    "telemetry: subscription of a producer": subscription_of(v2.PRODUCER),
+    "telemetry: subscription of a pull consumer": subscription_of(v2.PULL_CONSUMER),
+    "telemetry: subscription of an unspecified client": subscription_of(v2.CLIENT_TYPE_UNSPECIFIED),
     "heartbeat: no settings": heartbeat_without_settings,
     "termination: no settings": termination_without_settings,
 }
@@ -288,6 +314,8 @@ DIFFERENT: Final[dict[str, tuple[str, str]]] = {
     "receive: SQL of 10,000 brackets": (BAD_FILTER, INTERNAL),
     "receive: 10,000 tags": (BAD_FILTER, NO_MESSAGE),
     "end: text as transaction id": ("INVALID_TRANSACTION_ID", INTERNAL),
+    "end: twice": ("OK", INTERNAL),
+    "end: a commit after a rollback": ("OK", INTERNAL),
     "end: no resolution": ("OK", INTERNAL),
     "telemetry: consumer of an empty topic": ("gRPC INVALID_ARGUMENT", "OK"),
 }

@@ -16,9 +16,16 @@ from message_store.clock import FakeClock
 VALID = "valid"
 
 
-def context(client_id: str = "c@1", *, key: str = "", digits: str = VALID, port: int = 1) -> Any:
+def context(
+    client_id: str = "c@1",
+    *,
+    key: str = "",
+    digits: str = VALID,
+    host: str = "10.0.0.7",
+    port: int = 1,
+) -> Any:
     signature = Signature(key, digits, "") if key else None
-    return CallContext(client_id, ("10.0.0.7", port), "GO", "5.1.2", signature, None)
+    return CallContext(client_id, (host, port), "GO", "5.1.2", signature, None)
 
 
 class Rig:
@@ -57,10 +64,14 @@ def test_an_unverified_call_does_not_act_as_the_client_with_its_id() -> None:
     assert client.closed
 
 
-def test_a_client_is_identified_by_id_and_account_not_by_connection() -> None:
+def test_a_client_is_identified_by_id_account_and_host_not_by_connection() -> None:
     table = Rig().table
     assert table.for_call(context(port=1)) is table.for_call(context(port=2))
     assert table.for_call(context(key="sale")) is not table.for_call(context(key="other"))
+    assert len(table) == 3
+    elsewhere = table.for_call(context(key="sale", host="10.9.9.9"))
+    assert elsewhere.address[0] == "10.9.9.9"  # its permissions are those of this host
+    table.remove(context(key="sale", host="10.9.9.9"))
     assert len(table) == 3
 
 

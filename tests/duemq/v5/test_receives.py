@@ -1,13 +1,17 @@
-"""ReceiveMessage of an orderly group: repeated deliveries, and the dead letter topic."""
+"""ReceiveMessage: repeated deliveries, the dead letter topic, tags with the same hash."""
 
 from __future__ import annotations
 
+import pytest
+
 from duemq.broker import Broker
+from duemq.ports import PERM_READ
 from duemq.registry.groups import GroupConfig
+from duemq.registry.topic_config import TopicConfig
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from tests.duemq.v5.conftest import Run
-from tests.support.v5_client import V5Caller, message, sending, v5_caller
+from tests.support.v5_client import V5Caller, message, sending, typed_topic, v5_caller
 
 GROUP = "g-orderly"
 
@@ -52,3 +56,57 @@ def test_attempts_of_an_orderly_group_are_counted_up_to_the_dead_letter_topic(
 
     assert run(main()) == [(b"first", 1), (b"first", 2), (b"first", 3), (b"second", 1)]
     assert broker.parts.store.queue_bounds(f"%DLQ%{GROUP}", 0) == (0, 1)
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["in any order", "orderly"])
+def test_a_message_of_another_tag_with_the_same_hash_is_not_received(
+    run: Run, broker: Broker, orderly: bool
+) -> None:
+    topic, group = f"same-hash-{orderly}", f"g-same-hash-{orderly}"  # "Aa" and "BB" collide
+
+    async def main() -> list[tuple[bytes, str]]:
+        await typed_topic(broker, topic, "NORMAL")
+        await broker.parts.groups.update([GroupConfig(name=group, orderly=orderly)])
+        async with v5_caller(broker.grpc_port) as caller:
+            await caller.receive(topic, group, expression="Aa || c")  # new groups start at the end
+            for tag in ("Aa", "BB", "c", "AaBB"):
+                sent = message(topic, tag.encode(), tag=tag)
+                assert (await caller.call(sending(sent))).status.code == v2.OK
+            _, found = await caller.receive(topic, group, expression="Aa || c")
+            handles = [each.system_properties.receipt_handle for each in found]
+            assert await caller.ack(topic, group, *handles) == [v2.OK] * 2
+            await caller.receive(topic, group, expression="Aa || c")  # orderly: the rest is acked
+            return [(each.body, each.system_properties.tag) for each in found]
+
+    assert run(main()) == [(b"Aa", "Aa"), (b"c", "c")]
+    assert broker.parts.offsets.query(group, topic, 0) in ({4} if orderly else {2, 3, 4})
+
+
+def test_a_message_that_cannot_become_a_dead_letter_is_logged_and_blocks_no_other(
+    run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, group = "no-dead-letter", "g-no-dead-letter"
+    read_only = TopicConfig(name=f"%DLQ%{group}", read_queues=1, write_queues=1, perm=PERM_READ)
+
+    async def main() -> list[bytes]:
+        await typed_topic(broker, topic, "NORMAL")
+        await broker.parts.topics.ensure_all([read_only])
+        await broker.parts.groups.update([GroupConfig(name=group, retry_times_max=0)])
+        async with v5_caller(broker.grpc_port) as caller:
+            await caller.receive(topic, group)
+            await caller.call(sending(message(topic, b"first")))
+            _, [first] = await caller.receive(topic, group)
+            change = api.ChangeInvisibleDurationRequest(
+                topic=v2.Resource(name=topic), group=v2.Resource(name=group),
+                receipt_handle=first.system_properties.receipt_handle,
+            )  # fmt: skip
+            change.invisible_duration.FromMilliseconds(0)
+            await caller.call(change)
+            status, _ = await caller.receive(topic, group)
+            assert status.code == v2.MESSAGE_NOT_FOUND
+            await caller.call(sending(message(topic, b"second")))
+            _, found = await caller.receive(topic, group)
+            return [each.body for each in found]
+
+    assert run(main()) == [b"second"]
+    assert f"group {group} of topic {topic} keeps a message that it cannot receive" in caplog.text

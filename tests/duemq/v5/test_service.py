@@ -451,3 +451,24 @@ def test_a_malformed_message_ends_the_call(run: Run, broker: Broker) -> None:
             assert (await caller.call(sending(message("norm")))).status.code == v2.OK
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [v2.CLIENT_TYPE_UNSPECIFIED, v2.PRODUCER, v2.PULL_CONSUMER, v2.LITE_PUSH_CONSUMER, 99],
+    ids=str,
+)
+def test_a_client_of_a_type_that_cannot_subscribe_is_refused_with_the_reason(
+    run: Run, broker: Broker, kind: Any
+) -> None:
+    async def main() -> grpc.aio.AioRpcError:
+        async with v5_caller(broker.grpc_port, metadata(f"type-{kind}@1")) as caller:
+            settings = consumer("g-type", "norm")
+            settings.client_type = kind
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await caller.settings(caller.telemetry(), settings)
+            return refused.value
+
+    error = run(main())
+    assert error.code() is grpc.StatusCode.INTERNAL  # as Apache's proxy
+    assert "the types of consumers are PUSH_CONSUMER, SIMPLE_CONSUMER" in error.details()
