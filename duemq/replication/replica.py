@@ -179,7 +179,8 @@ def replica_of(
             store, synchronize.first_offset, from_last_file=config.sync_from_last_file
         )
         sessions = with_master_config(sessions, synchronize, apply_master_config)
-        return Replica(store, long_polls, HaClient(store, config, clock, sessions), synchronize, clock)
+        ha = HaClient(store, config, clock, sessions)
+        return Replica(store, long_polls, ha, synchronize, clock)
     store.require_replicas()
     sessions = autoswitch_sessions(
         store,
