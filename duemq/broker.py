@@ -318,9 +318,7 @@ class Broker:
         await stack.enter_async_context(server)
         v5 = serving_v5(self._v5_socket, self.parts, self._context, self.tls.server)
         self.grpc_port = await stack.enter_async_context(v5)
-        stack.callback(
-            self.parts.long_polls.stop
-        )  # responds to long polls before the server drains
+        stack.callback(self.parts.long_polls.stop)  # responds to them before the server drains
         await server.start(self.config.bind_address, self.port, bound=self._socket)
         checked = self.access is not None
         if not checked and "bindAddress" not in self.settings.properties:
