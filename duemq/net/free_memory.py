@@ -1,7 +1,7 @@
 """Return of free memory to the operating system after a load that exceeded the memory budget.
 
 The C library returns only the free end of its heap. Receive buffers of 64 to 512 KiB stay resident
-wherever another block follows them: after incomplete frames of 1,500 connections, a broker with a
+if another block follows them: after incomplete frames of 1,500 connections, a broker with a
 budget of 512 MiB kept 1.4 GiB. Source: malloc_trim(3)
 """
 
