@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, Self, TypeVar
 
 from duemq.net.allowed_networks import Sources
+from duemq.net.free_memory import return_free_memory
 from duemq.net.listener import AcceptedSocket, Listener
 from duemq.net.memory_budget import MemoryBudget
 from duemq.net.notices import PeerNotices
@@ -192,6 +193,8 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
             until_ms = now_ms + self._accept_limits.sweep_ms
             await self._clock.wait(self._stopped, until_ms=until_ms)
             self.close_idle(self._clock.now_ms())
+            if self.memory.should_trim():
+                await asyncio.to_thread(return_free_memory)
             if self._tls is not None:
                 self._tls.reload_if_changed()
                 self._tls.report_expiry(self._clock.now_ms())

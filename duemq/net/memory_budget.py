@@ -86,6 +86,7 @@ class MemoryBudget:
         self.is_scarce = False
         self._scarcity = 0
         self._is_freeing = False
+        self._trimmed_shed_count = 0
 
     @property
     def unsent_bytes_max(self) -> int:
@@ -117,6 +118,17 @@ class MemoryBudget:
         """Free `count` bytes that `reserve` reserved."""
         self.used_bytes -= count
         self._check_limits()
+
+    def should_trim(self) -> bool:
+        """Return once whether free memory should be returned to the operating system.
+
+        This is the case after connections were closed to free memory, as soon as three quarters of
+        the budget are free.
+        """
+        if self.shed_count == self._trimmed_shed_count or self.used_bytes > self.limit_bytes // 4:
+            return False
+        self._trimmed_shed_count = self.shed_count
+        return True
 
     def _check_limits(self) -> None:
         used, limit = self.used_bytes, self.limit_bytes

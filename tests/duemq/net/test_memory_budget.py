@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from delivery.plugin import Request
+from duemq.net import accepting_server
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, UNREAD_BYTES_MAX, MemoryBudget
@@ -80,6 +81,42 @@ def test_the_limit_of_unread_bytes_decreases_with_free_memory() -> None:
     assert first.unsent_bytes_max == second.unsent_bytes_max == UNREAD_BYTES_MAX[2]
     first.hold(0)
     assert second.unsent_bytes_max == UNREAD_BYTES_MAX[0]
+
+
+def test_free_memory_is_returned_once_after_an_excess() -> None:
+    budget = MemoryBudget(100 * MIB)
+    holders = [FakeHolder(budget, stuck_since_s=since) for since in (1, 2, 3)]
+    assert not budget.should_trim()
+    for holder in holders:
+        holder.hold(40 * MIB)
+    assert budget.shed_count == 2
+    assert not budget.should_trim()  # 40 MiB are in use
+    holders[2].hold(0)
+    assert [budget.should_trim(), budget.should_trim()] == [True, False]
+
+
+def test_a_server_returns_free_memory_after_an_excess(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned = asyncio.Event()
+
+    async def main() -> None:
+        loop, clock = asyncio.get_running_loop(), FakeClock()
+        monkeypatch.setattr(
+            accepting_server,
+            "return_free_memory",
+            lambda: loop.call_soon_threadsafe(returned.set),
+        )
+        async with RemotingServer(Dispatcher(), clock=clock) as server:
+            await server.start("127.0.0.1", 0)
+            server.memory.shed_count = 1
+            for _ in range(20):  # the turns of the loop in which the periodic check wakes up
+                await asyncio.sleep(0)
+                clock.advance(RemotingLimits().sweep_ms)
+            async with asyncio.timeout(WAIT_S):
+                await returned.wait()
+
+    run(main())
 
 
 def test_a_reservation_is_refused_while_memory_is_scarce() -> None:
