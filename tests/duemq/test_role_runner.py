@@ -35,7 +35,7 @@ class Alone:
     def holds(self, epoch: int) -> bool:
         return True
 
-    def figures(self) -> dict[str, object]:
+    def view(self) -> dict[str, object]:
         return {}
 
     def notify(self) -> None: ...

@@ -172,7 +172,7 @@ def state_of(world: GroupWorld) -> str:
         replica = serving.parts.replica
         found.append(
             f"{member.host.name}: {broker.runner.role}, log to {store.max_offset}, confirmed to "
-            f"{store.confirm_offset}, {broker.service.figures()}, "
+            f"{store.confirm_offset}, {broker.service.view()}, "
             f"{replica.view() if replica is not None else pending_in(log_records(store))}"
         )
     return "\n".join(found)

@@ -125,6 +125,7 @@ class GroupService:
         self._resigned_ms: int | None = None
         self.failure = ""
         self._logged = ""  # last logged `GroupMember.failure`
+        self._logged_refusal = ""  # last logged `failure`; requests are repeated without a master
 
     # -- interface for the broker -----------------------------------------------------------------
 
@@ -214,6 +215,8 @@ class GroupService:
                 work.append(tasks.create_task(self._send_heartbeat(), name="heartbeat"))
         if all(task.result() for task in work):
             self.failure = ""
+            if self.member.master is not None:
+                self._logged_refusal = ""
 
     async def _send_heartbeat(self) -> bool:
         ticket = self.lease.ticket(self._clock.steady_ms())
@@ -471,9 +474,10 @@ class GroupService:
         return answer
 
     def _failed(self, error: PeerError) -> None:
-        if str(error) != self.failure:
-            log.warning("group %s: %s", self._group.broker_name, error)
         self.failure = str(error)
+        if self.failure != self._logged_refusal:
+            log.warning("group %s: %s", self._group.broker_name, error)
+        self._logged_refusal = self.failure
 
     def _connection_lost(self) -> None:
         """Revoke the lease: the controller may already have elected another master."""

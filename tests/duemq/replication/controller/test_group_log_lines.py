@@ -1,0 +1,32 @@
+"""Log lines of a member whose group has no master."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.group_rig import Rig
+
+
+def test_refused_elections_are_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The member of the sync state set is gone, and another requests an election each second."""
+
+    async def main() -> None:
+        rig = Rig(tmp_path)
+        async with AsyncExitStack() as stack:
+            async with rig.member(1) as (first, _):
+                await rig.until(lambda: first.holds(1))
+                second, host = await stack.enter_async_context(rig.member(2))
+                await rig.until(lambda: host.roles)
+            await rig.until(lambda: "CONTROLLER_ELECT_MASTER" in caplog.text)
+            await rig.run(5_000)
+            assert second.view()["groupState"] == "no master is elected"
+
+    asyncio.run(main())
+    assert sum("CONTROLLER_ELECT_MASTER" in line for line in caplog.messages) == 1
+    assert sum("only a member of the sync state set" in line for line in caplog.messages) == 1
