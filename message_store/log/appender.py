@@ -13,7 +13,7 @@ from message_store.config import StoreConfig
 from message_store.descriptors import DescriptorReserve
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
-from message_store.layout import BLANK_BYTES, PUT
+from message_store.layout import BLANK_BYTES, ENTRY_END, PUT
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import CommitLog
 from message_store.log.properties import encode_properties
@@ -111,7 +111,7 @@ class Appender:
         if index < 0:
             return size
         real = {"REAL_TOPIC": self._topics.name(index), "REAL_QID": str(row["real_queue_id"])}
-        is_open = size > 0 and batch.staging[row["prop_pos"] + size - 1] != encode.ENTRY_END
+        is_open = size > 0 and batch.staging[row["prop_pos"] + size - 1] != ENTRY_END
         return size + is_open + len(encode_properties(real))
 
     def next_store_ms(self) -> int:
