@@ -61,10 +61,13 @@ def test_a_decision_on_a_transferred_message_is_an_error(tmp_path):
             bench = Bench(broker, asker, clock)
             await bench.command("start", levels=[5])
             await bench.until(5, "done")
-        async with running(small(tmp_path, timerWheelEnable="false"), clock=clock) as (broker, _):
-            async with DecisionClient(broker=broker.address) as client:
-                with pytest.raises(DueMQError, match="M may be a pending timer"):
-                    await client.cancel(ids=["M"])
+        off = small(tmp_path, timerWheelEnable="false")
+        async with (
+            running(off, clock=clock) as (broker, _),
+            DecisionClient(broker=broker.address) as client,
+        ):
+            with pytest.raises(DueMQError, match="M may be a pending timer"):
+                await client.cancel(ids=["M"])
 
     asyncio.run(work())
 
