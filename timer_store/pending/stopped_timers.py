@@ -10,13 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from delivery import ownership
+from delivery.ownership_projection import Ownership
 from delivery.pending import Decided, Found, Hooks, Verdict, none_found
 from message_store.errors import StoreError
 from message_store.index.key_search import frames, search
 from message_store.retention.pins import FirstPending, is_pinned
 from timer_store.layout import Offsets
-from timer_store.names import TIMER_TOPIC
+from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -38,7 +41,10 @@ class StoppedTimers:
 
     def __init__(self, store: MessageStore, first_pending: FirstPending) -> None:
         self._store, self._first_pending = store, first_pending
-        self._timer = store.topics.add(TIMER_TOPIC)
+        self._timer, self._schedule = map(store.topics.add, (TIMER_TOPIC, SCHEDULE_TOPIC))
+        self._owned = Ownership()  # migrations are not possible while timers are switched off
+        for entry in ownership.read(store):
+            self._owned.apply(entry)
 
     async def by_offset(self, offsets: Offsets) -> Found:
         """Find nothing.
@@ -46,9 +52,7 @@ class StoppedTimers:
         Raises:
             StoreError: One of the records may be a pending timer.
         """
-        rows = frames(self._store, offsets)
-        for offset in offsets[rows["topic_index"] == self._timer].tolist():
-            self._refuse(offset, f"the message at log offset {offset}")
+        self._refuse(offsets, [f"the message at log offset {at}" for at in offsets.tolist()])
         return none_found(int(offsets.size))
 
     async def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
@@ -59,16 +63,25 @@ class StoppedTimers:
                 `PendingMessages`.
         """
         if keys:
-            matches = await search(self._store, [TIMER_TOPIC], keys)
-            for key_at, offset in zip(
-                matches.key_at.tolist(), matches.offsets.tolist(), strict=True
-            ):
-                self._refuse(offset, keys[key_at])
+            topics = [TIMER_TOPIC, SCHEDULE_TOPIC] if self._owned else [TIMER_TOPIC]
+            matches = await search(self._store, topics, keys)
+            self._refuse(matches.offsets, [keys[at] for at in matches.key_at.tolist()])
         return none_found(len(keys))
 
-    def _refuse(self, offset: int, name: str) -> None:
-        if is_pinned(offset + 1, self._first_pending):
-            raise StoreError(f"{name} may be a pending timer, but {NOT_RUNNING}. {REMEDY}")
+    def _refuse(self, offsets: Offsets, names: Sequence[str]) -> None:
+        """Raise if one of the records may be a pending timer."""
+        for row, offset, name in zip(
+            frames(self._store, offsets), offsets.tolist(), names, strict=True
+        ):
+            if self._may_be_pending(row, offset):
+                raise StoreError(f"{name} may be a pending timer, but {NOT_RUNNING}. {REMEDY}")
+
+    def _may_be_pending(self, row: npt.NDArray[np.void], offset: int) -> bool:
+        if row["topic_index"] == self._timer:
+            return is_pinned(offset + 1, self._first_pending)
+        unit = int(row["queue_offset"])
+        is_owned = self._owned.owns(int(row["queue_id"]) + 1, unit)
+        return bool(row["topic_index"] == self._schedule and is_owned)
 
     def promised(self, offsets: Offsets) -> Offsets:
         """Return -1 for each record."""

@@ -41,7 +41,7 @@ def test_a_refusal_names_the_limit(
     columns: dict[str, Any],
     why: str,
 ) -> None:
-    changes = {"commitlog_file_bytes": FILE_BYTES, "message_bytes_max": 60_000}
+    changes: dict[str, Any] = {"commitlog_file_bytes": FILE_BYTES, "message_bytes_max": 60_000}
     with open_store(tmp_path, FakeClock(), **changes) as store:
         batch = PutBatch(1)
         store.topics.add("T")

@@ -14,6 +14,7 @@ from duemq.cli.decision_client import DecisionClient
 from duemq.messages.recall_handle import RecallHandle
 from message_store.clock import FakeClock
 from message_store.errors import DueMQError
+from tests.migration.bench import Bench
 from tests.support.running_broker import running, small
 from timer_store.pending.stopped_timers import NOT_RUNNING, NOTICE
 
@@ -50,6 +51,25 @@ def test_a_decision_on_a_timer_is_an_error_and_not_unknown(tmp_path, names, acti
                 await getattr(client, action)(**names, **extra)
 
     stopped(tmp_path, work)
+
+
+def test_a_decision_on_a_transferred_message_is_an_error(tmp_path):
+    async def work():
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (broker, asker):
+            await asker.send("T", b"m", UNIQ_KEY="M", DELAY="5")
+            bench = Bench(broker, asker, clock)
+            await bench.command("start", levels=[5])
+            await bench.until(5, "done")
+        off = small(tmp_path, timerWheelEnable="false")
+        async with (
+            running(off, clock=clock) as (broker, _),
+            DecisionClient(broker=broker.address) as client,
+        ):
+            with pytest.raises(DueMQError, match="M may be a pending timer"):
+                await client.cancel(ids=["M"])
+
+    asyncio.run(work())
 
 
 def test_level_messages_can_be_cancelled(tmp_path):
