@@ -46,14 +46,14 @@ class Peer(Protocol):
     def closed(self) -> bool: ...
 
     def send_oneway(self, request: Request) -> None:
-        """Send a request that gets no answer; dropped when the connection is closed."""
+        """Send a request that gets no response; dropped when the connection is closed."""
         ...
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
-        """Send a request and return its answer.
+        """Send a request and return its response.
 
         Raises:
-            TimeoutError: No answer in time.
+            TimeoutError: No response in time.
             ConnectionError: The connection closed first.
         """
         ...
@@ -81,7 +81,7 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """The answer to one request; `code` 0 is success."""
+    """The response to one request; `code` 0 is success."""
 
     code: int = 0
     remark: str | None = None
@@ -90,7 +90,7 @@ class Response:
 
 
 RequestHandler = Callable[[Request], Awaitable[Response | None]]
-"""Answers one request; None sends no response now (one-way). A RequestError becomes a response."""
+"""Handles one request; None sends no response now (one-way). A RequestError becomes a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +128,15 @@ class ParameterizedView:
     """An admin view with arguments.
 
     Args:
-        answer: Returns plain data for the fields of a request; one piece of bounded work.
+        view: Returns plain data for the fields of a request; one piece of bounded work.
     """
 
-    def __init__(self, answer: Callable[[Mapping[str, str]], object]) -> None:
-        self._answer = answer
+    def __init__(self, view: Callable[[Mapping[str, str]], object]) -> None:
+        self._view = view
 
     def __call__(self, fields: Mapping[str, str] | None = None) -> object:
         """Return the view for the fields of a request; without fields, of everything."""
-        return self._answer(fields or {})
+        return self._view(fields or {})
 
 
 class JobScheduler(Protocol):

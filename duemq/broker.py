@@ -355,7 +355,7 @@ class Broker:
         self.registrar = registrar(
             config, auth, topics, self.clock,
             port=self.port, ha_port=self.ha_port, local=self.namesrv, tls=self.tls.client,
-            answered=replica.on_registered if replica and follows else lambda fields: None,
+            on_registered=replica.on_registered if replica and follows else lambda fields: None,
         )  # fmt: skip
         if member is None or member.role.is_known:
             await stack.enter_async_context(self.registrar.running())

@@ -96,7 +96,7 @@ def registrar(
     ha_port: int,
     local: NameServer | None,
     tls: ClientTls | None,
-    answered: OnRegistered = lambda fields: None,
+    on_registered: OnRegistered = lambda fields: None,
 ) -> Registrar:
     """Return the registrar of the broker, not started, and connect it to topic changes.
 
@@ -104,7 +104,7 @@ def registrar(
         port, ha_port: Ports for clients and for replicas.
         local: The embedded name server.
         tls: TLS of connections to name servers; None: plaintext.
-        answered: Called with the header fields of each response.
+        on_registered: Called with the header fields of each response.
     """
     now = config()
     broker_address = BrokerAddress(
@@ -124,7 +124,7 @@ def registrar(
         timeout_s=now.register_timeout_ms / 1_000,
         permission=lambda: config().permission,
         connect=peer_client(auth, tls),
-        answered=answered,
+        on_registered=on_registered,
     )
     topics.changed, topics.removed = made.changed, made.removed
     return made

@@ -67,5 +67,5 @@ def _reader(item: EntryPoint) -> Reader | None:
     return reader
 
 
-def _constant(answer: FirstPending) -> Pin:
-    return lambda: answer
+def _constant(response: FirstPending) -> Pin:
+    return lambda: response

@@ -83,7 +83,7 @@ class MigrationPlugin(PluginBase):
         return (self._route,)
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
-        return {MIGRATE: self._answer}
+        return {MIGRATE: self._handle}
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return {"status": self._status_view, "runtime": self._runtime_view}
@@ -177,12 +177,12 @@ class MigrationPlugin(PluginBase):
         if self._running is not None:
             self._running.router(batch, now_ms)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _handle(self, request: Request) -> Response:
         if self._running is None:
             if (master := self._host.master_address) is not None:
                 return referral(master)
             raise RequestError(SYSTEM_ERROR, self._why_not)
-        return await self._running.operations.answer(request)
+        return await self._running.operations.response(request)
 
     def _schedule_window(self) -> None:
         assert self._running is not None

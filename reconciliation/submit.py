@@ -85,10 +85,10 @@ def main(words: Sequence[str]) -> int:
     if given.with_parent:
         end_with_parent()
     try:
-        code, answer = _audited(given)
+        code, response = _audited(given)
     except DueMQError as error:  # a named ledger cannot be used
-        code, answer = COULD_NOT_RUN, {"why": str(error)}
-    sys.stdout.write(json.dumps({"exit_code": code, **answer}, default=str) + "\n")
+        code, response = COULD_NOT_RUN, {"why": str(error)}
+    sys.stdout.write(json.dumps({"exit_code": code, **response}, default=str) + "\n")
     sys.stdout.flush()
     return code
 
@@ -102,7 +102,7 @@ def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     ledger_row = LedgerRow.begin(
         wanted, given.ledger, clock=SystemClock(), salt=os.urandom(2), warn=_warn
     )
-    answer = {"audit_id": ledger_row.audit_id}
+    response = {"audit_id": ledger_row.audit_id}
     try:
         check_stores(wanted.stores)
         spark = session_at(replace(_spark_master(given), light=wanted.brief))
@@ -111,12 +111,12 @@ def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         finally:
             spark.stop()
     except (DueMQError, OSError) as error:
-        return ledger_row.failed(str(error)), answer | {"why": str(error)}
+        return ledger_row.failed(str(error)), response | {"why": str(error)}
     except Exception as error:
         if not is_sparks(error):
             raise
-        return ledger_row.failed(reason_of(error)), answer | {"why": reason_of(error)}
-    return ledger_row.done(summary), answer | summary.to_json()
+        return ledger_row.failed(reason_of(error)), response | {"why": reason_of(error)}
+    return ledger_row.done(summary), response | summary.to_json()
 
 
 def _spark_master(given: argparse.Namespace) -> SparkMaster:

@@ -114,7 +114,7 @@ class SchedulePlugin(PluginBase):
         return (self._on_put,)
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
-        return {GET_ALL_DELAY_OFFSET: self._answer_delay_offsets}
+        return {GET_ALL_DELAY_OFFSET: self._get_delay_offsets}
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return {"levels": self._levels_view, "runtime": self._runtime_view}
@@ -262,7 +262,7 @@ class SchedulePlugin(PluginBase):
         if self._running is not None:
             self._running.service.on_put(batch)
 
-    async def _answer_delay_offsets(self, request: Request) -> Response:
+    async def _get_delay_offsets(self, request: Request) -> Response:
         """Answer request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""
         if self._running is None:
             return Response(SYSTEM_ERROR, "levels do not run here now: use the master")

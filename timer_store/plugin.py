@@ -30,7 +30,7 @@ from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.checkpoint.snapshot import CHECK_BYTES, Check, SnapshotFiles, encode_check
 from timer_store.checkpoint.standby import Standby
 from timer_store.collector import StoreCollector
-from timer_store.compaction.request import COMPACT_TIMERS, answer_compact
+from timer_store.compaction.request import COMPACT_TIMERS, handle_compact
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC
@@ -94,9 +94,9 @@ class TimerPlugin(PluginBase):
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
         return {
-            GET_TIMER_CHECK_POINT: self._answer_checkpoint,
-            GET_TIMER_METRICS: self._answer_metrics,
-            COMPACT_TIMERS: self._answer_compact,
+            GET_TIMER_CHECK_POINT: self._get_checkpoint,
+            GET_TIMER_METRICS: self._get_metrics,
+            COMPACT_TIMERS: self._compact,
         }
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
@@ -207,13 +207,13 @@ class TimerPlugin(PluginBase):
         if self._running is not None:
             self._running.service.on_put(batch)
 
-    async def _answer_checkpoint(self, request: Request) -> Response:
+    async def _get_checkpoint(self, request: Request) -> Response:
         """Answer request 60. Source: AdminBrokerProcessor.getTimerCheckPoint"""
         if self._running is None:
             return Response(SYSTEM_ERROR, "The checkpoint is null")
         return Response(body=encode_check(self._files().check or Check())[:CHECK_BYTES])
 
-    async def _answer_metrics(self, request: Request) -> Response:
+    async def _get_metrics(self, request: Request) -> Response:
         """Answer request 61, current counts. Source: AdminBrokerProcessor.getTimerMetrics"""
         if self._running is None:
             return Response(SYSTEM_ERROR, "The timerMetrics is null")
@@ -221,13 +221,13 @@ class TimerPlugin(PluginBase):
         metrics = self._files().metrics.with_counts(pending, self._host.clock.now_ms())
         return Response(body=metrics.text().encode())
 
-    async def _answer_compact(self, request: Request) -> Response:
+    async def _compact(self, request: Request) -> Response:
         """Answer request 9014. See `timer_store.compaction.request`."""
         if self._running is None:
             return Response(SYSTEM_ERROR, "the timer store does not run")
-        answer = await answer_compact(self._running.timers, request)
+        response = await handle_compact(self._running.timers, request)
         self._running.service.wake()
-        return answer
+        return response
 
     async def _check_disk(self) -> None:
         """Check whether old log files should be removed; scheduled as often as retention."""

@@ -60,14 +60,14 @@ class AbsentFeatures:
 
     def handlers(self) -> dict[int, RequestHandler]:
         """Return the handlers by request code."""
-        answered: dict[int, RequestHandler] = {
+        handlers: dict[int, RequestHandler] = {
             RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: self.export_tables,
             RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_master_flush_offset,
             RequestCode.POP_ROLLBACK: self.roll_back_pop,
         }
         if not self._has_controller:
-            answered[RequestCode.GET_BROKER_EPOCH_CACHE] = self.epochs
-        return answered | dict.fromkeys(self._reasons, self.refuse)
+            handlers[RequestCode.GET_BROKER_EPOCH_CACHE] = self.epochs
+        return handlers | dict.fromkeys(self._reasons, self.refuse)
 
     async def refuse(self, request: Request) -> Response:
         """Refuse a request with its reason."""

@@ -122,8 +122,8 @@ class ClientAdminProcessor:
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         question = Request(code, {"topic": topic, "group": group})
         try:
-            answer = await channel.peer.call(question, timeout_s=STATUS_TIMEOUT_S)
-            return parse_object(_bytes(answer)).get("messageQueueTable") or {}
+            response = await channel.peer.call(question, timeout_s=STATUS_TIMEOUT_S)
+            return parse_object(_bytes(response)).get("messageQueueTable") or {}
         except (TimeoutError, ConnectionError, ValueError):
             return {}
 
@@ -205,6 +205,6 @@ def _address(channel: Channel) -> str:
     return f"{ip}:{port}"
 
 
-def _bytes(answer: Response) -> bytes:
-    body = answer.body
+def _bytes(response: Response) -> bytes:
+    body = response.body
     return bytes(body) if isinstance(body, bytes | memoryview) else b"".join(body)

@@ -84,8 +84,10 @@ class ConsumeReport:
         ]
 
     async def _report(self, group: str, topic: str) -> msgspec.Raw:
-        answer = await self._stats_of(Request(208, {"consumerGroup": group, "topic": topic}))
-        return msgspec.Raw(answer.body if answer and isinstance(answer.body, bytes) else b"{}")
+        response = await self._stats_of(Request(208, {"consumerGroup": group, "topic": topic}))
+        return msgspec.Raw(
+            response.body if response and isinstance(response.body, bytes) else b"{}"
+        )
 
     def _lag(self, group: str, name: str) -> int:
         topic = self._topics.find(name)

@@ -129,8 +129,8 @@ class GroupAdminProcessor:
             for queue_id in range(topic.read_queues):
                 key = QueueKey(self._identity.broker_name, queue_id, topic.name)
                 table[key] = self._lag(group, topic.name, queue_id)
-        answer = {"consumeTps": tps, "offsetTable": wire_json.queue_table(table)}
-        return Response(body=wire_json.encode(answer))
+        response = {"consumeTps": tps, "offsetTable": wire_json.queue_table(table)}
+        return Response(body=wire_json.encode(response))
 
     def _requested_topics(self, request: Request, group: str) -> list[TopicConfig]:
         """Return the topics of 208: the topics in `topicList`, else the subscribed topics."""
@@ -212,11 +212,11 @@ class GroupAdminProcessor:
     async def subscription(self, request: Request) -> Response:
         """Return the subscriptions of a group's members to a topic."""
         group, topic = fields.text(request, "group"), fields.text(request, "topic")
-        answer: dict[str, object] = {"group": group, "topic": topic}
+        response: dict[str, object] = {"group": group, "topic": topic}
         found = self._clients.subscription(group, topic)
         if found is not None:
-            answer["subscriptionData"] = found.to_json()
-        return Response(body=wire_json.encode(answer))
+            response["subscriptionData"] = found.to_json()
+        return Response(body=wire_json.encode(response))
 
 
 def _object(request: Request) -> dict[str, object]:

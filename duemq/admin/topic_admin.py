@@ -142,8 +142,8 @@ class TopicAdminProcessor:
             QueueKey(broker, queue_id, name): self._queue_stats(name, queue_id)
             for queue_id in range(max(topic.read_queues, topic.write_queues))
         }
-        answer = {"offsetTable": wire_json.queue_table(table), "topicPutTps": self._put_tps(name)}
-        return Response(body=wire_json.encode(answer))
+        response = {"offsetTable": wire_json.queue_table(table), "topicPutTps": self._put_tps(name)}
+        return Response(body=wire_json.encode(response))
 
     def _queue_stats(self, topic: str, queue_id: int) -> dict[str, int]:
         first, end = self._store.readable_bounds(topic, queue_id)

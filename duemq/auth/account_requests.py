@@ -101,12 +101,12 @@ class AccountRequests:
         """Return a user (3004); no body if there is none."""
         name = _username(request, strip=True)
         user = self._accounts.user(name)
-        return _answer(self._shown(user, request)) if user is not None else Response()
+        return _response(self._shown(user, request)) if user is not None else Response()
 
     def list_users(self, request: Request) -> Response:
         """Return the users whose names contain `filter` (3005); no body if there are none."""
         users = self._accounts.users(request.fields.get("filter", "").strip())
-        return _answer([self._shown(user, request) for user in users]) if users else Response()
+        return _response([self._shown(user, request) for user in users]) if users else Response()
 
     def merge_acl(self, request: Request) -> Response:
         """Add entries to the ACL of a user (3006, 3007)."""
@@ -131,7 +131,7 @@ class AccountRequests:
         if self._accounts.user(name) is None:
             raise AccountRefused("The subject is not exist.")
         acl = self._accounts.acl(name)
-        return _answer(acl_to_json(name, acl)) if acl is not None else Response()
+        return _response(acl_to_json(name, acl)) if acl is not None else Response()
 
     def list_acls(self, request: Request) -> Response:
         """Return the ACLs of the subjects and resources that contain the filters (3010)."""
@@ -145,7 +145,7 @@ class AccountRequests:
             shown = acl if resource in subject else with_resource(acl, resource)
             if shown.custom or shown.default:
                 found.append(acl_to_json(user.name, shown))
-        return _answer(found) if found else Response()
+        return _response(found) if found else Response()
 
     def _require_super(self, request: Request, code: int, action: str) -> None:
         if not self._accounts.is_super(request.fields.get(ACCESS_KEY, "")):
@@ -164,7 +164,7 @@ def with_refusals(
 ) -> Callable[[Request], Response]:
     """Return a handler that audits `AccountRefused` and turns it into NO_PERMISSION."""
 
-    def answered(request: Request) -> Response:
+    def handler(request: Request) -> Response:
         try:
             return method(request)
         except AccountRefused as refusal:
@@ -176,7 +176,7 @@ def with_refusals(
             text = f"the accounts cannot be written, nothing was changed: {error.strerror}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
 
-    return answered
+    return handler
 
 
 def not_synced(error: NotSynced) -> str:
@@ -218,5 +218,5 @@ def _text(value: JsonObject, key: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _answer(value: object) -> Response:
+def _response(value: object) -> Response:
     return Response(body=json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())

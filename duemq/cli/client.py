@@ -110,17 +110,17 @@ class Cluster:
             RequestError: The server refused the request.
             ConnectionError: The server cannot be reached or does not respond.
         """
-        answer = await self.request(address, code, fields, body)
-        if answer.code != ResponseCode.SUCCESS:
-            raise self._refused(answer, f"{address} refused request {code}")
-        return answer
+        response = await self.request(address, code, fields, body)
+        if response.code != ResponseCode.SUCCESS:
+            raise self._refused(response, f"{address} refused request {code}")
+        return response
 
-    def _refused(self, answer: Response, otherwise: str) -> RequestError:
+    def _refused(self, response: Response, otherwise: str) -> RequestError:
         """Return the error of a refused request, with the remark or another text."""
-        text = answer.remark or otherwise
-        if answer.code == ResponseCode.NO_PERMISSION and self._credentials is None:
+        text = response.remark or otherwise
+        if response.code == ResponseCode.NO_PERMISSION and self._credentials is None:
             text = f"{text.rstrip('.')}. {GIVE_ACCOUNT}"
-        return RequestError(answer.code, text)
+        return RequestError(response.code, text)
 
     async def _request_namesrv(
         self, code: int, fields: dict[str, object] | None = None
@@ -128,16 +128,16 @@ class Cluster:
         last: ConnectionError | None = None
         for address in self._namesrvs:
             try:
-                answer = await self.request(address, code, fields)
+                response = await self.request(address, code, fields)
             except ConnectionError as error:
                 last = error
                 continue
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise UsageError(
                     f"{address} is not a name server; if it is a broker, give it as "
                     f"--broker (-b) {address}"
                 )
-            return answer
+            return response
         raise last or UsageError("no server given: use --namesrv or --broker")
 
     async def brokers(self) -> list[tuple[str, str]]:
@@ -163,10 +163,10 @@ class Cluster:
         ]
 
     async def _cluster_info(self) -> Response:
-        answer = await self._request_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
-        if answer.code != ResponseCode.SUCCESS:
-            raise self._refused(answer, "the name server refused to list its brokers")
-        return answer
+        response = await self._request_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
+        if response.code != ResponseCode.SUCCESS:
+            raise self._refused(response, "the name server refused to list its brokers")
+        return response
 
     async def queues(self, topic: str, *, wanted: int) -> list[Queue]:
         """Return the writable (WRITE) or readable (READ) queues of a topic, in order.
@@ -195,24 +195,24 @@ class Cluster:
     async def _route(self, topic: str) -> dict[str, Any] | None:
         if self._broker:
             return await self._route_of_broker(topic)
-        answer = await self._request_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        response = await self._request_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        if answer.code != ResponseCode.SUCCESS:
-            raise self._refused(answer, "the name server refused to give the route")
-        return _loads(answer)
+        if response.code != ResponseCode.SUCCESS:
+            raise self._refused(response, "the name server refused to give the route")
+        return _loads(response)
 
     async def _route_of_broker(self, topic: str) -> dict[str, Any] | None:
-        answer = await self.request(self._broker, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(answer.code, not_a_broker(self._broker))
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        response = await self.request(self._broker, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestError(response.code, not_a_broker(self._broker))
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        if answer.code != ResponseCode.SUCCESS:
-            raise self._refused(answer, f"{self._broker} refused to give the topic's queues")
+        if response.code != ResponseCode.SUCCESS:
+            raise self._refused(response, f"{self._broker} refused to give the topic's queues")
         return {
             "brokerDatas": [{"brokerName": "", "brokerAddrs": {"0": self._broker}}],
-            "queueDatas": [{"brokerName": "", **_loads(answer)}],
+            "queueDatas": [{"brokerName": "", **_loads(response)}],
         }
 
     async def view(self, address: str, name: str, **fields: object) -> Any:
@@ -224,12 +224,12 @@ class Cluster:
         Raises:
             RequestError: The server is not a DueMQ broker, or has no such view.
         """
-        answer = await self.request(address, VIEW_REQUEST, {"view": name, **fields})
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(answer.code, not_a_broker(address))
-        if answer.code != ResponseCode.SUCCESS:
-            raise self._refused(answer, f"{address} refused view {name}")
-        return msgspec.json.decode(bytes_of(answer))
+        response = await self.request(address, VIEW_REQUEST, {"view": name, **fields})
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestError(response.code, not_a_broker(address))
+        if response.code != ResponseCode.SUCCESS:
+            raise self._refused(response, f"{address} refused view {name}")
+        return msgspec.json.decode(bytes_of(response))
 
 
 async def brokers_of(cluster: Cluster) -> list[tuple[str, str]]:
@@ -256,18 +256,18 @@ def not_a_broker(address: str) -> str:
     )
 
 
-def bytes_of(answer: Response) -> bytes:
+def bytes_of(response: Response) -> bytes:
     """Return the body of a response as bytes."""
-    body = answer.body
+    body = response.body
     return bytes(body) if isinstance(body, (bytes, memoryview)) else b"".join(body)
 
 
-def _loads(answer: Response) -> dict[str, Any]:
+def _loads(response: Response) -> dict[str, Any]:
     """Parse a JSON body; Apache's name servers write unquoted numbers as keys."""
     from message_store.json_dialect import loads
 
     try:
-        value = loads(bytes_of(answer).decode())
+        value = loads(bytes_of(response).decode())
     except ValueError as error:
         raise ConnectionError(f"the name server's response is not JSON: {error}") from None
     if not isinstance(value, dict):

@@ -80,20 +80,20 @@ class Reader:
         retrying = self._retrying.setdefault(queue.address, Retrying(queue.address))
         while True:
             try:
-                answer = await self._pull(queue, offset)
+                response = await self._pull(queue, offset)
             except ConnectionError as error:
                 await retrying.pause(error)
                 continue
-            retrying.answered()
-            if answer.code not in (
+            retrying.succeeded()
+            if response.code not in (
                 ResponseCode.SUCCESS,
                 ResponseCode.PULL_NOT_FOUND,
                 ResponseCode.PULL_RETRY_IMMEDIATELY,
                 ResponseCode.PULL_OFFSET_MOVED,
             ):
-                raise RequestError(answer.code, answer.remark or "the pull was refused")
-            records = split_records(bytes_of(answer)) if answer.code == 0 else []
-            offset = int((answer.fields or {}).get("nextBeginOffset", offset))
+                raise RequestError(response.code, response.remark or "the pull was refused")
+            records = split_records(bytes_of(response)) if response.code == 0 else []
+            offset = int((response.fields or {}).get("nextBeginOffset", offset))
             for record in records:
                 if self._left and self._passes(record):
                     self._left -= 1
@@ -111,15 +111,15 @@ class Reader:
         Raises:
             ConnectionError: The broker does not respond, or is starting or stopping.
         """
-        answer = await self._cluster.request(
+        response = await self._cluster.request(
             queue.address,
             RequestCode.PULL_MESSAGE,
             self._pull_fields(queue, offset),
             timeout_s=PULL_TIMEOUT_S,
         )
-        if answer.code in BUSY:
-            raise ConnectionError(answer.remark or f"{queue.address} is busy")
-        return answer
+        if response.code in BUSY:
+            raise ConnectionError(response.remark or f"{queue.address} is busy")
+        return response
 
     async def _start(self, queue: Queue) -> int:
         fields = {
@@ -127,16 +127,16 @@ class Reader:
             "topic": self._options.topic,
             "queueId": queue.queue_id,
         }
-        answer = await self._cluster.request(
+        response = await self._cluster.request(
             queue.address, RequestCode.QUERY_CONSUMER_OFFSET, fields
         )
-        if answer.code == ResponseCode.SUCCESS and not self._options.from_first:
-            return int((answer.fields or {})["offset"])
+        if response.code == ResponseCode.SUCCESS and not self._options.from_first:
+            return int((response.fields or {})["offset"])
         code = (
             RequestCode.GET_MIN_OFFSET if self._options.from_first else RequestCode.GET_MAX_OFFSET
         )
-        answer = await self._cluster.call(queue.address, code, fields)
-        return int((answer.fields or {})["offset"])
+        response = await self._cluster.call(queue.address, code, fields)
+        return int((response.fields or {})["offset"])
 
     def _pull_fields(self, queue: Queue, offset: int) -> dict[str, object]:
         return {

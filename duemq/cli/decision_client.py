@@ -136,17 +136,17 @@ class DecisionClient:
         results: list[Result] = []
         for request in selection.requests(**more):
             body = msgspec.json.encode(request)
-            answers = [await self._fetch(address, CODES[action], body) for _, address in brokers]
-            results += [combined(of_one) for of_one in zip(*answers, strict=True)]
+            responses = [await self._fetch(address, CODES[action], body) for _, address in brokers]
+            results += [combined(of_one) for of_one in zip(*responses, strict=True)]
         return results
 
     async def _fetch(self, address: str, code: int, body: bytes) -> list[Result]:
-        answer = await self._cluster.request(address, code, body=body, timeout_s=CALL_TIMEOUT_S)
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(answer.code, not_a_broker(address))
-        if answer.code != ResponseCode.SUCCESS:
-            raise RequestError(answer.code, answer.remark or "")
-        return msgspec.json.decode(bytes_of(answer), type=DecisionResponse).results
+        response = await self._cluster.request(address, code, body=body, timeout_s=CALL_TIMEOUT_S)
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestError(response.code, not_a_broker(address))
+        if response.code != ResponseCode.SUCCESS:
+            raise RequestError(response.code, response.remark or "")
+        return msgspec.json.decode(bytes_of(response), type=DecisionResponse).results
 
 
 def combined(results: Sequence[Result]) -> Result:

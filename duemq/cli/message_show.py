@@ -53,16 +53,16 @@ async def _find(name: str, topic: str, target: Target) -> tuple[list[dict[str, o
     body = json.dumps({"name": name, "topic": topic}).encode()
     async with target.cluster() as cluster:
         for broker_name, address in await cluster.brokers():
-            answer = await cluster.request(
+            response = await cluster.request(
                 address, FIND_MESSAGE, body=body, timeout_s=CALL_TIMEOUT_S
             )
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 records = await _find_records(cluster, address, name, topic)
                 found += [{"broker": broker_name or address, **describe(one)} for one in records]
-            elif answer.code != ResponseCode.SUCCESS:
-                raise RequestError(answer.code, answer.remark or "")
+            elif response.code != ResponseCode.SUCCESS:
+                raise RequestError(response.code, response.remark or "")
             else:
-                value = json.loads(bytes_of(answer))
+                value = json.loads(bytes_of(response))
                 more |= value["more"]
                 found += [_described(broker_name or address, one) for one in value["messages"]]
     return found, more
@@ -135,8 +135,8 @@ async def _find_records(cluster: Cluster, address: str, name: str, topic: str) -
     except (ValueError, OverflowError):
         return []
     fields = {"offset": offset}
-    answer = await cluster.request(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
-    return split_records(bytes_of(answer)) if answer.code == ResponseCode.SUCCESS else []
+    response = await cluster.request(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+    return split_records(bytes_of(response)) if response.code == ResponseCode.SUCCESS else []
 
 
 async def _find_by_key(cluster: Cluster, address: str, key: str, topic: str) -> list[Record]:
@@ -148,10 +148,10 @@ async def _find_by_key(cluster: Cluster, address: str, key: str, topic: str) -> 
         "endTimestamp": (1 << 63) - 1,
         "_UNIQUE_KEY_QUERY": True,
     }
-    answer = await cluster.request(address, RequestCode.QUERY_MESSAGE, fields)
-    if answer.code != ResponseCode.SUCCESS:
+    response = await cluster.request(address, RequestCode.QUERY_MESSAGE, fields)
+    if response.code != ResponseCode.SUCCESS:
         return []
-    return [record for record in split_records(bytes_of(answer)) if key in _keys(record)]
+    return [record for record in split_records(bytes_of(response)) if key in _keys(record)]
 
 
 def _keys(record: Record) -> set[str]:

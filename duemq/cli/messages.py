@@ -158,11 +158,11 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
         "unitMode": False,
         "batch": False,
     }
-    answer = await cluster.request(queue.address, RequestCode.SEND_MESSAGE, fields, body)
-    status = STORED.get(ResponseCode(answer.code)) if answer.code in STORED else None
+    response = await cluster.request(queue.address, RequestCode.SEND_MESSAGE, fields, body)
+    status = STORED.get(ResponseCode(response.code)) if response.code in STORED else None
     if status is None:
-        raise RequestError(answer.code, answer.remark or "the broker gave no reason")
-    got = answer.fields or {}
+        raise RequestError(response.code, response.remark or "the broker gave no reason")
+    got = response.fields or {}
     return Sent(
         status,
         unique,

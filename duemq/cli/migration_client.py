@@ -68,16 +68,18 @@ class MigrationClient:
             RequestError: The broker refused it, or does not support migrations.
         """
         body = json.dumps({"action": action, **more}).encode()
-        answer = await self._cluster.request(
+        response = await self._cluster.request(
             self.address, MIGRATE, body=body, timeout_s=CALL_TIMEOUT_S
         )
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(answer.code, f"{self.address} is not a DueMQ broker with migrations")
-        if (master := (answer.fields or {}).get(MASTER_FIELD)) is not None:
-            raise IsReplica(answer.code, answer.remark or "", master)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RequestError(answer.code, answer.remark or "")
-        found: dict[str, object] = json.loads(bytes_of(answer))
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestError(
+                response.code, f"{self.address} is not a DueMQ broker with migrations"
+            )
+        if (master := (response.fields or {}).get(MASTER_FIELD)) is not None:
+            raise IsReplica(response.code, response.remark or "", master)
+        if response.code != ResponseCode.SUCCESS:
+            raise RequestError(response.code, response.remark or "")
+        found: dict[str, object] = json.loads(bytes_of(response))
         return found
 
     async def status(self) -> Status:

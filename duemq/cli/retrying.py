@@ -38,10 +38,10 @@ class Retrying:
         except ConnectionError as error:
             await self.pause(error)
             return None
-        self.answered()
+        self.succeeded()
         return value
 
-    def answered(self) -> None:
+    def succeeded(self) -> None:
         """Report that the server responds again, if it was unreachable."""
         if self._pause_s:
             notice(f"{self._name} responds again")

@@ -142,13 +142,15 @@ async def _is_pending(cluster: Cluster, lost: Lost) -> bool:
     """Return whether a message with this id is pending for its topic, or was cancelled."""
     body = json.dumps({"keys": [lost.unique_id], "topic": lost.topic, "dry_run": True}).encode()
     for _, address in await cluster.brokers():
-        answer = await cluster.request(address, CANCEL_PENDING, {}, body)
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a broker of Apache
+        response = await cluster.request(address, CANCEL_PENDING, {}, body)
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a broker of Apache
             if await _was_resent(cluster, lost):
                 return True
-        elif answer.code != ResponseCode.SUCCESS:
-            raise RequestError(answer.code, answer.remark or f"{address} cannot look for messages")
-        elif json.loads(bytes_of(answer))["results"][0]["verdict"] == "done":
+        elif response.code != ResponseCode.SUCCESS:
+            raise RequestError(
+                response.code, response.remark or f"{address} cannot look for messages"
+            )
+        elif json.loads(bytes_of(response))["results"][0]["verdict"] == "done":
             return True
     return False
 
@@ -169,11 +171,13 @@ async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
     }  # fmt: skip
     found = []
     for _, address in await cluster.brokers():
-        answer = await cluster.request(address, RequestCode.QUERY_MESSAGE, fields)
-        if answer.code == ResponseCode.SUCCESS:
-            found += split_records(bytes_of(answer))
-        elif answer.code != ResponseCode.QUERY_NOT_FOUND:  # the message may exist: do not send it
-            raise RequestError(answer.code, answer.remark or f"{address} cannot look for messages")
+        response = await cluster.request(address, RequestCode.QUERY_MESSAGE, fields)
+        if response.code == ResponseCode.SUCCESS:
+            found += split_records(bytes_of(response))
+        elif response.code != ResponseCode.QUERY_NOT_FOUND:  # the message may exist: do not send it
+            raise RequestError(
+                response.code, response.remark or f"{address} cannot look for messages"
+            )
     return found
 
 
@@ -192,6 +196,6 @@ async def _send(cluster: Cluster, lost: Lost) -> None:
         "bornTimestamp": now_ms, "flag": 0, "properties": encode_properties(properties).decode(),
         "reconsumeTimes": 0, "unitMode": False, "batch": False,
     }  # fmt: skip
-    answer = await cluster.request(queue.address, RequestCode.SEND_MESSAGE, fields, lost.body)
-    if answer.code not in STORED:
-        raise RequestError(answer.code, answer.remark or "the broker gave no reason")
+    response = await cluster.request(queue.address, RequestCode.SEND_MESSAGE, fields, lost.body)
+    if response.code not in STORED:
+        raise RequestError(response.code, response.remark or "the broker gave no reason")

@@ -28,36 +28,38 @@ def compact_and_show(target: Target, *, dry_run: bool) -> None:
 
     Exit code 4: a broker refused, for example for lack of disk space.
     """
-    answers = asyncio.run(_compact(target, dry_run))
+    responses = asyncio.run(_compact(target, dry_run))
     if target.as_json:
-        print_json({"dry_run": dry_run, "brokers": answers})
+        print_json({"dry_run": dry_run, "brokers": responses})
     else:
         would = "would be copied" if dry_run else "copied"
-        title = f"{sum(answer['messages'] for answer in answers):,} messages {would}"
-        print_table(title, COLUMNS, [_row(answer) for answer in answers], optional=("broker",))
-    if any(_blocked_by(answer) in REFUSALS for answer in answers):
+        title = f"{sum(response['messages'] for response in responses):,} messages {would}"
+        print_table(
+            title, COLUMNS, [_row(response) for response in responses], optional=("broker",)
+        )
+    if any(_blocked_by(response) in REFUSALS for response in responses):
         raise SystemExit(int(Exit.REFUSED))
 
 
 async def _compact(target: Target, dry_run: bool) -> list[dict[str, Any]]:
     async with target.cluster() as cluster:
-        answers = []
+        responses = []
         for name, address in await brokers_of(cluster):
-            answer = await _fetch(cluster, address, dry_run)
-            if answer["started"]:
-                answer |= await _wait_until_finished(cluster, address)
-            answers.append({"broker": name or address, **answer})
-    return answers
+            response = await _fetch(cluster, address, dry_run)
+            if response["started"]:
+                response |= await _wait_until_finished(cluster, address)
+            responses.append({"broker": name or address, **response})
+    return responses
 
 
 async def _fetch(cluster: Cluster, address: str, dry_run: bool) -> dict[str, object]:
     body = json.dumps({"dry_run": dry_run}).encode()
-    answer = await cluster.request(address, COMPACT_TIMERS, body=body, timeout_s=PLAN_TIMEOUT_S)
-    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        raise RequestError(answer.code, f"{address} is not a DueMQ broker with timers")
-    if answer.code != ResponseCode.SUCCESS:
-        raise RequestError(answer.code, answer.remark or "")
-    found: dict[str, object] = json.loads(bytes_of(answer))
+    response = await cluster.request(address, COMPACT_TIMERS, body=body, timeout_s=PLAN_TIMEOUT_S)
+    if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise RequestError(response.code, f"{address} is not a DueMQ broker with timers")
+    if response.code != ResponseCode.SUCCESS:
+        raise RequestError(response.code, response.remark or "")
+    found: dict[str, object] = json.loads(bytes_of(response))
     return found
 
 
@@ -76,9 +78,9 @@ def _blocked_by(view: Mapping[str, object]) -> str:
     return str(view.get("blocked_by", view.get("waits", "")))
 
 
-def _row(answer: dict[str, Any]) -> tuple[object, ...]:
-    remark = answer["why"]
-    if answer["running"] and not answer["dry_run"]:
+def _row(response: dict[str, Any]) -> tuple[object, ...]:
+    remark = response["why"]
+    if response["running"] and not response["dry_run"]:
         remark = "compaction is already running: see duemq timers"
-    copied, freed = binary_size(answer["bytes"]), binary_size(answer["frees"])
-    return answer["broker"], f"{answer['messages']:,}", copied, freed, remark
+    copied, freed = binary_size(response["bytes"]), binary_size(response["frees"])
+    return response["broker"], f"{response['messages']:,}", copied, freed, remark

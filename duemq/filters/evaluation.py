@@ -32,11 +32,11 @@ Compare = Callable[..., int]
 
 RANGES: Final = {Kind.INTEGER: java_values.INTEGER_MAX, Kind.LONG: java_values.LONG_MAX}
 PREDICATES: Final[dict[str, Callable[[int], bool]]] = {
-    "=": lambda answer: answer == 0,
-    "<": lambda answer: answer < 0,
-    "<=": lambda answer: answer <= 0,
-    ">": lambda answer: answer > 0,
-    ">=": lambda answer: answer >= 0,
+    "=": lambda response: response == 0,
+    "<": lambda response: response < 0,
+    "<=": lambda response: response <= 0,
+    ">": lambda response: response > 0,
+    ">=": lambda response: response >= 0,
 }
 
 

@@ -143,10 +143,10 @@ class MetricsServer:
             request = parse_request(head)
             self._reading.pop(writer, None)
             head_only = request.method == "HEAD"
-            answer = await self.answer(request)
+            response = await self.response(request)
         except (BadRequest, asyncio.LimitOverrunError) as error:
-            answer = HttpResponse(400, f"{error}\n".encode())
-        writer.write(answer.encode(head_only=head_only))
+            response = HttpResponse(400, f"{error}\n".encode())
+        writer.write(response.encode(head_only=head_only))
         await writer.drain()
         writer.close()
         await writer.wait_closed()
@@ -160,7 +160,7 @@ class MetricsServer:
             self._reading.pop(oldest)
             oldest.transport.abort()
 
-    async def answer(self, request: HttpRequest) -> HttpResponse:
+    async def response(self, request: HttpRequest) -> HttpResponse:
         """Return the response to a request."""
         if request.method not in METHODS:
             return HttpResponse(405, b"use GET or HEAD\n")

@@ -151,10 +151,10 @@ def names_of(key: tuple[int, int, bool, bool]) -> tuple[str, str, str, str, str]
 
     The labels are request_code, response_code, is_long_polling, result and protocol_type.
     """
-    code, answer, held, oneway = key
+    code, response, held, oneway = key
     return (
         _REQUEST_NAMES.get(code, UNKNOWN),
-        _RESPONSE_NAMES.get(answer, UNKNOWN),
+        _RESPONSE_NAMES.get(response, UNKNOWN),
         "true" if held else "false",
         "oneway" if oneway else "success",
         "remoting",

@@ -115,10 +115,10 @@ class NamesrvProcessor:
         if request.peer is not None and request.peer not in self._watched:
             self._watched.add(request.peer)
             request.peer.on_close(self._closed)
-        answer = {"haServerAddr": found.ha_address, "masterAddr": found.master_address}
+        response = {"haServerAddr": found.ha_address, "masterAddr": found.master_address}
         order = self._kv.table(ORDER_NAMESPACE) if self.config.return_order_config else None
         return Response(
-            fields={name: value for name, value in answer.items() if value},
+            fields={name: value for name, value in response.items() if value},
             body=wire_json.encode({"table": order}) if order else b"",
         )
 
@@ -361,8 +361,8 @@ def _live_key(request: Request) -> LiveKey:
 
 
 def _topic_list(names: list[str], address: str = "") -> Response:
-    answer: dict[str, object] = {"brokerAddr": address} if address else {}
-    return Response(body=wire_json.encode({**answer, "topicList": names}))
+    response: dict[str, object] = {"brokerAddr": address} if address else {}
+    return Response(body=wire_json.encode({**response, "topicList": names}))
 
 
 def _queues_of_route(route: Mapping[str, object]) -> dict[str, QueueData]:

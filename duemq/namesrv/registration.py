@@ -186,7 +186,7 @@ class Link:
         clock: Clock,
         *,
         timeout_s: float,
-        answered: OnRegistered,
+        on_registered: OnRegistered,
     ) -> None:
         self.address = address
         self.registered = False
@@ -194,7 +194,7 @@ class Link:
         self._reported: set[str] = set()  # hints logged since the last success
         self.tried = asyncio.Event()
         self._snapshot, self._client, self._clock = snapshot, client, clock
-        self._timeout_s, self._answered = timeout_s, answered
+        self._timeout_s, self._on_registered = timeout_s, on_registered
         self._changed: dict[str, TopicConfig] = {}
         self._connection: Peer | None = None
         self._sending = asyncio.Lock()
@@ -263,10 +263,10 @@ class Link:
         request = self._snapshot.request(None if whole else topics)
         try:
             self._watch(await self._client.connect())
-            answer = await self._client.call(request, timeout_s=self._timeout_s)
-            if answer.code != 0:
-                raise RegistrationRefused(answer.code, answer.remark)
-            self._answered(answer.fields or {})
+            response = await self._client.call(request, timeout_s=self._timeout_s)
+            if response.code != 0:
+                raise RegistrationRefused(response.code, response.remark)
+            self._on_registered(response.fields or {})
         except BaseException:
             self.registered = False  # the request may not have arrived: send all topics next time
             raise
@@ -328,13 +328,13 @@ class Registrar:
         timeout_s: float = 24.0,
         permission: Callable[[], int] = lambda: PERM_READ | PERM_WRITE,
         connect: Callable[[str], Outbound] = RemotingClient,
-        answered: OnRegistered = lambda fields: None,
+        on_registered: OnRegistered = lambda fields: None,
     ) -> None:
         self._snapshot = Snapshot(broker, topics, clock, permission)
         self._clock, self._local = clock, local
         self._stop = asyncio.Event()
         self._local_permission: int | None = None  # permission in the last local registration
-        self._addresses, self._answered = list(addresses), answered
+        self._addresses, self._on_registered = list(addresses), on_registered
         self._interval_ms, self._timeout_s, self._connect = interval_ms, timeout_s, connect
         self._links: dict[str, Link] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -386,7 +386,7 @@ class Registrar:
             client,
             self._clock,
             timeout_s=self._timeout_s,
-            answered=self._answered,
+            on_registered=self._on_registered,
         )
         tasks.create_task(link.run(self._interval_ms), name=f"registration with {address}")
         return link

@@ -124,7 +124,7 @@ class RemotingClient:
         """
         connection, before = await self.connect(), self._silent_calls
         try:
-            answer = await connection.call(self._signed(request), timeout_s=timeout_s)
+            response = await connection.call(self._signed(request), timeout_s=timeout_s)
         except TimeoutError:
             if self._silent_calls == before:  # count concurrent calls once
                 self._silent_calls += 1
@@ -132,7 +132,7 @@ class RemotingClient:
                 self.abort()
             raise
         self._silent_calls = 0
-        return answer
+        return response
 
     async def send_oneway(self, request: Request) -> None:
         """Send a one-way request.

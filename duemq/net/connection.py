@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from delivery.plugin import Peer, Request, Response
 from duemq.net import codec
 from duemq.net.codes import ResponseCode
-from duemq.net.dispatcher import Deferred, Dispatcher, Handler, encode_answer
+from duemq.net.dispatcher import Deferred, Dispatcher, Handler, encode_response
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, MemoryBudget, estimate_bytes
 from duemq.net.notices import PeerNotices
@@ -432,7 +432,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a response in the encoding of its request; none to a one-way request."""
         if request.oneway or self.closed:
             return
-        parts = encode_answer(request, response, serialize_type)
+        parts = encode_response(request, response, serialize_type)
         self.is_active = True
         if self._transport is not None:
             if len(parts) == 1:

@@ -3,9 +3,9 @@
     request --> known code --> access --> size, required fields --> handler --> response
 
 The dispatcher does no I/O. `begin` takes a decoded request and returns the response, or an
-awaitable of the response; `answer_frame` does the same for the bytes of a frame. The dispatcher
-converts exceptions of handlers to responses. `access` runs before every handler, except for sends:
-`duemq.send` handles them in batches, and calls `access` itself.
+awaitable of the response. The dispatcher converts exceptions of handlers to responses. `access`
+runs before every handler, except for sends: `duemq.send` handles them in batches, and calls
+`access` itself.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def refusal(
     return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", header)
 
 
-def encode_answer(
+def encode_response(
     request: Request, response: Response | None, serialize_type: int
 ) -> list[bytes | memoryview]:
     """Return the buffers of a response frame in the encoding of its request.

@@ -308,5 +308,5 @@ def _response(
 ) -> list[bytes | memoryview]:
     if error is None and serialize_type == JSON_TYPE:
         return [codec.encode_success(opaque)]
-    answer = Response() if error is None else Response(error.code, error.remark)
-    return codec.encode_response(answer, opaque, serialize_type=serialize_type)
+    response = Response() if error is None else Response(error.code, error.remark)
+    return codec.encode_response(response, opaque, serialize_type=serialize_type)

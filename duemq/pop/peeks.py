@@ -102,8 +102,8 @@ class PeekProcessor:
                 return None
             if why is not ResumeReason.ARRIVED:
                 break
-        answer = {"hasMsg": why is ResumeReason.ARRIVED, "pollingFull": why is None}
-        return Response(fields={name: str(value).lower() for name, value in answer.items()})
+        response = {"hasMsg": why is ResumeReason.ARRIVED, "pollingFull": why is None}
+        return Response(fields={name: str(value).lower() for name, value in response.items()})
 
     def polling_info(self, request: Request) -> Response:
         """Respond with the number of long polls of a queue."""

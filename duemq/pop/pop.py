@@ -303,7 +303,7 @@ class PopProcessor:
         if not arguments.is_orderly:
             self._offsets.settle()
         self._stats.messages_got(target.topic, target.group, count=popped.count, size=len(body))
-        return self._answer(0, "FOUND", arguments, popped, body)
+        return self._response(0, "FOUND", arguments, popped, body)
 
     def _take_orderly(self, arguments: PopRequest) -> PopResult:
         """Read messages of queues that are not blocked, and block these; put no checkpoint."""
@@ -371,7 +371,7 @@ class PopProcessor:
             log_offset=result.found.log_offset,
         )
 
-    # -- answers --------------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------
 
     def _bodies(self, arguments: PopRequest, popped: PopResult) -> bytes:
         parts = []
@@ -400,9 +400,9 @@ class PopProcessor:
         self._stats.got_nothing()
         code = ResponseCode.POLLING_FULL if is_full else ResponseCode.POLLING_TIMEOUT
         popped = PopResult(self._clock.now_ms(), self._pops % REVIVE_QUEUES)
-        return self._answer(code, "NO_MESSAGE_IN_QUEUE", arguments, popped, b"")
+        return self._response(code, "NO_MESSAGE_IN_QUEUE", arguments, popped, b"")
 
-    def _answer(
+    def _response(
         self, code: int, status: str, arguments: PopRequest, popped: PopResult, body: bytes
     ) -> Response:
         places = [(p.place.topic, p.place.queue_id, p) for p in popped.results]

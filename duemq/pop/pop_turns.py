@@ -222,11 +222,11 @@ class PopTurns:
             return
         refused, pops = self._put(acks, pops)
         if self._confirms and len(refused) < len(acks.entries) + len(pops):
-            task = asyncio.create_task(self._answer_confirmed(acks, pops, refused, self._since_ms))
+            task = asyncio.create_task(self._respond_confirmed(acks, pops, refused, self._since_ms))
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
         else:
-            self._answer(acks, pops, refused, self._since_ms)
+            self._respond(acks, pops, refused, self._since_ms)
 
     def _collect(self) -> list[TurnPop]:
         """Read the messages of the turn's pops; those without messages go to their handler."""
@@ -285,7 +285,7 @@ class PopTurns:
             self._dispatch(pop)
         return acks_refused, []
 
-    async def _answer_confirmed(
+    async def _respond_confirmed(
         self,
         acks: TurnAcks,
         pops: list[TurnPop],
@@ -302,9 +302,9 @@ class PopTurns:
             unconfirmed = error
         finally:
             self._unconfirmed -= count
-        self._answer(acks, pops, refused, since_ms, unconfirmed)
+        self._respond(acks, pops, refused, since_ms, unconfirmed)
 
-    def _answer(
+    def _respond(
         self,
         acks: TurnAcks,
         pops: list[TurnPop],
@@ -320,9 +320,9 @@ class PopTurns:
         ack_codes, pop_codes = Counter[int](), Counter[int]()
         buffers = dict(acks.responses(refused, unconfirmed, ack_codes))
         for pop in pops:
-            answer = self._answer_to(pop, unconfirmed)
-            pop_codes[answer.code] += 1
-            parts = encode_numbered(answer, pop.opaque, pop.serialize_type)
+            response = self._response_to(pop, unconfirmed)
+            pop_codes[response.code] += 1
+            parts = encode_numbered(response, pop.opaque, pop.serialize_type)
             existing = buffers.get(pop.connection)
             if existing is None:
                 buffers[pop.connection] = parts
@@ -338,7 +338,7 @@ class PopTurns:
             for code, count in codes.items():
                 self._meter.together(request_code, code, count, since_ms)
 
-    def _answer_to(self, pop: TurnPop, unconfirmed: RequestError | None) -> Response:
+    def _response_to(self, pop: TurnPop, unconfirmed: RequestError | None) -> Response:
         if unconfirmed is not None:
             return Response(unconfirmed.code, unconfirmed.remark)
         try:
@@ -349,9 +349,9 @@ class PopTurns:
     def _refuse(
         self, connection: Connection, request: Request, serialize_type: int, error: Exception
     ) -> None:
-        answer = refusal(error, request, self._failed)
-        self._meter.together(request.code, answer.code, 1, self._since_ms)
-        connection.respond(request, answer, serialize_type)
+        response = refusal(error, request, self._failed)
+        self._meter.together(request.code, response.code, 1, self._since_ms)
+        connection.respond(request, response, serialize_type)
 
     async def drain(self) -> None:
         """Return when every response is sent."""

@@ -75,10 +75,10 @@ class TopicQueues:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(self._connect(address))
             request = Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-            answer = await client.call(request, timeout_s=CALL_S)
-            if answer.code:
-                raise PeerError(f"response code {answer.code}: {answer.remark}")
-            route = wire_json.parse_object(bytes(answer.body))  # type: ignore[arg-type]
+            response = await client.call(request, timeout_s=CALL_S)
+            if response.code:
+                raise PeerError(f"response code {response.code}: {response.remark}")
+            route = wire_json.parse_object(bytes(response.body))  # type: ignore[arg-type]
             return sorted(readable_queues(topic, route))
 
     def _own_queues(self, name: str) -> list[AssignedQueue]:

@@ -45,19 +45,19 @@ class AutoSwitchSession:
         return self._handshake.encode()
 
     def on_received(self) -> bytes:
-        """Write new epochs; return the first report after the master's answer, else nothing.
+        """Write new epochs; return the first report after the master's response, else nothing.
 
         Raises:
             OSError: The epoch file cannot be written.
         """
-        if self.stream.answer is not None and self.stream.is_compared:
+        if self.stream.response is not None and self.stream.is_compared:
             self._epochs.replace(self.stream.epochs)
         self._on_confirmed(self.stream.confirm_offset)
         return self.stream.data_to_send()
 
     def report(self, log_end: int) -> bytes:
         """Return a report; empty before the master's response to the handshake."""
-        return Report(log_end).encode() if self.stream.answer is not None else b""
+        return Report(log_end).encode() if self.stream.response is not None else b""
 
 
 def autoswitch_sessions(

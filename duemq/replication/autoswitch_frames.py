@@ -215,7 +215,7 @@ class AutoSwitchStream(LogStream):
     with the replica's, before the log is continued or truncated.
 
     Attributes:
-        answer: The master's first frame; None: not received yet.
+        response: The master's first frame; None: not received yet.
         epochs: Epochs of this log and of `pending`. Write them to the epoch file once
             `is_compared` is true, and before `pending` is appended.
         confirm_offset: Newest confirm offset of the master; may be after the end of this log.
@@ -228,10 +228,10 @@ class AutoSwitchStream(LogStream):
         self._log_end = 0
         self._truncate_to: int | None = None
         self._entry: EpochEntry | None = None  # epoch of the last transfer
-        self.answer: MasterHandshake | None = None
+        self.response: MasterHandshake | None = None
         self.epochs = own.epochs
         self.confirm_offset = 0
-        self.expect(MASTER_HANDSHAKE.size, self._read_answer)
+        self.expect(MASTER_HANDSHAKE.size, self._read_response)
 
     def data_to_send(self) -> bytes:
         """Return the first report, once, after the master's response; else nothing."""
@@ -240,7 +240,7 @@ class AutoSwitchStream(LogStream):
 
     # -- handshake ------------------------------------------------------------------------------
 
-    def _read_answer(self, head: bytes) -> None:
+    def _read_response(self, head: bytes) -> None:
         state, size, self._log_end, _ = MASTER_HANDSHAKE.unpack(head)
         _check_state(state, HANDSHAKE)
         if size % EPOCH.size or not 0 <= size <= ENTRIES_MAX * EPOCH.size or self._log_end < 0:
@@ -259,9 +259,9 @@ class AutoSwitchStream(LogStream):
             epochs = Epochs.of(EPOCH.iter_unpack(body))
         except ValueError as error:
             raise ReplicationFault(f"the master's epochs are invalid: {error}") from error
-        self.answer = MasterHandshake(self._log_end, epochs)
+        self.response = MasterHandshake(self._log_end, epochs)
         self.expect(EPOCH_TRANSFER.size, self._read_transfer)
-        self._to_send = Report(self._begin_log(self.answer)).encode()
+        self._to_send = Report(self._begin_log(self.response)).encode()
         self.master_offset, self.is_end_named = max(self.master_offset, self._log_end), True
 
     def _begin_log(self, master: MasterHandshake) -> int:
@@ -391,8 +391,8 @@ class AutoSwitchStream(LogStream):
             )
 
     def _add_epochs(self, entry: EpochEntry, offset: int) -> None:
-        assert self.answer is not None
-        missing = self.answer.epochs.since(offset).entries
+        assert self.response is not None
+        missing = self.response.epochs.since(offset).entries
         before = [each for each in missing if self.epochs.last_epoch < each.epoch < entry.epoch]
         try:
             for each in (*before, entry):

@@ -47,7 +47,7 @@ class AutoSwitchMaster:
         self._own_id, self._epochs, self._confirm_offset = own_id, epochs, confirm_offset
         self._file_bytes = file_bytes
         self._frames = ReplicaFrames()
-        self._answers, self._confirmed = b"", 0
+        self._responses, self._confirmed = b"", 0
         self._handshake: Handshake | None = None
         self.start: int | None = None
         self.acknowledged = 0
@@ -73,7 +73,7 @@ class AutoSwitchMaster:
             )
         self._handshake, self.replica_id = handshake, handshake.broker_id
         self.is_learner = handshake.is_async_learner
-        self._answers += MasterHandshake(log_end, self._epochs()).encode()
+        self._responses += MasterHandshake(log_end, self._epochs()).encode()
 
     def _check_repeated(self, handshake: Handshake) -> None:
         """Accept an equal handshake: Apache's replica repeats it after half of the response.
@@ -107,7 +107,7 @@ class AutoSwitchMaster:
 
     def data_to_send(self) -> bytes:
         """Return the response to the handshake, once."""
-        data, self._answers = self._answers, b""
+        data, self._responses = self._responses, b""
         return data
 
     def transfer_end(self, offset: int, end: int) -> int:

@@ -64,14 +64,14 @@ async def ask_ha_address(master: RemotingClient) -> str:
         OSError: The broker cannot be reached, or does not respond within `CALL_S_MAX`.
         PeerError: The broker is not a master now, or its response is malformed.
     """
-    answer = await master.call(
+    response = await master.call(
         Request(RequestCode.EXCHANGE_BROKER_HA_INFO, {}), timeout_s=CALL_S_MAX
     )
-    address = (answer.fields or {}).get(HA_ADDRESS, "")
-    if answer.code:
+    address = (response.fields or {}).get(HA_ADDRESS, "")
+    if response.code:
         raise PeerError(
             f"{master.address} refuses the request for its replication port with code "
-            f"{answer.code}: {answer.remark}"
+            f"{response.code}: {response.remark}"
         )
     if not address:
         raise PeerError(f"{master.address} is not a master now: it has no replication port")

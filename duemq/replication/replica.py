@@ -69,10 +69,10 @@ class Replica:
         self._store = store
         self.ha, self.tables = ha, tables
 
-    def on_registered(self, answer: Mapping[str, str]) -> None:
+    def on_registered(self, response: Mapping[str, str]) -> None:
         """Copy from the master that a name server's response to a registration (103) names."""
-        self.tables.follow(answer.get("masterAddr", ""))
-        self.ha.follow(answer.get("haServerAddr", ""))
+        self.tables.follow(response.get("masterAddr", ""))
+        self.ha.follow(response.get("haServerAddr", ""))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -155,8 +155,8 @@ class ReplicaConnection:
     async def _transfer(self) -> None:
         while True:
             self._grown.clear()
-            if answers := self.protocol.data_to_send():
-                await self._send([answers], on_loop=True)
+            if responses := self.protocol.data_to_send():
+                await self._send([responses], on_loop=True)
             if self.offset is None and self.protocol.start is not None:
                 self.offset = self._first_offset(self.protocol.start)
             if self.offset is None:

@@ -53,7 +53,7 @@ CALL_S_MAX: Final = 10.0
 LOG_WAIT_MS: Final = 20
 LOG_WAITS_MAX: Final = 500
 DELAY_OFFSETS_FILE: Final = "delayOffset.json"
-NOT_ANSWERED: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.TOPIC_NOT_EXIST)
+NOT_SERVED: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.TOPIC_NOT_EXIST)
 """Response codes of masters that do not have a table: unknown request code, unknown view."""
 GIVE_ACCOUNT: Final = ". Set innerClientAuthenticationCredentials to a super user of the master"
 Replace = Callable[[JsonObject], None]
@@ -64,7 +64,7 @@ class SlaveSynchronize:
 
     Args:
         tables: By request code, in the order of the requests: the function that replaces a table
-            by the master's answer.
+            by the master's response.
         progress: The same for tables that must not be ahead of the log.
         store: The store of the replica; on a replica, no plugin writes delayOffset.json.
         connect: Returns a client of an address.
@@ -162,8 +162,8 @@ class SlaveSynchronize:
 
         Source: MixAll.properties2String, which escapes nothing
         """
-        answer = await self._ask(RequestCode.GET_BROKER_CONFIG)
-        lines = (line.partition("=") for line in answer.decode("utf-8", "replace").splitlines())
+        response = await self._ask(RequestCode.GET_BROKER_CONFIG)
+        lines = (line.partition("=") for line in response.decode("utf-8", "replace").splitlines())
         found = {key.strip(): value.strip() for key, _, value in lines}
         return found, (await self._log_bounds())[1]
 
@@ -183,9 +183,9 @@ class SlaveSynchronize:
     async def _copy(self) -> None:
         start_ms = self._clock.now_ms()
         for code, replace in self._tables.items():
-            answer = await self._ask_if_known(Request(code, {}))
-            if answer is not None:
-                self._apply(code, answer, replace)
+            response = await self._ask_if_known(Request(code, {}))
+            if response is not None:
+                self._apply(code, response, replace)
         order_info = await self._ask_if_known(Request(VIEW_REQUEST, {"view": ORDER_INFO_VIEW}))
         found = {code: await self._ask(code) for code in self._progress}
         code = RequestCode.GET_ALL_DELAY_OFFSET
@@ -203,11 +203,11 @@ class SlaveSynchronize:
             await self._write_file(ORDER_INFO_FILE, json_dialect.dumps(table))
         self.first_needed = first
 
-    def _apply(self, code: RequestCode, answer: bytes, replace: Replace) -> None:
+    def _apply(self, code: RequestCode, response: bytes, replace: Replace) -> None:
         """Replace a table unless the response equals the last applied one."""
-        if self._applied.get(code) != answer:
-            replace(_table(answer, code.name))
-            self._applied[code] = answer
+        if self._applied.get(code) != response:
+            replace(_table(response, code.name))
+            self._applied[code] = response
 
     async def _log_reaches(self, end: int) -> bool:
         """Wait until this log is synced up to `end`; return whether it is."""
@@ -237,10 +237,10 @@ class SlaveSynchronize:
 
     async def _ask_if_known(self, request: Request) -> bytes | None:
         """Send a request; return the body of the response, None if it is not supported."""
-        answer = await self._call(request)
-        if answer.code in NOT_ANSWERED:
+        response = await self._call(request)
+        if response.code in NOT_SERVED:
             return None
-        return _body(answer, f"request {request.code}")
+        return _body(response, f"request {request.code}")
 
     async def _call(self, request: Request) -> Response:
         async with self._asking:
@@ -257,19 +257,19 @@ class SlaveSynchronize:
             self._client = None
 
 
-def _body(answer: Response, what: str) -> bytes:
-    if answer.code:
-        remedy = GIVE_ACCOUNT if answer.code == ResponseCode.NO_PERMISSION else ""
-        why = f"the master refuses {what} with code {answer.code}: {answer.remark}"
+def _body(response: Response, what: str) -> bytes:
+    if response.code:
+        remedy = GIVE_ACCOUNT if response.code == ResponseCode.NO_PERMISSION else ""
+        why = f"the master refuses {what} with code {response.code}: {response.remark}"
         raise PeerError(f"{why.rstrip('.')}{remedy}")
-    assert isinstance(answer.body, bytes | memoryview)  # as received
-    return bytes(answer.body)
+    assert isinstance(response.body, bytes | memoryview)  # as received
+    return bytes(response.body)
 
 
-def _table(answer: bytes, what: str) -> JsonObject:
-    """Return the object in the body of an answer."""
+def _table(response: bytes, what: str) -> JsonObject:
+    """Return the object in the body of a response."""
     try:
-        table = json_dialect.loads(answer.decode())
+        table = json_dialect.loads(response.decode())
     except ValueError as error:
         raise PeerError(f"the response to {what} is not JSON: {error}") from error
     if not isinstance(table, dict):

@@ -23,7 +23,7 @@ from duemq.net.notices import Notices
 from duemq.pop.ack_batch import AckBatch
 from duemq.pop.merged_acks import AckKey
 from duemq.pop.pop_turns import PopMeter
-from duemq.v5.acknowledgements import AckCalls, answer, names_of, refused
+from duemq.v5.acknowledgements import AckCalls, ack_response, names_of, refused
 from duemq.v5.batched_calls import BatchedCalls
 from duemq.v5.clients import V5Client, V5Clients
 from duemq.v5.context import CallContext, context_of
@@ -128,7 +128,7 @@ class AckTurns(BatchedCalls[CheckedAcks]):
                 statuses.append(self._status_of(response))
             else:
                 statuses.append(result)
-        each.call.send(answer(each.request, statuses).SerializeToString())
+        each.call.send(ack_response(each.request, statuses).SerializeToString())
 
     async def _respond_confirmed(
         self, each: CheckedAcks, errors: Mapping[AckKey, Exception], since_ms: int

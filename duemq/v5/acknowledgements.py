@@ -44,7 +44,7 @@ class AckCalls:
         topic, group = names_of(request)
         handles = [each.receipt_handle for each in request.entries]
         work = [self._acknowledge_one(context, client, group, topic, each) for each in handles]
-        return answer(request, await asyncio.gather(*work))
+        return ack_response(request, await asyncio.gather(*work))
 
     def request_of(
         self, context: CallContext, client: V5Client, group: str, topic: str, text: str
@@ -120,10 +120,10 @@ class AckCalls:
         if response.code != ResponseCode.SUCCESS:
             found = status_of(response)
             raise V5Error(found.code, found.message)
-        answer, receipt = response.fields or {}, handle.receipt
+        new, receipt = response.fields or {}, handle.receipt
         start = receipt.start_offset if receipt.is_orderly else handle.offset
         parts = (
-            start, answer["popTime"], answer["invisibleTime"], answer["reviveQid"], receipt.retry,
+            start, new["popTime"], new["invisibleTime"], new["reviveQid"], receipt.retry,
             receipt.broker_name, receipt.queue_id, handle.offset, handle.log_offset,
         )  # fmt: skip
         return parse_handle(" ".join(map(str, parts)), self._broker_name)
@@ -182,7 +182,9 @@ def names_of(request: api.AckMessageRequest) -> tuple[str, str]:
     return topic, group
 
 
-def answer(request: api.AckMessageRequest, found: Sequence[v2.Status]) -> api.AckMessageResponse:
+def ack_response(
+    request: api.AckMessageRequest, found: Sequence[v2.Status]
+) -> api.AckMessageResponse:
     """Return the response to a call from the status of each entry."""
     response = api.AckMessageResponse(status=status_of_all(found))
     for entry, each in zip(request.entries, found, strict=True):

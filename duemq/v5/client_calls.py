@@ -78,9 +78,9 @@ class ClientCalls:
                     text = "the client does not read its telemetry stream"
                     raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text)
                 if request.HasField("settings"):
-                    answer = await self._apply_settings(context, client, request.settings)
+                    response = await self._apply_settings(context, client, request.settings)
                     client.command = command
-                    command(answer)
+                    command(response)
         except DecodeError as error:
             text = f"Invalid protobuf byte sequence: {error}"
             raise GrpcError(GrpcStatus.UNKNOWN, text) from error

@@ -54,13 +54,13 @@ class RouteCalls:
         self._requests.check(context, client, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
         topic = self._topic(name)
         types, broker = accepted_types(topic.attributes), self._broker(request.endpoints)
-        answer = api.QueryRouteResponse(status=status(v2.OK))
+        response = api.QueryRouteResponse(status=status(v2.OK))
         for queue_id, permission in enumerate(_queues(topic, self._config().permission)):
-            answer.message_queues.add(
+            response.message_queues.add(
                 topic=request.topic, id=queue_id, permission=permission, broker=broker,
                 accept_message_types=types,
             )  # fmt: skip
-        return answer
+        return response
 
     async def query_assignment(
         self, context: CallContext, client: V5Client, request: api.QueryAssignmentRequest
@@ -74,14 +74,14 @@ class RouteCalls:
         check_readable(topic, self._config().permission)
         is_orderly = group is not None and group.orderly
         queues = range(topic.read_queues) if is_orderly else (ANY_QUEUE,)
-        answer = api.QueryAssignmentResponse(status=status(v2.OK))
+        response = api.QueryAssignmentResponse(status=status(v2.OK))
         broker = self._broker(request.endpoints)
         for queue_id in queues:
             queue = v2.MessageQueue(
                 topic=request.topic, id=queue_id, broker=broker, permission=_permission(perm)
             )
-            answer.assignments.add(message_queue=queue)
-        return answer
+            response.assignments.add(message_queue=queue)
+        return response
 
     def _topic(self, name: str) -> TopicConfig:
         topic = self._find_topic(name)

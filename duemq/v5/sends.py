@@ -62,7 +62,7 @@ class SendCalls:
     ) -> api.SendMessageResponse:
         """Append the messages of a call."""
         requests = self.requests_of(context, client, request)
-        return self.answer(request, await asyncio.gather(*map(self._sends.send, requests)))
+        return self.response(request, await asyncio.gather(*map(self._sends.send, requests)))
 
     def requests_of(
         self, context: CallContext, client: V5Client, request: api.SendMessageRequest
@@ -91,16 +91,16 @@ class SendCalls:
             for message, fields in zip(messages, checked, strict=True)
         ]
 
-    def answer(
+    def response(
         self, request: api.SendMessageRequest, responses: Sequence[Response]
     ) -> api.SendMessageResponse:
         """Return the response to a call from the broker's responses to its messages."""
-        answer = api.SendMessageResponse()
-        answer.entries.extend(map(_entry, request.messages, responses))
-        answer.status.CopyFrom(status_of_all(each.status for each in answer.entries))
-        if len(answer.entries) == 1 and answer.status.code != v2.OK:
-            answer.status.CopyFrom(answer.entries[0].status)
-        return answer
+        response = api.SendMessageResponse()
+        response.entries.extend(map(_entry, request.messages, responses))
+        response.status.CopyFrom(status_of_all(each.status for each in response.entries))
+        if len(response.entries) == 1 and response.status.code != v2.OK:
+            response.status.CopyFrom(response.entries[0].status)
+        return response
 
     async def recall(
         self, context: CallContext, client: V5Client, request: api.RecallMessageRequest

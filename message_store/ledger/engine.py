@@ -63,7 +63,7 @@ def make_engine(url: URL, *, busy_ms: int = BUSY_MS) -> Engine:
         "application_name": "duemq",
         "options": f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={busy_ms} "
         f"-c idle_in_transaction_session_timeout={STATEMENT_MS}",
-        # The timeouts also end waits for a server that stops answering.
+        # The timeouts also end waits for a server that stops responding.
         "tcp_user_timeout": STATEMENT_MS,
         "keepalives_idle": 5,
         "keepalives_interval": 2,

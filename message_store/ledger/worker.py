@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from message_store.ledger.ledger import Ledger
 
 NICE: Final = 19  # niceness: deliveries come first
-ANSWER_S: Final = 60.0
+RESPONSE_S: Final = 60.0
 END_S: Final = 10.0
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 COMMAND: Final = "from message_store.ledger.worker import serve; serve()"
@@ -141,23 +141,23 @@ class LedgerProcess:
         process, pipe = self._process, self._pipe
         assert process is not None, "it is open"
         assert pipe is not None
-        deadline = Timer(ANSWER_S, process.kill)  # disk or server has stopped answering
+        deadline = Timer(RESPONSE_S, process.kill)  # disk or server has stopped responding
         deadline.daemon = True
         deadline.start()
         try:
             pipe.send((name, arguments))
-            answer: LedgerError | None = pipe.recv()
+            response: LedgerError | None = pipe.recv()
         except (EOFError, OSError) as error:
             process.kill()  # it is unusable, even if it has not ended
             process.wait()
-            why = f"the process that writes it has ended, or did not answer for {ANSWER_S:.0f} s"
+            why = f"the process that writes it has ended, or did not respond for {RESPONSE_S:.0f} s"
             raise LedgerUnavailable(
                 shown_url(self.place.url), why, "Another one is started"
             ) from error
         finally:
             deadline.cancel()
-        if answer is not None:
-            raise answer
+        if response is not None:
+            raise response
 
 
 def serve() -> None:
@@ -176,11 +176,11 @@ def serve() -> None:
     with suppress(EOFError, OSError):
         while True:
             name, arguments = pipe.recv()
-            pipe.send(_answer(worker, name, arguments))
+            pipe.send(_call(worker, name, arguments))
     worker.close()
 
 
-def _answer(worker: LedgerWorker, name: str, arguments: tuple[object, ...]) -> LedgerError | None:
+def _call(worker: LedgerWorker, name: str, arguments: tuple[object, ...]) -> LedgerError | None:
     try:
         getattr(worker, name)(*arguments)
     except LedgerError as error:

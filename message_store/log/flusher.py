@@ -150,7 +150,7 @@ class Flusher:
                 if file.base + file.size > self.durable and file.base < end:
                     file.sync()
             self.durable = max(self.durable, end)
-            self._answer(True)
+            self._complete(True)
             self._after_flush(end)
         except OSError as error:
             self.fail(error)
@@ -171,9 +171,9 @@ class Flusher:
                 return
             self.failure = error
         self._on_failure(error)
-        self._answer(False)
+        self._complete(False)
 
-    def _answer(self, done: bool) -> None:
+    def _complete(self, done: bool) -> None:
         with self._wake:
             ready = [w for w in self._waiters if not done or w[0] <= self.durable]
             self._waiters = [w for w in self._waiters if done and w[0] > self.durable]

@@ -22,14 +22,14 @@ FirstPending = int | None | Unknown
 Pin = Callable[[], FirstPending]
 
 
-def first_pending(answers: Iterable[FirstPending]) -> FirstPending:
+def first_pending(offsets: Iterable[FirstPending]) -> FirstPending:
     """Return the lowest offset of several pins, `UNKNOWN` if one of them is unknown."""
     known: list[int] = []
-    for answer in answers:
-        if isinstance(answer, Unknown):
+    for offset in offsets:
+        if isinstance(offset, Unknown):
             return UNKNOWN
-        if answer is not None:
-            known.append(answer)
+        if offset is not None:
+            known.append(offset)
     return min(known, default=None)
 
 

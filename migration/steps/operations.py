@@ -45,7 +45,7 @@ class Operations:
         self._plans = PlanFiles(config_directory)
         self._one_at_a_time = asyncio.Lock()
 
-    async def answer(self, request: Request) -> Response:
+    async def response(self, request: Request) -> Response:
         """Execute the command of a request.
 
         Raises:

@@ -24,7 +24,7 @@ from reconciliation.config import ReconcileConfig
 
 LEDGER_OPTION: Final = "--ledger"
 COULD_NOT_RUN: Final = 2
-ANSWER_BYTES_MAX: Final = 1 << 20
+OUTPUT_BYTES_MAX: Final = 1 << 20
 ERROR_CHARS_MAX: Final = 1_000
 MINUTE_S: Final = 60
 END_S: Final = 5
@@ -97,7 +97,7 @@ async def run(command: Sequence[str], *, seconds_max: float) -> Result:
     try:
         process = await asyncio.create_subprocess_exec(
             *command, env={**os.environ, **secrets}, stdin=pipe, stdout=pipe, stderr=pipe,
-            start_new_session=True, limit=ANSWER_BYTES_MAX,
+            start_new_session=True, limit=OUTPUT_BYTES_MAX,
         )  # fmt: skip
     except OSError as error:
         return Result(exit_code=COULD_NOT_RUN, why=f"it cannot be started: {error}")
@@ -119,7 +119,7 @@ async def _all(stream: asyncio.StreamReader) -> bytes:
     """Read a stream to its end and return the last part, of bounded size."""
     kept = b""
     while piece := await stream.read(1 << 16):
-        kept = (kept + piece)[-ANSWER_BYTES_MAX:]
+        kept = (kept + piece)[-OUTPUT_BYTES_MAX:]
     return kept
 
 
@@ -140,10 +140,10 @@ def result_of(code: int, output: bytes, errors: bytes) -> Result:
     """Return the result that a process printed; without one, the audit could not run."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
     try:
-        answer = json.loads(lines[-1])
+        response = json.loads(lines[-1])
         names = ("audit_id", "why", "complete", "verdicts", "lateness_ms")
-        known = {name: answer[name] for name in names if name in answer}
-        return Result(exit_code=int(answer["exit_code"]), **known)
+        known = {name: response[name] for name in names if name in response}
+        return Result(exit_code=int(response["exit_code"]), **known)
     except (IndexError, ValueError, LookupError, TypeError):
         text = errors.decode("utf-8", "replace").strip()[-ERROR_CHARS_MAX:]
         why = f"it ended with code {code} without a result: {text or 'no output'}"

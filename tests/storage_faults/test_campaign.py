@@ -54,7 +54,7 @@ def test_a_send_that_is_acknowledged_although_the_sync_failed_is_found(
 
     def ignore(flusher: Flusher, error: OSError) -> None:
         flusher.durable = 1 << 40
-        flusher._answer(True)
+        flusher._complete(True)
 
     monkeypatch.setattr(Flusher, "_end", ignore)
     [(sync, count)] = [

@@ -13,7 +13,7 @@ from message_store.clock import FakeClock
 from message_store.write_gate import WriteGate
 from tests.support.timer_rig import TimerRig
 from timer_store.compaction.compactor import PIN_OWNER
-from timer_store.compaction.request import COMPACT_TIMERS, answer_compact
+from timer_store.compaction.request import COMPACT_TIMERS, handle_compact
 
 FILE_BYTES = 16_384
 DAY_MS = 86_400_000
@@ -62,7 +62,7 @@ class PinningRig(TimerRig):
         """Run compaction until there is no work."""
         compaction = self.timers.compaction
         if by_hand:
-            asyncio.run(answer_compact(self.timers, Request(COMPACT_TIMERS, {})))
+            asyncio.run(handle_compact(self.timers, Request(COMPACT_TIMERS, {})))
         else:
             compaction.begin_if_needed()
         for _ in range(10_000):

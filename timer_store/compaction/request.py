@@ -25,7 +25,7 @@ NOTHING_EXPIRED: Final = "no commit log file is older than fileReservedTime"
 NOTHING_NEEDED: Final = "no timer needs a commit log file that has expired"
 
 
-async def answer_compact(timers: TimerStore, request: Request) -> Response:
+async def handle_compact(timers: TimerStore, request: Request) -> Response:
     """Return the plan, and begin unless it is a dry run.
 
     Raises:
@@ -36,7 +36,7 @@ async def answer_compact(timers: TimerStore, request: Request) -> Response:
     under_way = compaction.running
     if not dry_run:
         compaction.start(plan)
-    answer = {
+    response = {
         "dry_run": dry_run,
         "started": compaction.running and not (dry_run or under_way),
         "running": under_way,
@@ -48,7 +48,7 @@ async def answer_compact(timers: TimerStore, request: Request) -> Response:
         "waits": plan.blocked_by.value,  # former name, for one release
         "why": why,
     }
-    return Response(body=json.dumps(answer).encode())
+    return Response(body=json.dumps(response).encode())
 
 
 async def _plan(timers: TimerStore) -> tuple[CompactionPlan, str]:

@@ -200,7 +200,7 @@ class GroupLoad:
         key, message = self._next()
         self.messages[key] = message
         try:
-            answer = await self._cluster.request(
+            response = await self._cluster.request(
                 self._address(queue),
                 RequestCode.SEND_MESSAGE,
                 self._fields(queue, key, message),
@@ -211,11 +211,11 @@ class GroupLoad:
             self.failure = str(error)
             await self._find_master()
             return
-        if answer.code == ResponseCode.SUCCESS:
+        if response.code == ResponseCode.SUCCESS:
             message.acknowledged_ms = self._clock.now_ms()
             self._acknowledged_ms.append(message.acknowledged_ms)
         else:
-            self.failure = f"code {answer.code}: {answer.remark}"
+            self.failure = f"code {response.code}: {response.remark}"
             await self._find_master()
 
     def _next(self) -> tuple[str, Message]:
@@ -277,7 +277,7 @@ class GroupLoad:
         offset = 0
         while True:
             try:
-                answer = await self._cluster.request(
+                response = await self._cluster.request(
                     self._address(queue),
                     RequestCode.PULL_MESSAGE,
                     self._pull_fields(queue, offset),
@@ -288,11 +288,11 @@ class GroupLoad:
                 await self._find_master()
                 await asyncio.sleep(RETRY_S)
                 continue
-            if answer.code == ResponseCode.SUCCESS:
-                records = split_records(bytes_of(answer))
+            if response.code == ResponseCode.SUCCESS:
+                records = split_records(bytes_of(response))
                 self._arrived(records)
                 offset = records[-1].queue_offset + 1
-            elif answer.code not in PULLED:
+            elif response.code not in PULLED:
                 await asyncio.sleep(RETRY_S)
 
     def _arrived(self, records: Iterable[Record]) -> None:

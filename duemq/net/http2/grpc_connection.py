@@ -380,8 +380,8 @@ class GrpcConnection(asyncio.Protocol):
         self.close()
 
 
-async def _answer_nothing(call: GrpcCall) -> None:
+async def _respond_nothing(call: GrpcCall) -> None:
     """Return at once."""
 
 
-_UNKNOWN: Final = GrpcMethod("unknown", _answer_nothing)
+_UNKNOWN: Final = GrpcMethod("unknown", _respond_nothing)

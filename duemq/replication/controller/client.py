@@ -78,7 +78,7 @@ class ControllerClient:
         address = self.leader or await self.find_leader(timeout_s=timeout_s)
         name = RequestCode(request.code).name
         try:
-            answer = await self._call(address, request, timeout_s)
+            response = await self._call(address, request, timeout_s)
         except TimeoutError:
             raise ControllerFault(
                 f"controller {address} does not respond to {name} within {timeout_s:g} s"
@@ -86,10 +86,10 @@ class ControllerClient:
         except OSError as error:
             self._forget(address)
             raise ControllerFault(f"controller {address}: {error}") from error
-        if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+        if response.code == ResponseCode.CONTROLLER_NOT_LEADER:
             self._forget(address)
-            raise ControllerRefusal(request.code, answer.code, answer.remark)
-        return answer
+            raise ControllerRefusal(request.code, response.code, response.remark)
+        return response
 
     async def find_leader(self, *, timeout_s: float) -> str:
         """Request the leader's address from every controller; return it.
@@ -185,8 +185,8 @@ class ControllerClient:
                 address: group.create_task(self._leader(address, timeout_s), name="leader")
                 for address in addresses
             }
-        answers = {address: task.result() for address, task in tasks.items()}
-        return {address: each for address, each in answers.items() if each is not None}
+        responses = {address: task.result() for address, task in tasks.items()}
+        return {address: each for address, each in responses.items() if each is not None}
 
     async def _leader(self, address: str, timeout_s: float) -> Leader | None:
         try:

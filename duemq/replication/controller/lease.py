@@ -98,7 +98,7 @@ class Lease:
         """Return the ticket of a request that is sent now."""
         return Ticket(now_ms, self.revocations)
 
-    def heartbeat_answered(self, ticket: Ticket) -> None:
+    def heartbeat_succeeded(self, ticket: Ticket) -> None:
         """Extend the lease after the leader's response to a heartbeat."""
         if ticket.revocations == self.revocations:
             self._beat_ms = max(ticket.sent_ms, self._beat_ms or 0)

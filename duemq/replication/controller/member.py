@@ -42,7 +42,7 @@ from duemq.replication.controller.member_events import (
     Event,
     GroupSeen,
     GroupUnknown,
-    HeartbeatAnswered,
+    HeartbeatSucceeded,
     IdGranted,
     IdOffered,
     IdTaken,
@@ -221,7 +221,7 @@ class GroupMember:
         self.failure = ""
         return []
 
-    def _alive(self, event: HeartbeatAnswered) -> list[Command]:
+    def _alive(self, event: HeartbeatSucceeded) -> list[Command]:
         self._is_alive = not self._resigns
         return []
 
@@ -397,7 +397,7 @@ MOVES: Final[Mapping[tuple[State, type], Callable[..., list[Command]]]] = {
     (State.APPLYING_ID, IdTaken): GroupMember._taken,
     (State.REGISTERING, Registered): GroupMember._registered,
     (State.REGISTERING, GroupUnknown): GroupMember._unknown,
-    (State.WAITING_FOR_MASTER, HeartbeatAnswered): GroupMember._alive,
+    (State.WAITING_FOR_MASTER, HeartbeatSucceeded): GroupMember._alive,
     (State.WAITING_FOR_MASTER, ConnectionLost): GroupMember._lost,
     (State.WAITING_FOR_MASTER, GroupSeen): GroupMember._seen,
     (State.WAITING_FOR_MASTER, Elected): GroupMember._elected,
@@ -413,4 +413,4 @@ MOVES: Final[Mapping[tuple[State, type], Callable[..., list[Command]]]] = {
     (State.MASTER, InSyncAltered): GroupMember._altered,
     (State.MASTER, ProposalEnded): GroupMember._ended,
 }
-"""Every legal move; an event without a move is a late or repeated answer, and is ignored."""
+"""Every legal move; an event without a move is a late or repeated response, and is ignored."""

@@ -67,7 +67,7 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatAnswered:
+class HeartbeatSucceeded:
     """The controller counts this member as alive."""
 
 
@@ -123,7 +123,7 @@ class ProposalEnded:
 
 
 Event = (
-    IdOffered | IdGranted | IdTaken | Registered | HeartbeatAnswered | GroupSeen | Elected
+    IdOffered | IdGranted | IdTaken | Registered | HeartbeatSucceeded | GroupSeen | Elected
     | ElectionFailed | GroupUnknown | ConnectionLost | InSyncWanted | InSyncAltered | ProposalEnded
 )  # fmt: skip
 

@@ -142,13 +142,13 @@ def ask_leader() -> Request:
     return Request(RequestCode.CONTROLLER_GET_METADATA_INFO, {})
 
 
-def leader_of(answer: Response) -> Leader:
+def leader_of(response: Response) -> Leader:
     """Return the leader in a response to 1005.
 
     Raises:
         PeerError: The response is a refusal or malformed.
     """
-    fields = _fields(RequestCode.CONTROLLER_GET_METADATA_INFO, answer)
+    fields = _fields(RequestCode.CONTROLLER_GET_METADATA_INFO, response)
     text = fields.get("controllerLeaderAddress", "")
     return Leader(fields.get("isLeader", "").lower() == "true", _address(text) if text else "")
 
@@ -158,13 +158,13 @@ def ask_next_id(group: GroupName) -> Request:
     return Request(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, group.fields)
 
 
-def next_id_of(answer: Response) -> int:
+def next_id_of(response: Response) -> int:
     """Return the id in a response to 1012.
 
     Raises:
         PeerError: The response is a refusal or malformed.
     """
-    fields = _fields(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, answer)
+    fields = _fields(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, response)
     return _number(fields, "nextBrokerId", 1, LONG_MAX)
 
 
@@ -180,13 +180,13 @@ def register(group: GroupName, broker_id: int, address: str, now_ms: int) -> Req
     return Request(RequestCode.CONTROLLER_REGISTER_BROKER, group.fields | fields)
 
 
-def has_master(answer: Response) -> bool:
+def has_master(response: Response) -> bool:
     """Return whether a response to 1003 has a master that is alive.
 
     Raises:
         PeerError: The response is a refusal.
     """
-    fields = _fields(RequestCode.CONTROLLER_REGISTER_BROKER, answer)
+    fields = _fields(RequestCode.CONTROLLER_REGISTER_BROKER, response)
     return bool(fields.get("masterBrokerId"))
 
 
@@ -201,14 +201,14 @@ def elect(group: GroupName, broker_id: int, now_ms: int) -> Request:
     return Request(RequestCode.CONTROLLER_ELECT_MASTER, group.fields | fields)
 
 
-def view_of(code: RequestCode, answer: Response) -> GroupView:
+def view_of(code: RequestCode, response: Response) -> GroupView:
     """Return the view in a response to 1002 or 1004.
 
     Raises:
         PeerError: The response is a refusal or malformed.
     """
-    fields = _fields(code, answer, also=ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
-    body = _object(answer)
+    fields = _fields(code, response, also=ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
+    body = _object(response)
     epoch = _number(fields, "masterEpoch", 0, INT_MAX)
     master_id, address = None, ""
     if fields.get("masterBrokerId"):
@@ -246,14 +246,14 @@ def body_of(ids: Collection[int], epoch: int) -> bytes:
     return wire_json.encode({"syncStateSet": sorted(ids), "syncStateSetEpoch": epoch})
 
 
-def altered_of(answer: Response) -> SyncStateSet:
+def altered_of(response: Response) -> SyncStateSet:
     """Return the sync state set in a response to 1001.
 
     Raises:
         PeerError: The response is a refusal or malformed.
     """
-    _fields(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, answer)
-    body = _object(answer)
+    _fields(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, response)
+    body = _object(response)
     return _sync_state_set(body, body.get("syncStateSetEpoch"))
 
 
@@ -271,21 +271,21 @@ def heartbeat(group: GroupName, beat: Heartbeat) -> Request:
     return Request(RequestCode.BROKER_HEARTBEAT, group.fields | fields)
 
 
-def check(code: RequestCode, answer: Response) -> None:
+def check(code: RequestCode, response: Response) -> None:
     """Check that a response is a success.
 
     Raises:
         ControllerRefusal: It has an error code.
     """
-    _fields(code, answer)
+    _fields(code, response)
 
 
 def _fields(
-    code: RequestCode, answer: Response, also: int = ResponseCode.SUCCESS
+    code: RequestCode, response: Response, also: int = ResponseCode.SUCCESS
 ) -> dict[str, str]:
-    if answer.code not in (ResponseCode.SUCCESS, also):
-        raise ControllerRefusal(code, answer.code, answer.remark)
-    return answer.fields or {}
+    if response.code not in (ResponseCode.SUCCESS, also):
+        raise ControllerRefusal(code, response.code, response.remark)
+    return response.fields or {}
 
 
 def _number(fields: Mapping[str, str], name: str, least: int, most: int) -> int:
@@ -311,10 +311,10 @@ def _address(text: str) -> str:
     return text
 
 
-def _object(answer: Response) -> dict[str, object]:
-    assert isinstance(answer.body, bytes | memoryview)  # as received
+def _object(response: Response) -> dict[str, object]:
+    assert isinstance(response.body, bytes | memoryview)  # as received
     try:
-        return wire_json.parse_object(bytes(answer.body))
+        return wire_json.parse_object(bytes(response.body))
     except ValueError as error:
         raise ControllerFault(f"the controller's response is not JSON: {error}") from error
 

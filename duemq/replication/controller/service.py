@@ -38,7 +38,7 @@ from duemq.replication.controller.member_events import (
     Event,
     GroupSeen,
     GroupUnknown,
-    HeartbeatAnswered,
+    HeartbeatSucceeded,
     IdGranted,
     IdOffered,
     IdTaken,
@@ -222,16 +222,16 @@ class GroupService:
         ticket = self.lease.ticket(self._clock.steady_ms())
         response = await self._attempt(requests.heartbeat(self._group, self._heartbeat()))
         if response is not None:
-            self.lease.heartbeat_answered(ticket)
-            self._receive(HeartbeatAnswered())
+            self.lease.heartbeat_succeeded(ticket)
+            self._receive(HeartbeatSucceeded())
         return response is not None
 
     async def _request_view(self) -> bool:
         """Request the view of the group from the leader; return whether that succeeded."""
         ticket = self.lease.ticket(self._clock.steady_ms())
         try:
-            answer = await self._ask(requests.ask_replicas(self._group))
-            view = requests.view_of(RequestCode.CONTROLLER_GET_REPLICA_INFO, answer)
+            response = await self._ask(requests.ask_replicas(self._group))
+            view = requests.view_of(RequestCode.CONTROLLER_GET_REPLICA_INFO, response)
         except PeerError as error:
             self._failed(error)
             if isinstance(error, ControllerRefusal) and error.code in UNKNOWN:
@@ -317,31 +317,31 @@ class GroupService:
         identity = self.member.identity
         assert identity is not None
         request = requests.apply_id(self._group, identity.broker_id, identity.check_code)
-        answer = await self._ask(request)
-        if answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+        response = await self._ask(request)
+        if response.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
             await self._receive_and_store(IdTaken(identity.broker_id))
             return
-        requests.check(RequestCode.CONTROLLER_APPLY_BROKER_ID, answer)
+        requests.check(RequestCode.CONTROLLER_APPLY_BROKER_ID, response)
         await self._receive_and_store(IdGranted(identity.broker_id))
 
     async def _register(self) -> None:
         now_ms, broker_id = self._clock.now_ms(), self.member.broker_id
         request = requests.register(self._group, broker_id, self._host.address, now_ms)
-        answer = await self._ask(request)
-        if answer.code in UNKNOWN:
+        response = await self._ask(request)
+        if response.code in UNKNOWN:
             self._receive(GroupUnknown())
             return
-        self._receive(Registered(requests.has_master(answer)))
+        self._receive(Registered(requests.has_master(response)))
         self._view_due.set()
 
     async def _elect(self) -> None:
         now_ms, broker_id = self._clock.now_ms(), self.member.broker_id
-        answer = await self._ask(requests.elect(self._group, broker_id, now_ms))
-        if answer.code in UNKNOWN:
+        response = await self._ask(requests.elect(self._group, broker_id, now_ms))
+        if response.code in UNKNOWN:
             self._receive(GroupUnknown())
             return
         try:
-            view = requests.view_of(RequestCode.CONTROLLER_ELECT_MASTER, answer)
+            view = requests.view_of(RequestCode.CONTROLLER_ELECT_MASTER, response)
         except ControllerRefusal as error:
             self._failed(error)
             self._receive(ElectionFailed())
@@ -357,13 +357,13 @@ class GroupService:
         self._execute(commands)
         self._sent_proposals[proposal.number] = self._clock.steady_ms()
         wanted, now_ms = proposal.wanted, self._clock.now_ms()
-        answer = await self._ask(
+        response = await self._ask(
             requests.alter_sync_state_set(
                 self._group, self.member.broker_id, self.member.epoch, wanted, now_ms
             )
         )
         try:
-            altered = requests.altered_of(answer)
+            altered = requests.altered_of(response)
         except ControllerRefusal:
             self._sent_proposals.pop(proposal.number, None)
             self._receive(ProposalEnded(proposal.number))
@@ -464,14 +464,14 @@ class GroupService:
         return await self._client.ask(request, timeout_s=self._call_s)
 
     async def _attempt(self, request: Request) -> Response | None:
-        """Send a request to the leader; return its answer, None after a failure."""
+        """Send a request to the leader; return its response, None after a failure."""
         try:
-            answer = await self._ask(request)
-            requests.check(RequestCode(request.code), answer)
+            response = await self._ask(request)
+            requests.check(RequestCode(request.code), response)
         except PeerError as error:
             self._failed(error)
             return None
-        return answer
+        return response
 
     def _failed(self, error: PeerError) -> None:
         self.failure = str(error)

@@ -167,7 +167,7 @@ def put_responses(
     """
     numbers = turn[0]
     cuts, ends, wait = numbers["cuts"], numbers["ends"], numbers["wait"]
-    answer_bytes_max = text.size + VARIABLE_BYTES_MAX
+    response_bytes_max = text.size + VARIABLE_BYTES_MAX
     at, connection, refused = np.int64(SCRATCH_BYTES), np.int64(0), 0
     for i in range(numbers["count"]):
         row, line = rows[i], wire[i]
@@ -182,7 +182,7 @@ def put_responses(
         skip = (wait == WAIT_YES and not waits) or (wait == WAIT_NO and waits)
         if skip or line["flags"] & (WIRE_ONEWAY | WIRE_DECODED):
             continue
-        fits = at + answer_bytes_max <= out.size and handle_fits(row, topics, cuts)
+        fits = at + response_bytes_max <= out.size and handle_fits(row, topics, cuts)
         if not fits or row["uniq_len"] > UNIQ_BYTES_MAX:
             return np.int64(-1), refused
         start = at

@@ -9,7 +9,7 @@ import pytest
 
 from delivery.plugin import Request, Response
 from duemq.net import codec, layout
-from duemq.net.dispatcher import Dispatcher, Route, encode_answer
+from duemq.net.dispatcher import Dispatcher, Route, encode_response
 from message_store.errors import RequestError
 
 
@@ -43,7 +43,7 @@ def decoded_frame(data: bytes) -> codec.Frame:
 async def answered(dispatcher: Dispatcher, request: Request, serialize_type: int) -> bytes:
     found = dispatcher.begin(request)
     response = found if isinstance(found, Response) else await found
-    return b"".join(encode_answer(request, response, serialize_type))
+    return b"".join(encode_response(request, response, serialize_type))
 
 
 def exchange(dispatcher: Dispatcher, request: Request, serialize_type: int = 0) -> Response | None:

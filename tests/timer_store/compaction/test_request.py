@@ -18,14 +18,14 @@ from timer_store.compaction.request import (
     COMPACT_TIMERS,
     NOTHING_EXPIRED,
     NOTHING_NEEDED,
-    answer_compact,
+    handle_compact,
 )
 from timer_store.views import summary
 
 
 def ask(rig: PinningRig, body: bytes = b"") -> dict[str, Any]:
     request = Request(COMPACT_TIMERS, {}, body)
-    found: dict[str, Any] = json.loads(asyncio.run(answer_compact(rig.timers, request)).body)
+    found: dict[str, Any] = json.loads(asyncio.run(handle_compact(rig.timers, request)).body)
     return found
 
 

@@ -30,7 +30,7 @@ from duemq.replication.controller.member_events import (
     Event,
     GroupSeen,
     GroupUnknown,
-    HeartbeatAnswered,
+    HeartbeatSucceeded,
     IdGranted,
     IdOffered,
     IdTaken,
@@ -154,7 +154,7 @@ class World:
         """Send a heartbeat and the question for the group, as after a notification."""
         process = self.one()
         if process.member.sends_heartbeats:
-            self.send(process, heartbeat_of(process), lambda answer: HeartbeatAnswered())
+            self.send(process, heartbeat_of(process), lambda answer: HeartbeatSucceeded())
         if process.member.sees_group:
             self.send(process, requests.ask_replicas(GROUP), seen)
 

@@ -15,7 +15,7 @@ def held(*, epoch: int = 1, sent_ms: int = 1_000) -> Lease:
     """Return a lease of which both questions were sent and answered."""
     lease = Lease(LIMIT_MS)
     ticket = lease.ticket(sent_ms)
-    lease.heartbeat_answered(ticket)
+    lease.heartbeat_succeeded(ticket)
     lease.epoch_confirmed(epoch, ticket)
     return lease
 
@@ -39,7 +39,7 @@ def test_it_is_of_one_epoch() -> None:
 
 def test_a_heartbeat_alone_and_a_view_alone_are_not_enough() -> None:
     lease = held(sent_ms=1_000)
-    lease.heartbeat_answered(lease.ticket(3_000))
+    lease.heartbeat_succeeded(lease.ticket(3_000))
     assert not lease.is_valid(1, 1_000 + LENGTH_MS)
     lease.epoch_confirmed(1, lease.ticket(2_000))
     assert lease.valid_until_ms == 2_000 + LENGTH_MS
@@ -61,7 +61,7 @@ def test_late_answers_do_not_shorten_it() -> None:
     lease = Lease(LIMIT_MS)
     old, new = lease.ticket(100), lease.ticket(900)
     for ticket in (new, old):
-        lease.heartbeat_answered(ticket)
+        lease.heartbeat_succeeded(ticket)
         lease.epoch_confirmed(1, ticket)
     assert lease.valid_until_ms == 900 + LENGTH_MS
 
@@ -71,13 +71,13 @@ def test_answers_to_questions_before_a_revocation_do_not_count() -> None:
     before = lease.ticket(1_100)
     lease.revoke()
     assert not lease.is_valid(1, 1_000)
-    lease.heartbeat_answered(before)
+    lease.heartbeat_succeeded(before)
     lease.epoch_confirmed(1, before)
     assert not lease.is_valid(1, 1_101)
     after = lease.ticket(1_100)
     lease.epoch_confirmed(1, after)
     assert not lease.is_valid(1, 1_101)  # the heartbeat was one of the lost connection
-    lease.heartbeat_answered(after)
+    lease.heartbeat_succeeded(after)
     assert lease.is_valid(1, 1_101)
 
 
@@ -103,7 +103,7 @@ def test_no_election_for_want_of_heartbeats_while_it_is_valid(
         sent_ms = number * period_ms
         ticket = lease.ticket(sent_ms)
         arrived_ms = max(arrived_ms, sent_ms + travel)
-        lease.heartbeat_answered(ticket)
+        lease.heartbeat_succeeded(ticket)
         lease.epoch_confirmed(1, ticket)
     elected_ms = arrived_ms + limit_ms / (1 + rate_ppm / 1_000_000)
     assert lease.valid_until_ms <= elected_ms

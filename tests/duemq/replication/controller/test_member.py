@@ -19,7 +19,7 @@ from duemq.replication.controller.member_events import (
     Event,
     GroupSeen,
     GroupUnknown,
-    HeartbeatAnswered,
+    HeartbeatSucceeded,
     IdGranted,
     IdOffered,
     IdTaken,
@@ -195,11 +195,11 @@ def test_a_view_older_than_the_log_is_not_followed() -> None:
 def test_an_election_is_asked_for_once_the_controller_counts_the_member_as_alive() -> None:
     found = member(GroupSeen(view(3, None)))
     assert found.question is None
-    found.receive(HeartbeatAnswered())
+    found.receive(HeartbeatSucceeded())
     assert found.question is Question.ELECT
     found.receive(ConnectionLost())
     assert found.question is None
-    found.receive(HeartbeatAnswered())
+    found.receive(HeartbeatSucceeded())
     found.receive(ElectionFailed())
     assert found.question is None
     found.receive(GroupSeen(view(3, None)))
@@ -210,14 +210,14 @@ def test_a_master_that_is_not_alive_is_not_followed_before_an_election() -> None
     found = GroupMember(GROUP, OURS, ME, last_epoch=2)
     found.receive(Registered(has_master=False))
     assert found.receive(REPLICA_OF_2) == []
-    found.receive(HeartbeatAnswered())
+    found.receive(HeartbeatSucceeded())
     assert found.question is Question.ELECT
     found.receive(ElectionFailed())
     assert found.receive(REPLICA_OF_2) == [BecomeReplica(2, OTHERS, 3)]
 
 
 def test_a_learner_asks_for_no_election() -> None:
-    found = member(GroupSeen(view(3, None)), HeartbeatAnswered(), is_learner=True)
+    found = member(GroupSeen(view(3, None)), HeartbeatSucceeded(), is_learner=True)
     assert found.question is None
     assert found.receive(GroupSeen(view(4, 2))) == [BecomeReplica(2, OTHERS, 4)]
 
