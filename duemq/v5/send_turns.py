@@ -66,7 +66,7 @@ class SendTurns(BatchedCalls[CheckedSend]):
         return call, message, request
 
     def _respond(self, call: GrpcCall, message: api.SendMessageRequest, response: Response) -> None:
-        call.send(self._send_calls.response(message, [response]).SerializeToString())
+        call.send(self._send_calls.send_response(message, [response]).SerializeToString())
 
     async def _respond_later(
         self,

@@ -62,7 +62,7 @@ class SendCalls:
     ) -> api.SendMessageResponse:
         """Append the messages of a call."""
         requests = self.requests_of(context, client, request)
-        return self.response(request, await asyncio.gather(*map(self._sends.send, requests)))
+        return self.send_response(request, await asyncio.gather(*map(self._sends.send, requests)))
 
     def requests_of(
         self, context: CallContext, client: V5Client, request: api.SendMessageRequest
@@ -91,7 +91,7 @@ class SendCalls:
             for message, fields in zip(messages, checked, strict=True)
         ]
 
-    def response(
+    def send_response(
         self, request: api.SendMessageRequest, responses: Sequence[Response]
     ) -> api.SendMessageResponse:
         """Return the response to a call from the broker's responses to its messages."""

@@ -139,7 +139,7 @@ def taken(outcome: Outcome, *, is_lost: bool = False) -> tuple[Connection, Sends
         connection, sends = Connection(), Sends(outcome)
         calls = SimpleNamespace(
             requests_of=lambda context, client, request: [Request(10, {})],
-            answer=lambda request, responses: api.SendMessageResponse(),
+            send_response=lambda request, responses: api.SendMessageResponse(),
         )
         clients = SimpleNamespace(for_call=lambda context: None)
         turns = SendTurns(
