@@ -151,7 +151,7 @@ class ClientAdminProcessor:
             text = f"consumer <{channel.client_id}> did not respond within {RELAY_TIMEOUT_S:.0f} s"
             return Response(ResponseCode.CONSUME_MSG_TIMEOUT, text)
         except ConnectionError as fault:
-            text = f"consumer <{channel.client_id}> has disconnected: {fault}"
+            text = f"consumer <{channel.client_id}> gave no response: {fault}"
             return Response(ResponseCode.SYSTEM_ERROR, text)
 
     def _message(self, request: Request) -> bytes:

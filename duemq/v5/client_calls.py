@@ -19,6 +19,7 @@ from duemq.net.codes import RequestCode
 from duemq.net.http2.grpc_call import GrpcCall
 from duemq.net.http2.grpc_status import GrpcError, GrpcStatus
 from duemq.registry.groups import GroupConfig
+from duemq.registry.subscriptions import ExpressionError, parse_expression
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client, V5Clients
@@ -107,7 +108,7 @@ class ClientCalls:
             _check_consumer(settings.client_type)
             group = self._find_group(checks.group_of(settings.subscription.group))
             for entry in settings.subscription.subscriptions:
-                checks.topic_of(entry.topic)
+                _check_expression(checks.topic_of(entry.topic), entry.expression)
         else:
             text = "there is no publishing or subscription data in settings"
             raise V5Error(v2.BAD_REQUEST, text)
@@ -186,6 +187,21 @@ def _check_consumer(kind: v2.ClientType) -> None:
             v2.INTERNAL_SERVER_ERROR,
             f"clients of type {known} cannot subscribe here; the types of consumers are {served}",
         )
+
+
+def _check_expression(topic: str, filter_expression: v2.FilterExpression) -> None:
+    """Check the form of a filter expression; SQL is compiled by the first receive.
+
+    Raises:
+        V5Error: It has no tag or too many tags, is too long, or is empty SQL.
+    """
+    expression, is_sql = filter_expression.expression, filter_expression.type == v2.SQL
+    try:
+        if is_sql and not expression:
+            raise ExpressionError(f"topic {topic}: the SQL expression is empty")
+        parse_expression(topic, expression, "SQL92" if is_sql else None)
+    except ExpressionError as error:
+        raise V5Error(v2.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
 
 
 def _unregister_fields(settings: v2.Settings) -> dict[str, str]:

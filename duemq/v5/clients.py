@@ -72,7 +72,7 @@ class V5Client:
         Raises:
             ConnectionError: Always.
         """
-        raise ConnectionError(f"a v5 client cannot respond to request {request.code}")
+        raise ConnectionError(f"v5 clients (gRPC) do not support request {request.code}")
 
     def on_close(self, callback: Callable[[Peer], None]) -> None:
         """Register a callback that is called once when the client is removed."""

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Protocol
 
 from duemq.net.http2.grpc_status import GrpcError, GrpcStatus, trailers_of
@@ -96,6 +97,7 @@ class GrpcCall:
 
     Attributes:
         metadata: Header fields by name.
+        begun_s: Time at which the call began, in seconds of the event loop's clock; inf: refused.
         deadline_s: Deadline of the client in loop time; None: no deadline.
         is_ended: Whether the client has sent everything.
         unsent: Encoded messages that are not sent yet.
@@ -103,8 +105,8 @@ class GrpcCall:
     """
 
     __slots__ = (
-        "_connection", "_received", "_waiter", "buffer", "deadline_s", "is_ended", "is_lost",
-        "metadata", "method", "sent_headers", "stream_id", "task", "trailers", "unsent",
+        "_connection", "_received", "_waiter", "begun_s", "buffer", "deadline_s", "is_ended",
+        "is_lost", "metadata", "method", "sent_headers", "stream_id", "task", "trailers", "unsent",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +118,7 @@ class GrpcCall:
     ) -> None:
         self._connection = connection
         self.stream_id, self.method, self.metadata = stream_id, method, metadata
+        self.begun_s = inf
         self.deadline_s: float | None = None
         self.buffer, self.unsent = bytearray(), bytearray()
         self._received: deque[bytes] = deque()
@@ -145,8 +148,9 @@ class GrpcCall:
 
     # From the client.
 
-    def set_deadline(self, now_s: float) -> None:
-        """Set the deadline from the header field grpc-timeout."""
+    def begin(self, now_s: float) -> None:
+        """Begin the call; set its deadline from the header field grpc-timeout."""
+        self.begun_s = now_s
         timeout = self.metadata.get(b"grpc-timeout", b"")
         digits, unit = timeout[:-1], _SECONDS_OF_UNIT.get(timeout[-1:])
         if unit is not None and digits.isdigit() and len(digits) <= TIMEOUT_DIGITS_MAX:

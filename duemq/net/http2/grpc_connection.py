@@ -29,6 +29,7 @@ HEADER_BYTES_MAX: Final = 16_384  # metadata of one call
 TRANSPORT_BUFFER_BYTES: Final = 1 << 18
 PATH_BYTES_MAX: Final = 256  # part of an unknown path in the status of its call
 CALL_BYTES: Final = 2_048  # estimated objects of one call, including its task
+LASTING_S: Final = 1.0  # a reset of such a call costs no more than a regular call
 CONTENT_TYPE: Final = b"application/grpc"
 _RESPONSE_HEADERS: Final = header_block([(b":status", b"200"), (b"content-type", CONTENT_TYPE)])
 _NOT_GRPC: Final = header_block([(b":status", b"415")])
@@ -149,7 +150,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._buffered_bytes > self._unsent_bytes_max:
             call.finish(GrpcStatus.RESOURCE_EXHAUSTED, "the client does not read responses")
             return
-        call.set_deadline(self._loop.time())
+        call.begin(self._loop.time())
         if method.streams:
             call.serve()
 
@@ -182,6 +183,8 @@ class GrpcConnection(asyncio.Protocol):
         if (call := self._calls.get(stream_id)) is not None:
             self._remove(call)
             call.cancel()
+            if self._loop.time() - call.begun_s >= LASTING_S:
+                self._http2.forgive_reset()
 
     def on_window(self, stream_id: int) -> None:
         """Resume output after the window of a stream, or of the connection (0), has opened."""

@@ -52,7 +52,7 @@ from duemq.net.http2.frame_layout import (
 )
 
 HEADER_BYTES: Final = HEADER.size
-RESETS_MAX: Final = 1_000  # streams that the peer reset, less those that ended regularly
+RESETS_MAX: Final = 1_000  # streams that the peer reset, less those that ended or lasted
 
 
 class StreamHandler(Protocol):
@@ -196,6 +196,10 @@ class Http2Server:
         """End a stream in both directions."""
         self._output.append(frame(RST_STREAM, 0, stream_id, WORD.pack(code)))
         self.streams.pop(stream_id, None)
+
+    def forgive_reset(self) -> None:
+        """Do not count a reset: its stream lasted, such as a receive that reached its deadline."""
+        self._resets = max(self._resets - 1, 0)
 
     def close(self, code: ErrorCode = ErrorCode.NO_ERROR) -> None:
         """Announce the end of the connection to the peer."""
@@ -350,9 +354,9 @@ class Http2Server:
         self._check_begun(stream_id, "RST_STREAM")
         if self.streams.pop(stream_id, None) is not None:
             self._resets += 1
+            self._handler.on_reset(stream_id)
             if self._resets > RESETS_MAX:
                 raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset")
-            self._handler.on_reset(stream_id)
 
     def _on_settings(self, stream_id: int, flags: int, payload: bytes) -> None:
         if stream_id:

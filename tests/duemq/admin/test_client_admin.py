@@ -8,6 +8,8 @@ from duemq.ports import Identity
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
+from duemq.v5.clients import V5Client
+from duemq.v5.context import CallContext
 from message_store.errors import RequestError
 from tests.support.fakes import HOST, FakePeer
 from tests.support.stores import open_store, put_one
@@ -66,6 +68,18 @@ def test_a_client_that_does_not_answer(run, store, fault, code):
     world = World(store)
     world.peer.answers[307] = fault
     assert run(world.ask(307, consumerGroup="G", clientId="c")).code == code
+
+
+def test_a_v5_client_that_cannot_respond_has_not_disconnected(run, store):
+    world = World(store)
+    context = CallContext("c", ("10.0.0.7", 1), "GO", "", None, None)
+    client = V5Client(context, lambda client, request: None)
+    world.peer.call = client.call
+    answer = run(world.ask(307, consumerGroup="G", clientId="c"))
+    assert answer.code == 1
+    assert answer.remark == (
+        "consumer <c> gave no response: v5 clients (gRPC) do not support request 307"
+    )
 
 
 @pytest.mark.parametrize(

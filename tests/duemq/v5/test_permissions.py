@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,9 @@ async def outcomes(caller: V5Caller, now_ms: int) -> dict[str, Any]:
         "delay in a topic of another type": sending(message("orders", deliver_ms=now_ms + 9_000)),
         "send to an unknown topic": sending(message("unknown")),
     }
-    found = {name: int((await caller.call(each)).status.code) for name, each in requests.items()}
+    found: dict[str, Any] = {}
+    for name, each in requests.items():
+        found[name] = int((await caller.call(each)).status.code)
     found["receive, not readable"] = int((await caller.receive("closed", GROUP))[0].code)
     found["producer"] = await telemetry(caller, producer_of("orders"))
     found["consumer"] = await telemetry(caller, consumer_of("orders"))
@@ -173,7 +175,7 @@ def test_calls_are_permitted_and_refused_as_by_apaches_proxy(tmp_path: Path) -> 
     }
 
 
-def acl_of(user: str, entries: list[Mapping[str, object]]) -> tuple[int, dict[str, str], bytes]:
+def acl_of(user: str, entries: Sequence[Mapping[str, object]]) -> tuple[int, dict[str, str], bytes]:
     policies = json.dumps({"policies": [{"policyType": "Custom", "entries": entries}]}).encode()
     return RequestCode.AUTH_UPDATE_ACL, {"subject": f"User:{user}"}, policies
 

@@ -472,3 +472,24 @@ def test_a_client_of_a_type_that_cannot_subscribe_is_refused_with_the_reason(
     error = run(main())
     assert error.code() is grpc.StatusCode.INTERNAL  # as Apache's proxy
     assert "the types of consumers are PUSH_CONSUMER, SIMPLE_CONSUMER" in error.details()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "why"),
+    [(v2.TAG, "||", "contains no tag"), (v2.SQL, "", "the SQL expression is empty")],
+)
+def test_a_filter_without_a_condition_is_the_fault_of_the_client(
+    run: Run, broker: Broker, kind: v2.FilterType, text: str, why: str
+) -> None:
+    async def main() -> grpc.aio.AioRpcError:
+        async with v5_caller(broker.grpc_port, metadata("filter@1")) as caller:
+            settings = consumer("g-filter", "norm")
+            expression = settings.subscription.subscriptions[0].expression
+            expression.type, expression.expression = kind, text
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await caller.settings(caller.telemetry(), settings)
+            return refused.value
+
+    error = run(main())
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT  # as Apache's proxy
+    assert why in error.details()

@@ -141,7 +141,7 @@ def test_a_stop_leaves_a_unary_call_as_it_is() -> None:
 )
 def test_the_deadline_of_a_client(timeout: bytes, seconds: float | None) -> None:
     found = call(grpc_timeout=timeout)
-    found.set_deadline(100.0)
+    found.begin(100.0)
     expected = None if seconds is None else pytest.approx(100.0 + seconds)
     assert found.deadline_s == expected
 

@@ -14,8 +14,10 @@ from jh2.errors import ErrorCodes
 from jh2.events import ResponseReceived, StreamEnded, StreamReset, TrailersReceived
 from jh2.settings import SettingCodes
 
+from duemq.net.http2 import grpc_connection
 from duemq.net.http2.grpc_call import GrpcCall, GrpcLimits, GrpcMethod
 from duemq.net.http2.grpc_connection import GrpcConnection
+from duemq.net.http2.http2_server import RESETS_MAX
 from duemq.net.memory_budget import MemoryBudget
 from duemq.net.notices import PeerNotices
 
@@ -149,6 +151,25 @@ def test_calls_one_after_the_other_never_reach_the_limit() -> None:
             stream_id = peer.begin()
             peer.end(stream_id)
             assert await peer.answers() == {stream_id: (b"200", b"0")}
+
+    scene(main)
+
+
+@pytest.mark.parametrize(("lasting_s", "closes"), [(0.0, False), (3_600.0, True)])
+def test_only_resets_of_short_calls_are_limited(
+    monkeypatch: pytest.MonkeyPatch, lasting_s: float, closes: bool
+) -> None:
+    """A client that receives without messages may end each call at its own deadline, for days."""
+    monkeypatch.setattr(grpc_connection, "LASTING_S", lasting_s)
+
+    async def main(peer: Peer) -> None:
+        for _ in range(RESETS_MAX + 1):
+            stream_id = peer.begin(path=b"/test/Open")
+            assert await peer.answers() == {}
+            peer.http2.reset_stream(stream_id)
+            await peer.answers()
+        assert peer.transport.closed is closes
+        peer.connection.connection_lost(None)
 
     scene(main)
 
