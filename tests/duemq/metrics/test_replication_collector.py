@@ -68,11 +68,11 @@ def test_a_pair_of_brokers(tmp_path: Path) -> None:
     """Lags of a replica that has everything, then lacks messages."""
 
     async def main() -> None:
-        async with running(small(tmp_path / "master")) as (master, asker):
+        async with running(small(tmp_path / "master")) as (master, client):
             keys = {"brokerRole": "SLAVE", "brokerId": "1", "syncFromLastFile": "true"}
             keys["haMasterAddress"] = f"127.0.0.1:{master.ha_port}"
             async with running(small(tmp_path / "replica", **keys)) as (replica, _):
-                assert (await asker.send("T", b"first")).code == 0
+                assert (await client.send("T", b"first")).code == 0
                 end = master.store.max_offset
                 await until(lambda: _acknowledged(master) == end)
                 [name] = [

@@ -39,15 +39,15 @@ def test_routes_are_refreshed_and_remain_while_no_name_server_responds(tmp_path:
 
     async def main() -> None:
         keys = {"embeddedNamesrvEnable": "true", "embeddedNamesrvPort": str(free_ports(1)[0])}
-        async with running(small(tmp_path, **keys)) as (broker, asker):
+        async with running(small(tmp_path, **keys)) as (broker, remote):
             addresses[0] = broker.namesrv_address
             queues = TopicQueues(
                 broker.parts.topics, broker.parts.identity, clock,
                 lambda: addresses, RemotingClient,
             )  # fmt: skip
-            await asker.ask(17, topic("T", 2))
+            await remote.call(17, topic("T", 2))
             assert len(await queues.of("T")) == 2
-            await asker.ask(17, topic("T", 3))
+            await remote.call(17, topic("T", 3))
             assert len(await queues.of("T")) == 2
             clock.advance(ROUTE_MS)
             assert len(await queues.of("T")) == 3
@@ -55,7 +55,7 @@ def test_routes_are_refreshed_and_remain_while_no_name_server_responds(tmp_path:
             clock.advance(ROUTE_MS)
             assert len(await queues.of("T")) == 3
             assert await queues.of("no such topic") == []
-            await asker.ask(17, topic("U", 4))
+            await remote.call(17, topic("U", 4))
             assert [queue.queue_id for queue in await queues.of("U")] == [0, 1, 2, 3]
 
     asyncio.run(main())
