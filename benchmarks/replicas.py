@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.interop.apache import Apache
 from tests.interop.replicas import ApacheReplica, OurReplica
 from tests.support.duemq_server import DueMQ
-from tests.support.remoting_requests import ask
+from tests.support.remoting_requests import call
 from tests.support.server import Server
 from tests.support.wait_until import until
 
@@ -37,7 +37,7 @@ def broker_like(server: Server, home: Path, keys: Mapping[str, str]) -> Server:
 def log_end(server: Server) -> int:
     """Return the end offset of a broker's log; 0 while the broker does not respond."""
     try:
-        answer = ask(server.broker_port, RUNTIME_INFO, {})
+        answer = call(server.broker_port, RUNTIME_INFO, {})
     except OSError:
         return 0
     return int(json.loads(answer.body or b"{}").get("table", {}).get("commitLogMaxOffset", 0))

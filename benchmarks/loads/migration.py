@@ -27,7 +27,7 @@ from schedule_service.levels import parse_levels
 from tests.interop.store_work import stored_queue
 from tests.support.child_process import Child
 from tests.support.duemq_server import ROOT
-from tests.support.remoting_requests import ask
+from tests.support.remoting_requests import call
 from tests.support.server import Server
 from tests.support.wait_until import Stopwatch, now_ms, until
 
@@ -296,7 +296,7 @@ def _unit_bytes(server: Server) -> int:
 
 
 def _log_end(server: Server) -> int:
-    answer = ask(server.broker_port, RUNTIME_INFO, {})
+    answer = call(server.broker_port, RUNTIME_INFO, {})
     found: Found = json.loads(answer.body)
     return int(found["table"]["commitLogMaxOffset"])
 

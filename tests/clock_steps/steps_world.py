@@ -100,7 +100,7 @@ class StepsWorld:
         self.world.client.read = self._read_answers
         beat = {"clientID": "producer", "producerDataSet": [{"groupName": "P"}],
                 "consumerDataSet": []}  # fmt: skip
-        await self.world.ask(Request(HEARTBEAT, {}, json.dumps(beat).encode()))
+        await self.world.call(Request(HEARTBEAT, {}, json.dumps(beat).encode()))
 
     def _read_answers(self) -> None:
         """Read responses, by request number, and checks of transactions."""
@@ -193,7 +193,7 @@ class StepsWorld:
             body=body.encode(), topic=TOPICS[self._serial % 2],
             properties=f"UNIQ_KEY\x01U{self._serial}\x02{properties}",
         )  # fmt: skip
-        answer = await self.world.ask(request)
+        answer = await self.world.call(request)
         if answer.code:
             self.problem(f"a send was refused: {answer.code} {answer.remark}")
             return
@@ -208,7 +208,7 @@ class StepsWorld:
         self._serial += 1
         properties = f"TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01H{self._serial}\x02"
         request = send_request(body=b"half", properties=properties, sysFlag=TRANSACTION_PREPARED)
-        answer = await self.world.ask(request)
+        answer = await self.world.call(request)
         if answer.code:
             self.problem(f"a half message was refused: {answer.code} {answer.remark}")
 
@@ -221,7 +221,7 @@ class StepsWorld:
         """Try to lock a queue; return whether the client has it now."""
         queue = {"brokerName": "B", "queueId": 0, "topic": "T"}
         body = {"clientId": client_id, "consumerGroup": "orderly", "mqSet": [queue]}
-        answer = await self.world.ask(Request(LOCK, {}, json.dumps(body).encode()))
+        answer = await self.world.call(Request(LOCK, {}, json.dumps(body).encode()))
         return bool(json.loads(bytes(answer.body)).get("lockOKMQSet"))
 
     async def run_jobs(self) -> None:

@@ -51,11 +51,11 @@ def run(home: Path, words: list[str], secret: str) -> subprocess.CompletedProces
 def code_of(server: DueMQ, who: Credentials, code: int, fields: dict[str, str]) -> int:
     """Return the code of the answer to a signed request."""
 
-    async def ask() -> int:
+    async def call() -> int:
         async with RemotingClient(server.broker_address, sign=who.sign) as client:
             return (await client.call(Request(code, fields), timeout_s=ANSWER_S)).code
 
-    return asyncio.run(ask())
+    return asyncio.run(call())
 
 
 @pytest.mark.crash

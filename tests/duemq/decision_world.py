@@ -16,7 +16,7 @@ from typing import Any
 from duemq.broker import Broker
 from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING
 from message_store.text import encode_offset_id
-from tests.support.running_broker import Asker
+from tests.support.running_broker import BrokerClient
 
 TOPIC = "T"
 DUE_MS = 3_600_000
@@ -38,8 +38,10 @@ class Message:
 class DecisionWorld:
     """Messages of one broker and what must be answered about them."""
 
-    def __init__(self, broker: Broker, asker: Asker, clock: Any, chance: random.Random) -> None:
-        self._broker, self._asker = broker, asker
+    def __init__(
+        self, broker: Broker, client: BrokerClient, clock: Any, chance: random.Random
+    ) -> None:
+        self._broker, self._client = broker, client
         self._clock, self._chance = clock, chance
         self.messages: list[Message] = []
         self.decisions = 0
@@ -63,7 +65,7 @@ class DecisionWorld:
         timer = self._chance.random() < 0.6
         delay = {"TIMER_DELAY_MS": str(DUE_MS)} if timer else {"DELAY": "2"}
         number = len(self.messages)
-        sent = await self._asker.send(
+        sent = await self._client.send(
             TOPIC, b"%d" % number, UNIQ_KEY=unique, KEYS=" ".join(sorted(keys)), **delay
         )
         assert sent.code == 0, sent.remark
@@ -85,7 +87,7 @@ class DecisionWorld:
             "a": "p", "b": TOPIC, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0,
             "i": f"UNIQ_KEY\x01{unique}\x02", "j": 0, "k": "false", "m": "true",
         }  # fmt: skip
-        sent = await self._asker.ask(320, fields, b"".join(entries))
+        sent = await self._client.call(320, fields, b"".join(entries))
         assert sent.code == 0, sent.remark
         for offset_id in (sent.fields or {})["msgId"].split(","):
             message = Message(len(self.messages), unique, offset_id, frozenset())
@@ -126,7 +128,7 @@ class DecisionWorld:
             names = list(dict.fromkeys(self._name() for _ in range(self._chance.randint(1, 5))))
             meant = {name: self._meant(name) for name in names}
         command = {"keys" if by_keys else "ids": names}
-        answer = await self._asker.ask(code, {}, json.dumps(command).encode())
+        answer = await self._client.call(code, {}, json.dumps(command).encode())
         assert answer.code == 0, answer.remark
         told = json.loads(bytes(answer.body))["results"]  # type: ignore[arg-type]
         if sum(map(len, meant.values())) > len({m.number for ms in meant.values() for m in ms}):

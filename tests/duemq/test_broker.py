@@ -21,17 +21,17 @@ from message_store.clock import FakeClock
 from message_store.config import read_properties
 from message_store.errors import ConfigError, CorruptStore, PluginError, UsageError
 from tests.duemq.distributions import COUNTING_PLUGIN, install
-from tests.support.running_broker import asking, running, small
+from tests.support.running_broker import connected, running, small
 
 LEVELS = "1s 5s"
 
 
 def test_what_is_sent_can_be_read(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(small(tmp_path)) as (_, asker):
-            sent = await asker.send("T", b"hello", KEYS="k")
+        async with running(small(tmp_path)) as (_, client):
+            sent = await client.send("T", b"hello", KEYS="k")
             assert (sent.code, (sent.fields or {})["queueOffset"]) == (0, "0")
-            pulled = await asker.pull("T", 0)
+            pulled = await client.pull("T", 0)
             assert pulled.code == 0
             assert b"hello" in bytes(pulled.body)  # type: ignore[arg-type]
 
@@ -42,12 +42,12 @@ def test_what_is_sent_can_be_read(tmp_path: Path) -> None:
 def test_a_level_message_is_delivered_when_it_is_due_and_not_before(tmp_path: Path) -> None:
     async def main() -> None:
         clock = FakeClock()
-        async with running(small(tmp_path, messageDelayLevel=LEVELS), clock=clock) as (_, asker):
-            await asker.send("T", b"first")
-            await asker.send("T", b"later", DELAY="1")
-            pull = asyncio.create_task(asker.pull("T", 1))
+        async with running(small(tmp_path, messageDelayLevel=LEVELS), clock=clock) as (_, client):
+            await client.send("T", b"first")
+            await client.send("T", b"later", DELAY="1")
+            pull = asyncio.create_task(client.pull("T", 1))
             clock.advance(999)
-            assert (await asker.ask(RequestCode.GET_MAX_OFFSET, QUEUE)).fields == {"offset": "1"}
+            assert (await client.call(RequestCode.GET_MAX_OFFSET, QUEUE)).fields == {"offset": "1"}
             clock.advance(1)
             assert b"later" in bytes((await pull).body)  # type: ignore[arg-type]
 
@@ -63,19 +63,19 @@ def test_a_restart_keeps_topics_progress_and_pending_messages(tmp_path: Path) ->
     commit = {**QUEUE, "consumerGroup": "g", "commitOffset": 1}
 
     async def before() -> None:
-        async with running(properties, clock=clock) as (_, asker):
-            await asker.send("T", b"now")
-            await asker.send("T", b"later", DELAY="2")
-            await asker.pull("T", 0)
-            await asker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+        async with running(properties, clock=clock) as (_, client):
+            await client.send("T", b"now")
+            await client.send("T", b"later", DELAY="2")
+            await client.pull("T", 0)
+            await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
 
     async def after() -> None:
-        async with running(properties, clock=clock) as (broker, asker):
+        async with running(properties, clock=clock) as (broker, client):
             assert broker.parts.topics.find("T") is not None
-            query = await asker.ask(RequestCode.QUERY_CONSUMER_OFFSET, commit)
+            query = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, commit)
             assert (query.fields or {})["offset"] == "1"
             clock.advance(5_000)
-            assert b"later" in bytes((await asker.pull("T", 1)).body)  # type: ignore[arg-type]
+            assert b"later" in bytes((await client.pull("T", 1)).body)  # type: ignore[arg-type]
 
     asyncio.run(before())
     asyncio.run(after())
@@ -84,10 +84,10 @@ def test_a_restart_keeps_topics_progress_and_pending_messages(tmp_path: Path) ->
 def test_the_name_server_inside_knows_the_broker(tmp_path: Path) -> None:
     async def main() -> None:
         properties = small(tmp_path, embeddedNamesrvEnable="true", embeddedNamesrvPort="0")
-        async with running(properties) as (broker, asker):
-            await asker.send("T", b"hello")
-            async with asking(broker.namesrv_address) as namesrv:
-                route = await namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        async with running(properties) as (broker, client):
+            await client.send("T", b"hello")
+            async with connected(broker.namesrv_address) as namesrv:
+                route = await namesrv.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
             assert broker.address.encode() in bytes(route.body)  # type: ignore[arg-type]
 
     asyncio.run(main())
@@ -148,12 +148,12 @@ def test_request_25_changes_what_is_live_and_the_file(tmp_path: Path) -> None:
     properties = read_properties(path).merged(small(tmp_path))
 
     async def main() -> None:
-        async with running(properties, config_file=path) as (broker, asker):
+        async with running(properties, config_file=path) as (broker, client):
             body = b"messageDelayLevel=3s 9s\nmaxMessageSize=77\nsendMessageThreadPoolNums=1"
-            answer = await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+            answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)
             assert (answer.code, answer.remark) == (0, None)
             assert broker.store.config.message_bytes_max == 77
-            shown = await asker.ask(RequestCode.GET_BROKER_CONFIG)
+            shown = await client.call(RequestCode.GET_BROKER_CONFIG)
             lines = bytes(shown.body).decode().splitlines()  # type: ignore[arg-type]
             assert "messageDelayLevel=3s 9s" in lines
             assert "maxMessageSize=77" in lines
@@ -174,9 +174,9 @@ def test_request_25_changes_what_is_live_and_the_file(tmp_path: Path) -> None:
 )
 def test_a_refused_change_changes_nothing(tmp_path: Path, body: bytes, code: int) -> None:
     async def main() -> None:
-        async with running(small(tmp_path)) as (broker, asker):
+        async with running(small(tmp_path)) as (broker, client):
             before = broker.all_properties()
-            answer = await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+            answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)
             assert answer.code == code
             assert broker.all_properties() == before
 
@@ -218,17 +218,17 @@ def test_an_installed_plugin_takes_part(tmp_path: Path, site: Path) -> None:
     install(site, "counting", COUNTING_PLUGIN)
 
     async def main() -> None:
-        async with running(small(tmp_path, countingWord="bad")) as (broker, asker):
+        async with running(small(tmp_path, countingWord="bad")) as (broker, client):
             assert broker.parts.topics.find("COUNTING_TOPIC") is not None
-            assert (await asker.send("T", b"good")).code == 0
-            refused = await asker.send("T", b"a bad one")
+            assert (await client.send("T", b"good")).code == 0
+            refused = await client.send("T", b"a bad one")
             assert (refused.code, refused.remark) == (13, "bad is not taken")
-            answer = await asker.ask(9100)
+            answer = await client.call(9100)
             assert answer.fields == {"counted": "1", "task": "True"}
-            view = await asker.ask(VIEW_REQUEST, {"view": "counting.count"})
+            view = await client.call(VIEW_REQUEST, {"view": "counting.count"})
             assert json.loads(bytes(view.body)) == {"counted": 1}  # type: ignore[arg-type]
-            await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"countingWord=good")
-            assert (await asker.send("T", b"good")).code == 13
+            await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"countingWord=good")
+            assert (await client.send("T", b"good")).code == 13
 
     asyncio.run(main())
 
@@ -237,9 +237,9 @@ def test_a_disabled_plugin_takes_no_part(tmp_path: Path, site: Path) -> None:
     install(site, "counting", COUNTING_PLUGIN)
 
     async def main() -> None:
-        async with running(small(tmp_path, brokerPluginDisabled="counting")) as (broker, asker):
+        async with running(small(tmp_path, brokerPluginDisabled="counting")) as (broker, client):
             assert "counting" not in broker.plugins.plugins
-            assert (await asker.ask(9100)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert (await client.call(9100)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
     asyncio.run(main())
 
@@ -300,9 +300,9 @@ def test_a_task_that_fails_ends_the_broker_and_surfaces(tmp_path: Path, site: Pa
     install(site, "failing", DYING)
 
     async def main() -> None:
-        async with Broker(small(tmp_path)) as broker, asking(broker.address) as asker:
+        async with Broker(small(tmp_path)) as broker, connected(broker.address) as client:
             with contextlib.suppress(OSError):  # the broker may be gone before it answers
-                await asker.ask(9100)
+                await client.call(9100)
             await broker.stopped()
 
     with pytest.raises(ExceptionGroup) as caught:
@@ -320,10 +320,10 @@ def test_the_plugin_of_the_how_to_works(tmp_path: Path, site: Path) -> None:
     install(site, "counting", python_of("write-a-plugin.md"))
 
     async def main() -> None:
-        async with running(small(tmp_path)) as (_, asker):
-            assert (await asker.send("T", b"open")).code == 0
-            assert (await asker.send("T", b"a secret")).code == 13
-            assert (await asker.ask(9100)).fields == {"stored": "1"}
+        async with running(small(tmp_path)) as (_, client):
+            assert (await client.send("T", b"open")).code == 0
+            assert (await client.send("T", b"a secret")).code == 13
+            assert (await client.call(9100)).fields == {"stored": "1"}
 
     asyncio.run(main())
 
@@ -354,8 +354,8 @@ def test_metrics_are_served(tmp_path: Path) -> None:
             return text
 
     async def main() -> None:
-        async with running(properties) as (broker, asker):
-            await asker.send("T", b"later", DELAY="3")
+        async with running(properties) as (broker, client):
+            await client.send("T", b"later", DELAY="3")
             text = await asyncio.to_thread(read, broker.metrics_port)
         assert "duemq_up 1.0" in text
         assert "duemq_messages_put_total 1.0" in text
@@ -367,10 +367,10 @@ def test_metrics_are_served(tmp_path: Path) -> None:
 def test_the_levels_view_counts_pending_messages(tmp_path: Path) -> None:
     async def main() -> None:
         clock = FakeClock()
-        async with running(small(tmp_path), clock=clock) as (_, asker):
+        async with running(small(tmp_path), clock=clock) as (_, client):
             for _ in range(3):
-                await asker.send("T", b"later", DELAY="2")
-            answer = await asker.ask(VIEW_REQUEST, {"view": "schedule_service.levels"})
+                await client.send("T", b"later", DELAY="2")
+            answer = await client.call(VIEW_REQUEST, {"view": "schedule_service.levels"})
             view = json.loads(bytes(answer.body))  # type: ignore[arg-type]
             level = view["levels"][1]
             assert (view["pending"], level["level"], level["pending"]) == (3, 2, 3)
@@ -381,8 +381,8 @@ def test_the_levels_view_counts_pending_messages(tmp_path: Path) -> None:
 
 def test_an_unknown_view_names_the_known_ones(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(small(tmp_path)) as (_, asker):
-            answer = await asker.ask(VIEW_REQUEST, {"view": "nothing"})
+        async with running(small(tmp_path)) as (_, client):
+            answer = await client.call(VIEW_REQUEST, {"view": "nothing"})
             assert answer.code == ResponseCode.TOPIC_NOT_EXIST
             assert "schedule_service.levels" in str(answer.remark)
 

@@ -13,7 +13,7 @@ from delivery.plugin import ENTRY_POINT_GROUP
 from duemq.admin.views import VIEW_REQUEST
 from duemq.plugins import Installed
 from message_store.clock import FakeClock
-from tests.support.running_broker import Asker, running, small
+from tests.support.running_broker import BrokerClient, running, small
 from timer_store.compaction.compactor import PAUSE_MS, PIN_OWNER
 from timer_store.compaction.request import COMPACT_TIMERS
 
@@ -24,8 +24,8 @@ PLUGINS = [
 TURNS_MAX = 1_000
 
 
-async def view(asker: Asker) -> dict[str, Any]:
-    answer = await asker.ask(VIEW_REQUEST, {"view": "timer_store.summary"})
+async def view(client: BrokerClient) -> dict[str, Any]:
+    answer = await client.call(VIEW_REQUEST, {"view": "timer_store.summary"})
     found: dict[str, Any] = json.loads(bytes(answer.body))["compaction"]
     return found
 
@@ -33,27 +33,27 @@ async def view(asker: Asker) -> dict[str, Any]:
 def test_a_broker_compacts_when_it_is_asked_to(tmp_path: Path) -> None:
     async def main() -> None:
         clock = FakeClock()
-        async with running(small(tmp_path), clock=clock, plugins=PLUGINS) as (broker, asker):
-            await asker.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_SEC="3600")
+        async with running(small(tmp_path), clock=clock, plugins=PLUGINS) as (broker, client):
+            await client.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_SEC="3600")
             for _ in range(10):
-                await asker.send("T", b"x" * 20_000)
+                await client.send("T", b"x" * 20_000)
             retention = broker.store.retention
             assert retention.first_pinned() == 0
             assert retention.first_pinned(but=PIN_OWNER) is None
             for file in broker.store.log.files[:-1]:
                 os.utime(file.path, (0, 0))
-            answer = await asker.ask(COMPACT_TIMERS, body=b"{}")
+            answer = await client.call(COMPACT_TIMERS, body=b"{}")
             plan = json.loads(bytes(answer.body))
             assert (plan["started"], plan["messages"]) == (True, 1)
             for _ in range(TURNS_MAX):
-                if not (await view(asker))["running"]:
+                if not (await view(client))["running"]:
                     break
                 clock.advance(PAUSE_MS)
-            told = await view(asker)
+            told = await view(client)
             assert (told["copied"], told["blocked_by"]) == (1, "")
             assert told["freed_bytes"] >= plan["until"]
             clock.advance(3_600_000)
-            answer = await asker.pull("T", 10)
+            answer = await client.pull("T", 10)
             assert b"later" in bytes(answer.body)
 
     asyncio.run(main())

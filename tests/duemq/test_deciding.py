@@ -21,11 +21,11 @@ def told(results):
     return [(result.verdict, result.messages) for result in results]
 
 
-async def broker_with_pending(asker, clock, count=6, topic="T"):
+async def broker_with_pending(remote, clock, count=6, topic="T"):
     """Send timers of one hour with keys; return their offset message ids."""
     ids = []
     for n in range(count):
-        answer = await asker.send(
+        answer = await remote.send(
             topic, b"%d" % n, UNIQ_KEY=f"U{n}", KEYS=f"k{n % 2} all",
             TIMER_DELIVER_MS=str(clock.now_ms() + HOUR_MS + n),
         )  # fmt: skip
@@ -37,8 +37,8 @@ async def broker_with_pending(asker, clock, count=6, topic="T"):
 def test_every_way_to_name_a_message(tmp_path):
     async def work():
         clock = FakeClock()
-        async with running(small(tmp_path), clock=clock) as (broker, asker):
-            ids = await broker_with_pending(asker, clock)
+        async with running(small(tmp_path), clock=clock) as (broker, remote):
+            ids = await broker_with_pending(remote, clock)
             async with DecisionClient(broker=broker.address) as waiting:
                 dry = await waiting.cancel(ids=["U0"], dry_run=True)
                 assert told(dry) == [("done", 1)]
@@ -58,7 +58,7 @@ def test_every_way_to_name_a_message(tmp_path):
                 rest = await waiting.cancel(topic="T", from_ms=clock.now_ms() + HOUR_MS)
                 assert told(rest) == [("done", 1)]
                 clock.advance(10)
-                await asker.pull("T", 0)
+                await remote.pull("T", 0)
                 assert told(await waiting.cancel(ids=["U3", "U5"])) == [
                     ("already delivered", 0), ("already delivered", 0),
                 ]  # fmt: skip
@@ -69,10 +69,10 @@ def test_every_way_to_name_a_message(tmp_path):
 def test_messages_of_levels_too(tmp_path):
     async def work():
         clock = FakeClock()
-        async with running(small(tmp_path), clock=clock) as (broker, asker):
+        async with running(small(tmp_path), clock=clock) as (broker, remote):
             for n in range(4):
-                await asker.send("T", b"%d" % n, UNIQ_KEY=f"U{n}", KEYS="k", DELAY="5")
-            await broker_with_pending(asker, clock, 1, "U")
+                await remote.send("T", b"%d" % n, UNIQ_KEY=f"U{n}", KEYS="k", DELAY="5")
+            await broker_with_pending(remote, clock, 1, "U")
             async with DecisionClient(broker=broker.address) as waiting:
                 assert told(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 1)]
                 assert told(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 0)]
@@ -83,11 +83,11 @@ def test_messages_of_levels_too(tmp_path):
                 assert told(both) == [("done", 2)]  # the timer and the level message
                 assert told(await waiting.move(ids=["U3"], delay_ms=5_000)) == [("done", 1)]
                 clock.advance(5_000)
-                found = await asker.pull("T", 1)
+                found = await remote.pull("T", 1)
                 assert (found.code, bodies_of(found)) == (0, [b"3"])
                 assert told(await waiting.cancel(topic="T")) == [("done", 1)]
             clock.advance(HOUR_MS)
-        async with running(small(tmp_path), clock=clock) as (broker, asker):
+        async with running(small(tmp_path), clock=clock) as (broker, remote):
             first, end = broker.store.queue_bounds("T", 0)
             units = broker.store.units("T", 0, first, end)
             bodies = [broker.store.read_record(int(u["phys_offset"])).body for u in units]
@@ -98,7 +98,7 @@ def test_messages_of_levels_too(tmp_path):
 
 def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path):
     async def work():
-        async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
+        async with running(small(tmp_path), clock=FakeClock()) as (_, remote):
             for code, body, why in (
                 (CANCEL_PENDING, b"{", "JSON"),
                 (CANCEL_PENDING, b"{}", "no messages selected"),
@@ -111,7 +111,7 @@ def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path):
                     "the maximum is",
                 ),
             ):
-                answer = await asker.ask(code, body=body)
+                answer = await remote.call(code, body=body)
                 assert (answer.code, why in answer.remark) == (13, True), answer.remark
 
     asyncio.run(work())
@@ -121,16 +121,16 @@ def test_recall_decides_and_reports_it(tmp_path):
     async def work():
         clock = FakeClock()
         config = small(tmp_path, recallMessageEnable="true", flushDiskType="SYNC_FLUSH")
-        async with running(config, clock=clock) as (_, asker):
-            answer = await asker.send(
+        async with running(config, clock=clock) as (_, remote):
+            answer = await remote.send(
                 "T", b"a", UNIQ_KEY="U", TIMER_DELIVER_MS=str(clock.now_ms() + 5_000)
             )
             handle = {"topic": "T", "recallHandle": answer.fields["recallHandle"]}
             for _ in range(2):
-                answer = await asker.ask(370, handle)
+                answer = await remote.call(370, handle)
                 assert (answer.code, answer.fields["msgId"]) == (0, "U")
             unknown = RecallHandle("T", "test", str(clock.now_ms() + 4_001), "nobody").encode()
-            answer = await asker.ask(370, {"topic": "T", "recallHandle": unknown})
+            answer = await remote.call(370, {"topic": "T", "recallHandle": unknown})
             assert (answer.code, "no such message" in answer.remark) == (604, True)
 
     asyncio.run(work())

@@ -33,8 +33,8 @@ KEYS = {
 async def one_round(root: Path, chance: random.Random, room: list[bool]) -> DecisionWorld:
     """Let one broker decide; `room`: whether its index finds room on the disk."""
     clock = FakeClock()
-    async with running(small(root, **KEYS), clock=clock) as (broker, asker):
-        world = DecisionWorld(broker, asker, clock, chance)
+    async with running(small(root, **KEYS), clock=clock) as (broker, client):
+        world = DecisionWorld(broker, client, clock, chance)
         await world.put()
         while world.decisions < ROUND:
             draw = chance.random()

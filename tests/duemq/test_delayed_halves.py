@@ -15,10 +15,10 @@ def answers(root, **properties):
     """Return the answers to a plain send and to a half message, and whether a commit is stored."""
 
     async def scene():
-        async with running(small(root)) as (broker, asker):
-            assert (await asker.send("T", b"warm")).code == 0
-            plain = await asker.send("T", b"x", **properties)
-            half = await asker.send("T", b"x", **HALF, **properties)
+        async with running(small(root)) as (broker, client):
+            assert (await client.send("T", b"warm")).code == 0
+            plain = await client.send("T", b"x", **properties)
+            half = await client.send("T", b"x", **HALF, **properties)
             if half.code:
                 assert broker.store.queue_bounds("RMQ_SYS_TRANS_HALF_TOPIC", 0) == (0, 0)
                 return plain.code, half.code, None
@@ -27,7 +27,7 @@ def answers(root, **properties):
                 "commitLogOffset": int(half.fields["msgId"][-16:], 16),
                 "tranStateTableOffset": half.fields["queueOffset"], "msgId": "U",
             }  # fmt: skip
-            return plain.code, half.code, (await asker.ask(37, end)).code
+            return plain.code, half.code, (await client.call(37, end)).code
 
     return asyncio.run(scene())
 

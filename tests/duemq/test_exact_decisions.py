@@ -17,20 +17,20 @@ from message_store.clock import FakeClock
 from message_store.index.index_service import IndexService
 from message_store.log.batch import PutBatch
 from message_store.text import encode_offset_id
-from tests.support.running_broker import Asker, running, small
+from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_MS = 3_600_000
 KEYS = {"messageDelayLevel": "1s 60s", "maxIndexNum": "100000", "maxHashSlotNum": "1000"}
 
 
-async def cancel(asker: Asker, **command: Any) -> list[tuple[str, int]]:
-    answer = await asker.ask(CANCEL_PENDING, {}, json.dumps(command).encode())
+async def cancel(remote: BrokerClient, **command: Any) -> list[tuple[str, int]]:
+    answer = await remote.call(CANCEL_PENDING, {}, json.dumps(command).encode())
     assert answer.code == 0, answer.remark
     results = json.loads(bytes(answer.body))["results"]  # type: ignore[arg-type]
     return [(result["verdict"], result.get("messages", 0)) for result in results]
 
 
-async def send_batch(asker: Asker, properties: list[bytes], shared: bytes = b"") -> Any:
+async def send_batch(remote: BrokerClient, properties: list[bytes], shared: bytes = b"") -> Any:
     """Send messages as one batch; `shared` are the properties of the batch."""
     body = b"".join(
         struct.pack(">iiiii", 23 + len(text), 0, 0, 0, 1)
@@ -43,7 +43,7 @@ async def send_batch(asker: Asker, properties: list[bytes], shared: bytes = b"")
         "a": "p", "b": "T", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0,
         "i": shared.decode(), "j": 0, "k": "false", "m": "true",
     }  # fmt: skip
-    return await asker.ask(320, fields, body)
+    return await remote.call(320, fields, body)
 
 
 def put_raw(broker: Broker, properties: bytes) -> str:
@@ -67,17 +67,17 @@ def test_every_message_of_a_key_is_cancelled(tmp_path: Path, delay: str) -> None
     async def scene() -> None:
         clock = FakeClock()
         keys = KEYS | {"maxIndexNum": "250"}  # several index files
-        async with running(small(tmp_path, **keys), clock=clock) as (broker, asker):
+        async with running(small(tmp_path, **keys), clock=clock) as (broker, remote):
             value = 2 if delay == "DELAY" else clock.now_ms() + 60_000
-            assert (await asker.send("T", b"warm")).code == 0
+            assert (await remote.send("T", b"warm")).code == 0
             text = f"{delay}\x01{value}\x02".encode()
             for _ in range(4 if delay != "DELAY" else 0):
-                answer = await send_batch(asker, [text] * 100, b"UNIQ_KEY\x01BATCH\x02")
+                answer = await send_batch(remote, [text] * 100, b"UNIQ_KEY\x01BATCH\x02")
                 assert answer.code == 0, answer.remark
             for _ in range(400 if delay == "DELAY" else 0):
-                assert (await asker.send("T", b"x", UNIQ_KEY="BATCH", DELAY="2")).code == 0
-            assert await cancel(asker, ids=["BATCH"], topic="T") == [("done", 400)]
-            assert await cancel(asker, ids=["BATCH"], topic="T") == [("done", 0)]
+                assert (await remote.send("T", b"x", UNIQ_KEY="BATCH", DELAY="2")).code == 0
+            assert await cancel(remote, ids=["BATCH"], topic="T") == [("done", 400)]
+            assert await cancel(remote, ids=["BATCH"], topic="T") == [("done", 0)]
             clock.advance(120_000)
             assert broker.store.queue_bounds("T", 0) == (0, 1)
 
@@ -88,12 +88,12 @@ def test_every_message_of_a_key_is_cancelled(tmp_path: Path, delay: str) -> None
 def test_an_id_of_another_broker_names_no_message_of_this_one(tmp_path: Path) -> None:
     async def scene() -> None:
         clock = FakeClock()
-        async with running(small(tmp_path, **KEYS), clock=clock) as (_, asker):
-            assert (await asker.send("T", b"warm")).code == 0
+        async with running(small(tmp_path, **KEYS), clock=clock) as (_, remote):
+            assert (await remote.send("T", b"warm")).code == 0
             due = str(clock.now_ms() + HOUR_MS)
             ids = []
             for more in ({"TIMER_DELIVER_MS": due}, {"DELAY": "2"}):
-                sent = await asker.send("T", b"innocent", UNIQ_KEY="7F" * 16, **more)
+                sent = await remote.send("T", b"innocent", UNIQ_KEY="7F" * 16, **more)
                 ids.append((sent.fields or {})["msgId"])
             for mine in ids:
                 offset = int(mine[-16:], 16)
@@ -104,9 +104,9 @@ def test_an_id_of_another_broker_names_no_message_of_this_one(tmp_path: Path) ->
                     encode_offset_id(bytes(12) + b"\x7f\x00\x00\x01", int(mine[8:16], 16), offset),
                 ]
                 for name in foreign:
-                    assert await cancel(asker, ids=[name]) == [("unknown", 0)], name
-                assert await cancel(asker, ids=[mine], topic="Other") == [("unknown", 0)]
-                assert await cancel(asker, ids=[mine.lower()], topic="T") == [("done", 1)]
+                    assert await cancel(remote, ids=[name]) == [("unknown", 0)], name
+                assert await cancel(remote, ids=[mine], topic="Other") == [("unknown", 0)]
+                assert await cancel(remote, ids=[mine.lower()], topic="T") == [("done", 1)]
 
     asyncio.run(scene())
 
@@ -116,8 +116,8 @@ def test_an_id_that_points_into_a_body_names_nothing(tmp_path: Path) -> None:
     """Bytes inside a body can look like a record, and name the host of this broker."""
 
     async def scene() -> None:
-        async with running(small(tmp_path, **KEYS), clock=FakeClock()) as (broker, asker):
-            sent = await asker.send("T", b"x", DELAY="2")
+        async with running(small(tmp_path, **KEYS), clock=FakeClock()) as (broker, remote):
+            sent = await remote.send("T", b"x", DELAY="2")
             mine = (sent.fields or {})["msgId"]
             start = int(mine[-16:], 16)
             size = broker.store.read_record(start).total_size
@@ -126,9 +126,9 @@ def test_an_id_that_points_into_a_body_names_nothing(tmp_path: Path) -> None:
             end = broker.store.max_offset
             forged[28:36] = struct.pack(">q", end + place)
             body = bytes(place - 88) + bytes(forged)
-            assert (await asker.send("T", body, UNIQ_KEY="CARRIER")).code == 0
+            assert (await remote.send("T", body, UNIQ_KEY="CARRIER")).code == 0
             name = f"{mine[:16]}{end + place:016X}"
-            assert await cancel(asker, ids=[name]) == [("unknown", 0)]
+            assert await cancel(remote, ids=[name]) == [("unknown", 0)]
 
     asyncio.run(scene())
 
@@ -143,17 +143,19 @@ def test_a_full_disk_that_stops_the_index_makes_nothing_unknown(
 ) -> None:
     async def scene() -> None:
         clock = FakeClock()
-        async with running(small(tmp_path, **KEYS), clock=clock) as (broker, asker):
-            assert (await asker.send("T", b"warm")).code == 0
+        async with running(small(tmp_path, **KEYS), clock=clock) as (broker, remote):
+            assert (await remote.send("T", b"warm")).code == 0
             monkeypatch.setattr(IndexService, "_index_piece", no_room)
             due = str(clock.now_ms() + HOUR_MS)
             names = [f"7F0000010A2B18B4{n:016X}" for n in range(20)]
             for at, name in enumerate(names):
                 more = {"TIMER_DELIVER_MS": due} if at % 2 else {"DELAY": "2"}
-                assert (await asker.send("T", b"x", UNIQ_KEY=name, KEYS=f"k{at}", **more)).code == 0
-                assert await cancel(asker, ids=[name]) == [("done", 1)]
-                assert await cancel(asker, ids=[name]) == [("done", 0)]
-                assert await cancel(asker, keys=[f"k{at}"]) == [("done", 0)]
+                assert (
+                    await remote.send("T", b"x", UNIQ_KEY=name, KEYS=f"k{at}", **more)
+                ).code == 0
+                assert await cancel(remote, ids=[name]) == [("done", 1)]
+                assert await cancel(remote, ids=[name]) == [("done", 0)]
+                assert await cancel(remote, keys=[f"k{at}"]) == [("done", 0)]
             assert broker.store.index.lag_bytes
             clock.advance(2 * HOUR_MS)
             assert broker.store.queue_bounds("T", 0)[1] == 1
@@ -165,11 +167,13 @@ def test_a_full_disk_that_stops_the_index_makes_nothing_unknown(
 def test_without_an_index_a_key_is_an_error_and_no_unknown(tmp_path: Path) -> None:
     async def scene() -> None:
         keys = KEYS | {"messageIndexEnable": "false"}
-        async with running(small(tmp_path, **keys), clock=FakeClock()) as (_, asker):
-            sent = await asker.send("T", b"x", DELAY="2", UNIQ_KEY="7F" * 16)
-            answer = await asker.ask(CANCEL_PENDING, {}, json.dumps({"ids": ["7F" * 16]}).encode())
+        async with running(small(tmp_path, **keys), clock=FakeClock()) as (_, remote):
+            sent = await remote.send("T", b"x", DELAY="2", UNIQ_KEY="7F" * 16)
+            answer = await remote.call(
+                CANCEL_PENDING, {}, json.dumps({"ids": ["7F" * 16]}).encode()
+            )
             assert (answer.code, "messageIndexEnable" in (answer.remark or "")) == (1, True)
-            assert await cancel(asker, ids=[(sent.fields or {})["msgId"]]) == [("done", 1)]
+            assert await cancel(remote, ids=[(sent.fields or {})["msgId"]]) == [("done", 1)]
 
     asyncio.run(scene())
 
@@ -181,8 +185,8 @@ ODD = (b"\xff\xfe", b"\xed\xa0\x80", b"\xc3", b"a\xffb", "\ud83d".encode("utf-8"
 def test_keys_that_are_no_text_are_decided_on_by_offset(tmp_path: Path) -> None:
     async def scene() -> None:
         clock = FakeClock()
-        async with running(small(tmp_path, **KEYS), clock=clock) as (broker, asker):
-            assert (await asker.send("T", b"warm")).code == 0
+        async with running(small(tmp_path, **KEYS), clock=clock) as (broker, remote):
+            assert (await remote.send("T", b"warm")).code == 0
             due = b"TIMER_DELIVER_MS\x01%d\x02" % (clock.now_ms() + HOUR_MS)
             for code in (CANCEL_PENDING, MOVE_PENDING, FIRE_PENDING):
                 for delay in (due, b"DELAY\x012\x02"):
@@ -193,10 +197,10 @@ def test_keys_that_are_no_text_are_decided_on_by_offset(tmp_path: Path) -> None:
                     command = {"ids": names} | ({"delay_ms": 9} if code == MOVE_PENDING else {})
                     for dry_run in (True, False, False):
                         body = json.dumps(command | {"dry_run": dry_run}).encode()
-                        answer = await asker.ask(code, {}, body)
+                        answer = await remote.call(code, {}, body)
                         assert answer.code == 0, answer.remark
             for name in ("\ud800", "\udfff" * 16, "\x00", "\ufffd\ufffd", "é" * 16, "A" * 300):
-                answer = await asker.ask(CANCEL_PENDING, {}, json.dumps({"ids": [name]}).encode())
+                answer = await remote.call(CANCEL_PENDING, {}, json.dumps({"ids": [name]}).encode())
                 assert answer.code in (0, 13), answer.remark
 
     asyncio.run(scene())
@@ -211,8 +215,8 @@ def test_a_body_nested_too_deeply_is_answered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, code: int, opening: bytes
 ) -> None:
     async def scene() -> None:
-        async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
-            answer = await asker.ask(code, {}, opening * 100_000)
+        async with running(small(tmp_path), clock=FakeClock()) as (_, remote):
+            answer = await remote.call(code, {}, opening * 100_000)
             assert answer.code in (1, 3, 13), answer.remark
 
     asyncio.run(scene())

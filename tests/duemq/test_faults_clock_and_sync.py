@@ -14,8 +14,8 @@ from message_store.clock import FakeClock
 from message_store.log.commit_log import LogFile
 from tests.duemq.test_faults_disk import level_properties, rest
 from tests.support.loopback_broker import (
-    ask,
     bodies_of,
+    call,
     compile_kernels,
     faults_of,
     loopback,
@@ -54,7 +54,7 @@ def test_a_disk_that_cannot_sync_refuses_writes_until_a_restart(
                 assert "cannot be synced" in (refused.remark or "")
                 broker.store.check_disk()
                 assert (await send(peer, b"refused", opaque=4)).code == 14
-                assert (await ask(peer, pull_request("T", 1, 0))).code == 0
+                assert (await call(peer, pull_request("T", 1, 0))).code == 0
 
     async def repaired() -> None:
         async with loopback(tmp_path) as broker:

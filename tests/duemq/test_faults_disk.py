@@ -20,8 +20,8 @@ from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import ConfigError, StoreFull
 from tests.support.loopback_broker import (
-    ask,
     bodies_of,
+    call,
     compile_kernels,
     faults_of,
     loopback,
@@ -145,17 +145,17 @@ def test_a_full_disk_refuses_sends_and_keeps_deliveries(disk: Disk) -> None:
                 clock.advance(5_000)
                 await rest(broker)
                 assert bodies_of(broker) == [b"there"]
-                pulled = await ask(peer, pull_request("T", 1, 0))
+                pulled = await call(peer, pull_request("T", 1, 0))
                 assert pulled.code == 0
                 delayed = await send(peer, b"no", opaque=2, properties=level_properties(1))
                 assert delayed.code == 14
                 # Tables cannot be written: nothing dies of it.
                 plugin: Any = broker.plugins.plugins["schedule_service"]
                 assert await plugin.parts.keeper.persist() in (True, False)
-                response = await ask(peer, Request(215, {"topic": "Nowhere"}, opaque=3))
+                response = await call(peer, Request(215, {"topic": "Nowhere"}, opaque=3))
                 assert response.code in (0, 1, 14)
                 heartbeat = b'{"clientID":"c","producerDataSet":[{"groupName":"p"}]}'
-                assert (await ask(peer, Request(34, {}, heartbeat, opaque=4))).code == 0
+                assert (await call(peer, Request(34, {}, heartbeat, opaque=4))).code == 0
                 clock.advance(100_000)
                 await rest(broker)
                 disk.free()

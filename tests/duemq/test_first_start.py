@@ -57,5 +57,5 @@ def test_sends_are_accepted_and_delayed_messages_follow_when_kernels_are_ready(
 
 async def end_of_queue(client: RemotingClient) -> int:
     """Return the number of messages in the topic."""
-    ask = Request(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
-    return int((await client.call(ask, timeout_s=TIMEOUT_S)).fields["offset"])
+    request = Request(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+    return int((await client.call(request, timeout_s=TIMEOUT_S)).fields["offset"])

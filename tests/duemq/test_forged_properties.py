@@ -28,8 +28,8 @@ def test_a_forged_target_changes_nothing(tmp_path, delay, half):
     properties = small(tmp_path, messageDelayLevel="1s 5s", timerWheelEnable="true")
 
     async def scene():
-        async with running(properties, clock=clock) as (broker, asker):
-            assert (await asker.send("T", b"warm")).code == 0
+        async with running(properties, clock=clock) as (broker, remote):
+            assert (await remote.send("T", b"warm")).code == 0
             held = {
                 name: broker.store.queue_bounds(name, 0)
                 for name in INTERNAL_TOPICS
@@ -39,7 +39,7 @@ def test_a_forged_target_changes_nothing(tmp_path, delay, half):
                 forged = {"REAL_TOPIC": target, "REAL_QID": "0", "UNIQ_KEY": f"U{number}"}
                 if half:
                     forged |= {"TRAN_MSG": "true", "PGROUP": "p"}
-                sent = await asker.send("T", b"x", **delay, **forged)
+                sent = await remote.send("T", b"x", **delay, **forged)
                 assert sent.code == 0, sent.remark
                 if half:
                     end = {
@@ -48,10 +48,10 @@ def test_a_forged_target_changes_nothing(tmp_path, delay, half):
                         "tranStateTableOffset": sent.fields["queueOffset"],
                         "fromTransactionCheck": "false",
                     }  # fmt: skip
-                    assert (await asker.ask(37, end)).code == 0
+                    assert (await remote.call(37, end)).code == 0
             clock.advance(HOUR_MS)
             for number in range(len(TARGETS) + 1):
-                assert (await asker.pull("T", number)).code == 0
+                assert (await remote.pull("T", number)).code == 0
             for name, bounds in held.items():
                 assert broker.store.queue_bounds(name, 0) == bounds
             assert broker.store.topics.find("../../evil") < 0

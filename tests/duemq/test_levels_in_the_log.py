@@ -13,7 +13,7 @@ from duemq.role_runner import RoleRunner
 from message_store.store import MessageStore
 from schedule_service.names import SCHEDULE_TOPIC
 from tests.support.replica_rig import until
-from tests.support.running_broker import asking, running, small
+from tests.support.running_broker import connected, running, small
 
 MASTERS = {"messageDelayLevel": "1h 2h"}
 OTHERS = {"messageDelayLevel": "1s 1s"}
@@ -39,9 +39,9 @@ def replica_at(root: Path, **keys: str) -> RoleRunner:
 @pytest.mark.parametrize("knows_master", [True, False], ids=["asks", "from the log"])
 def test_a_promoted_replica_is_not_early(tmp_path: Path, knows_master: bool) -> None:
     async def main() -> None:
-        async with running(small(tmp_path / "master", **MASTERS)) as (master, asker):
+        async with running(small(tmp_path / "master", **MASTERS)) as (master, client):
             for _ in range(3):
-                assert (await asker.send("T", b"due", DELAY="1")).code == 0
+                assert (await client.send("T", b"due", DELAY="1")).code == 0
             source = f"127.0.0.1:{master.ha_port}"
             alone = {"haMasterAddress": source, "syncFromLastFile": "true"}
             runner = replica_at(tmp_path / "replica", **({} if knows_master else alone))
@@ -56,12 +56,12 @@ def test_a_promoted_replica_is_not_early(tmp_path: Path, knows_master: bool) -> 
             else:
                 await until(lambda: master.parts.ha_server and master.parts.ha_server.connections)
                 await master.scheduler.get_job("schedule_service.tables").func()
-            assert (await asker.send("T", b"due", DELAY="1")).code == 0
+            assert (await client.send("T", b"due", DELAY="1")).code == 0
             await until(lambda: store.max_offset == master.store.max_offset)
             runner.assign(MASTER)
             await runner.serves()
             assert delays(runner.broker.store) == [3_600_000] * 4
-            async with asking(runner.broker.address) as heir:
+            async with connected(runner.broker.address) as heir:
                 assert (await heir.send("T", b"due", DELAY="1")).code == 0
             assert delays(runner.broker.store) == [3_600_000] * 4 + [1_000]
             runner.stop()

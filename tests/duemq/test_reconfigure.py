@@ -29,9 +29,9 @@ def written(tmp_path: Path, *more: str) -> Path:
 @pytest.mark.finding("A5")
 def test_a_request_does_not_open_a_path_of_the_audit(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(small(tmp_path)) as (broker, asker):
+        async with running(small(tmp_path)) as (broker, client):
             body = b"reconcileReport=/x\nreconcileCron=* * * * *\n"
-            assert (await asker.ask(CHANGE, body=body)).code == 16
+            assert (await client.call(CHANGE, body=body)).code == 16
             assert broker.scheduler.get_job("reconciliation.audit") is None
             assert broker.all_properties()["reconcileReport"] == ""
 
@@ -44,9 +44,9 @@ def test_an_escaped_key_does_not_reach_the_file(tmp_path: Path) -> None:
     before = path.read_text()
 
     async def main() -> None:
-        async with running(read_properties(path), config_file=path) as (_, asker):
+        async with running(read_properties(path), config_file=path) as (_, client):
             body = b"x\\nstorePathRootDir\\=/tmp/evil\\n\\#=1\n"
-            assert (await asker.ask(CHANGE, body=body)).code == 1
+            assert (await client.call(CHANGE, body=body)).code == 1
 
     asyncio.run(main())
     assert path.read_text() == before
@@ -55,9 +55,9 @@ def test_an_escaped_key_does_not_reach_the_file(tmp_path: Path) -> None:
 @pytest.mark.finding("A19")
 def test_a_refusing_plugin_does_not_change_the_others(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(small(tmp_path)) as (broker, asker):
+        async with running(small(tmp_path)) as (broker, client):
             body = b"migrationRate=7\nmessageDelayLevel=1s bad\n"
-            assert (await asker.ask(CHANGE, body=body)).code == 1
+            assert (await client.call(CHANGE, body=body)).code == 1
             assert broker.plugins.plugins["migration"].config.rate_per_s == 0  # type: ignore[attr-defined]
 
     asyncio.run(main())
@@ -96,15 +96,15 @@ def test_a_file_that_cannot_be_written_changes_nothing(
         raise OSError(28, "No space left on device")
 
     async def main() -> None:
-        async with running(read_properties(path), config_file=path) as (broker, asker):
+        async with running(read_properties(path), config_file=path) as (broker, client):
             for name in ("replace", "fsync"):
                 with monkeypatch.context() as patch:
                     patch.setattr(broker_os(), name, refuse)
-                    answer = await asker.ask(CHANGE, body=b"transactionCheckMax=3")
+                    answer = await client.call(CHANGE, body=b"transactionCheckMax=3")
                 assert answer.code == 1
                 assert "No space left" in (answer.remark or "")
                 assert broker.config.transaction_checks_max == 15
-            assert (await asker.ask(CHANGE, body=b"transactionCheckMax=3")).code == 0
+            assert (await client.call(CHANGE, body=b"transactionCheckMax=3")).code == 0
 
     asyncio.run(main())
     assert path.read_text() == before + "transactionCheckMax = 3\n"
@@ -121,8 +121,8 @@ def test_request_26_shows_no_password(tmp_path: Path) -> None:
     properties["brokerPluginDisabled"] = "migration"
 
     async def main() -> None:
-        async with running(properties) as (_, asker):
-            shown = bytes((await asker.ask(RequestCode.GET_BROKER_CONFIG)).body)
+        async with running(properties) as (_, client):
+            shown = bytes((await client.call(RequestCode.GET_BROKER_CONFIG)).body)
             assert shown.count(b"postgresql://u:***@db/x") == 3
             assert b"p4ss" not in shown
 

@@ -16,7 +16,7 @@ from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
 from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.delivery import LevelService
-from tests.support.running_broker import Asker, running, small
+from tests.support.running_broker import BrokerClient, running, small
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.store import TimerStore
 
@@ -30,11 +30,11 @@ def expiring(root: Path, **more: str) -> dict[str, str]:
     return small(root, fileReservedTime="0", deleteWhen=ALL_HOURS, **more)
 
 
-async def send_pending(asker: Asker, **properties: str) -> None:
+async def send_pending(client: BrokerClient, **properties: str) -> None:
     for number in range(COUNT):
-        assert (await asker.send("T", b"%d" % number, **properties)).code == 0
+        assert (await client.send("T", b"%d" % number, **properties)).code == 0
     for _ in range(8):
-        assert (await asker.send("Other", b"x" * 30_000)).code == 0
+        assert (await client.send("Other", b"x" * 30_000)).code == 0
 
 
 def age(store: MessageStore) -> None:
@@ -96,13 +96,13 @@ def test_no_round_removes_what_is_pending_while_plugins_start_and_stop(
     monkeypatch.setattr(MessageStore, "__enter__", entered)
 
     async def main() -> None:
-        async with running(expiring(tmp_path), clock=clock) as (broker, asker):
-            await send_pending(asker, **properties)
+        async with running(expiring(tmp_path), clock=clock) as (broker, client):
+            await send_pending(client, **properties)
             assert broker.store.retention.first_pinned() == 0
-        async with running(expiring(tmp_path), clock=clock) as (broker, asker):
+        async with running(expiring(tmp_path), clock=clock) as (broker, client):
             assert broker.store.log.min_offset == 0
             clock.advance(2 * HOUR_MS)
-            answer = await asker.pull("T", COUNT - 1)
+            answer = await client.pull("T", COUNT - 1)
             assert answer.code == 0
 
     asyncio.run(main())
@@ -157,14 +157,14 @@ def test_a_disabled_plugin_still_pins_what_it_left(
     clock = FakeClock()
 
     async def main() -> None:
-        async with running(expiring(tmp_path), clock=clock) as (_, asker):
-            await send_pending(asker, **properties)
+        async with running(expiring(tmp_path), clock=clock) as (_, client):
+            await send_pending(client, **properties)
         async with running(expiring(tmp_path, **disabled), clock=clock) as (broker, _):
             assert broker.store.retention.first_pinned() == 0
             assert clean(broker.store) == 0
-        async with running(expiring(tmp_path), clock=clock) as (_, asker):
+        async with running(expiring(tmp_path), clock=clock) as (_, client):
             clock.advance(2 * HOUR_MS)
-            assert (await asker.pull("T", COUNT - 1)).code == 0
+            assert (await client.pull("T", COUNT - 1)).code == 0
         async with running(expiring(tmp_path, **disabled), clock=clock) as (broker, _):
             assert broker.store.retention.first_pinned() is None
             assert clean(broker.store) > 0
@@ -177,12 +177,12 @@ def test_files_that_cannot_be_read_pin_everything(tmp_path: Path) -> None:
     clock = FakeClock()
 
     async def main() -> None:
-        async with running(expiring(tmp_path), clock=clock) as (_, asker):
-            await send_pending(asker, DELAY="17")
+        async with running(expiring(tmp_path), clock=clock) as (_, client):
+            await send_pending(client, DELAY="17")
         for path in (tmp_path / "store" / "config").glob("delayOffset.json*"):
             path.write_text("{")
         less = expiring(tmp_path, brokerPluginDisabled="schedule_service;migration")
-        async with running(less, clock=clock) as (broker, asker):
+        async with running(less, clock=clock) as (broker, client):
             assert broker.store.retention.first_pinned() is UNKNOWN
             assert clean(broker.store) == 0
             assert broker.store.retention.pinned

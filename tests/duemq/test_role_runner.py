@@ -17,7 +17,7 @@ from duemq.replication.epoch_file import EpochFile
 from duemq.replication.membership import Membership
 from duemq.replication.role import Role
 from duemq.role_runner import RoleRunner
-from tests.support.running_broker import Asker, small
+from tests.support.running_broker import BrokerClient, small
 
 WAITING = Role(is_replica=True, own_id=2)
 MASTER = Role(is_replica=False, own_id=2, epoch=1)
@@ -69,7 +69,7 @@ async def send_in_role(runner: RoleRunner, role: Role, body: bytes) -> int:
     assert runner.broker is not None
     client = RemotingClient(runner.broker.address)
     try:
-        return (await Asker(client).send("T", body, DELAY="1")).code
+        return (await BrokerClient(client).send("T", body, DELAY="1")).code
     finally:
         await client.close()
 

@@ -15,7 +15,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from message_store import json_dialect
 from message_store.log.commit_log import LogFile
 from tests.support.replica_rig import until
-from tests.support.running_broker import Asker, running, small
+from tests.support.running_broker import BrokerClient, running, small
 
 TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
 COMMIT = 8
@@ -48,38 +48,38 @@ async def holds(broker: Broker, count: int) -> None:
     await until(lambda: len(broker.parts.long_polls) >= count)
 
 
-async def configure(asker: Asker, line: str) -> None:
+async def configure(client: BrokerClient, line: str) -> None:
     """Change a key of the running broker."""
-    answer = await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, body=line.encode())
+    answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=line.encode())
     assert answer.code == 0, answer.remark
 
 
-async def send_back(asker: Asker, offset: int) -> Response:
+async def send_back(client: BrokerClient, offset: int) -> Response:
     fields = {"offset": offset, "group": "g", "delayLevel": 3, "originTopic": "T"}
-    return await asker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+    return await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
 
 
-async def commit(asker: Asker, half: Response) -> Response:
+async def commit(client: BrokerClient, half: Response) -> Response:
     assert half.fields is not None
     fields = {
         "producerGroup": "p", "commitLogOffset": offset_of(half), "commitOrRollback": COMMIT,
         "tranStateTableOffset": half.fields["queueOffset"], "fromTransactionCheck": "false",
         "msgId": "TX", "transactionId": "TX",
     }  # fmt: skip
-    return await asker.ask(RequestCode.END_TRANSACTION, fields)
+    return await client.call(RequestCode.END_TRANSACTION, fields)
 
 
-async def consumed(asker: Asker) -> int | None:
+async def consumed(client: BrokerClient) -> int | None:
     fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "setZeroIfNotFound": "false"}
-    answer = await asker.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+    answer = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, fields)
     return None if answer.fields is None else int(answer.fields.get("offset", -1))
 
 
-async def consume(asker: Asker, offset: int) -> None:
-    beyond = await asker.pull("T", 99)  # makes the group
+async def consume(client: BrokerClient, offset: int) -> None:
+    beyond = await client.pull("T", 99)  # makes the group
     assert beyond.code == ResponseCode.PULL_OFFSET_MOVED
     fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": offset}
-    assert (await asker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
+    assert (await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
 
 
 @pytest.mark.finding("A12")
@@ -87,20 +87,20 @@ def test_no_success_is_answered_for_what_is_not_on_the_disk(
     tmp_path: Path, disk: threading.Event
 ) -> None:
     async def scene() -> None:
-        async with running(small(tmp_path, flushDiskType="SYNC_FLUSH")) as (_, asker):
-            await configure(asker, LONG)
-            sent = await asker.send("T", b"x")
-            half = await asker.send("T", b"t", TRAN_MSG="true", PGROUP="p", UNIQ_KEY="TX")
-            assert (await send_back(asker, offset_of(sent))).code == 0  # its topics are there now
-            await configure(asker, SHORT)
+        async with running(small(tmp_path, flushDiskType="SYNC_FLUSH")) as (_, client):
+            await configure(client, LONG)
+            sent = await client.send("T", b"x")
+            half = await client.send("T", b"t", TRAN_MSG="true", PGROUP="p", UNIQ_KEY="TX")
+            assert (await send_back(client, offset_of(sent))).code == 0  # its topics are there now
+            await configure(client, SHORT)
             disk.clear()
-            assert (await asker.send("T", b"y")).code == TIMEOUT
-            assert (await send_back(asker, offset_of(sent))).code == TIMEOUT
-            assert (await commit(asker, half)).code == TIMEOUT
-            assert (await commit(asker, half)).code == TIMEOUT  # ended before, still not synced
+            assert (await client.send("T", b"y")).code == TIMEOUT
+            assert (await send_back(client, offset_of(sent))).code == TIMEOUT
+            assert (await commit(client, half)).code == TIMEOUT
+            assert (await commit(client, half)).code == TIMEOUT  # ended before, still not synced
             disk.set()
-            await configure(asker, LONG)
-            again = await commit(asker, half)
+            await configure(client, LONG)
+            again = await commit(client, half)
             assert (again.code, "finished already" in (again.remark or "")) == (0, True)
 
     asyncio.run(scene())
@@ -111,25 +111,25 @@ def test_consumers_are_given_what_is_on_the_disk_as_soon_as_it_is(
     tmp_path: Path, disk: threading.Event
 ) -> None:
     async def scene() -> None:
-        async with running(small(tmp_path, flushDiskType="SYNC_FLUSH")) as (broker, asker):
-            await configure(asker, LONG)
-            assert (await asker.send("T", b"first")).code == 0
-            held_before = asyncio.create_task(asker.pull("T", 1))
+        async with running(small(tmp_path, flushDiskType="SYNC_FLUSH")) as (broker, client):
+            await configure(client, LONG)
+            assert (await client.send("T", b"first")).code == 0
+            held_before = asyncio.create_task(client.pull("T", 1))
             await holds(broker, 1)
-            await configure(asker, SHORT)
+            await configure(client, SHORT)
             disk.clear()
-            assert (await asker.send("T", b"second")).code == TIMEOUT
-            held_after = asyncio.create_task(asker.pull("T", 1, group="h"))
+            assert (await client.send("T", b"second")).code == TIMEOUT
+            held_after = asyncio.create_task(client.pull("T", 1, group="h"))
             await holds(broker, 2)
             place = {"topic": "T", "queueId": 0}
             told = [
-                await asker.ask(RequestCode.GET_MAX_OFFSET, place),
-                await asker.ask(
+                await client.call(RequestCode.GET_MAX_OFFSET, place),
+                await client.call(
                     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, place | {"timestamp": 10**15}
                 ),
             ]
             assert [(answer.fields or {})["offset"] for answer in told] == ["1", "1"]
-            stats = await asker.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+            stats = await client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
             assert b'"maxOffset":1,' in bytes(stats.body)  # type: ignore[arg-type]
             assert not held_before.done() | held_after.done()
             disk.set()
@@ -143,12 +143,12 @@ def test_consumers_are_given_what_is_on_the_disk_as_soon_as_it_is(
 @pytest.mark.finding("E3")
 def test_with_async_flush_nobody_waits_for_the_disk(tmp_path: Path, disk: threading.Event) -> None:
     async def scene() -> None:
-        async with running(small(tmp_path, flushDiskType="ASYNC_FLUSH")) as (broker, asker):
-            assert (await asker.send("T", b"first")).code == 0
-            held = asyncio.create_task(asker.pull("T", 1))
+        async with running(small(tmp_path, flushDiskType="ASYNC_FLUSH")) as (broker, client):
+            assert (await client.send("T", b"first")).code == 0
+            held = asyncio.create_task(client.pull("T", 1))
             await holds(broker, 1)
             disk.clear()
-            assert (await asker.send("T", b"second")).code == 0
+            assert (await client.send("T", b"second")).code == 0
             assert (await held).code == 0
             assert broker.store.durable_offset < broker.store.max_offset
             disk.set()
@@ -164,16 +164,16 @@ def test_the_file_of_offsets_waits_for_the_log(
     path = tmp_path / "store/config/consumerOffset.json"
 
     async def scene() -> None:
-        async with running(small(tmp_path, flushDiskType=flush)) as (broker, asker):
+        async with running(small(tmp_path, flushDiskType=flush)) as (broker, client):
             offsets = broker.parts.offsets
-            await configure(asker, SHORT)
+            await configure(client, SHORT)
             disk.clear()
-            await asker.send("T", b"x")
-            await consume(asker, 1)
+            await client.send("T", b"x")
+            await consume(client, 1)
             await offsets.save()  # the disk does not follow in time: nothing is written
             assert not path.exists() or '"T@g"' not in path.read_text()
             disk.set()
-            await configure(asker, LONG)
+            await configure(client, LONG)
             await offsets.save()
             assert json_dialect.loads(path.read_text())["offsetTable"]["T@g"] == {0: 1}
 
@@ -185,13 +185,13 @@ def test_an_offset_after_its_queues_end_is_set_to_the_end_at_a_start(tmp_path: P
     """Else messages stored later, with the offsets between, would never be given."""
 
     async def before() -> None:
-        async with running(small(tmp_path)) as (_, asker):
-            assert (await asker.send("T", b"x")).code == 0
-            await consume(asker, 7)
+        async with running(small(tmp_path)) as (_, client):
+            assert (await client.send("T", b"x")).code == 0
+            await consume(client, 7)
 
     async def after() -> None:
-        async with running(small(tmp_path)) as (_, asker):
-            assert await consumed(asker) == 1
+        async with running(small(tmp_path)) as (_, client):
+            assert await consumed(client) == 1
 
     asyncio.run(before())
     path = tmp_path / "store/config/consumerOffset.json"

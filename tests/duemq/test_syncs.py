@@ -16,7 +16,7 @@ from delivery import ownership
 from delivery.ownership import StateRecord
 from duemq.broker import Broker
 from duemq.net.codes import RequestCode
-from tests.support.running_broker import Asker, running, small
+from tests.support.running_broker import BrokerClient, running, small
 
 
 def note_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -34,19 +34,19 @@ def note_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-async def administrate(broker: Broker, asker: Asker) -> None:
+async def administrate(broker: Broker, client: BrokerClient) -> None:
     """Send each request that changes a table, and have every job run."""
     topic = {
         "topic": "New", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
         "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
     }  # fmt: skip
-    assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0
-    assert (await asker.send("New", b"message")).code == 0
+    assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0
+    assert (await client.send("New", b"message")).code == 0
     group = json.dumps({"groupName": "g"}).encode()
-    answer = await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
+    answer = await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
     assert answer.code == 0
     for delay in ({"DELAY": "5"}, {"TIMER_DELAY_SEC": "3600"}):
-        assert (await asker.send("New", b"pending", **delay)).code == 0
+        assert (await client.send("New", b"pending", **delay)).code == 0
     ownership.append(
         broker.store,
         StateRecord(migration="m", level=3, source="planned", target="planned"),
@@ -56,11 +56,11 @@ async def administrate(broker: Broker, asker: Asker) -> None:
     migration.parts.service.migrations.catch_up()
     assert await broker.store.wait_durable(broker.store.max_offset)
     offset = {"consumerGroup": "g", "topic": "New", "queueId": 0, "commitOffset": 1}
-    assert (await asker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)).code == 0
+    assert (await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, offset)).code == 0
     for job in broker.scheduler.get_jobs():
         await job.func()
-    assert (await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "New"})).code == 0
-    assert (await asker.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
+    assert (await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "New"})).code == 0
+    assert (await client.call(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
 
 
 @pytest.mark.finding("A17")
@@ -68,10 +68,10 @@ def test_requests_and_jobs_sync_in_other_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> list[str]:
-        async with running(small(tmp_path)) as (broker, asker):
+        async with running(small(tmp_path)) as (broker, client):
             with monkeypatch.context() as patch:
                 seen = note_syncs(patch)
-                await administrate(broker, asker)
+                await administrate(broker, client)
                 return list(seen)
 
     seen = asyncio.run(main())

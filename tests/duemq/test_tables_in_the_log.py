@@ -16,7 +16,7 @@ from duemq.registry.topic_config import TopicConfig
 from duemq.replication.role import Role
 from duemq.role_runner import RoleRunner
 from tests.support.replica_rig import until
-from tests.support.running_broker import Asker, asking, running, small
+from tests.support.running_broker import BrokerClient, connected, running, small
 
 REPLICA = Role(is_replica=True, own_id=2)
 MASTER = Role(is_replica=False, own_id=2)
@@ -42,12 +42,12 @@ async def replica_of(master: Broker, root: Path) -> AsyncIterator[RoleRunner]:
     assert await work == ""
 
 
-async def create(asker: Asker, name: str, queues: int) -> None:
+async def create(client: BrokerClient, name: str, queues: int) -> None:
     fields = {
         "topic": name, "defaultTopic": "TBW102", "readQueueNums": queues, "order": "false",
         "writeQueueNums": queues, "perm": 6, "topicFilterType": "SINGLE_TAG",
     }  # fmt: skip
-    assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
+    assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
 
 
 def tables_of(broker: Broker) -> list[object]:
@@ -59,22 +59,22 @@ def tables_of(broker: Broker) -> list[object]:
 
 def test_a_promoted_replica_knows_topics_and_groups_without_a_copy(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(small(tmp_path / "master")) as (master, asker):
-            await create(asker, "Early", 3)
+        async with running(small(tmp_path / "master")) as (master, client):
+            await create(client, "Early", 3)
             assert master.store.queue_bounds(TABLES_TOPIC, 0) == (0, 0)
             async with replica_of(master, tmp_path / "replica") as runner:
                 await until(lambda: master.parts.ha_server and master.parts.ha_server.connections)
                 await master.parts.append_snapshots()
-                await create(asker, "Late", 5)
-                await create(asker, "Gone", 1)
-                await create(asker, "Again", 1)
+                await create(client, "Late", 5)
+                await create(client, "Gone", 1)
+                await create(client, "Again", 1)
                 for name in ("Gone", "Again"):
-                    assert (await asker.send(name, b"x", DELAY="1")).code == 0
+                    assert (await client.send(name, b"x", DELAY="1")).code == 0
                     fields = {"topic": name}
                     code = RequestCode.DELETE_TOPIC_IN_BROKER
-                    assert (await asker.ask(code, fields)).code == 0
-                await create(asker, "Again", 2)
-                assert (await asker.send("Late", b"due", DELAY="1")).code == 0
+                    assert (await client.call(code, fields)).code == 0
+                await create(client, "Again", 2)
+                assert (await client.send("Late", b"due", DELAY="1")).code == 0
                 master.parts.groups.find("used")
                 await master.parts.groups.update([GroupConfig(name="set", retry_times_max=3)])
                 assert runner.broker is not None
@@ -86,7 +86,7 @@ def test_a_promoted_replica_knows_topics_and_groups_without_a_copy(tmp_path: Pat
                 await runner.serves()
                 assert tables_of(runner.broker) == expected
                 assert runner.broker.parts.topics.find("Gone") is None
-                async with asking(runner.broker.address) as heir:
+                async with connected(runner.broker.address) as heir:
                     found = await heir.pull("Late", 0)
                     assert (found.code, b"due" in bytes(found.body)) == (0, True)
 
@@ -97,20 +97,20 @@ def test_a_kill_between_a_change_and_the_file_loses_nothing(tmp_path: Path) -> N
     """The directory of a running broker, with the files as they were before the changes."""
 
     async def main() -> None:
-        async with running(small(tmp_path, **ALONE)) as (broker, asker):
-            await create(asker, "Before", 1)
+        async with running(small(tmp_path, **ALONE)) as (broker, client):
+            await create(client, "Before", 1)
             broker.parts.topics.persist()
             broker.parts.groups.persist()
             config = broker.store.config_path(".")
             shutil.copytree(config, tmp_path / "before")
-            await create(asker, "After", 7)
-            await create(asker, "Before", 2)
+            await create(client, "After", 7)
+            await create(client, "Before", 2)
             broker.parts.groups.find("used")
             expected = tables_of(broker)
             shutil.copytree(broker.store.root, tmp_path / "killed" / "store")
         for name in ("topics.json", "subscriptionGroup.json"):
             shutil.copy(tmp_path / "before" / name, tmp_path / "killed" / "store" / "config" / name)
-        async with running(small(tmp_path / "killed")) as (broker, asker):
+        async with running(small(tmp_path / "killed")) as (broker, client):
             assert tables_of(broker) == expected
 
     asyncio.run(main())
@@ -118,8 +118,8 @@ def test_a_kill_between_a_change_and_the_file_loses_nothing(tmp_path: Path) -> N
 
 def test_a_broker_without_replicas_writes_no_journal(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(small(tmp_path)) as (broker, asker):
-            await create(asker, "T", 1)
+        async with running(small(tmp_path)) as (broker, client):
+            await create(client, "T", 1)
             broker.parts.groups.find("used")
             await broker.parts.append_snapshots()
             assert broker.store.max_offset == 0
@@ -129,15 +129,15 @@ def test_a_broker_without_replicas_writes_no_journal(tmp_path: Path) -> None:
 
 def test_a_master_that_may_not_append_changes_no_topic(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(small(tmp_path, **ALONE)) as (broker, asker):
-            await create(asker, "T", 1)
+        async with running(small(tmp_path, **ALONE)) as (broker, client):
+            await create(client, "T", 1)
             version = broker.parts.topics.version
             broker.store.fence = lambda: "no lease"
             for name in ("T", "New"):
                 fields = {"topic": name}
-                answer = await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, fields)
+                answer = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, fields)
                 assert answer.code == (14 if name == "T" else 0)
-                answer = await asker.send("New", b"x")
+                answer = await client.send("New", b"x")
                 assert answer.code == 14
             assert broker.parts.groups.find("used") == GroupConfig(name="used")
             assert broker.parts.groups.known("used") is None
@@ -160,8 +160,8 @@ def test_a_send_to_a_replica_creates_no_topic(tmp_path: Path) -> None:
             assert runner.broker is not None
             topics = runner.broker.parts.topics
             version = topics.version
-            async with asking(runner.broker.address) as asker:
-                assert (await asker.send("New", b"x")).code == 14
+            async with connected(runner.broker.address) as client:
+                assert (await client.send("New", b"x")).code == 14
                 assert topics.find("New") is None
                 assert topics.version == version
 

@@ -19,7 +19,7 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 from tests.duemq.hold_timers import LEVELS, TIMERS
-from tests.support.running_broker import Asker, running, small
+from tests.support.running_broker import BrokerClient, running, small
 from tests.support.stores import add_message, open_store
 
 
@@ -68,16 +68,16 @@ def with_timers(tmp_path: Path, work: Any, **properties: str) -> None:
     async def main() -> None:
         settings = small(tmp_path, messageDelayLevel="1s 5s", **properties)
         plugins, clock = [LEVELS, TIMERS], FakeClock()
-        async with running(settings, clock=clock, plugins=plugins) as (broker, asker):
-            await asker.send("T", b"first")
-            await work(broker, asker, clock)
+        async with running(settings, clock=clock, plugins=plugins) as (broker, client):
+            await client.send("T", b"first")
+            await work(broker, client, clock)
 
     asyncio.run(main())
 
 
 def test_a_timer_is_stored_in_its_topic_and_its_producer_gets_a_handle(tmp_path):
-    async def work(broker: Broker, asker: Asker, clock: FakeClock) -> None:
-        answer = await asker.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_MS="12345")
+    async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
+        answer = await client.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_MS="12345")
         (record,) = held(broker)
         out_ms = (clock.now_ms() + 12_344) // 1_000 * 1_000
         assert (record.body, record.properties["TIMER_OUT_MS"]) == (b"later", str(out_ms))
@@ -93,8 +93,8 @@ def test_a_timer_is_stored_in_its_topic_and_its_producer_gets_a_handle(tmp_path)
 def test_the_level_wins_over_a_time(tmp_path):
     """Apache 5.3.3 takes the times out of the text, too."""
 
-    async def work(broker: Broker, asker: Asker, clock: FakeClock) -> None:
-        answer = await asker.send("T", b"x", UNIQ_KEY="U", DELAY="2", TIMER_DELAY_SEC="1")
+    async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
+        answer = await client.send("T", b"x", UNIQ_KEY="U", DELAY="2", TIMER_DELAY_SEC="1")
         assert held(broker) == []
         assert "recallHandle" not in (answer.fields or {})
         unit = broker.store.units("SCHEDULE_TOPIC_XXXX", 1, 0, 1)[0]
@@ -116,10 +116,10 @@ def batch_request(texts: list[dict[str, str]]) -> tuple[dict[str, Any], bytes]:
 
 
 def test_t23_messages_of_a_batch_are_delayed_one_by_one(tmp_path):
-    async def work(broker: Broker, asker: Asker, clock: FakeClock) -> None:
+    async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         times = [{"TIMER_DELAY_SEC": "9"}, {}, {"TIMER_DELIVER_MS": str(clock.now_ms() + 5_000)}]
         fields, body = batch_request(times)
-        answer = await asker.ask(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        answer = await client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
         assert answer.code == 0
         assert "recallHandle" not in (answer.fields or {})
         assert [record.body for record in held(broker)] == [b"body-0", b"body-2"]
@@ -129,9 +129,9 @@ def test_t23_messages_of_a_batch_are_delayed_one_by_one(tmp_path):
 
 
 def test_a_batch_with_a_timer_that_cannot_be_scheduled_is_refused_whole(tmp_path):
-    async def work(broker: Broker, asker: Asker, clock: FakeClock) -> None:
+    async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         fields, body = batch_request([{"TIMER_DELAY_SEC": "9"}, {"TIMER_DELAY_SEC": "259201"}, {}])
-        answer = await asker.ask(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        answer = await client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
         assert answer.code == 13
         assert "max delay 259200000ms" in (answer.remark or "")
         assert (held(broker), visible(broker)) == ([], 1)
@@ -141,9 +141,9 @@ def test_a_batch_with_a_timer_that_cannot_be_scheduled_is_refused_whole(tmp_path
 
 @pytest.mark.parametrize("verdict", [8, 12])
 def test_t23_the_time_of_a_half_message_counts_from_its_commit(tmp_path, verdict):
-    async def work(broker: Broker, asker: Asker, clock: FakeClock) -> None:
+    async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         told = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "U", "TIMER_DELAY_SEC": "9"}
-        sent = await asker.send("T", b"half", **told)
+        sent = await client.send("T", b"half", **told)
         assert held(broker) == []
         clock.advance(60_000)
         half = {
@@ -153,7 +153,7 @@ def test_t23_the_time_of_a_half_message_counts_from_its_commit(tmp_path, verdict
             "commitOrRollback": verdict,
             "msgId": "U",
         }
-        assert (await asker.ask(RequestCode.END_TRANSACTION, half)).code == 0
+        assert (await client.call(RequestCode.END_TRANSACTION, half)).code == 0
         assert visible(broker) == 1
         wanted = str((clock.now_ms() + 8_999) // 1_000 * 1_000)
         found = [record.properties["TIMER_OUT_MS"] for record in held(broker)]
@@ -167,10 +167,10 @@ def test_t23_the_time_of_a_half_message_counts_from_its_commit(tmp_path, verdict
 
 
 def test_a_recall_leaves_a_marker_where_no_owner_decides(tmp_path):
-    async def work(broker: Broker, asker: Asker, clock: FakeClock) -> None:
-        sent = await asker.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_SEC="9")
+    async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
+        sent = await client.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_SEC="9")
         handle = (sent.fields or {})["recallHandle"]
-        answer = await asker.ask(370, {"topic": "T", "recallHandle": handle})
+        answer = await client.call(370, {"topic": "T", "recallHandle": handle})
         assert (answer.code, answer.fields) == (0, {"msgId": "U", "MSG_REGION": "DefaultRegion"})
         target, marker = held(broker)
         assert marker.properties["TIMER_DEL_UNIQKEY"] == "T+U"

@@ -16,7 +16,7 @@ from duemq.net import codec
 from tests.fuzz.target import MIB, attacked
 from tests.support.free_ports import LOOPBACK
 from tests.support.loopback_broker import pull_request
-from tests.support.running_broker import asking
+from tests.support.running_broker import connected
 from tests.support.wait_until import until
 
 DESCRIPTORS = 256
@@ -38,7 +38,7 @@ def flood(stack: ExitStack, port: int, count: int) -> int:
 @pytest.mark.finding("A6")
 def test_a_flood_of_connections_stops_neither_writes_nor_the_disk(tmp_path: Path) -> None:
     async def sends(address: str, stack: ExitStack, port: int, metrics_port: int) -> list[int]:
-        async with asking(address) as client:
+        async with connected(address) as client:
             codes = [(await client.send("T", b"before")).code]
             await asyncio.to_thread(flood, stack, port, 2 * DESCRIPTORS)
             await asyncio.to_thread(flood, stack, metrics_port, DESCRIPTORS)
@@ -60,7 +60,7 @@ def test_a_flood_of_connections_stops_neither_writes_nor_the_disk(tmp_path: Path
         until(lambda: target.descriptors < 120, seconds=60, what="descriptors are returned")
 
         async def after() -> int:
-            async with asking(address) as client:
+            async with connected(address) as client:
                 return (await client.send("T", b"after")).code
 
         assert asyncio.run(after()) == 0
@@ -87,7 +87,7 @@ def test_incomplete_frames_and_unread_responses_are_limited_in_total(tmp_path: P
     """40 connections send 8 MiB of a frame each; 20 request 16 MiB each and read nothing."""
 
     async def send_some(address: str) -> list[int]:
-        async with asking(address) as client:
+        async with connected(address) as client:
             return [(await client.send("T", bytes(100_000))).code for _ in range(10)]
 
     with attacked(tmp_path, remotingMemoryMax=str(64 * MIB)) as target, ExitStack() as stack:

@@ -18,7 +18,7 @@ from tests.interop.apache import Apache, java_process, write_logging
 from tests.support.child_process import Child, wait_for_child
 from tests.support.duemq_server import DueMQ
 from tests.support.free_ports import LOOPBACK, free_ports, listening
-from tests.support.remoting_requests import ask
+from tests.support.remoting_requests import call
 from tests.support.requirements import need_commands
 from tests.support.server import BROKER_NAME, READY_S, Server, write_properties
 from tests.support.wait_until import until
@@ -118,12 +118,12 @@ class ApacheController:
         """Return whether the name server listens and the controller is the leader."""
         if not (listening(self.namesrv_port) and listening(self.controller_port)):
             return False
-        answer = ask(self.controller_port, GET_METADATA_INFO, {})
+        answer = call(self.controller_port, GET_METADATA_INFO, {})
         return answer.fields.get("isLeader") == "true"
 
     def group(self) -> Group:
         """Return the group of the brokers that tests start."""
-        answer = ask(self.controller_port, GET_REPLICA_INFO, {"brokerName": BROKER_NAME})
+        answer = call(self.controller_port, GET_REPLICA_INFO, {"brokerName": BROKER_NAME})
         fields, body = answer.fields, json.loads(answer.body or b"{}")
         return Group(
             fields.get("masterAddress", ""),
@@ -171,7 +171,7 @@ class ApacheController:
 def serves_as_master(server: Server) -> bool:
     """Return whether a broker serves as master, by its open replication port."""
     try:
-        answer = ask(server.broker_port, EXCHANGE_BROKER_HA_INFO, {})
+        answer = call(server.broker_port, EXCHANGE_BROKER_HA_INFO, {})
     except OSError:  # DueMQ closes its port during a role change
         return False
     return bool(answer.fields.get("masterHaAddress"))

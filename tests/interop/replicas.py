@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.interop.apache import Apache
 from tests.interop.store_work import SEND, TOPIC, all_queues, bounds
 from tests.support.duemq_server import DueMQ
-from tests.support.remoting_requests import ask
+from tests.support.remoting_requests import call
 from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
 
@@ -69,7 +69,7 @@ def send_code(server: Server, number: int) -> int:
         "bornTimestamp": str(now_ms()), "flag": "0", "properties": properties,
         "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
     }  # fmt: skip
-    return ask(server.broker_port, SEND, fields, b"body %d" % number).code
+    return call(server.broker_port, SEND, fields, b"body %d" % number).code
 
 
 def wait_code(master: Server, code: int) -> None:

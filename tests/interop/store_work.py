@@ -19,7 +19,7 @@ from typing import Any
 from message_store.json_dialect import loads
 from message_store.log.record import Record, decode_record
 from tests.support.duemq_server import ROOT
-from tests.support.remoting_requests import SUCCESS, Answer, ask
+from tests.support.remoting_requests import SUCCESS, Answer, call
 from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
 
@@ -138,7 +138,7 @@ def send(server: Server, body: str, queue_id: int, more: dict[str, str]) -> dict
         "unitMode": "false",
         "batch": "false",
     }
-    answer = ask(server.broker_port, SEND, fields, body.encode())
+    answer = call(server.broker_port, SEND, fields, body.encode())
     assert answer.code == SUCCESS, f"send {body}: {answer.code} {answer.remark}"
     return answer.fields
 
@@ -194,7 +194,7 @@ def pull(server: Server, topic: str, queue_id: int, offset: int) -> Answer:
         "subVersion": "0",
         "expressionType": "TAG",
     }
-    answer = ask(server.broker_port, PULL, fields)
+    answer = call(server.broker_port, PULL, fields)
     known = (SUCCESS, *NOTHING_NEW)
     assert answer.code in known, f"pull {topic}/{queue_id}: {answer.code} {answer.remark}"
     return answer
@@ -218,7 +218,7 @@ def query(server: Server, key: str) -> list[Record]:
         "beginTimestamp": "0",
         "endTimestamp": str(now_ms() + 60_000),
     }
-    answer = ask(server.broker_port, QUERY, fields)
+    answer = call(server.broker_port, QUERY, fields)
     return records(answer.body) if answer.code == SUCCESS else []
 
 
@@ -245,7 +245,7 @@ def bounds(server: Server, places: Sequence[Place]) -> Bounds:
 
 def _offset(server: Server, code: int, place: Place) -> int:
     topic, queue_id = place
-    answer = ask(server.broker_port, code, {"topic": topic, "queueId": str(queue_id)})
+    answer = call(server.broker_port, code, {"topic": topic, "queueId": str(queue_id)})
     assert answer.code == SUCCESS, f"{code} of {place}: {answer.code} {answer.remark}"
     return int(answer.fields["offset"])
 

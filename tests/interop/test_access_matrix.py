@@ -164,7 +164,7 @@ async def answers(server: Server, users: list[Credentials], asked: list[Cell]) -
     async with RemotingClient(server.broker_address) as client:
 
         async def remark_of(cell: Cell) -> str | None:
-            answer = await ask(client, cell)
+            answer = await call(client, cell)
             return (answer.remark or "") if answer.code == NO_PERMISSION else None
 
         for number, user in enumerate(users):
@@ -203,7 +203,7 @@ async def in_phases(asked: list[Cell], result_of: Callable[[Cell], Awaitable[T]]
     return [results[at] for at in range(len(asked))]
 
 
-async def ask(client: RemotingClient, cell: Cell) -> Response:
+async def call(client: RemotingClient, cell: Cell) -> Response:
     """Return the response; send a request again if the broker refused it because it is busy."""
     while True:
         answer = await client.call(cell.request, timeout_s=60)
@@ -226,7 +226,7 @@ def is_refused_for(group: str, remark: str | None) -> bool:
 
 async def expect(client: RemotingClient, cell: Cell) -> None:
     """Make a request that must succeed."""
-    answer = await ask(client, cell)
+    answer = await call(client, cell)
     assert answer.code == 0, (cell, answer)
 
 

@@ -21,7 +21,7 @@ from tests.interop.programs import (
 )
 from tests.interop.session import ClientSession, Event
 from tests.support.free_ports import LOOPBACK
-from tests.support.remoting_requests import ask, max_offset
+from tests.support.remoting_requests import call, max_offset
 from tests.support.server import Server
 from tests.support.wait_until import until
 
@@ -138,7 +138,7 @@ def test_a_compressed_message_of_a_remoting_client_is_received(
     for kind, body in sent.items():
         flag, compress = COMPRESSED[kind]
         own = {"sysFlag": str(COMPRESS | flag), "properties": f"UNIQ_KEY\1{kind:0>32}\2"}
-        assert ask(server.broker_port, SEND_MESSAGE, fields | own, compress(body)).code == 0
+        assert call(server.broker_port, SEND_MESSAGE, fields | own, compress(body)).code == 0
     received = receive(client, name, f"g-{name}", until=len(sent))
     assert bodies(received) == sorted(body.decode() for body in sent.values())
 
@@ -267,5 +267,5 @@ def dead_letters(server: Server, group: str) -> int:
 def create_group(server: Server, group: str, **changes: object) -> None:
     """Create a consumer group."""
     config = {"groupName": group, "consumeEnable": True, "brokerId": 0} | changes
-    answer = ask(server.broker_port, UPDATE_GROUP, {}, json.dumps(config).encode())
+    answer = call(server.broker_port, UPDATE_GROUP, {}, json.dumps(config).encode())
     assert answer.code == 0, answer.remark

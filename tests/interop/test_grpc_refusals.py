@@ -36,7 +36,7 @@ from tests.interop.grpc_calls import (
     resource,
 )
 from tests.interop.peers import KEYS
-from tests.support.remoting_requests import ask
+from tests.support.remoting_requests import call
 from tests.support.server import Server
 from tests.support.v5_client import message, metadata, sending, v5_caller
 
@@ -328,7 +328,7 @@ def prepare(server: Server) -> None:
         typed_topic(server, topic, kind, queue_count=1)
     for group in GROUPS:
         config = {"groupName": group, "consumeEnable": True, "brokerId": 0}
-        assert ask(server.broker_port, UPDATE_GROUP, {}, json.dumps(config).encode()).code == 0
+        assert call(server.broker_port, UPDATE_GROUP, {}, json.dumps(config).encode()).code == 0
 
 
 Ports = dict[str, int]

@@ -31,7 +31,7 @@ from tests.interop.store_work import (
     verify,
 )
 from tests.support.duemq_server import ROOT
-from tests.support.remoting_requests import ask
+from tests.support.remoting_requests import call
 from tests.support.server import Server
 from tests.support.wait_until import until
 
@@ -80,7 +80,7 @@ def _end_code(server: Server, verdict: int) -> int:
         "producerGroup": "P", "tranStateTableOffset": "0", "commitLogOffset": "0",
         "commitOrRollback": str(verdict), "fromTransactionCheck": "false", "msgId": "m",
     }  # fmt: skip
-    return ask(server.broker_port, END_TRANSACTION, fields).code
+    return call(server.broker_port, END_TRANSACTION, fields).code
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

@@ -18,7 +18,7 @@ from tests.interop.test_access_matrix import (
     NOWHERE,
     TOPICS,
     Cell,
-    ask,
+    call,
     foreign_retry,
     in_phases,
     of_both,
@@ -77,7 +77,7 @@ async def refusals(server: Server, asked: list[Cell]) -> list[str | None]:
     async with RemotingClient(server.broker_address) as client:
 
         async def refusal(cell: Cell) -> str | None:
-            answer = await ask(client, cell)
+            answer = await call(client, cell)
             _, found, text = (answer.remark or "").partition("AclException: ")
             if not found:
                 return None

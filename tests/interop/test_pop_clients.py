@@ -156,7 +156,7 @@ async def members(server: Server, group: str, topic: str, count: int) -> AsyncIt
             )
             assert answer.code == 0, answer.remark
 
-        async def ask(**changes: object) -> object:
+        async def query_assignment(**changes: object) -> object:
             wanted = {"topic": topic, "consumerGroup": group, "clientId": "m0"}
             wanted |= {"strategyName": "AVG", "messageModel": "CLUSTERING"} | changes
             answer = await clients[0].call(
@@ -169,7 +169,7 @@ async def members(server: Server, group: str, topic: str, count: int) -> AsyncIt
             assigned = found.get("messageQueueAssignments")
             return assigned and sorted(map(json.dumps, map(_plain, assigned)))
 
-        yield ask
+        yield query_assignment
 
 
 def _plain(assigned: dict[str, Any]) -> dict[str, Any]:
@@ -199,11 +199,11 @@ QUESTIONS: list[dict[str, object]] = [
 
 async def answers(server: Server, topic: str, group: str, count: int) -> list[object]:
     """Return the responses to all requests; the first one waits for the route."""
-    async with members(server, group, topic, count) as ask:
+    async with members(server, group, topic, count) as query_assignment:
         async with asyncio.timeout(ROUTE_S):
-            while not await ask(messageModel="BROADCASTING"):  # noqa: ASYNC110
+            while not await query_assignment(messageModel="BROADCASTING"):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-        return [await ask(**question) for question in QUESTIONS]
+        return [await query_assignment(**question) for question in QUESTIONS]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.interop.store_work import TOPIC, send
 from tests.interop.timer_work import KEYS as TIMER_KEYS
 from tests.support.duemq_server import DueMQ
 from tests.support.pop_client import Popped, popped
-from tests.support.remoting_requests import ask
+from tests.support.remoting_requests import call
 from tests.support.server import BROKER_NAME, Server
 from tests.support.wait_until import now_ms, until
 
@@ -43,7 +43,7 @@ class PopLedger:
         """
         server.create_topic(TOPIC, queue_count=1)
         config = {"groupName": GROUP, "consumeEnable": True}
-        assert ask(server.broker_port, UPDATE_GROUP, {}, json.dumps(config).encode()).code == 0
+        assert call(server.broker_port, UPDATE_GROUP, {}, json.dumps(config).encode()).code == 0
         for number in range(32):
             self.sent.append(f"m-{number}")
             send(server, self.sent[-1], 0, {})
@@ -61,7 +61,7 @@ class PopLedger:
             "invisibleTime": str(invisible_ms), "pollTime": "0", "bornTime": str(now_ms()),
             "initMode": "0", "exp": "*", "expType": "TAG", "order": "false",
         }  # fmt: skip
-        answer = ask(server.broker_port, POP, fields)
+        answer = call(server.broker_port, POP, fields)
         if answer.code != 0:
             assert answer.code == NOT_FOUND, f"{answer.code} {answer.remark}"
             return []
@@ -75,7 +75,7 @@ class PopLedger:
             "consumerGroup": GROUP, "topic": message.real_topic, "queueId": str(message.queue_id),
             "offset": str(message.offset), "extraInfo": message.handle,
         }  # fmt: skip
-        answer = ask(server.broker_port, ACK, fields)
+        answer = call(server.broker_port, ACK, fields)
         assert answer.code == 0, f"{answer.code} {answer.remark}"
         self.acknowledged.append(message.body.decode())
         del self.held[message.body.decode()]

@@ -62,12 +62,12 @@ def signed(code: int, fields: dict[str, str], body: bytes = b"") -> Request:
 def answer(server: Server, request: Request) -> Response:
     """Send a frame on a new connection, as an attacker replays a captured frame."""
 
-    async def ask() -> Response:
+    async def call() -> Response:
         async with await RawPeer.connect(server.broker_port) as peer:
             peer.send(request)
             return (await peer.read_answer()).response
 
-    return asyncio.run(ask())
+    return asyncio.run(call())
 
 
 def end_of_queue(server: Server) -> int:

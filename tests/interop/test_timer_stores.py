@@ -13,7 +13,7 @@ from tests.interop.apache import NEWEST, Apache
 from tests.interop.store_work import TOPIC, Ledger
 from tests.interop.timer_work import KEYS, TimerLedger
 from tests.support.duemq_server import DueMQ
-from tests.support.remoting_requests import ask
+from tests.support.remoting_requests import call
 from tests.support.server import Server
 from tests.support.wait_until import until
 from timer_store.compaction.request import COMPACT_TIMERS
@@ -170,7 +170,7 @@ def compact(server: DueMQ) -> int:
     files = log_files(server)
     for number in files[:-1]:
         os.utime(server.store_dir / "commitlog" / f"{number:020d}", (0, 0))
-    answer = ask(server.broker_port, COMPACT_TIMERS, {})
+    answer = call(server.broker_port, COMPACT_TIMERS, {})
     plan = json.loads(answer.body)
     assert plan["started"], plan
     assert plan["messages"] == 24

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tests.interop import store_work
 from tests.interop.store_work import QUEUE_COUNT, TOPIC, pull_topic, send
-from tests.support.remoting_requests import SUCCESS, ask
+from tests.support.remoting_requests import SUCCESS, call
 from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
 
@@ -56,7 +56,7 @@ class TimerLedger:
         """Recall messages by their handles; check that the broker responds with success."""
         for body in bodies:
             fields = {"producerGroup": "P", "topic": TOPIC, "recallHandle": self.handles[body]}
-            answer = ask(server.broker_port, RECALL, fields)
+            answer = call(server.broker_port, RECALL, fields)
             assert answer.code == SUCCESS, f"recall {body}: {answer.code} {answer.remark}"
             self.recalled.add(body)
 

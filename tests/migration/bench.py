@@ -16,7 +16,7 @@ from duemq.plugins import Installed
 from message_store.clock import FakeClock
 from migration.requests import MIGRATE
 from migration.steps.service import MigrationService
-from tests.support.running_broker import Asker, running, small
+from tests.support.running_broker import BrokerClient, running, small
 
 PLUGINS = [
     Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
@@ -31,8 +31,8 @@ LEDGER_S_MAX = 120
 class Bench:
     """A broker on a manual clock."""
 
-    def __init__(self, broker: Broker, asker: Asker, clock: FakeClock) -> None:
-        self.broker, self.asker, self.clock = broker, asker, clock
+    def __init__(self, broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
+        self.broker, self.client, self.clock = broker, client, clock
 
     @property
     def service(self) -> MigrationService:
@@ -42,13 +42,17 @@ class Bench:
 
     async def command(self, action: str, **more: Any) -> Any:
         """Send a request that must succeed; return its response."""
-        answer = await self.asker.ask(MIGRATE, body=json.dumps({"action": action, **more}).encode())
+        answer = await self.client.call(
+            MIGRATE, body=json.dumps({"action": action, **more}).encode()
+        )
         assert answer.code == 0, answer.remark
         return json.loads(bytes(answer.body))
 
     async def refused(self, action: str, **more: Any) -> str:
         """Send a request that must be refused; return the reason."""
-        answer = await self.asker.ask(MIGRATE, body=json.dumps({"action": action, **more}).encode())
+        answer = await self.client.call(
+            MIGRATE, body=json.dumps({"action": action, **more}).encode()
+        )
         assert answer.code != 0, bytes(answer.body)
         return str(answer.remark)
 
@@ -85,8 +89,8 @@ class Bench:
 
     async def pending(self) -> tuple[int, int]:
         """Return the number of pending messages of levels and of timers."""
-        levels = await self.asker.ask(VIEW_REQUEST, {"view": "schedule_service.levels"})
-        timers = await self.asker.ask(VIEW_REQUEST, {"view": "timer_store.summary"})
+        levels = await self.client.call(VIEW_REQUEST, {"view": "schedule_service.levels"})
+        timers = await self.client.call(VIEW_REQUEST, {"view": "timer_store.summary"})
         return (
             int(json.loads(bytes(levels.body))["pending"]),
             int(json.loads(bytes(timers.body))["pending"]),
@@ -95,7 +99,9 @@ class Bench:
     async def send(self, count: int, level: int, name: str = "m") -> None:
         """Send messages of a level."""
         for number in range(count):
-            answer = await self.asker.send("T", b"%b%d" % (name.encode(), number), DELAY=str(level))
+            answer = await self.client.send(
+                "T", b"%b%d" % (name.encode(), number), DELAY=str(level)
+            )
             assert answer.code == 0, answer.remark
 
     def delivered(self, topic: str = "T") -> list[tuple[bytes, int]]:
@@ -117,8 +123,8 @@ def with_broker(
 
     async def main() -> None:
         settings = small(root, messageDelayLevel=LEVELS, **properties)
-        async with running(settings, clock=clock, plugins=PLUGINS) as (broker, asker):
-            await work(Bench(broker, asker, clock))
+        async with running(settings, clock=clock, plugins=PLUGINS) as (broker, client):
+            await work(Bench(broker, client, clock))
 
     asyncio.run(main())
     return clock

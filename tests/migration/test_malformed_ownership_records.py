@@ -19,8 +19,8 @@ def test_a_broker_starts_with_any_ownership_records(tmp_path):
     properties = small(tmp_path, messageDelayLevel="1s 60s", timerWheelEnable="true")
 
     async def append_malformed():
-        async with running(properties) as (broker, asker):
-            assert (await asker.send("T", b"x", DELAY="2")).code == 0
+        async with running(properties) as (broker, client):
+            assert (await client.send("T", b"x", DELAY="2")).code == 0
             for record, changes in MALFORMED.values():
                 body = json.dumps(json.loads(ownership.encode(record)) | changes).encode()
                 put_record(broker.store, body)
@@ -28,8 +28,8 @@ def test_a_broker_starts_with_any_ownership_records(tmp_path):
             put_record(broker.store, ownership.encode(HANDOVER), LOOPBACK)
 
     async def start():
-        async with running(properties) as (broker, asker):
-            assert (await asker.send("T", b"y")).code == 0
+        async with running(properties) as (broker, client):
+            assert (await client.send("T", b"y")).code == 0
             assert broker.store.queue_bounds(OWNERSHIP_TOPIC, 0)[1] == len(MALFORMED) + 2
 
     asyncio.run(append_malformed())

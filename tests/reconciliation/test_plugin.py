@@ -21,7 +21,7 @@ from reconciliation.jobs import child_process
 from reconciliation.jobs.audit_ledger import AuditLedger
 from reconciliation.jobs.child_process import Result
 from reconciliation.plugin import JOB, ReconciliationPlugin
-from tests.support.running_broker import asking, small
+from tests.support.running_broker import connected, small
 
 NIGHTLY = {"reconcileCron": "30 3 * * * Europe/Berlin"}
 
@@ -161,9 +161,9 @@ def test_a_broker_audits_its_own_store(tmp_path: Path) -> None:
 
     async def run() -> dict[str, Any]:
         async with Broker(small(tmp_path, **more)) as broker:
-            async with asking(f"127.0.0.1:{broker.port}") as asker:
+            async with connected(f"127.0.0.1:{broker.port}") as client:
                 for number in range(5):
-                    sent = await asker.send("T", b"x", DELAY="2", UNIQ_KEY=f"ID{number}")
+                    sent = await client.send("T", b"x", DELAY="2", UNIQ_KEY=f"ID{number}")
                     assert sent.code == 0
             plugin: Any = broker.plugins.plugins["reconciliation"]
             plugin._run = eager

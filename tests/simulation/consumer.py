@@ -53,7 +53,7 @@ class Consumer:
             changes |= {"sysFlag": COMMIT_AND_SUBSCRIPTION, "commitOffset": str(len(mine))}
             self.committed[place] = len(mine)
         request = pull_request(topic, queue_id, len(mine), consumerGroup=GROUP, **changes)
-        answer = await self._world.ask(request)
+        answer = await self._world.call(request)
         assert answer.code in (FOUND, NOT_FOUND), (place, len(mine), answer)
         view = memoryview(bytes(answer.body))  # type: ignore[arg-type]
         while view:
@@ -77,7 +77,7 @@ class Consumer:
             self._saving.cancel()
         for (topic, queue_id), highest in self.committed.items():
             fields = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}
-            answer = await self._world.ask(Request(14, fields | {"setZeroIfNotFound": "false"}))
+            answer = await self._world.call(Request(14, fields | {"setZeroIfNotFound": "false"}))
             if answer.code == UNKNOWN:
                 continue
             assert answer.fields is not None

@@ -170,7 +170,7 @@ class Simulation:
         message = self._new("T", self.chance.choice([0, 1, 2]))
         message.fate = Fate.NEVER
         half = self._request(message, properties="TRAN_MSG\x01true\x02PGROUP\x01p\x02", sysFlag="4")
-        stored = await self.world.ask(half)
+        stored = await self.world.call(half)
         assert stored.code == 0
         verdict = self.chance.choice([COMMIT, COMMIT, ROLLBACK, 0])
         if verdict:
@@ -194,14 +194,14 @@ class Simulation:
             message.fate = Fate.UNKNOWN
             await self._send_later(Request(37, fields), [message])
         else:
-            assert (await self.world.ask(Request(37, fields))).code == 0
+            assert (await self.world.call(Request(37, fields))).code == 0
 
     async def send_back(self) -> None:
         """Pull a message and send it back; it must be delivered in the retry topic."""
         if not self.world.gate.open.is_set():
             return
         offset = self.chance.randrange(50)
-        pulled = await self.world.ask(pull_request("T", 0, offset, maxMsgNums="1"))
+        pulled = await self.world.call(pull_request("T", 0, offset, maxMsgNums="1"))
         if pulled.code != 0:
             return
         record = decode_record(memoryview(bytes(pulled.body)), 0)  # type: ignore[arg-type]
@@ -248,14 +248,14 @@ class Simulation:
             text = self.chance.choice(LEVELS)
             await self._land_all()
             body = f"messageDelayLevel={text}\n".encode()
-            assert (await self.world.ask(Request(25, {}, body))).code == 0
+            assert (await self.world.call(Request(25, {}, body))).code == 0
             self.world.properties["messageDelayLevel"] = text
             self._delays = parse_levels(text).tolist()
 
     async def delete(self) -> None:
         """Delete a topic that a later send recreates."""
         await self.open_disk()
-        response = await self.world.ask(Request(215, {"topic": CHANGING}))
+        response = await self.world.call(Request(215, {"topic": CHANGING}))
         assert response.code == 0
         self._deleted_at = self.world.broker.store.max_offset
         if self.chance.random() < 0.5:
@@ -266,7 +266,7 @@ class Simulation:
             "topic": CHANGING, "defaultTopic": "TBW102", "readQueueNums": "2",
             "writeQueueNums": "2", "perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false",
         }  # fmt: skip
-        assert (await self.world.ask(Request(17, fields))).code == 0
+        assert (await self.world.call(Request(17, fields))).code == 0
 
     async def persist(self) -> None:
         if self.world.gate.open.is_set():
@@ -367,7 +367,7 @@ class Simulation:
         found: list[bytes] = []
         offset = 0
         while True:
-            response = await self.world.ask(pull_request(topic, queue_id, offset))
+            response = await self.world.call(pull_request(topic, queue_id, offset))
             if response.code == 19:
                 return found
             assert response.code in (0, 20), response

@@ -205,7 +205,7 @@ class World:
         self.clock.set_ms(self.clock.now_ms() + step_ms)
         await self.rest()
 
-    async def ask(self, request: Request) -> Response:
+    async def call(self, request: Request) -> Response:
         """Send a request and wait for its response."""
         number = self.client.write(request)
         await self.until(lambda: number in self.client.answers)

@@ -198,7 +198,7 @@ async def _pulled(world: World, topic: str, queue_id: int, tags: str = "*") -> l
     while True:
         fields = {"sysFlag": "4", "consumerGroup": "observers", "subscription": tags}
         request = pull_request(topic, queue_id, offset, **fields)
-        answer = await world.ask(request)
+        answer = await world.call(request)
         fields = answer.fields or {}
         following = int(fields.get("nextBeginOffset", "-1"))
         if answer.code == OK:

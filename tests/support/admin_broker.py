@@ -29,7 +29,7 @@ from tests.support.stores import LOOPBACK, open_store
 
 
 class AdminBroker:
-    """Broker without a network; `ask` calls the processor of a request code."""
+    """Broker without a network; `call` runs the processor of a request code."""
 
     def __init__(self, store: MessageStore, clock: FakeClock) -> None:
         self.store, self.clock = store, clock
@@ -52,7 +52,7 @@ class AdminBroker:
     def _file(self, name: str) -> ConfigFile:
         return ConfigFile(self.store.config_path(f"{name}.json"))
 
-    def ask(self, code: int, body: bytes = b"", **fields: str) -> Response:
+    def call(self, code: int, body: bytes = b"", **fields: str) -> Response:
         """Return the response to a request."""
         response = asyncio.run(self.handlers[code](Request(code, fields, body)))  # type: ignore[arg-type]
         assert response is not None
@@ -60,7 +60,7 @@ class AdminBroker:
 
     def see(self, code: int, body: bytes = b"", **fields: str) -> Any:
         """Return the body of a successful response; queue keys are compact JSON text."""
-        response = self.ask(code, body, **fields)
+        response = self.call(code, body, **fields)
         assert response.code == 0
         return json_dialect.loads(bytes(response.body).decode())  # type: ignore[arg-type]
 

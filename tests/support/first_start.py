@@ -77,8 +77,8 @@ async def _use(address: str, started: float) -> None:
 
 
 async def _end(client: RemotingClient, topic: str) -> int:
-    ask = Request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
-    return int(((await client.call(ask, timeout_s=TIMEOUT_S)).fields or {}).get("offset", 0))
+    request = Request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
+    return int(((await client.call(request, timeout_s=TIMEOUT_S)).fields or {}).get("offset", 0))
 
 
 def _send(topic: str, properties: dict[str, str]) -> Request:

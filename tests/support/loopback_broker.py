@@ -62,7 +62,7 @@ async def compile_kernels(broker: Broker) -> None:
                 await client.call(request, timeout_s=600)
 
 
-async def ask(peer: RawPeer, request: Request) -> Response:
+async def call(peer: RawPeer, request: Request) -> Response:
     """Send a request and return its response."""
     peer.send(request)
     answer = await peer.read_answer()
@@ -72,7 +72,7 @@ async def ask(peer: RawPeer, request: Request) -> Response:
 
 async def send(peer: RawPeer, body: bytes, **changes: Any) -> Response:
     """Send a message."""
-    return await ask(peer, send_request(body=body, **changes))
+    return await call(peer, send_request(body=body, **changes))
 
 
 def pull_request(topic: str, queue_id: int, offset: int, **changes: str) -> Request:

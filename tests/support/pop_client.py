@@ -14,7 +14,7 @@ from delivery.plugin import Response
 from duemq.broker import Broker
 from message_store.clock import FakeClock
 from message_store.log.record import Record, decode_record
-from tests.support.running_broker import Asker
+from tests.support.running_broker import BrokerClient
 
 TURNS = 20
 
@@ -40,11 +40,11 @@ class Popped:
 class PopClient:
     """Consumer of one group."""
 
-    def __init__(self, asker: Asker, clock: FakeClock, group: str = "g") -> None:
-        self._asker, self._clock, self.group = asker, clock, group
+    def __init__(self, remote: BrokerClient, clock: FakeClock, group: str = "g") -> None:
+        self._remote, self._clock, self.group = remote, clock, group
         self.rest = 0  # remaining messages, from the last response
 
-    async def ask(self, topic: str = "T", **changes: Any) -> Response:
+    async def call(self, topic: str = "T", **changes: Any) -> Response:
         """Pop; by default without long polling, and with an invisible time of 60 s."""
         fields = {
             "consumerGroup": self.group,
@@ -56,11 +56,11 @@ class PopClient:
             "bornTime": self._clock.now_ms(),
             "initMode": 0,
         }
-        return await self._asker.ask(200_050, fields | changes)
+        return await self._remote.call(200_050, fields | changes)
 
     async def pop(self, topic: str = "T", **changes: Any) -> list[Popped]:
         """Pop and return the messages; empty if there are none in time."""
-        answer = await self.ask(topic, **changes)
+        answer = await self.call(topic, **changes)
         self.rest = int((answer.fields or {}).get("restNum", 0))
         if answer.code == 210:
             return []
@@ -68,11 +68,11 @@ class PopClient:
         return popped(answer, topic)
 
     async def ack(self, message: Popped, **changes: Any) -> Response:
-        return await self._asker.ask(200_051, self._named(message) | changes)
+        return await self._remote.call(200_051, self._named(message) | changes)
 
     async def change(self, message: Popped, invisible_ms: int, **changes: Any) -> Response:
         fields = self._named(message) | {"invisibleTime": invisible_ms}
-        return await self._asker.ask(200_053, fields | changes)
+        return await self._remote.call(200_053, fields | changes)
 
     def _named(self, message: Popped) -> dict[str, Any]:
         return {

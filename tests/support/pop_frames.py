@@ -17,7 +17,7 @@ from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from tests.support.pop_client import PopClient, Popped
 from tests.support.raw_connection import RawPeer
-from tests.support.running_broker import Asker
+from tests.support.running_broker import BrokerClient
 
 Sign = Callable[[Request], Request]
 
@@ -72,7 +72,7 @@ class PopRig:
 
     broker: Broker
     clock: FakeClock
-    asker: Asker
+    remote: BrokerClient
     client: PopClient
     appends: ReviveAppends
     stack: AsyncExitStack
@@ -99,7 +99,7 @@ class PopRig:
             "unitMode": "false",
         }  # fmt: skip
         for body in bodies:
-            assert (await self.asker.ask(RequestCode.SEND_MESSAGE, fields, body)).code == 0
+            assert (await self.remote.call(RequestCode.SEND_MESSAGE, fields, body)).code == 0
 
     async def pop_all(self, count: int, topic: str = "T") -> list[Popped]:
         """Pop until there are `count` messages."""
@@ -160,14 +160,14 @@ async def codes(peer: RawPeer, requests: Sequence[Request], **signed: Sign) -> d
 
 @asynccontextmanager
 async def pop_rig(
-    broker: Broker, clock: FakeClock, asker: Asker, client: PopClient
+    broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
 ) -> AsyncIterator[PopRig]:
     """Yield a rig with a topic T of four queues."""
     async with AsyncExitStack() as stack:
         await broker.parts.topics.ensure("T", queues=4)
         appends = ReviveAppends()
         appends.watch(broker)
-        yield PopRig(broker, clock, asker, client, appends, stack)
+        yield PopRig(broker, clock, remote, client, appends, stack)
 
 
 async def turn() -> None:

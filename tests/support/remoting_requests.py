@@ -27,7 +27,7 @@ class Answer:
     body: bytes = b""
 
 
-def ask(port: int, code: int, fields: dict[str, str], body: bytes = b"") -> Answer:
+def call(port: int, code: int, fields: dict[str, str], body: bytes = b"") -> Answer:
     """Send one request to `port` on loopback and return the response.
 
     Raises:
@@ -53,7 +53,7 @@ def ask(port: int, code: int, fields: dict[str, str], body: bytes = b"") -> Answ
 def has_route(namesrv_port: int, topic: str) -> bool:
     """Return whether the name server knows a broker for `topic`."""
     try:
-        return ask(namesrv_port, GET_ROUTE, {"topic": topic}).code == SUCCESS
+        return call(namesrv_port, GET_ROUTE, {"topic": topic}).code == SUCCESS
     except OSError:
         return False
 
@@ -62,7 +62,7 @@ def create_topic(
     broker_port: int, topic: str, *, queue_count: int = 4, attributes: str = ""
 ) -> None:
     """Create or change `topic` with a number of queues for reading and writing."""
-    answer = ask(
+    answer = call(
         broker_port,
         CREATE_TOPIC,
         {
@@ -82,7 +82,7 @@ def create_topic(
 
 def max_offset(broker_port: int, topic: str, queue_id: int) -> int:
     """Return the offset after the last message of a queue."""
-    answer = ask(broker_port, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+    answer = call(broker_port, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
     assert answer.code == SUCCESS, f"max offset of {topic}/{queue_id}: {answer.remark}"
     return int(answer.fields["offset"])
 

@@ -36,13 +36,13 @@ def small(root: Path, **more: str) -> dict[str, str]:
     return SMALL | {"storePathRootDir": str(root / "store")} | more
 
 
-class Asker:
+class BrokerClient:
     """Client of one broker."""
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
 
-    async def ask(
+    async def call(
         self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b""
     ) -> Response:
         """Send a request and return the response, whatever its code."""
@@ -64,7 +64,7 @@ class Asker:
             "reconsumeTimes": 0,
             "unitMode": "false",
         }
-        return await self.ask(RequestCode.SEND_MESSAGE, fields, body)
+        return await self.call(RequestCode.SEND_MESSAGE, fields, body)
 
     async def pull(self, topic: str, offset: int, *, group: str = "g") -> Response:
         """Pull from queue 0; wait up to 30 s for a message."""
@@ -80,7 +80,7 @@ class Asker:
             "subscription": "*",
             "subVersion": 0,
         }
-        return await self.ask(RequestCode.PULL_MESSAGE, fields)
+        return await self.call(RequestCode.PULL_MESSAGE, fields)
 
 
 def bodies_of(answer: Response) -> list[bytes]:
@@ -94,16 +94,19 @@ def bodies_of(answer: Response) -> list[bytes]:
 
 
 @asynccontextmanager
-async def asking(address: str, who: Credentials | None = None) -> AsyncIterator[Asker]:
+async def connected(address: str, who: Credentials | None = None) -> AsyncIterator[BrokerClient]:
     """Yield a client of the server at `address`; `who` signs its requests."""
     async with RemotingClient(address, sign=who.sign if who is not None else None) as client:
-        yield Asker(client)
+        yield BrokerClient(client)
 
 
 @asynccontextmanager
 async def running(
     properties: Mapping[str, str], *, clock: Clock | None = None, **more: Any
-) -> AsyncIterator[tuple[Broker, Asker]]:
+) -> AsyncIterator[tuple[Broker, BrokerClient]]:
     """Run a broker; yield it with a client."""
-    async with Broker(properties, clock=clock, **more) as broker, asking(broker.address) as asker:
-        yield broker, asker
+    async with (
+        Broker(properties, clock=clock, **more) as broker,
+        connected(broker.address) as remote,
+    ):
+        yield broker, remote

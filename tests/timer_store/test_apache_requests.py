@@ -17,7 +17,7 @@ from duemq.admin.views import VIEW_REQUEST
 from duemq.broker import Broker
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.plugins import Installed
-from tests.support.running_broker import Asker, running, small
+from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_S = 3_600
 GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61
@@ -26,15 +26,17 @@ TIMERS = Installed(
 )
 
 
-def on_a_broker(root: Path, ask: Callable[[Broker, Asker], Awaitable[Any]], **more: str) -> Any:
-    """Run a broker with three pending timers for T and one for U; return the result of `ask`."""
+def on_a_broker(
+    root: Path, call: Callable[[Broker, BrokerClient], Awaitable[Any]], **more: str
+) -> Any:
+    """Run a broker with three pending timers for T and one for U; return the result of `call`."""
 
     async def run() -> Any:
-        async with running(small(root, **more), plugins=[TIMERS]) as (broker, asker):
+        async with running(small(root, **more), plugins=[TIMERS]) as (broker, client):
             for topic in ("T", "T", "U", "T"):
-                sent = await asker.send(topic, b"x", TIMER_DELAY_SEC=str(HOUR_S), UNIQ_KEY="A")
+                sent = await client.send(topic, b"x", TIMER_DELAY_SEC=str(HOUR_S), UNIQ_KEY="A")
                 assert sent.code == ResponseCode.SUCCESS, sent.remark
-            return await ask(broker, asker)
+            return await call(broker, client)
 
     return asyncio.run(run())
 
@@ -51,13 +53,13 @@ async def write_checkpoint(broker: Broker) -> None:
 
 
 def test_checkpoint_and_metrics(tmp_path: Path) -> None:
-    async def ask(broker: Broker, asker: Asker) -> tuple[bytes, bytes]:
+    async def call(broker: Broker, client: BrokerClient) -> tuple[bytes, bytes]:
         await write_checkpoint(broker)
-        check = await asker.ask(GET_TIMER_CHECK_POINT)
-        metrics = await asker.ask(GET_TIMER_METRICS)
+        check = await client.call(GET_TIMER_CHECK_POINT)
+        metrics = await client.call(GET_TIMER_METRICS)
         return body_of(check), body_of(metrics)
 
-    check, metrics = on_a_broker(tmp_path, ask)
+    check, metrics = on_a_broker(tmp_path, call)
     _, log_pos, queue_offset, master_offset, _, _, counter = struct.unpack(">7q", check)
     assert (log_pos, queue_offset, master_offset) == (4 * 52, 4, 4)
     assert counter >= 1
@@ -68,11 +70,11 @@ def test_checkpoint_and_metrics(tmp_path: Path) -> None:
 
 
 def test_metrics_are_exact_between_checkpoints(tmp_path: Path) -> None:
-    async def ask(broker: Broker, asker: Asker) -> list[Any]:
+    async def ask(broker: Broker, client: BrokerClient) -> list[Any]:
         found = []
         for topic in ("T", "V"):
-            await asker.send(topic, b"x", TIMER_DELAY_SEC=str(HOUR_S))
-            found.append(json.loads(body_of(await asker.ask(GET_TIMER_METRICS))))
+            await client.send(topic, b"x", TIMER_DELAY_SEC=str(HOUR_S))
+            found.append(json.loads(body_of(await client.call(GET_TIMER_METRICS))))
         return found
 
     first, second = on_a_broker(tmp_path, ask, timerFlushIntervalMs="3600000")
@@ -86,12 +88,12 @@ def test_metrics_are_exact_between_checkpoints(tmp_path: Path) -> None:
 
 
 def test_broker_status_shows_the_timer_keys(tmp_path: Path) -> None:
-    async def ask(broker: Broker, asker: Asker) -> dict[str, str]:
-        answer = await asker.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+    async def call(broker: Broker, client: BrokerClient) -> dict[str, str]:
+        answer = await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)
         table: dict[str, str] = json.loads(body_of(answer))["table"]
         return table
 
-    table = on_a_broker(tmp_path, ask)
+    table = on_a_broker(tmp_path, call)
     assert (table["timerReadBehind"], table["timerOffsetBehind"]) == ("0", "0")
     assert table["timerCongestNum"] == "4"
     assert float(table["timerEnqueueTps"]) >= 0.0
@@ -110,10 +112,10 @@ def test_broker_status_shows_the_timer_keys(tmp_path: Path) -> None:
 def test_views_are_requested_over_the_wire(
     tmp_path: Path, view: str, fields: dict[str, str], code: int
 ) -> None:
-    async def ask(broker: Broker, asker: Asker) -> Response:
-        return await asker.ask(VIEW_REQUEST, {"view": view, **fields})
+    async def call(broker: Broker, client: BrokerClient) -> Response:
+        return await client.call(VIEW_REQUEST, {"view": view, **fields})
 
-    answer = on_a_broker(tmp_path, ask)
+    answer = on_a_broker(tmp_path, call)
     assert answer.code == code
     if fields.get("topic"):
         page = json.loads(body_of(answer))
@@ -121,15 +123,15 @@ def test_views_are_requested_over_the_wire(
 
 
 def test_a_broker_without_timers_has_no_views(tmp_path: Path) -> None:
-    async def ask() -> list[int]:
+    async def call() -> list[int]:
         properties = small(tmp_path, timerWheelEnable="false")
-        async with running(properties, plugins=[TIMERS]) as (_, asker):
+        async with running(properties, plugins=[TIMERS]) as (_, client):
             asked = [
-                asker.ask(VIEW_REQUEST, {"view": "timer_store.summary"}),
-                asker.ask(GET_TIMER_METRICS),
+                client.call(VIEW_REQUEST, {"view": "timer_store.summary"}),
+                client.call(GET_TIMER_METRICS),
             ]
             return [(await answer).code for answer in asked]
 
-    shown, metrics = asyncio.run(ask())
+    shown, metrics = asyncio.run(call())
     assert shown == ResponseCode.TOPIC_NOT_EXIST
     assert metrics == ResponseCode.SYSTEM_ERROR

@@ -27,7 +27,7 @@ class World:
     async def save(self) -> None:
         self.saved += 1
 
-    def ask(self, code: int, **fields: str) -> Response:
+    def call(self, code: int, **fields: str) -> Response:
         async def main() -> Response | None:
             return await self.handlers[code](Request(code, fields))
 
@@ -38,7 +38,7 @@ class World:
 
 @pytest.mark.parametrize("code", [353, 354, 513, 2001, 2002, 2003, 2004])
 def test_a_refusal_has_code_3_and_the_reason(code: int) -> None:
-    answer = World().ask(code)
+    answer = World().call(code)
     assert answer.code == 3
     assert REASONS[RequestCode(code)] in (answer.remark or "")
     assert f"request type {code} (" in (answer.remark or "")
@@ -46,40 +46,40 @@ def test_a_refusal_has_code_3_and_the_reason(code: int) -> None:
 
 def test_tables_are_written_before_an_export_is_answered() -> None:
     world = World()
-    answer = world.ask(355, configType="topics;subscriptionGroups")
+    answer = world.call(355, configType="topics;subscriptionGroups")
     assert (answer.code, answer.remark, world.saved) == (0, "export done.", 1)
 
 
 def test_the_flush_offset_of_a_master_is_its_own() -> None:
-    assert World().ask(908, masterFlushOffset="0").code == 0
-    assert World(is_master=False).ask(908, masterFlushOffset="0").code == 3
+    assert World().call(908, masterFlushOffset="0").code == 0
+    assert World(is_master=False).call(908, masterFlushOffset="0").code == 3
 
 
 def test_nothing_of_pop_is_outside_of_the_log() -> None:
-    assert World().ask(200_056).code == 0
+    assert World().call(200_056).code == 0
 
 
 def test_epochs_need_a_controller() -> None:
-    answer = World().ask(1007)
+    answer = World().call(1007)
     assert (answer.code, answer.remark) == (1, "this request only for controllerMode ")
     assert 1007 not in World(has_controller=True).handlers
 
 
 def test_a_broker_answers_them(tmp_path: Path) -> None:
     async def main() -> dict[int, int]:
-        async with running(small(tmp_path)) as (_, asker):
-            return {code: (await asker.ask(code)).code for code in (355, 513, 908, 1007, 200_056)}
+        async with running(small(tmp_path)) as (_, client):
+            return {code: (await client.call(code)).code for code in (355, 513, 908, 1007, 200_056)}
 
     assert asyncio.run(main()) == {355: 0, 513: 3, 908: 0, 1007: 1, 200_056: 0}
 
 
 def test_an_export_has_the_offsets(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(small(tmp_path), clock=FakeClock()) as (broker, asker):
-            assert (await asker.send("T", b"a")).code == 0
+        async with running(small(tmp_path), clock=FakeClock()) as (broker, client):
+            assert (await client.send("T", b"a")).code == 0
             broker.parts.offsets.commit("g", "T", 0, 1)
             asked = {"configType": "consumerOffsets"}
-            assert (await asker.ask(RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON, asked)).code == 0
+            assert (await client.call(RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON, asked)).code == 0
             table = (tmp_path / "store/config/consumerOffset.json").read_text()
             assert '"T@g":{0:1' in "".join(table.split())
 

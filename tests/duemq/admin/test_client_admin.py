@@ -26,7 +26,7 @@ class World:
         identity = Identity("broker-a", "C", 0, HOST)
         self.handlers = ClientAdminProcessor(self.clients, store, identity).handlers()
 
-    async def ask(self, code, body=b"", **fields):
+    async def call(self, code, body=b"", **fields):
         return await self.handlers[code](Request(code, fields, body))
 
 
@@ -41,15 +41,15 @@ CONNECTION = {"clientAddr": "127.0.0.1:5555", "clientId": "c", "language": "GO",
 
 def test_connections_of_groups(run, store):
     world = World(store)
-    body = json.loads(run(world.ask(203, consumerGroup="G")).body)
+    body = json.loads(run(world.call(203, consumerGroup="G")).body)
     assert body["connectionSet"] == [CONNECTION]
     assert body["consumeType"] == "CONSUME_PASSIVELY"
     assert body["subscriptionTable"]["T"]["subString"] == "a"
-    assert run(world.ask(203, consumerGroup="none")).code == 206
-    body = json.loads(run(world.ask(204, producerGroup="P")).body)
+    assert run(world.call(203, consumerGroup="none")).code == 206
+    body = json.loads(run(world.call(204, producerGroup="P")).body)
     assert body == {"connectionSet": [CONNECTION]}
-    assert run(world.ask(204, producerGroup="none")).code == 1
-    body = json.loads(run(world.ask(328)).body)
+    assert run(world.call(204, producerGroup="none")).code == 1
+    body = json.loads(run(world.call(328)).body)
     assert body["data"]["P"][0]["remoteIP"] == "/127.0.0.1:5555"
     assert body["data"]["P"][0]["lastUpdateTimestamp"] == 9
 
@@ -59,7 +59,7 @@ def test_running_info_is_relayed_untouched(run, store):
     told = Response(0, "fine", {"x": "y"}, b'{"mqTable":{{"queueId":0}:1}}')
     world.peer.answers[307] = told
     fields = {"consumerGroup": "G", "clientId": "c", "jstackEnable": "false"}
-    assert run(world.ask(307, **fields)) is told
+    assert run(world.call(307, **fields)) is told
     assert world.peer.calls[0].fields == fields
 
 
@@ -67,7 +67,7 @@ def test_running_info_is_relayed_untouched(run, store):
 def test_a_client_that_does_not_answer(run, store, fault, code):
     world = World(store)
     world.peer.answers[307] = fault
-    assert run(world.ask(307, consumerGroup="G", clientId="c")).code == code
+    assert run(world.call(307, consumerGroup="G", clientId="c")).code == code
 
 
 def test_a_v5_client_that_cannot_respond_has_not_disconnected(run, store):
@@ -75,7 +75,7 @@ def test_a_v5_client_that_cannot_respond_has_not_disconnected(run, store):
     context = CallContext("c", ("10.0.0.7", 1), "GO", "", None, None)
     client = V5Client(context, lambda client, request: None)
     world.peer.call = client.call
-    answer = run(world.ask(307, consumerGroup="G", clientId="c"))
+    answer = run(world.call(307, consumerGroup="G", clientId="c"))
     assert answer.code == 1
     assert answer.remark == (
         "consumer <c> gave no response: v5 clients (gRPC) do not support request 307"
@@ -87,7 +87,7 @@ def test_a_v5_client_that_cannot_respond_has_not_disconnected(run, store):
 )
 def test_a_client_that_cannot_be_asked(run, store, version, group, client):
     with pytest.raises(RequestError) as refusal:
-        run(World(store, version).ask(307, consumerGroup=group, clientId=client))
+        run(World(store, version).call(307, consumerGroup=group, clientId=client))
     assert refusal.value.code == 1
 
 
@@ -97,13 +97,13 @@ def test_a_message_is_consumed_directly(run, store):
     row = put_one(store, "T", body=b"wanted")
     offset_id = f"7F00000100002A9F{int(row['phys_offset']):016X}"
     fields = {"consumerGroup": "G", "clientId": "c", "msgId": offset_id}
-    assert run(world.ask(309, **fields)).body == b"result"
+    assert run(world.call(309, **fields)).body == b"result"
     (told,) = world.peer.calls
     assert told.fields == fields | {"brokerName": "broker-a"}
     assert told.body == bytes(store.record_bytes(0, int(row["record_size"])))
     for wrong in ("zz", "7F00000100002A9F00000000000F0000"):
         with pytest.raises(RequestError):
-            run(world.ask(309, **(fields | {"msgId": wrong})))
+            run(world.call(309, **(fields | {"msgId": wrong})))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_message_is_consumed_directly(run, store):
 def test_progress_that_clients_report(run, store, answer, table):
     world = World(store)
     world.peer.answers[221] = Response(body=answer)
-    found = run(world.ask(223, topic="T", group="G", clientAddr="")).body
+    found = run(world.call(223, topic="T", group="G", clientAddr="")).body
     assert found == b'{"consumerTable":{"c":' + table + b'},"messageQueueTable":{}}'
-    assert run(world.ask(223, topic="T", group="none")).code == 206
-    assert run(World(store, 27).ask(223, topic="T", group="G")).code == 1
+    assert run(world.call(223, topic="T", group="none")).code == 206
+    assert run(World(store, 27).call(223, topic="T", group="G")).code == 1

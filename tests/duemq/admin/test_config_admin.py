@@ -21,12 +21,12 @@ class World:
             raise ConfigError("fileReservedTime", "x", "must be a whole number")
         self.values |= changes
 
-    async def ask(self, code, body=b""):
+    async def call(self, code, body=b""):
         return await self.processor.handlers()[code](Request(code, {}, body))
 
 
 def test_all_keys_are_shown_sorted_with_the_version(run):
-    answer = run(World().ask(26))
+    answer = run(World().call(26))
     assert answer.body == b"brokerName=b\nfileReservedTime=72\n"
     assert json.loads(answer.fields["version"]) == {
         "counter": 1,
@@ -50,7 +50,7 @@ def test_all_keys_are_shown_sorted_with_the_version(run):
 def test_changes_are_made_all_or_none(run, body, code, kept):
     world = World()
     try:
-        found = run(world.ask(25, body)).code
+        found = run(world.call(25, body)).code
     except RequestError as refusal:
         found = refusal.code
     assert (found, world.values["fileReservedTime"]) == (code, kept)

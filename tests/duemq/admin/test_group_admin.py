@@ -26,11 +26,11 @@ def broker(tmp_path: Path) -> Iterator[AdminBroker]:
 
 def test_a_group_is_created_changed_and_deleted(broker: AdminBroker) -> None:
     body = {"groupName": "G", "retryMaxTimes": 3, "attributes": {}}
-    assert broker.ask(200, json.dumps(body).encode()) == Response()
+    assert broker.call(200, json.dumps(body).encode()) == Response()
     found = broker.see(352, group="G")
     assert (found["retryMaxTimes"], found["attributes"]) == (3, {})
     assert broker.see(201)["subscriptionGroupTable"]["G"] == found
-    assert broker.ask(207, groupName="G") == Response()
+    assert broker.call(207, groupName="G") == Response()
     assert broker.groups.known("G") is None
 
 
@@ -52,7 +52,7 @@ def test_all_groups_with_their_version(broker: AdminBroker) -> None:
 )
 def test_groups_that_cannot_be(broker: AdminBroker, code: int, body: bytes) -> None:
     with pytest.raises(RequestError) as refused:
-        broker.ask(code, body)
+        broker.call(code, body)
     assert refused.value.code in (1, 29)
     assert broker.groups.known("G") is None
 
@@ -63,13 +63,13 @@ def test_a_group_is_created_when_it_is_asked_for(broker: AdminBroker) -> None:
     assert broker.groups.known("G") is not None
     broker.groups.auto_create = False
     with pytest.raises(RequestError) as refused:
-        broker.ask(352, group="H")
+        broker.call(352, group="H")
     assert refused.value.code == 26
 
 
 def test_several_groups_are_created_together(broker: AdminBroker) -> None:
     groups = {"groupConfigList": [{"groupName": "G"}, {"groupName": "H"}]}
-    assert broker.ask(225, json.dumps(groups).encode()) == Response()
+    assert broker.call(225, json.dumps(groups).encode()) == Response()
     assert broker.see(352, group="H")["groupName"] == "H"
 
 
@@ -81,7 +81,7 @@ def test_deleting_a_group_may_forget_its_progress(
     broker: AdminBroker, fields: dict[str, str], left: list[str]
 ) -> None:
     broker.offsets.commit("G", "T", 0, 1)
-    broker.ask(207, groupName="G", **fields)
+    broker.call(207, groupName="G", **fields)
     assert broker.offsets.topics_of("G") == left
 
 
@@ -166,13 +166,13 @@ def test_from_when_to_when_and_how_late(broker: AdminBroker) -> None:
         },
     ]
     with pytest.raises(RequestError) as refused:
-        broker.ask(303, topic="nobody", group="G")
+        broker.call(303, topic="nobody", group="G")
     assert refused.value.code == 17
 
 
 def test_all_progress_for_slaves_has_bare_numbers_as_keys(broker: AdminBroker) -> None:
     broker.offsets.commit("G", "T", 0, 5)
-    assert b'"offsetTable":{"T@G":{0:5}}' in bytes(broker.ask(43).body)  # type: ignore[arg-type]
+    assert b'"offsetTable":{"T@G":{0:5}}' in bytes(broker.call(43).body)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -193,13 +193,13 @@ def test_progress_is_cloned(
         broker.offsets.commit("G", name, 0, 4)
     if online:
         broker.subscribe("G", *online)
-    assert broker.ask(314, srcGroup="G", destGroup="H", **fields) == Response()
+    assert broker.call(314, srcGroup="G", destGroup="H", **fields) == Response()
     assert broker.offsets.topics_of("H") == cloned
 
 
 def test_cloning_an_unknown_topic_is_refused(broker: AdminBroker) -> None:
     with pytest.raises(RequestError) as refused:
-        broker.ask(314, srcGroup="G", destGroup="H", topic="nobody", offline="true")
+        broker.call(314, srcGroup="G", destGroup="H", topic="nobody", offline="true")
     assert refused.value.code == 1
 
 

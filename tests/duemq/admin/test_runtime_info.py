@@ -71,11 +71,11 @@ def test_315_answers_windows_or_1(run, world):
         put_one(store, "T")
     clock.advance(10_000)
     stats.sample(clock.now_ms())
-    ask = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}
-    body = json.loads(run(handlers[315](Request(315, ask))).body)
+    fields = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}
+    body = json.loads(run(handlers[315](Request(315, fields))).body)
     assert body["statsMinute"] == {"avgpt": 1.0, "sum": 7, "tps": 0.7}
     assert body.keys() == {"statsDay", "statsHour", "statsMinute"}
-    assert run(handlers[315](Request(315, ask | {"statsKey": "U"}))).code == 1
+    assert run(handlers[315](Request(315, fields | {"statsKey": "U"}))).code == 1
 
 
 @pytest.mark.parametrize("code", [306, 316, 329])

@@ -41,7 +41,7 @@ def broker(tmp_path: Path) -> Iterator[AdminBroker]:
 
 
 def test_a_topic_is_created_changed_and_deleted(broker: AdminBroker) -> None:
-    assert broker.ask(17, **CREATE) == Response()
+    assert broker.call(17, **CREATE) == Response()
     assert broker.see(351, topic="T", lo="true") == {
         "attributes": {},
         "order": False,
@@ -52,20 +52,20 @@ def test_a_topic_is_created_changed_and_deleted(broker: AdminBroker) -> None:
         "topicSysFlag": 0,
         "writeQueueNums": 2,
     }
-    broker.ask(17, **CREATE | {"perm": "4", "order": "true", "attributes": "+message.type=DELAY"})
+    broker.call(17, **CREATE | {"perm": "4", "order": "true", "attributes": "+message.type=DELAY"})
     found = broker.see(351, topic="T")
     assert (found["perm"], found["order"]) == (4, True)
     assert found["attributes"] == {"message.type": "DELAY"}
-    assert broker.ask(215, topic="T") == Response()
+    assert broker.call(215, topic="T") == Response()
     with pytest.raises(RequestError) as refused:
-        broker.ask(351, topic="T")
+        broker.call(351, topic="T")
     assert refused.value.code == 17
 
 
 @pytest.mark.parametrize("missing", sorted(CREATE.keys() - {"topicSysFlag", "attributes", "force"}))
 def test_mandatory_fields(broker: AdminBroker, missing: str) -> None:
     with pytest.raises(RequestError, match=missing) as refused:
-        broker.ask(17, **{name: value for name, value in CREATE.items() if name != missing})
+        broker.call(17, **{name: value for name, value in CREATE.items() if name != missing})
     assert refused.value.code == 1
 
 
@@ -85,13 +85,13 @@ def test_mandatory_fields(broker: AdminBroker, missing: str) -> None:
 )
 def test_topics_that_cannot_be(broker: AdminBroker, change: dict[str, str], code: int) -> None:
     with pytest.raises(RequestError) as refused:
-        broker.ask(17, **CREATE | change)
+        broker.call(17, **CREATE | change)
     assert refused.value.code == code
 
 
 def test_several_topics_are_created_together(broker: AdminBroker) -> None:
     topics = [{"topicName": name, "perm": 6, "writeQueueNums": 3} for name in "TU"]
-    assert broker.ask(18, json.dumps({"topicConfigList": topics}).encode()) == Response()
+    assert broker.call(18, json.dumps({"topicConfigList": topics}).encode()) == Response()
     assert broker.see(351, topic="U")["writeQueueNums"] == 3
     assert broker.topics.version.counter == 1
 
@@ -109,7 +109,7 @@ def test_several_topics_are_created_together(broker: AdminBroker) -> None:
 )
 def test_lists_that_cannot_be(broker: AdminBroker, body: bytes) -> None:
     with pytest.raises(RequestError) as refused:
-        broker.ask(18, body)
+        broker.call(18, body)
     assert refused.value.code == 29
     assert broker.topics.find("T") is None
 
@@ -118,7 +118,7 @@ def test_deleting_takes_queues_and_progress_along(broker: AdminBroker) -> None:
     broker.create("T")
     put_one(broker.store, "T", 1)
     broker.offsets.commit("G", "T", 1, 1)
-    broker.ask(215, topic="T")
+    broker.call(215, topic="T")
     assert broker.store.queue_bounds("T", 1) == (0, 0)
     assert broker.offsets.groups_of("T") == []
 
@@ -126,7 +126,7 @@ def test_deleting_takes_queues_and_progress_along(broker: AdminBroker) -> None:
 @pytest.mark.parametrize("name", ["", "TBW102", "SCHEDULE_TOPIC_XXXX"])
 def test_what_cannot_be_deleted(broker: AdminBroker, name: str) -> None:
     with pytest.raises(RequestError) as refused:
-        broker.ask(215, topic=name)
+        broker.call(215, topic=name)
     assert refused.value.code == 29
 
 
@@ -135,7 +135,7 @@ def test_deleting_what_is_not_there_is_fine_and_touches_nothing(
     broker: AdminBroker, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "outside").mkdir()
-    assert broker.ask(215, topic=name) == Response()
+    assert broker.call(215, topic=name) == Response()
     assert (tmp_path / "outside").is_dir()
 
 
@@ -148,7 +148,7 @@ def test_deleting_names_that_never_were_leaves_no_trace(
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, syncs.append)
     for number in range(50):
-        assert broker.ask(215, topic=f"nobody-{number}") == Response()
+        assert broker.call(215, topic=f"nobody-{number}") == Response()
     assert syncs == []
     assert not list(tmp_path.rglob("deletedTopics.json"))
 
@@ -162,9 +162,9 @@ def test_the_table_of_deleted_topics_has_a_limit(
         broker.create(name)
         put_one(broker.store, name)
     for name in "TU":
-        broker.ask(215, topic=name)
+        broker.call(215, topic=name)
     with pytest.raises(RequestError, match="deleted topics still have records") as refused:
-        broker.ask(215, topic="V")
+        broker.call(215, topic="V")
     assert refused.value.code == 1
     assert broker.topics.find("V") is not None
     assert broker.store.queue_bounds("V", 0) == (0, 1)
@@ -183,9 +183,9 @@ def test_a_deletion_that_the_disk_refuses_is_an_answer(
     with monkeypatch.context() as patch:
         patch.setattr("message_store.queues.deleted_topics.write_config", full)
         with pytest.raises(RequestError, match=r"topic T cannot be deleted.*Try again") as refused:
-            broker.ask(215, topic="T")
+            broker.call(215, topic="T")
     assert refused.value.code == 1
-    assert broker.ask(215, topic="T") == Response()
+    assert broker.call(215, topic="T") == Response()
 
 
 def test_all_topics_with_their_version(broker: AdminBroker) -> None:
@@ -218,7 +218,7 @@ def test_statistics_of_every_queue(broker: AdminBroker) -> None:
 
 def test_statistics_of_an_unknown_topic(broker: AdminBroker) -> None:
     with pytest.raises(RequestError) as refused:
-        broker.ask(202, topic="T")
+        broker.call(202, topic="T")
     assert refused.value.code == 17
 
 
@@ -271,7 +271,7 @@ def test_recorded_tools_get_the_answers_apache_gave(broker: AdminBroker) -> None
     for server, _, request, apache in read_exchanges(stream):
         if server != "broker" or request.code not in broker.handlers or apache is None:
             continue
-        ours = broker.ask(request.code, request.body, **request.fields)
+        ours = broker.call(request.code, request.body, **request.fields)
         assert (ours.code, set(ours.fields or ())) == (apache.code, set(apache.fields or ()))
         mine, theirs = (
             shape(json_dialect.loads(bytes(each.body).decode() or "{}"))  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from duemq.auth.signature import Credentials
 from duemq.configuration.settings import settings_from
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import ConfigError, CorruptStore
-from tests.support.running_broker import Asker, asking, running, small
+from tests.support.running_broker import BrokerClient, connected, running, small
 
 ROOT = Credentials("root", "root-secret")
 ALICE = Credentials("alice", "alice-secret")
@@ -43,11 +43,11 @@ def user(**values: str) -> bytes:
     return json.dumps(values).encode()
 
 
-async def grant(root: Asker) -> None:
-    made = await root.ask(3001, {"username": "alice"}, user(password="alice-secret"))
+async def grant(root: BrokerClient) -> None:
+    made = await root.call(3001, {"username": "alice"}, user(password="alice-secret"))
     assert made.code == 0, made.remark
     for body in (policy("Topic:T", "Pub", "Sub"), policy("Group:g", "Sub")):
-        assert (await root.ask(3006, {"subject": "User:alice"}, body)).code == 0
+        assert (await root.call(3006, {"subject": "User:alice"}, body)).code == 0
 
 
 def body_of(answer: Response) -> Any:
@@ -56,20 +56,20 @@ def body_of(answer: Response) -> Any:
 
 def test_accounts_send_and_consume_what_they_may_also_after_a_restart(tmp_path: Path) -> None:
     async def use(address: str) -> None:
-        async with asking(address, ALICE) as alice, asking(address) as stranger:
+        async with connected(address, ALICE) as alice, connected(address) as stranger:
             assert (await alice.send("T", b"one")).code == 0
             assert (await alice.send("T", b"two")).code == 0
             assert (await alice.send("U", b"no")).code == DENIED
             assert (await alice.pull("T", 0)).code == 0
             assert (await alice.pull("T", 0, group="h")).code == DENIED
             assert (await stranger.send("T", b"no")).code == DENIED
-            assert (await stranger.ask(RequestCode.GET_BROKER_CONFIG)).code == DENIED
-        async with asking(address, Credentials("alice", "wrong")) as liar:
+            assert (await stranger.call(RequestCode.GET_BROKER_CONFIG)).code == DENIED
+        async with connected(address, Credentials("alice", "wrong")) as liar:
             assert (await liar.send("T", b"no")).remark == "check signature failed."
 
     async def main() -> None:
         async with running(small(tmp_path, **ON)) as (broker, _):
-            async with asking(broker.address, ROOT) as root:
+            async with connected(broker.address, ROOT) as root:
                 await grant(root)
             await use(broker.address)
         without_first = {key: ON[key] for key in ON if key != "initAuthenticationUser"}
@@ -84,11 +84,11 @@ def test_the_embedded_name_server_checks_as_well(tmp_path: Path) -> None:
         async with running(small(tmp_path, **ON)) as (broker, _):
             route = {"topic": "TBW102"}
             code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-            async with asking(broker.namesrv_address) as stranger:
-                assert (await stranger.ask(code, route)).code == DENIED
-                assert (await stranger.ask(RequestCode.REGISTER_BROKER)).code == DENIED
-            async with asking(broker.namesrv_address, ROOT) as root:
-                assert (await root.ask(code, route)).code == 0
+            async with connected(broker.namesrv_address) as stranger:
+                assert (await stranger.call(code, route)).code == DENIED
+                assert (await stranger.call(RequestCode.REGISTER_BROKER)).code == DENIED
+            async with connected(broker.namesrv_address, ROOT) as root:
+                assert (await root.call(code, route)).code == 0
 
     asyncio.run(main())
 
@@ -97,22 +97,22 @@ def test_changes_of_accounts_are_in_force_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             running(small(tmp_path, **ON)) as (broker, _),
-            asking(broker.address, ROOT) as root,
-            asking(broker.address, ALICE) as alice,
+            connected(broker.address, ROOT) as root,
+            connected(broker.address, ALICE) as alice,
         ):
             await grant(root)
             assert (await alice.send("T", b"1")).code == 0
             one = {"subject": "User:alice", "resource": "Topic:T"}
-            assert (await root.ask(3008, one)).code == 0
+            assert (await root.call(3008, one)).code == 0
             assert (await alice.send("T", b"1")).code == DENIED
             subject = {"subject": "User:alice"}
-            await root.ask(3007, subject, policy("Topic:*", "Pub"))
+            await root.call(3007, subject, policy("Topic:*", "Pub"))
             assert (await alice.send("T", b"1")).code == 0
-            await root.ask(3002, {"username": "alice"}, user(userStatus="disable"))
+            await root.call(3002, {"username": "alice"}, user(userStatus="disable"))
             assert (await alice.send("T", b"1")).remark == "User:alice is disabled."
-            await root.ask(3002, {"username": "alice"}, user(userStatus="enable", password="new"))
+            await root.call(3002, {"username": "alice"}, user(userStatus="enable", password="new"))
             assert (await alice.send("T", b"1")).remark == "check signature failed."
-            await root.ask(3003, {"username": "alice"})
+            await root.call(3003, {"username": "alice"})
             assert (await alice.send("T", b"1")).remark == "User:alice is not found."
 
     asyncio.run(main())
@@ -122,8 +122,8 @@ def test_the_kernel_takes_sends_after_the_first_until_the_accounts_change(tmp_pa
     async def main() -> None:
         async with (
             running(small(tmp_path, **ON)) as (broker, _),
-            asking(broker.address, ROOT) as root,
-            asking(broker.address, ALICE) as alice,
+            connected(broker.address, ROOT) as root,
+            connected(broker.address, ALICE) as alice,
         ):
             await grant(root)
             assert (await alice.send("T", b"1", UNIQ_KEY="7F00")).code == 0
@@ -132,7 +132,7 @@ def test_the_kernel_takes_sends_after_the_first_until_the_accounts_change(tmp_pa
                 for _ in range(3):
                     assert (await alice.send("T", b"1", UNIQ_KEY="7F00")).code == 0
                 assert decided.call_count == 0
-                await root.ask(3007, {"subject": "User:alice"}, policy("Topic:T", "Sub"))
+                await root.call(3007, {"subject": "User:alice"}, policy("Topic:T", "Sub"))
                 assert (await alice.send("T", b"1", UNIQ_KEY="7F00")).code == DENIED
                 assert decided.call_count == 2
 
@@ -172,13 +172,13 @@ def test_an_administrator_who_is_no_super_user_is_bounded(
     async def main() -> None:
         async with (
             running(small(tmp_path, **ON)) as (broker, _),
-            asking(broker.address, ROOT) as root,
-            asking(broker.address, ALICE) as alice,
+            connected(broker.address, ROOT) as root,
+            connected(broker.address, ALICE) as alice,
         ):
             await grant(root)
             subject = {"subject": "User:alice"}
-            await root.ask(3006, subject, policy("Cluster:DefaultCluster", "Update", "Get"))
-            found = await alice.ask(code, fields, body)
+            await root.call(3006, subject, policy("Cluster:DefaultCluster", "Update", "Get"))
+            found = await alice.call(code, fields, body)
             assert found.code == answer[0]
             assert answer[1] is None or found.remark == answer[1]
 
@@ -207,13 +207,13 @@ def test_the_audit_log_has_each_refused_change_of_accounts(
     async def main() -> None:
         async with (
             running(small(tmp_path, **ON)) as (broker, _),
-            asking(broker.address, ROOT) as root,
-            asking(broker.address, ALICE) as alice,
+            connected(broker.address, ROOT) as root,
+            connected(broker.address, ALICE) as alice,
         ):
             await grant(root)
             cluster = policy("Cluster:DefaultCluster", "Update")
-            await root.ask(3006, {"subject": "User:alice"}, cluster)
-            found = await alice.ask(code, fields, body)
+            await root.call(3006, {"subject": "User:alice"}, cluster)
+            found = await alice.call(code, fields, body)
             assert found.code != 0
             line = json.loads(caplog.records[-1].getMessage())
             assert (line["event"], line["user"], line["code"]) == ("refused", "alice", code)
@@ -229,14 +229,14 @@ def test_a_change_that_a_power_failure_may_undo_is_reported(tmp_path: Path) -> N
     async def main() -> None:
         async with (
             running(small(tmp_path, **ON)) as (broker, _),
-            asking(broker.address, ROOT) as root,
+            connected(broker.address, ROOT) as root,
         ):
             error = OSError(5, "Input/output error")
             with patch.object(secret_file, "_sync_directory", side_effect=error):
-                made = await root.ask(3001, {"username": "alice"}, user(password="alice-secret"))
+                made = await root.call(3001, {"username": "alice"}, user(password="alice-secret"))
             assert made.code == ResponseCode.SYSTEM_ERROR
             assert "power failure may undo" in (made.remark or "")
-            assert (await root.ask(3004, {"username": "alice"})).body
+            assert (await root.call(3004, {"username": "alice"})).body
 
     asyncio.run(main())
 
@@ -245,22 +245,22 @@ def test_secrets_are_shown_to_super_users_only(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             running(small(tmp_path, **ON)) as (broker, _),
-            asking(broker.address, ROOT) as root,
-            asking(broker.address, ALICE) as alice,
+            connected(broker.address, ROOT) as root,
+            connected(broker.address, ALICE) as alice,
         ):
             await grant(root)
-            await root.ask(3006, {"subject": "User:alice"}, policy("Cluster:*", "Get"))
-            assert body_of(await root.ask(3004, {"username": "alice"})) == {
+            await root.call(3006, {"subject": "User:alice"}, policy("Cluster:*", "Get"))
+            assert body_of(await root.call(3004, {"username": "alice"})) == {
                 "password": "alice-secret", "userStatus": "enable", "userType": "Normal",
                 "username": "alice",
             }  # fmt: skip
-            assert body_of(await root.ask(3004, {"username": "none"})) is None
-            assert [u["username"] for u in body_of(await root.ask(3005))] == ["alice", "root"]
-            assert body_of(await root.ask(3005, {"filter": "zz"})) is None
-            shown = [body_of(await alice.ask(3004, {"username": "root"}))]
-            shown += body_of(await alice.ask(3005, {"filter": ""}))
+            assert body_of(await root.call(3004, {"username": "none"})) is None
+            assert [u["username"] for u in body_of(await root.call(3005))] == ["alice", "root"]
+            assert body_of(await root.call(3005, {"filter": "zz"})) is None
+            shown = [body_of(await alice.call(3004, {"username": "root"}))]
+            shown += body_of(await alice.call(3005, {"filter": ""}))
             assert {each["password"] for each in shown} == {""}
-            config = bytes((await root.ask(RequestCode.GET_BROKER_CONFIG)).body)  # type: ignore[arg-type]
+            config = bytes((await root.call(RequestCode.GET_BROKER_CONFIG)).body)  # type: ignore[arg-type]
             assert b"root-secret" not in config
 
     asyncio.run(main())
@@ -270,17 +270,17 @@ def test_acls_are_listed_and_filtered(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             running(small(tmp_path, **ON)) as (broker, _),
-            asking(broker.address, ROOT) as root,
+            connected(broker.address, ROOT) as root,
         ):
             await grant(root)
-            whole = body_of(await root.ask(3009, {"subject": "User:alice"}))
-            assert body_of(await root.ask(3010)) == [whole]
-            assert body_of(await root.ask(3010, {"subjectFilter": "zz"})) is None
-            [part] = body_of(await root.ask(3010, {"resourceFilter": "Group:"}))
+            whole = body_of(await root.call(3009, {"subject": "User:alice"}))
+            assert body_of(await root.call(3010)) == [whole]
+            assert body_of(await root.call(3010, {"subjectFilter": "zz"})) is None
+            [part] = body_of(await root.call(3010, {"resourceFilter": "Group:"}))
             [entry] = part["policies"][0]["entries"]
             assert entry["resource"] == "Group:g"
-            assert (await root.ask(3008, {"subject": "User:alice"})).code == 0
-            assert body_of(await root.ask(3009, {"subject": "User:alice"})) is None
+            assert (await root.call(3008, {"subject": "User:alice"})).code == 0
+            assert body_of(await root.call(3009, {"subject": "User:alice"})) is None
 
     asyncio.run(main())
 
@@ -289,7 +289,7 @@ def test_with_accounts_off_nothing_is_checked_and_no_account_can_be_made(tmp_pat
     async def main() -> None:
         async with running(small(tmp_path)) as (_, stranger):
             assert (await stranger.send("T", b"x")).code == 0
-            made = await stranger.ask(3001, {"username": "eve"}, user(password="x"))
+            made = await stranger.call(3001, {"username": "eve"}, user(password="x"))
             assert made.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         assert not (tmp_path / "store" / "config" / ACCOUNTS_FILE).exists()
 

@@ -20,7 +20,7 @@ from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.log.properties import encode_properties
 from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
-from tests.support.running_broker import Asker, asking, running, small
+from tests.support.running_broker import BrokerClient, connected, running, small
 from tests.support.wait_until import until
 
 ALICE = Credentials("alice12", "alice-secret")
@@ -49,9 +49,9 @@ class World:
 
     kind: str
     broker: Broker
-    root: Asker
-    alice: Asker
-    bob: Asker
+    root: BrokerClient
+    alice: BrokerClient
+    bob: BrokerClient
     stored: Response
     half: Response
     pending: Response
@@ -88,9 +88,9 @@ async def world_of(kind: str, tmp_path: Path, more: dict[str, str]) -> AsyncIter
     keys = keys_of(kind, tmp_path) | more
     async with (
         running(small(tmp_path, **keys)) as (broker, _),
-        asking(broker.address, ADMINS[kind]) as root,
-        asking(broker.address, ALICE) as alice,
-        asking(broker.address, BOB) as bob,
+        connected(broker.address, ADMINS[kind]) as root,
+        connected(broker.address, ALICE) as alice,
+        connected(broker.address, BOB) as bob,
     ):
         if kind == "users":
             actions = ["Pub", "Sub", "Get", "Update"]
@@ -100,19 +100,19 @@ async def world_of(kind: str, tmp_path: Path, more: dict[str, str]) -> AsyncIter
         stored = await bob.send("secret", MESSAGE, KEYS="k1")
         half = await send_half(bob)
         pending = await bob.send("secret", b"later", **PENDING)
-        for asker, topic, group in ((alice, "mine", "ga"), (bob, "secret", "gb")):
-            assert (await asker.send(topic, b"x")).code == 0
-            assert (await asker.ask(34, {}, heartbeat(group, topic))).code == 0
+        for remote, topic, group in ((alice, "mine", "ga"), (bob, "secret", "gb")):
+            assert (await remote.send(topic, b"x")).code == 0
+            assert (await remote.call(34, {}, heartbeat(group, topic))).code == 0
         yield World(kind, broker, root, alice, bob, stored, half, pending)
 
 
-async def send_half(bob: Asker) -> Response:
+async def send_half(bob: BrokerClient) -> Response:
     fields = {
         "producerGroup": "pb", "topic": "secret", "defaultTopic": "TBW102", "sysFlag": 4,
         "defaultTopicQueueNums": 1, "queueId": 0, "bornTimestamp": 1, "flag": 0,
         "properties": encode_properties(HALF).decode(), "reconsumeTimes": 0, "unitMode": "false",
     }  # fmt: skip
-    answer = await bob.ask(10, fields, b"HALF-SECRET")
+    answer = await bob.call(10, fields, b"HALF-SECRET")
     assert answer.code == 0, answer
     return answer
 
@@ -155,8 +155,8 @@ def test_a_message_is_not_read_by_its_offset(kind: str, tmp_path: Path) -> None:
     async def work(world: World) -> None:
         offset = {"offset": offset_of(world.stored)}
         for more in ({}, {"topic": "mine"}):
-            world.assert_denied(await world.alice.ask(33, offset | more))
-        found = await world.bob.ask(33, offset)
+            world.assert_denied(await world.alice.call(33, offset | more))
+        found = await world.bob.call(33, offset)
         assert MESSAGE in bytes(found.body)  # type: ignore[arg-type]
 
     run(kind, tmp_path, work)
@@ -165,8 +165,8 @@ def test_a_message_is_not_read_by_its_offset(kind: str, tmp_path: Path) -> None:
 def test_a_message_is_not_sent_back_to_another_group(kind: str, tmp_path: Path) -> None:
     async def work(world: World) -> None:
         fields = {"offset": offset_of(world.stored), "delayLevel": 0, "originTopic": "mine"}
-        world.assert_denied(await world.alice.ask(36, fields | {"group": "ga"}))
-        assert (await world.bob.ask(36, fields | {"group": "gb"})).code == 0
+        world.assert_denied(await world.alice.call(36, fields | {"group": "ga"}))
+        assert (await world.bob.call(36, fields | {"group": "gb"})).code == 0
 
     run(kind, tmp_path, work)
 
@@ -174,8 +174,8 @@ def test_a_message_is_not_sent_back_to_another_group(kind: str, tmp_path: Path) 
 @pytest.mark.parametrize("code", [11, 361])
 def test_the_retries_of_another_group_are_not_pulled(kind: str, tmp_path: Path, code: int) -> None:
     async def work(world: World) -> None:
-        world.assert_denied(await world.alice.ask(code, pull("%RETRY%gb", "ga")))
-        own = await world.alice.ask(code, pull("%RETRY%ga", "ga"))
+        world.assert_denied(await world.alice.call(code, pull("%RETRY%gb", "ga")))
+        own = await world.alice.call(code, pull("%RETRY%ga", "ga"))
         assert own.code == ResponseCode.PULL_NOT_FOUND
 
     run(kind, tmp_path, work)
@@ -186,8 +186,8 @@ def test_nothing_is_sent_to_the_retries_of_another_group(
     kind: str, tmp_path: Path, code: int
 ) -> None:
     async def work(world: World) -> None:
-        world.assert_denied(await world.alice.ask(code, send_to("%RETRY%gb", "ga"), b"forged"))
-        own = await world.alice.ask(310, send_to("%RETRY%ga", "ga"), b"own")
+        world.assert_denied(await world.alice.call(code, send_to("%RETRY%gb", "ga"), b"forged"))
+        own = await world.alice.call(310, send_to("%RETRY%ga", "ga"), b"own")
         assert own.code == 0
 
     run(kind, tmp_path, work)
@@ -201,8 +201,8 @@ def test_a_transaction_is_not_ended_by_another_account(kind: str, tmp_path: Path
             "commitLogOffset": offset_of(world.half),
         }  # fmt: skip
         for more in ({}, {"topic": "mine"}):
-            world.assert_denied(await world.alice.ask(37, end | more))
-        assert (await world.bob.ask(37, end)).code == 0
+            world.assert_denied(await world.alice.call(37, end | more))
+        assert (await world.bob.call(37, end)).code == 0
 
     run(kind, tmp_path, work)
 
@@ -260,13 +260,13 @@ def test_a_relayed_request_carries_no_credentials(kind: str, tmp_path: Path, cod
             body = heartbeat("ga", "mine", client="listener")
             await consumer.call(Request(34, {}, body, version=479), timeout_s=60)
             target = {"consumerGroup": "ga", "clientId": "listener"}
-            assert (await world.root.ask(code, target)).code == 0
+            assert (await world.root.call(code, target)).code == 0
             [fields] = seen
             assert fields.items() >= target.items()
             assert not fields.keys() & {"AccessKey", "Signature", "SecurityToken"}
             message = {"topic": "mine", "msgId": text_of(world.stored, "msgId")}
             if code == 309:
-                world.assert_denied(await world.alice.ask(code, target | message))
+                world.assert_denied(await world.alice.call(code, target | message))
                 assert len(seen) == 1
 
     run(kind, tmp_path, work)
@@ -296,7 +296,7 @@ def test_decisions_need_the_topics_in_the_body(
     async def work(world: World) -> None:
         body = json.dumps(selection | {"dry_run": True}).encode()
         for fields in ({}, {"topic": "mine"}):
-            world.assert_denied(await world.alice.ask(code, fields, body))
+            world.assert_denied(await world.alice.call(code, fields, body))
 
     run("users", tmp_path, work)
 
@@ -311,12 +311,12 @@ def test_own_topics_do_not_reach_messages_of_others(tmp_path: Path) -> None:
             {"handles": [handle_of("mine")]},
         ]
         for selection in selections:
-            answer = await world.alice.ask(9_011, {}, json.dumps(selection).encode())
+            answer = await world.alice.call(9_011, {}, json.dumps(selection).encode())
             assert answer.code == 0, answer
             verdicts = {one["verdict"] for one in json.loads(bytes(answer.body))["results"]}  # type: ignore[arg-type]
             assert verdicts == {"unknown"}, selection
         body = json.dumps({"topic": "secret", "dry_run": True}).encode()
-        [result] = json.loads(bytes((await world.bob.ask(9_011, {}, body)).body))["results"]  # type: ignore[arg-type]
+        [result] = json.loads(bytes((await world.bob.call(9_011, {}, body)).body))["results"]  # type: ignore[arg-type]
         assert (result["verdict"], result["messages"]) == ("done", 1)
 
     run("users", tmp_path, work)
@@ -328,7 +328,7 @@ def test_a_long_poll_gets_no_message_after_its_permission_is_withdrawn(tmp_path:
         pulls = world.broker.parts.long_polls
         await asyncio.to_thread(until, lambda: len(pulls) == 1, seconds=60, what="the pull is held")
         subject = {"subject": f"User:{BOB.access_key}", "resource": "Topic:secret"}
-        assert (await world.root.ask(3008, subject)).code == 0
+        assert (await world.root.call(3008, subject)).code == 0
         assert (await world.root.send("secret", b"after")).code == 0
         answer = await held
         assert (answer.code, answer.body) == (ResponseCode.PULL_RETRY_IMMEDIATELY, b"")
@@ -345,7 +345,7 @@ def test_accounts_of_plain_acl_do_not_reach_other_groups_and_topics(
         fields = {"topic": "secret", "b": "secret", "group": "gb", "consumerGroup": "gb"}
         fields |= {"destGroup": "gb", "srcGroup": "gb", "clientId": "c", "timestamp": "0"}
         lock = {"consumerGroup": "gb", "clientId": "c", "mqSet": []}
-        answer = await world.alice.ask(code, fields, json.dumps(lock).encode())
+        answer = await world.alice.call(code, fields, json.dumps(lock).encode())
         if code == 77_001:  # not served, as no plugin has it
             assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         else:
@@ -360,9 +360,9 @@ def test_accounts_of_plain_acl_change_no_name_server(tmp_path: Path, code: int) 
         keys = keys_of("plain", tmp_path) | {"embeddedNamesrvEnable": "true"}
         async with (
             running(small(tmp_path, **keys, embeddedNamesrvPort="0")) as (broker, _),
-            asking(broker.namesrv_address, ALICE) as alice,
+            connected(broker.namesrv_address, ALICE) as alice,
         ):
-            answer = await alice.ask(code, {"topic": "mine", "brokerName": "test"})
+            answer = await alice.call(code, {"topic": "mine", "brokerName": "test"})
             assert f"Need admin permission for request code={code}" in (answer.remark or "")
 
     asyncio.run(main())

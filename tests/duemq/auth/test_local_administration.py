@@ -11,7 +11,7 @@ from delivery.plugin import Request
 from duemq.auth.local_administration import ADMINISTRATIVE, LocalAdministration
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import ConfigError, RequestError
-from tests.support.loopback_broker import ask, loopback
+from tests.support.loopback_broker import call, loopback
 from tests.support.raw_connection import RawPeer
 from tests.support.send_path import send_request
 
@@ -88,10 +88,10 @@ def test_a_broker_refuses_administration_of_other_machines(
         async with loopback(tmp_path, **changes) as broker:
             async with await RawPeer.connect(broker.port) as peer:
                 peer.writer.write(b"PROXY TCP4 192.0.2.7 127.0.0.1 5 6\r\n")
-                assert (await ask(peer, send_request())).code == OK
-                assert (await ask(peer, Request(17, TOPIC))).code == code
+                assert (await call(peer, send_request())).code == OK
+                assert (await call(peer, Request(17, TOPIC))).code == code
             assert (broker.parts.topics.find("New") is not None) == (code == OK)
             async with await RawPeer.connect(broker.port) as peer:
-                assert (await ask(peer, Request(17, TOPIC))).code == OK
+                assert (await call(peer, Request(17, TOPIC))).code == OK
 
     asyncio.run(main())

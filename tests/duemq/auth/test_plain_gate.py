@@ -21,7 +21,7 @@ from duemq.auth.signature import Credentials
 from duemq.metrics.collector import broker_collector
 from duemq.net.codes import RequestCode
 from message_store.errors import CorruptStore, RequestError
-from tests.support.running_broker import asking, running, small
+from tests.support.running_broker import connected, running, small
 
 ALICE = Credentials("alice12", "alice-secret")
 ADMIN = Credentials("admin12", "admin-secret")
@@ -242,7 +242,7 @@ def test_a_broker_uses_the_files(tmp_path: Path) -> None:
         async with running(small(tmp_path, **keys)) as (broker, stranger):
             refused = await stranger.send("orders", b"x")
             assert (refused.code, refused.remark) == (1, EXCEPTION + "No accessKey is configured")
-            async with asking(broker.address, ALICE) as alice:
+            async with connected(broker.address, ALICE) as alice:
                 assert (await alice.send("orders", b"1")).code == 0
                 assert (await alice.send("orders", b"2")).code == 0
                 assert (await alice.send("other", b"2")).code == 1
@@ -252,8 +252,8 @@ def test_a_broker_uses_the_files(tmp_path: Path) -> None:
                 for _ in range(2):
                     await broker.access.poll()
                 assert (await alice.send("orders", b"3")).code == 1
-            async with asking(broker.address, ADMIN) as admin:
-                assert (await admin.ask(RequestCode.GET_BROKER_CONFIG)).code == 0
+            async with connected(broker.address, ADMIN) as admin:
+                assert (await admin.call(RequestCode.GET_BROKER_CONFIG)).code == 0
             write(tmp_path / "rmq", "accounts: [")
             for _ in range(3):
                 await broker.access.poll()

@@ -18,7 +18,7 @@ from duemq.auth import secret_file
 from duemq.auth.plain_requests import split
 from duemq.auth.signature import Credentials
 from duemq.broker import Broker
-from tests.support.running_broker import Asker, asking, running, small
+from tests.support.running_broker import BrokerClient, connected, running, small
 
 TEXT = """
 globalWhiteRemoteAddresses: [10.1.1.1]
@@ -34,7 +34,7 @@ ADMIN = Credentials("admin12", "admin-secret")
 ALICE = Credentials("alice12", "alice-secret")
 BOB = Credentials("bob12345", "bob-secret")
 NEW = {"accessKey": BOB.access_key, "secretKey": BOB.secret, "topicPerms": "orders=PUB,x=SUB"}
-Work = Callable[[Broker, Asker, Path], Awaitable[None]]
+Work = Callable[[Broker, BrokerClient, Path], Awaitable[None]]
 
 
 def home_of(tmp_path: Path) -> Path:
@@ -54,7 +54,7 @@ def run(tmp_path: Path, work: Work, *, more: str = "") -> None:
     async def main() -> None:
         async with (
             running(small(tmp_path, **keys)) as (broker, _),
-            asking(broker.address, ADMIN) as admin,
+            connected(broker.address, ADMIN) as admin,
         ):
             await work(broker, admin, conf / "plain_acl.yml")
 
@@ -78,14 +78,14 @@ def write(path: Path, text: str) -> None:
 
 
 async def code_of_send(broker: Broker, who: Credentials) -> int:
-    async with asking(broker.address, who) as asker:
-        return (await asker.send("orders", b"x")).code
+    async with connected(broker.address, who) as client:
+        return (await client.send("orders", b"x")).code
 
 
 def test_a_new_account_is_in_force_and_in_the_file_at_once(tmp_path: Path) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         assert await code_of_send(broker, BOB) == 1
-        assert (await admin.ask(50, NEW | {"defaultGroupPerm": "SUB"})).code == 0
+        assert (await admin.call(50, NEW | {"defaultGroupPerm": "SUB"})).code == 0
         assert await code_of_send(broker, BOB) == 0
         found = loaded(path)
         assert found["accounts"][-1] == {
@@ -103,9 +103,9 @@ def test_a_new_account_is_in_force_and_in_the_file_at_once(tmp_path: Path) -> No
 def test_a_change_keeps_what_it_does_not_name_and_the_account_moves_to_the_end(
     tmp_path: Path,
 ) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         change = {"accessKey": "alice12", "secretKey": "other-secret", "groupPerms": "g=SUB"}
-        assert (await admin.ask(50, change)).code == 0
+        assert (await admin.call(50, change)).code == 0
         assert await code_of_send(broker, ALICE) == 1
         assert await code_of_send(broker, Credentials("alice12", "other-secret")) == 0
         found = loaded(path)["accounts"]
@@ -119,13 +119,13 @@ def test_a_change_keeps_what_it_does_not_name_and_the_account_moves_to_the_end(
 
 
 def test_a_deleted_account_is_refused_at_once_also_on_an_open_connection(tmp_path: Path) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
-        async with asking(broker.address, ALICE) as alice:
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
+        async with connected(broker.address, ALICE) as alice:
             assert (await alice.send("orders", b"x")).code == 0
-            assert (await admin.ask(51, {"accessKey": "alice12"})).code == 0
+            assert (await admin.call(51, {"accessKey": "alice12"})).code == 0
             assert (await alice.send("orders", b"x")).code == 1
         assert "alice12" not in text_in(path)
-        again = await admin.ask(51, {"accessKey": "alice12"})
+        again = await admin.call(51, {"accessKey": "alice12"})
         assert (again.code, again.remark) == (
             210, "The accesskey[alice12] corresponding to accessConfig has been deleted failed.",
         )  # fmt: skip
@@ -136,16 +136,16 @@ def test_a_deleted_account_is_refused_at_once_also_on_an_open_connection(tmp_pat
 def test_an_account_is_changed_in_the_file_that_has_it(tmp_path: Path) -> None:
     more = "accounts:\n- {accessKey: dave1234, secretKey: dave-secret}\n"
 
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         other = path.parent / "acl" / "more.yml"
         before = text_in(path)
         change = {"accessKey": "dave1234", "secretKey": "dave-secret", "topicPerms": "orders=PUB"}
-        assert (await admin.ask(50, change)).code == 0
+        assert (await admin.call(50, change)).code == 0
         assert text_in(path) == before
         assert loaded(other)["accounts"][0]["topicPerms"] == ["orders=PUB"]
-        assert (await admin.ask(51, {"accessKey": "dave1234"})).code == 0
+        assert (await admin.call(51, {"accessKey": "dave1234"})).code == 0
         assert loaded(other)["accounts"] == []
-        answer = await admin.ask(52)
+        answer = await admin.call(52)
         assert answer.fields is not None
         versions = json.loads(answer.fields["allAclFileVersion"])
         assert {name: v["counter"] for name, v in versions.items()} == {str(other): 2, str(path): 0}
@@ -156,22 +156,22 @@ def test_an_account_is_changed_in_the_file_that_has_it(tmp_path: Path) -> None:
 
 
 def test_addresses_are_replaced_in_the_named_file(tmp_path: Path) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
-        async with asking(broker.address) as stranger:
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
+        async with connected(broker.address) as stranger:
             assert (await stranger.send("orders", b"x")).code == 1
             change = {"globalWhiteAddrs": "127.0.0.*,10.0.0.1", "aclFileFullPath": str(path)}
-            assert (await admin.ask(53, change)).code == 0
+            assert (await admin.call(53, change)).code == 0
             assert loaded(path)["globalWhiteRemoteAddresses"] == ["127.0.0.*", "10.0.0.1"]
             assert (await stranger.send("orders", b"x")).code == 0
-            assert (await admin.ask(53, {"globalWhiteAddrs": ""})).code == 0
+            assert (await admin.call(53, {"globalWhiteAddrs": ""})).code == 0
             assert (await stranger.send("orders", b"x")).code == 1
 
     run(tmp_path, work)
 
 
 def test_accounts_are_listed_as_plain_access_configs(tmp_path: Path) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
-        body = (await admin.ask(54)).body
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
+        body = (await admin.call(54)).body
         found = json.loads(bytes(body))  # type: ignore[arg-type]
         assert found["globalWhiteAddrs"] == ["10.1.1.1"]
         assert found["plainAccessConfigs"][1] == {
@@ -207,12 +207,12 @@ def test_accounts_are_listed_as_plain_access_configs(tmp_path: Path) -> None:
 def test_an_invalid_change_changes_nothing(
     tmp_path: Path, code: int, fields: dict[str, str], answer: tuple[int, str]
 ) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         for name in ("tools.yml", "../evil.yml"):
             write(path.parent / name, "accounts: []\n")
         before = text_in(path)
         text = {name: value.replace("{conf}", str(path.parent)) for name, value in fields.items()}
-        found = await admin.ask(code, text)
+        found = await admin.call(code, text)
         assert found.code == answer[0]
         assert answer[1] in (found.remark or "")
         assert text_in(path) == before
@@ -226,12 +226,12 @@ def test_an_invalid_change_changes_nothing(
 def test_only_administrators_manage_accounts(
     tmp_path: Path, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         before = text_in(path)
         fields = {"accessKey": "alice12", "secretKey": "alice-secret", "admin": "true"}
         fields |= {"globalWhiteAddrs": "*", "aclFileFullPath": str(path)}
-        async with asking(broker.address, ALICE) as alice:
-            found = await alice.ask(code, fields)
+        async with connected(broker.address, ALICE) as alice:
+            found = await alice.call(code, fields)
         assert found.code == 1
         assert f"Need admin permission for request code={code}" in (found.remark or "")
         assert not found.body
@@ -245,8 +245,8 @@ def test_only_administrators_manage_accounts(
 def test_the_audit_log_names_the_changed_account(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
-        await admin.ask(50, NEW)
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
+        await admin.call(50, NEW)
 
     with caplog.at_level(logging.INFO, logger="duemq.audit"):
         run(tmp_path, work)
@@ -257,16 +257,16 @@ def test_the_audit_log_names_the_changed_account(
 
 
 def test_a_file_under_an_editor_is_not_overwritten(tmp_path: Path) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         edited = TEXT + "  - {accessKey: half1234, secretKey: half-secret}\n"
         write(path, edited)
-        found = await admin.ask(50, NEW)
+        found = await admin.call(50, NEW)
         assert (found.code, "not loaded yet" in (found.remark or "")) == (209, True)
         assert text_in(path) == edited
         assert broker.access is not None
         for _ in range(2):
             await broker.access.poll()
-        assert (await admin.ask(50, NEW)).code == 0
+        assert (await admin.call(50, NEW)).code == 0
         assert [a["accessKey"] for a in loaded(path)["accounts"]][-2:] == ["half1234", "bob12345"]
 
     run(tmp_path, work)
@@ -274,24 +274,24 @@ def test_a_file_under_an_editor_is_not_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_disk_that_refuses_changes_nothing(tmp_path: Path, call: str) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         before = text_in(path)
         error = OSError(28, "No space left on device")
         with patch.object(secret_file.os, call, side_effect=error):
-            found = await admin.ask(50, NEW)
+            found = await admin.call(50, NEW)
         assert (found.code, "No space left" in (found.remark or "")) == (209, True)
         assert text_in(path) == before
         assert await code_of_send(broker, BOB) == 1
-        assert (await admin.ask(50, NEW)).code == 0
+        assert (await admin.call(50, NEW)).code == 0
 
     run(tmp_path, work)
 
 
 def test_a_change_without_a_sync_of_the_directory_is_in_force_and_reported(tmp_path: Path) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         error = OSError(5, "Input/output error")
         with patch.object(secret_file, "_sync_directory", side_effect=error):
-            found = await admin.ask(50, NEW)
+            found = await admin.call(50, NEW)
         assert (found.code, "power failure" in (found.remark or "")) == (209, True)
         assert NEW["accessKey"] in text_in(path)
         assert await code_of_send(broker, BOB) == 0
@@ -300,9 +300,9 @@ def test_a_change_without_a_sync_of_the_directory_is_in_force_and_reported(tmp_p
 
 
 def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
-    async def work(broker: Broker, admin: Asker, path: Path) -> None:
+    async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         made = [NEW | {"accessKey": f"user-{number:03}"} for number in range(20)]
-        answers: list[Response] = await asyncio.gather(*(admin.ask(50, each) for each in made))
+        answers: list[Response] = await asyncio.gather(*(admin.call(50, each) for each in made))
         assert {answer.code for answer in answers} == {0}
         found = {account["accessKey"] for account in loaded(path)["accounts"]}
         assert {each["accessKey"] for each in made} <= found

@@ -27,7 +27,7 @@ def test_open_keys_are_numbers_switches_and_named_words() -> None:
         assert item.live, f"{item.key}: a request must not prepare what the next start does"
 
 
-def ask(changes: dict[str, str], *closed: str) -> dict[str, str]:
+def call(changes: dict[str, str], *closed: str) -> dict[str, str]:
     return accepted_changes(changes, SECTIONS, frozenset(closed), source="request 25")
 
 
@@ -41,7 +41,7 @@ def ask(changes: dict[str, str], *closed: str) -> dict[str, str]:
     ],
 )
 def test_open_keys_are_accepted(changes: dict[str, str], accepted: dict[str, str]) -> None:
-    assert ask(changes) == accepted
+    assert call(changes) == accepted
 
 
 @pytest.mark.finding("A5")
@@ -56,7 +56,7 @@ def test_open_keys_are_accepted(changes: dict[str, str], accepted: dict[str, str
 )  # fmt: skip
 def test_closed_keys_are_refused_beside_open_ones(key: str) -> None:
     with pytest.raises(RequestError, match=key) as refusal:
-        ask({"fileReservedTime": "48", key: "1"})
+        call({"fileReservedTime": "48", key: "1"})
     assert refusal.value.code == 16
 
 
@@ -66,22 +66,22 @@ def test_closed_keys_are_refused_beside_open_ones(key: str) -> None:
 )
 def test_unknown_keys_are_refused_and_shown_on_one_line(key: str) -> None:
     with pytest.raises(RequestError) as refusal:
-        ask({key: "1"})
+        call({key: "1"})
     assert refusal.value.remark.isprintable()
 
 
 def test_the_operators_list_closes_open_keys() -> None:
     with pytest.raises(RequestError, match="fileReservedTime"):
-        ask({"fileReservedTime": "48"}, "fileReservedTime")
+        call({"fileReservedTime": "48"}, "fileReservedTime")
 
 
 @pytest.mark.finding("A14")
 @pytest.mark.parametrize("value", ["1\n2", "1\x1b[2J", "9" * (VALUE_CHARS_MAX + 1), "\ud800"])
 def test_values_that_do_not_belong_into_a_file_are_refused(value: str) -> None:
     with pytest.raises(ConfigError):
-        ask({"deleteWhen": value})
+        call({"deleteWhen": value})
 
 
 def test_a_value_that_promises_too_much_is_refused_although_its_key_has_no_effect() -> None:
     with pytest.raises(ConfigError, match="migrateAuthFromV1Enabled"):
-        ask({"migrateAuthFromV1Enabled": "true"})
+        call({"migrateAuthFromV1Enabled": "true"})

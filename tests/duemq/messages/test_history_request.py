@@ -18,16 +18,18 @@ HOUR_MS = 3_600_000
 pytestmark = pytest.mark.finding("B5")
 
 
-async def found(asker, name, topic=""):
+async def found(client, name, topic=""):
     """Return the messages of a name."""
-    answer = await asker.ask(FIND_MESSAGE, body=json.dumps({"name": name, "topic": topic}).encode())
+    answer = await client.call(
+        FIND_MESSAGE, body=json.dumps({"name": name, "topic": topic}).encode()
+    )
     assert answer.code == 0, answer.remark
     return json.loads(bytes(answer.body))["messages"]
 
 
-async def shown(asker, name):
+async def shown(client, name):
     """Return (state, due_ms, delivered_ms, events) of the one message of a name."""
-    [one] = await found(asker, name)
+    [one] = await found(client, name)
     events = [record["event"] for record in one["records"]]
     return one["state"], one["due_ms"], one["delivered_ms"], events
 
@@ -35,7 +37,7 @@ async def shown(asker, name):
 def test_messages_of_levels_and_times_in_every_state(tmp_path):
     async def work():
         clock = FakeClock()
-        async with running(small(tmp_path), clock=clock) as (broker, asker):
+        async with running(small(tmp_path), clock=clock) as (broker, client):
             start_ms, ids = clock.now_ms(), {}
             due_ms = start_ms + HOUR_MS + 920
             for name, more in (
@@ -45,7 +47,7 @@ def test_messages_of_levels_and_times_in_every_state(tmp_path):
                 ("moved", {"TIMER_DELIVER_MS": str(due_ms)}),
                 ("fired", {"TIMER_DELIVER_MS": str(due_ms)}),
             ):  # fmt: skip
-                answer = await asker.send("T", name.encode(), UNIQ_KEY=name, KEYS="all", **more)
+                answer = await client.send("T", name.encode(), UNIQ_KEY=name, KEYS="all", **more)
                 ids[name] = answer.fields["msgId"]
             async with DecisionClient(broker=broker.address) as deciding:
                 await deciding.cancel(ids=["unlevel", "untimer"])
@@ -61,18 +63,18 @@ def test_messages_of_levels_and_times_in_every_state(tmp_path):
                 "fired": ("delivered", due_ms, start_ms, ["scheduled", "fired"]),
             }
             for name, state in expected.items():
-                assert await shown(asker, name) == state
-                assert await shown(asker, ids[name]) == state
-            assert len(await found(asker, "all")) == len(expected)
-            assert len(await found(asker, "all", "T")) == len(expected)
-            assert await found(asker, "all", "U") == []
+                assert await shown(client, name) == state
+                assert await shown(client, ids[name]) == state
+            assert len(await found(client, "all")) == len(expected)
+            assert len(await found(client, "all", "T")) == len(expected)
+            assert await found(client, "all", "U") == []
             clock.advance(2 * HOUR_MS)
             for name, events in (
                 ("level", ["scheduled", "delivered"]), ("timer", ["scheduled", "delivered"]),
                 ("moved", ["scheduled", "moved", "delivered"]),
             ):  # fmt: skip
-                await asker.pull("T", 2)
-                state, promised_ms, delivered_ms, had = await shown(asker, name)
+                await client.pull("T", 2)
+                state, promised_ms, delivered_ms, had = await shown(client, name)
                 assert (state, promised_ms, had) == ("delivered", expected[name][1], events)
                 assert delivered_ms == clock.now_ms()
 
@@ -83,12 +85,12 @@ def test_messages_of_levels_and_times_in_every_state(tmp_path):
 def test_the_due_time_of_a_delivered_message_is_exact(tmp_path):
     async def work():
         clock = FakeClock()
-        async with running(small(tmp_path), clock=clock) as (_, asker):
+        async with running(small(tmp_path), clock=clock) as (_, client):
             due_ms = clock.now_ms() // 1_000 * 1_000 + 5_920
-            await asker.send("T", b"x", UNIQ_KEY="U", TIMER_DELIVER_MS=str(due_ms))
+            await client.send("T", b"x", UNIQ_KEY="U", TIMER_DELIVER_MS=str(due_ms))
             clock.advance(10_000)
-            await asker.pull("T", 0)
-            [one] = await found(asker, "U")
+            await client.pull("T", 0)
+            [one] = await found(client, "U")
             assert one["due_ms"] == due_ms
             assert one["properties"]["TIMER_OUT_MS"] == str(due_ms - 920)
 
@@ -99,15 +101,15 @@ def test_a_message_without_a_key_is_found_by_its_offset_id(tmp_path):
     async def work():
         clock = FakeClock()
         config = small(tmp_path, messageIndexEnable="false")
-        async with running(config, clock=clock) as (_, asker):
-            answer = await asker.send("T", b"x", DELAY="1")
-            assert (await shown(asker, answer.fields["msgId"]))[0] == "pending"
+        async with running(config, clock=clock) as (_, client):
+            answer = await client.send("T", b"x", DELAY="1")
+            assert (await shown(client, answer.fields["msgId"]))[0] == "pending"
             clock.advance(1_000)
-            await asker.pull("T", 0)
-            _, due_ms, delivered_ms, events = await shown(asker, answer.fields["msgId"])
+            await client.pull("T", 0)
+            _, due_ms, delivered_ms, events = await shown(client, answer.fields["msgId"])
             assert due_ms == delivered_ms == clock.now_ms()
             assert events == ["scheduled", "delivered"]
-            refused = await asker.ask(FIND_MESSAGE, body=b'{"name":"U"}')
+            refused = await client.call(FIND_MESSAGE, body=b'{"name":"U"}')
             assert (refused.code, "messageIndexEnable" in refused.remark) == (1, True)
 
     asyncio.run(work())
@@ -115,34 +117,34 @@ def test_a_message_without_a_key_is_found_by_its_offset_id(tmp_path):
 
 def test_an_offset_id_must_equal_that_of_its_record(tmp_path):
     async def work():
-        async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
-            inside = await asker.send("T", b"first", UNIQ_KEY="first")
-            record = bytes(await found_record(asker, inside.fields["msgId"]))
-            outside = await asker.send("T", record, UNIQ_KEY="outside")
+        async with running(small(tmp_path), clock=FakeClock()) as (_, client):
+            inside = await client.send("T", b"first", UNIQ_KEY="first")
+            record = bytes(await found_record(client, inside.fields["msgId"]))
+            outside = await client.send("T", record, UNIQ_KEY="outside")
             _, _, at = decode_offset_id(outside.fields["msgId"])
             own = bytes.fromhex(outside.fields["msgId"])
             port = int.from_bytes(own[4:8], "big")
-            assert [one["state"] for one in await found(asker, own.hex())] == ["stored"]
+            assert [one["state"] for one in await found(client, own.hex())] == ["stored"]
             for name in (
                 encode_offset_id(b"\x0a\0\0\1", port, at),  # another broker's
                 *(encode_offset_id(own[:4], port, at + step) for step in range(84, 100)),
                 "F" * 32, "F" * 56, "x" * 32, "é", "k" * 1_024,
             ):  # fmt: skip
-                assert await found(asker, name) == []
+                assert await found(client, name) == []
 
     asyncio.run(work())
 
 
-async def found_record(asker, offset_id):
-    answer = await asker.ask(33, {"offset": decode_offset_id(offset_id)[2]})
+async def found_record(client, offset_id):
+    answer = await client.call(33, {"offset": decode_offset_id(offset_id)[2]})
     return answer.body
 
 
 def test_the_history_of_a_half_message_contains_no_body(tmp_path):
     async def work():
-        async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
+        async with running(small(tmp_path), clock=FakeClock()) as (_, client):
             sent = {
-                name: await asker.send(
+                name: await client.send(
                     "T", b"secret", UNIQ_KEY=name, TRAN_MSG="true", PGROUP="p", OWN="secret"
                 )
                 for name in ("open", "committed", "rolled")
@@ -158,16 +160,16 @@ def test_the_history_of_a_half_message_contains_no_body(tmp_path):
                         "fromTransactionCheck": "false",
                         "msgId": name,
                     }
-                    await asker.ask(37, fields)
+                    await client.call(37, fields)
             for name, state, body in (
                 ("open", "half message", b""),
                 ("committed", "stored", b"secret"),
                 ("rolled", "rolled back", b""),
             ):
-                [one] = await found(asker, name)
+                [one] = await found(client, name)
                 assert (one["state"], one["topic"], b64decode(one["body"])) == (state, "T", body)
                 assert ("OWN" in one["properties"]) == bool(body)
-            assert (await shown(asker, "committed"))[3] == ["half message", "committed"]
+            assert (await shown(client, "committed"))[3] == ["half message", "committed"]
 
     asyncio.run(work())
 
@@ -175,13 +177,13 @@ def test_the_history_of_a_half_message_contains_no_body(tmp_path):
 def test_a_quarantined_message_names_the_reason(tmp_path):
     async def work():
         clock = FakeClock()
-        async with running(small(tmp_path), clock=clock) as (_, asker):
-            await asker.send("T", b"x", UNIQ_KEY="U", DELAY="1")
-            deleted = await asker.ask(215, {"topic": "T"})
+        async with running(small(tmp_path), clock=clock) as (_, client):
+            await client.send("T", b"x", UNIQ_KEY="U", DELAY="1")
+            deleted = await client.call(215, {"topic": "T"})
             assert deleted.code == 0, deleted.remark
             clock.advance(1_000)
-            await asker.pull("DUEMQ_QUARANTINE", 0)
-            [one] = await found(asker, "U")
+            await client.pull("DUEMQ_QUARANTINE", 0)
+            [one] = await found(client, "U")
             assert (one["state"], one["topic"]) == ("quarantined", "T")
             assert one["reason"].startswith("topic_missing")
             assert [record["event"] for record in one["records"]] == ["scheduled", "quarantined"]
@@ -198,8 +200,8 @@ def test_a_quarantined_message_names_the_reason(tmp_path):
 )  # fmt: skip
 def test_a_malformed_request_is_refused_with_the_reason(tmp_path, body, why):
     async def work():
-        async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
-            answer = await asker.ask(FIND_MESSAGE, body=body)
+        async with running(small(tmp_path), clock=FakeClock()) as (_, client):
+            answer = await client.call(FIND_MESSAGE, body=body)
             assert (answer.code, why in answer.remark) == (13, True), answer.remark
 
     asyncio.run(work())

@@ -31,7 +31,7 @@ def store(tmp_path):
         yield store
 
 
-async def ask(store, code, clients=None, **fields):
+async def call(store, code, clients=None, **fields):
     processor = QueryProcessor(store, clients or ClientTable(), lambda: (7, 8))
     found = {name: str(value) for name, value in fields.items()}
     return await processor.handlers()[code](Request(code, found))
@@ -39,7 +39,7 @@ async def ask(store, code, clients=None, **fields):
 
 def by_key(store, **changes):
     fields = {"topic": "T", "key": "b", "maxNum": 9, "beginTimestamp": 0, "endTimestamp": 99}
-    return ask(store, 12, **(fields | changes))
+    return call(store, 12, **(fields | changes))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_query_without_matches_returns_22(run, store):
 def test_a_log_offset_must_be_the_start_of_a_record(run, store, shift, code):
     put_one(store, "T")
     row = put_one(store, "T", body=b"wanted")
-    answer = run(ask(store, 33, offset=int(row["phys_offset"]) + shift))
+    answer = run(call(store, 33, offset=int(row["phys_offset"]) + shift))
     assert answer.code == code
     assert (b"wanted" in answer.body) is (code == 0)
 
@@ -101,15 +101,15 @@ def test_queue_units_are_returned_with_the_groups_subscription(run, store):
     for tag in "ab":
         put_one(store, "T", properties={"TAGS": tag})
     fields = {"topic": "T", "queueId": 0, "index": 0, "count": 5}
-    body = json.loads(run(ask(store, 321, clients, consumerGroup="G", **fields)).body)
+    body = json.loads(run(call(store, 321, clients, consumerGroup="G", **fields)).body)
     assert [unit["eval"] for unit in body["queueData"]] == [False, False]
     assert body["filterData"] == "null"
-    offline = json.loads(run(ask(store, 321, clients, consumerGroup="H", **fields)).body)
+    offline = json.loads(run(call(store, 321, clients, consumerGroup="H", **fields)).body)
     assert offline["filterData"] == "H@T is not online!"
     assert [unit["tagsCode"] for unit in body["queueData"]] == [97, 98]
     assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 2)
     assert body["subscriptionData"]["subString"] == "a"
-    assert run(ask(store, 321, **(fields | {"topic": "none"}))).code == 1
+    assert run(call(store, 321, **(fields | {"topic": "none"}))).code == 1
 
 
 def test_queue_units_are_returned_with_the_groups_filter(run, store):
@@ -122,7 +122,7 @@ def test_queue_units_are_returned_with_the_groups_filter(run, store):
     )
     put_one(store, "T")
     fields = {"topic": "T", "queueId": 0, "index": 0, "count": 5, "consumerGroup": "G"}
-    body = json.loads(run(ask(store, 321, clients, **fields)).body)
+    body = json.loads(run(call(store, 321, clients, **fields)).body)
     assert body["subscriptionData"]["expressionType"] == "SQL92"
     shown = json.loads(body["filterData"])
     assert (shown["expression"], shown["clientVersion"]) == ("a > 1", 7)

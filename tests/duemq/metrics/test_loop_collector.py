@@ -67,9 +67,9 @@ def test_a_scrape_neither_corrects_cursors_nor_opens_queues_in_another_thread(
 
     async def main() -> None:
         changes = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
-        async with running(small(tmp_path, **changes)) as (broker, asker):
+        async with running(small(tmp_path, **changes)) as (broker, remote):
             for delay in ({"DELAY": "17"}, {"TIMER_DELAY_SEC": "3600"}):
-                assert (await asker.send("T", b"pending", **delay)).code == 0
+                assert (await remote.send("T", b"pending", **delay)).code == 0
             noted(LevelService, "correct_heads")
             noted(FileCache, "get")
             found = await scrape(broker.metrics_port)

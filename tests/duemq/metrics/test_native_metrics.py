@@ -16,7 +16,7 @@ from message_store.clock import FakeClock
 from message_store.log.properties import encode_properties
 from message_store.text import decode_offset_id
 from tests.support.pop_client import PopClient, advance
-from tests.support.running_broker import Asker, running, small
+from tests.support.running_broker import BrokerClient, running, small
 
 RECORDED = Path(__file__).parents[2] / "golden" / "metrics" / "apache-5.3.3.txt"
 NAMES = RECORDED.with_name("apache-5.3.3-names.txt")  # those in Apache's source
@@ -76,8 +76,8 @@ def value(
     return found[0] if found else None
 
 
-async def half(asker: Asker, key: str, verdict: int) -> None:
-    sent = await asker.send("T", b"half", TRAN_MSG="true", PGROUP="p", UNIQ_KEY=key)
+async def half(remote: BrokerClient, key: str, verdict: int) -> None:
+    sent = await remote.send("T", b"half", TRAN_MSG="true", PGROUP="p", UNIQ_KEY=key)
     end = {
         "producerGroup": "p",
         "commitLogOffset": decode_offset_id(str(sent.fields["msgId"]))[2],
@@ -87,7 +87,7 @@ async def half(asker: Asker, key: str, verdict: int) -> None:
         "msgId": key,
         "transactionId": key,
     }
-    assert (await asker.ask(37, end)).code == 0
+    assert (await remote.call(37, end)).code == 0
 
 
 def heartbeat() -> bytes:
@@ -107,7 +107,7 @@ def heartbeat() -> bytes:
     return json.dumps(body).encode()
 
 
-async def dead_letter(asker: Asker, body: bytes) -> None:
+async def dead_letter(remote: BrokerClient, body: bytes) -> None:
     """Send a message that was tried too often to its group's retry topic."""
     fields: Mapping[str, object] = {
         "producerGroup": "p",
@@ -123,34 +123,34 @@ async def dead_letter(asker: Asker, body: bytes) -> None:
         "unitMode": "false",
         "maxReconsumeTimes": 16,
     }
-    assert (await asker.ask(10, fields, body)).code == 0
+    assert (await remote.call(10, fields, body)).code == 0
 
 
-async def load(asker: Asker, clock: FakeClock) -> None:
+async def load(remote: BrokerClient, clock: FakeClock) -> None:
     now_ms = clock.now_ms()
-    assert (await asker.ask(34, {}, heartbeat())).code == 0
+    assert (await remote.call(34, {}, heartbeat())).code == 0
     for _ in range(3):
-        assert (await asker.send("T", b"plain", UNIQ_KEY="A")).code == 0
-    assert (await asker.send("T", b"level", DELAY="1", UNIQ_KEY="B")).code == 0
+        assert (await remote.send("T", b"plain", UNIQ_KEY="A")).code == 0
+    assert (await remote.send("T", b"level", DELAY="1", UNIQ_KEY="B")).code == 0
     due_ms = str(now_ms + 90_000)
-    assert (await asker.send("T", b"timer", TIMER_DELIVER_MS=due_ms, UNIQ_KEY="C")).code == 0
-    assert (await asker.send("T", b"sharded", __SHARDINGKEY="s", UNIQ_KEY="D")).code == 0
-    await half(asker, "E", 8)
-    await half(asker, "F", 12)
-    assert (await asker.pull("T", 0)).code == 0
-    await asker.ask(15, {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 2})
-    await asker.ask(200, {}, json.dumps({"groupName": "g2"}).encode())
+    assert (await remote.send("T", b"timer", TIMER_DELIVER_MS=due_ms, UNIQ_KEY="C")).code == 0
+    assert (await remote.send("T", b"sharded", __SHARDINGKEY="s", UNIQ_KEY="D")).code == 0
+    await half(remote, "E", 8)
+    await half(remote, "F", 12)
+    assert (await remote.pull("T", 0)).code == 0
+    await remote.call(15, {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 2})
+    await remote.call(200, {}, json.dumps({"groupName": "g2"}).encode())
     topic = {"topic": "U", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1}
     topic |= {"perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
-    assert (await asker.ask(17, topic)).code == 0
-    await dead_letter(asker, b"dead")
+    assert (await remote.call(17, topic)).code == 0
+    await dead_letter(remote, b"dead")
 
 
-async def pops(broker: Broker, asker: Asker, clock: FakeClock) -> None:
+async def pops(broker: Broker, remote: BrokerClient, clock: FakeClock) -> None:
     """Pop 4 messages: one is acknowledged, two are visible again, the time of one is changed."""
-    client = PopClient(asker, clock, "popping")
+    client = PopClient(remote, clock, "popping")
     for _ in range(5):
-        assert (await asker.send("P", b"popped")).code == 0
+        assert (await remote.send("P", b"popped")).code == 0
     first, second, *_ = await client.pop("P", maxMsgNums=4, invisibleTime=10_000)
     assert (await client.ack(first)).code == 0
     assert (await client.change(second, 60_000)).code == 0
@@ -168,11 +168,11 @@ def samples(
 
     async def main() -> list[tuple[str, dict[str, str], float]]:
         clock = FakeClock()
-        async with running(properties, clock=clock) as (broker, asker):
-            await pops(broker, asker, clock)
-            await load(asker, clock)
+        async with running(properties, clock=clock) as (broker, remote):
+            await pops(broker, remote, clock)
+            await load(remote, clock)
             clock.advance(1_000)
-            assert (await asker.pull("T", 5)).code == 0  # held until the level is delivered
+            assert (await remote.pull("T", 5)).code == 0  # held until the level is delivered
             return await scrape(broker.metrics_port)
 
     return asyncio.run(main())

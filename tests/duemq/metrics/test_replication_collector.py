@@ -69,11 +69,11 @@ def test_a_pair_of_brokers(tmp_path: Path) -> None:
 
     async def main() -> None:
         heartbeats = small(tmp_path / "master", haSendHeartbeatInterval="100")
-        async with running(heartbeats) as (master, asker):
+        async with running(heartbeats) as (master, client):
             keys = {"brokerRole": "SLAVE", "brokerId": "1", "syncFromLastFile": "true"}
             keys["haMasterAddress"] = f"127.0.0.1:{master.ha_port}"
             async with running(small(tmp_path / "replica", **keys)) as (replica, _):
-                assert (await asker.send("T", b"first")).code == 0
+                assert (await client.send("T", b"first")).code == 0
                 end = master.store.max_offset
                 await until(lambda: _acknowledged(master) == end)
                 [name] = [

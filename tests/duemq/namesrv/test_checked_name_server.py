@@ -15,7 +15,7 @@ from duemq.net.tls import load_tls
 from duemq.net.tls_config import TlsConfig
 from message_store.clock import SystemClock
 from tests.support.raw_connection import WAIT_S
-from tests.support.running_broker import asking, running, small
+from tests.support.running_broker import connected, running, small
 
 ROOT = Credentials("root", "root-secret")
 BROKER = {"accessKey": "root", "secretKey": "root-secret"}
@@ -34,9 +34,9 @@ def test_a_name_server_checks_its_accounts(tmp_path: Path) -> None:
     route = {"topic": "TBW102"}
 
     async def codes(address: str) -> list[int]:
-        async with asking(address) as stranger, asking(address, ROOT) as root:
+        async with connected(address) as stranger, connected(address, ROOT) as root:
             asked = [
-                each.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, route) for each in (stranger, root)
+                each.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, route) for each in (stranger, root)
             ]
             return [(await answer).code for answer in asked]
 
@@ -52,8 +52,8 @@ def test_a_name_server_checks_its_accounts(tmp_path: Path) -> None:
                 async with asyncio.timeout(WAIT_S):
                     while await codes(address) != [16, 0]:
                         await link.push([])
-            async with asking(address, ROOT) as root:
-                made = await root.ask(3001, {"username": "bob"}, b'{"password":"x"}')
+            async with connected(address, ROOT) as root:
+                made = await root.call(3001, {"username": "bob"}, b'{"password":"x"}')
                 assert made.code == 0
         assert "bob" in (tmp_path / "duemq.accounts.json").read_text()
 

@@ -41,7 +41,7 @@ class World:
         self.far.address = ("203.0.113.66", 4)
         self.table.register(registration(local=True), 0)
 
-    def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> int:
+    def call(self, code: int, fields: dict[str, str], body: bytes = b"") -> int:
         request = Request(code, fields, body, peer=self.far)
         try:
             response = asyncio.run(handled(self.processor.handlers()[code], request))
@@ -64,7 +64,7 @@ class World:
             TOPICS,
             0,
         )
-        return self.ask(103, request.fields, bytes(request.body))
+        return self.call(103, request.fields, bytes(request.body))
 
     def route(self) -> dict[str, Any]:
         return self.table.route("T") or {}
@@ -114,7 +114,7 @@ def test_a_replica_of_the_broker_of_our_process_may_register_again_and_again() -
 def test_no_request_unregisters_the_broker_of_our_process(cluster: str) -> None:
     world = World(register_from="any", administer_from="any")
     fields = {"brokerName": "a", "brokerAddr": MINE, "clusterName": cluster, "brokerId": "0"}
-    assert world.ask(104, fields) == 16
+    assert world.call(104, fields) == 16
     assert world.route()
     world.table.unregister(LiveKey("C", MINE))
     assert not world.route()
@@ -139,16 +139,16 @@ def test_administration_is_taken_from_named_networks_only(
 ) -> None:
     world = World()
     before = json.dumps(world.route())
-    assert world.ask(code, fields, b"{}") == 16
+    assert world.call(code, fields, b"{}") == 16
     assert json.dumps(world.route()) == before
     world = World(administer_from="203.0.113.0/24")
-    assert world.ask(code, fields, b'{"queueDatas":[]}' if code == 217 else b"") == 0
+    assert world.call(code, fields, b'{"queueDatas":[]}' if code == 217 else b"") == 0
 
 
 def test_a_topic_that_is_gone_is_deleted_from_anywhere() -> None:
     world = World()
     world.table.drop_topic_of("a", "T")
-    assert world.ask(216, {"topic": "T"}) == 0
+    assert world.call(216, {"topic": "T"}) == 0
 
 
 @pytest.mark.finding("E12")
@@ -156,7 +156,7 @@ def test_brokers_of_other_networks_do_not_register() -> None:
     world = World(register_from="loopback")
     assert world.register(broker_name="b") == 16
     fields = {"brokerName": "b", "brokerAddr": EVIL, "clusterName": "C", "brokerId": "0"}
-    assert world.ask(104, fields) == 16
+    assert world.call(104, fields) == 16
 
 
 @pytest.mark.finding("E12")
@@ -182,8 +182,8 @@ def test_key_value_pairs_are_bounded_in_total(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(kv_config, "TOTAL_CHARS_MAX", 20)
     world = World(administer_from="any")
     pair = {"namespace": "n", "key": "k", "value": "x" * 10}
-    assert world.ask(100, pair) == 0
-    assert world.ask(100, pair | {"key": "l"}) == 1
+    assert world.call(100, pair) == 0
+    assert world.call(100, pair | {"key": "l"}) == 1
 
 
 def test_a_departed_brokers_topics_go_with_it() -> None:

@@ -43,7 +43,7 @@ class Server:
         self.processor = NamesrvProcessor(NamesrvConfig(**config), self.table, self.kv, self.clock)
         self.peer = FakePeer()
 
-    def ask(self, code: int, body: bytes = b"", **fields: str) -> Response:
+    def call(self, code: int, body: bytes = b"", **fields: str) -> Response:
         return self.answer(Request(code, fields, body))
 
     def answer(self, request: Request) -> Response:
@@ -75,7 +75,7 @@ def body(response: Response) -> Any:
 
 
 def test_a_route_is_compact_and_its_ids_are_quoted(server: Server) -> None:
-    assert server.ask(105, topic="T").body == (
+    assert server.call(105, topic="T").body == (
         b'{"brokerDatas":[{"brokerAddrs":{"0":"1.1.1.1:10911"},"brokerName":"a","cluster":"C",'
         b'"enableActingMaster":false}],"filterServerTable":{},"queueDatas":[{"brokerName":"a",'
         b'"perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
@@ -83,7 +83,7 @@ def test_a_route_is_compact_and_its_ids_are_quoted(server: Server) -> None:
 
 
 def test_an_unknown_topic_is_17(server: Server) -> None:
-    answer = server.ask(105, topic="nobody")
+    answer = server.call(105, topic="nobody")
     assert answer.code == 17
     assert "nobody" in (answer.remark or "")
 
@@ -94,12 +94,12 @@ def test_order_configuration_is_in_the_route_when_enabled(
 ) -> None:
     server = Server(order_message_enable=enabled)
     server.register()
-    server.ask(100, namespace="ORDER_TOPIC_CONFIG", key="T", value="a:4")
-    assert body(server.ask(105, topic="T")).get("orderTopicConf") == expected
+    server.call(100, namespace="ORDER_TOPIC_CONFIG", key="T", value="a:4")
+    assert body(server.call(105, topic="T")).get("orderTopicConf") == expected
 
 
 def test_cluster_info(server: Server) -> None:
-    assert body(server.ask(106))["clusterAddrTable"] == {"C": ["a"]}
+    assert body(server.call(106))["clusterAddrTable"] == {"C": ["a"]}
 
 
 # -- brokers --------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_a_slave_hears_where_its_master_is(server: Server) -> None:
 @pytest.mark.parametrize(("returned", "expected"), [(True, {"table": {"T": "a:4"}}), (False, None)])
 def test_a_registration_is_answered_with_the_order_table(returned: bool, expected: Any) -> None:
     server = Server(return_order_config=returned)
-    server.ask(100, namespace="ORDER_TOPIC_CONFIG", key="T", value="a:4")
+    server.call(100, namespace="ORDER_TOPIC_CONFIG", key="T", value="a:4")
     answer = server.register()
     assert (json.loads(bytes(answer.body)) if answer.body else None) == expected  # type: ignore[arg-type]
 
@@ -151,7 +151,7 @@ def test_a_checksum_of_0_is_not_checked() -> None:
 def test_a_closed_connection_drops_its_broker(server: Server) -> None:
     server.register()
     server.peer.close()
-    assert server.ask(105, topic="T").code == 17
+    assert server.call(105, topic="T").code == 17
 
 
 @pytest.mark.parametrize(
@@ -168,16 +168,16 @@ def test_a_silent_broker_is_dropped(fields: dict[str, str], silent_ms: int) -> N
     for step_ms, code in ((silent_ms, 0), (1, 17)):
         server.clock.advance(step_ms)
         server.processor.expire()
-        assert server.ask(105, topic="T").code == code
+        assert server.call(105, topic="T").code == code
 
 
 def test_a_heartbeat_keeps_a_broker(server: Server) -> None:
     server.clock.advance(100_000)
     fields = {"clusterName": "C", "brokerAddr": US.address, "brokerName": "a"}
-    assert server.ask(904, **fields).code == 0
+    assert server.call(904, **fields).code == 0
     server.clock.advance(100_000)
     server.processor.expire()
-    assert server.ask(105, topic="T").code == 0
+    assert server.call(105, topic="T").code == 0
 
 
 @pytest.mark.parametrize(("counter", "changed", "lives"), [(1, "false", True), (2, "true", False)])
@@ -186,7 +186,7 @@ def test_a_version_question_keeps_a_broker_when_nothing_changed(
 ) -> None:
     server.clock.advance(100_000)
     version = json.dumps(DataVersion(counter).to_json()).encode()
-    answer = server.ask(322, version, **US.fields())
+    answer = server.call(322, version, **US.fields())
     assert answer.fields == {"changed": changed}
     assert body(answer) == DataVersion(1).to_json()
     server.clock.advance(100_000)
@@ -195,18 +195,18 @@ def test_a_version_question_keeps_a_broker_when_nothing_changed(
 
 
 def test_a_version_question_of_an_unknown_broker() -> None:
-    answer = Server().ask(322, b"{}", **US.fields())
+    answer = Server().call(322, b"{}", **US.fields())
     assert (answer.fields, answer.body) == ({"changed": "true"}, b"")
 
 
 def test_unregistering(server: Server) -> None:
-    assert server.ask(104, **US.fields()) == Response()
+    assert server.call(104, **US.fields()) == Response()
     assert server.table.topics() == []
-    assert server.ask(104, **US.fields()) == Response()
+    assert server.call(104, **US.fields()) == Response()
 
 
 def test_the_members_behind_a_broker_name(server: Server) -> None:
-    answer = body(server.ask(901, clusterName="C", brokerName="a"))
+    answer = body(server.call(901, clusterName="C", brokerName="a"))
     assert answer["brokerMemberGroup"]["brokerAddrs"] == {"0": US.address}
 
 
@@ -226,20 +226,20 @@ def test_the_members_behind_a_broker_name(server: Server) -> None:
     ],
 )
 def test_topic_lists(server: Server, code: int, fields: dict[str, str], expected: Any) -> None:
-    assert body(server.ask(code, **fields)) == expected
+    assert body(server.call(code, **fields)) == expected
 
 
 def test_a_topic_is_deleted(server: Server) -> None:
-    server.ask(216, topic="T", clusterName="D")
-    assert server.ask(105, topic="T").code == 0
-    server.ask(216, topic="T")
-    assert server.ask(105, topic="T").code == 17
+    server.call(216, topic="T", clusterName="D")
+    assert server.call(105, topic="T").code == 0
+    server.call(216, topic="T")
+    assert server.call(105, topic="T").code == 17
 
 
 def test_a_topic_is_registered(server: Server) -> None:
-    route = server.ask(105, topic="T").body
-    assert server.ask(217, bytes(route), topic="New") == Response()  # type: ignore[arg-type]
-    assert server.ask(105, topic="New").body == route
+    route = server.call(105, topic="T").body
+    assert server.call(217, bytes(route), topic="New") == Response()  # type: ignore[arg-type]
+    assert server.call(105, topic="New").body == route
 
 
 @pytest.mark.parametrize(
@@ -247,32 +247,32 @@ def test_a_topic_is_registered(server: Server) -> None:
 )
 def test_a_topic_that_cannot_be_registered(server: Server, text: bytes) -> None:
     with pytest.raises(RequestError):
-        server.ask(217, text, topic="New")
+        server.call(217, text, topic="New")
 
 
 def test_write_permission_is_wiped_and_added(server: Server) -> None:
-    assert server.ask(205, brokerName="a").fields == {"wipeTopicCount": "2"}
-    assert body(server.ask(105, topic="T"))["queueDatas"][0]["perm"] == 4
-    assert server.ask(327, brokerName="a").fields == {"addTopicCount": "2"}
-    assert body(server.ask(105, topic="T"))["queueDatas"][0]["perm"] == 6
+    assert server.call(205, brokerName="a").fields == {"wipeTopicCount": "2"}
+    assert body(server.call(105, topic="T"))["queueDatas"][0]["perm"] == 4
+    assert server.call(327, brokerName="a").fields == {"addTopicCount": "2"}
+    assert body(server.call(105, topic="T"))["queueDatas"][0]["perm"] == 6
 
 
 def test_key_values(server: Server) -> None:
     key = {"namespace": "N", "key": "k"}
-    assert server.ask(101, **key).code == 22
-    assert server.ask(219, namespace="N").code == 22
-    assert server.ask(100, **key, value="v") == Response()
-    assert server.ask(101, **key).fields == {"value": "v"}
-    assert body(server.ask(219, namespace="N")) == {"table": {"k": "v"}}
-    assert server.ask(102, **key) == Response()
-    assert server.ask(101, **key).code == 22
+    assert server.call(101, **key).code == 22
+    assert server.call(219, namespace="N").code == 22
+    assert server.call(100, **key, value="v") == Response()
+    assert server.call(101, **key).fields == {"value": "v"}
+    assert body(server.call(219, namespace="N")) == {"table": {"k": "v"}}
+    assert server.call(102, **key) == Response()
+    assert server.call(101, **key).code == 22
 
 
 def test_configuration_is_shown_and_changed(server: Server) -> None:
-    assert b"orderMessageEnable=false\n" in bytes(server.ask(319).body)  # type: ignore[arg-type]
-    server.ask(318, b"orderMessageEnable=true\nno.such.key=1\n")
+    assert b"orderMessageEnable=false\n" in bytes(server.call(319).body)  # type: ignore[arg-type]
+    server.call(318, b"orderMessageEnable=true\nno.such.key=1\n")
     assert server.processor.config.order_message_enable
-    assert b"orderMessageEnable=true\n" in bytes(server.ask(319).body)  # type: ignore[arg-type]
+    assert b"orderMessageEnable=true\n" in bytes(server.call(319).body)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_configuration_is_shown_and_changed(server: Server) -> None:
 )
 def test_a_change_that_cannot_be_changes_nothing(server: Server, text: bytes, code: int) -> None:
     with pytest.raises(RequestError) as refused:
-        server.ask(318, text)
+        server.call(318, text)
     assert refused.value.code == code
     assert not server.processor.config.order_message_enable
 

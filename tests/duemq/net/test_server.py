@@ -36,7 +36,7 @@ def server(handlers: dict[int, RequestHandler], **limits: int) -> RemotingServer
     return RemotingServer(Dispatcher(handlers), limits=bounds, clock=FakeClock())
 
 
-async def ask(
+async def call(
     handlers: dict[int, RequestHandler], *requests: Request
 ) -> list[codec.ReceivedResponse]:
     async with server(handlers) as remoting:
@@ -66,18 +66,18 @@ def test_answer_comes_in_the_encoding_of_the_request(run: Run, serialize_type: i
 
 
 def test_unknown_code_is_answered_with_3(run: Run) -> None:
-    [answer] = run(ask({}, Request(9999, {}, opaque=1)))
+    [answer] = run(call({}, Request(9999, {}, opaque=1)))
     assert (answer.opaque, answer.response.code) == (1, 3)
     assert "9999" in answer.response.remark
 
 
 def test_request_error_becomes_its_code(run: Run) -> None:
-    [answer] = run(ask({12: refuse}, Request(12, {"topic": "T"}, opaque=1)))
+    [answer] = run(call({12: refuse}, Request(12, {"topic": "T"}, opaque=1)))
     assert (answer.response.code, answer.response.remark) == (17, "topic T not exist")
 
 
 def test_exception_becomes_code_1(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    [answer] = run(ask({12: crash}, Request(12, {}, opaque=1)))
+    [answer] = run(call({12: crash}, Request(12, {}, opaque=1)))
     assert answer.response.code == 1
     assert "KeyError" in answer.response.remark
     assert "request 12 failed" in caplog.text

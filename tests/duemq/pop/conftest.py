@@ -14,7 +14,7 @@ from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
 from tests.support.pop_client import PopClient
 from tests.support.pop_frames import PopRig, pop_rig
-from tests.support.running_broker import asking, running, small
+from tests.support.running_broker import connected, running, small
 
 TURN_S = 600.0
 RunScene = Callable[..., None]
@@ -42,8 +42,8 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunScene:
             properties = small(tmp_path, **keys)
             async with (
                 running(properties, clock=clock, kernels=kernels) as (broker, _),
-                asking(broker.address, who) as asker,
-                pop_rig(broker, clock, asker, PopClient(asker, clock)) as found,
+                connected(broker.address, who) as client,
+                pop_rig(broker, clock, client, PopClient(client, clock)) as found,
             ):
                 await scene(found)
 

@@ -163,7 +163,7 @@ def test_acknowledgements_of_a_topic_deleted_between_turns_are_refused(rig, comp
             0: 0,
             1: 0,
         }
-        assert (await rig.asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        assert (await rig.remote.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
         assert await codes(peer, [ack_request(m, n) for n, m in enumerate(messages)]) == (
             dict.fromkeys(range(5), 17)
         )

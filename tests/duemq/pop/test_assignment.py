@@ -16,7 +16,7 @@ from duemq.pop.assignment import AssignmentProcessor
 from duemq.pop.request_modes import RequestModes
 from message_store.errors import RequestError
 from tests.duemq.pop.test_topic_queues import topic
-from tests.support.running_broker import Asker, running, small
+from tests.support.running_broker import BrokerClient, running, small
 
 ASK = {"topic": "T", "consumerGroup": "g", "clientId": "m1", "strategyName": "AVG",
        "messageModel": "CLUSTERING"}  # fmt: skip
@@ -46,7 +46,7 @@ def make_processor(tmp_path: Path, **config: Any) -> AssignmentProcessor:
     return AssignmentProcessor(topics, groups, groups, topics, modes, lambda: made)  # type: ignore[arg-type]
 
 
-def ask(processor: AssignmentProcessor, code: int, **body: object) -> Response:
+def call(processor: AssignmentProcessor, code: int, **body: object) -> Response:
     request = Request(code, {}, json.dumps(body).encode())
     answer = asyncio.run(processor.handlers()[code](request))  # type: ignore[arg-type]
     assert isinstance(answer, Response)
@@ -56,7 +56,7 @@ def ask(processor: AssignmentProcessor, code: int, **body: object) -> Response:
 def assigned(
     processor: AssignmentProcessor, **changes: object
 ) -> list[tuple[str, int, str]] | None:
-    answer = json.loads(bytes(ask(processor, 400, **(ASK | changes)).body))  # type: ignore[arg-type]
+    answer = json.loads(bytes(call(processor, 400, **(ASK | changes)).body))  # type: ignore[arg-type]
     found = answer.get("messageQueueAssignments")
     if found is None:
         return None
@@ -87,13 +87,13 @@ def test_a_response_without_a_list_keeps_the_clients_queues(
 
 def test_a_group_pops_after_its_mode_is_set(tmp_path: Path) -> None:
     processor = make_processor(tmp_path)
-    answer = ask(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=1)
+    answer = call(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=1)
     assert answer == Response()
     assert assigned(processor) == [("a", 0, "POP"), ("a", 1, "POP"), ("b", 0, "POP")]
     assert assigned(processor, topic="%RETRY%g") == [("a", 0, "PULL"), ("a", 1, "PULL")]
-    ask(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=0)
+    call(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=0)
     assert assigned(processor, clientId="unknown") == [("a", -1, "POP"), ("b", -1, "POP")]
-    modes = json.loads(bytes(ask(processor, 402).body))  # type: ignore[arg-type]
+    modes = json.loads(bytes(call(processor, 402).body))  # type: ignore[arg-type]
     assert modes["messageRequestModeMap"]["T"]["g"]["mode"] == "POP"
 
 
@@ -118,7 +118,7 @@ def test_modes_without_a_setting(tmp_path: Path) -> None:
 def test_invalid_modes_are_refused(tmp_path: Path, changes: dict[str, object], code: int) -> None:
     body = {"topic": "T", "consumerGroup": "g", "mode": "POP"} | changes
     with pytest.raises(RequestError) as refused:
-        ask(make_processor(tmp_path), 401, **body)
+        call(make_processor(tmp_path), 401, **body)
     assert refused.value.code == code
 
 
@@ -134,26 +134,26 @@ def test_malformed_requests_are_refused(tmp_path: Path, body: bytes) -> None:
 
 def test_a_mode_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
     async def main(*, sets: bool) -> list[Any]:
-        async with running(small(tmp_path)) as (_, asker):
+        async with running(small(tmp_path)) as (_, client):
             if sets:
-                await prepare(asker)
-            return await of_group(asker)
+                await prepare(client)
+            return await of_group(client)
 
     assert asyncio.run(main(sets=True)) == asyncio.run(main(sets=False)) == ["POP"]
 
 
-async def prepare(asker: Asker) -> None:
-    await asker.ask(17, topic("T", 1))
+async def prepare(client: BrokerClient) -> None:
+    await client.call(17, topic("T", 1))
     body = {"topic": "T", "consumerGroup": "g", "mode": "POP"}
-    assert (await asker.ask(401, {}, json.dumps(body).encode())).code == 0
+    assert (await client.call(401, {}, json.dumps(body).encode())).code == 0
 
 
-async def of_group(asker: Asker) -> list[Any]:
+async def of_group(client: BrokerClient) -> list[Any]:
     """Return the modes of the queues of T for g, which pops without sharing."""
     beat = {"clientID": "m1", "consumerDataSet": [{"groupName": "g", "consumeType":
             "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "subscriptionDataSet": []}],
             "producerDataSet": []}  # fmt: skip
-    assert (await asker.ask(34, {}, json.dumps(beat).encode())).code == 0
-    answer = await asker.ask(400, {}, json.dumps(ASK).encode())
+    assert (await client.call(34, {}, json.dumps(beat).encode())).code == 0
+    answer = await client.call(400, {}, json.dumps(ASK).encode())
     found = json.loads(bytes(answer.body))["messageQueueAssignments"]  # type: ignore[arg-type]
     return [each["mode"] for each in found]

@@ -18,14 +18,14 @@ def world(tmp_path):
         clock = FakeClock()
 
         async def main(scene):
-            async with running(small(tmp_path), clock=clock) as (broker, asker):
-                client = PopClient(asker, clock)
+            async with running(small(tmp_path), clock=clock) as (broker, remote):
+                client = PopClient(remote, clock)
                 await broker.parts.topics.ensure("T", queues=1)
 
                 async def pop(**changes):
                     return await client.pop(**{"order": "true", "invisibleTime": 10_000} | changes)
 
-                await scene(broker, clock, asker, client, pop)
+                await scene(broker, clock, remote, client, pop)
 
         for scene in scenes:
             asyncio.run(main(scene))
@@ -33,9 +33,9 @@ def world(tmp_path):
     return run
 
 
-async def send(asker, count):
+async def send(remote, count):
     for number in range(count):
-        assert (await asker.send("T", b"%d" % number)).code == 0
+        assert (await remote.send("T", b"%d" % number)).code == 0
 
 
 def bodies(messages):
@@ -43,8 +43,8 @@ def bodies(messages):
 
 
 def test_a_queue_is_blocked_until_its_messages_are_acknowledged(world):
-    async def scene(broker, clock, asker, client, pop):
-        await send(asker, 5)
+    async def scene(broker, clock, remote, client, pop):
+        await send(remote, 5)
         first = await pop(maxMsgNums=2)
         assert bodies(first) == [b"0", b"1"]
         assert {message.handle.split(" ")[3] for message in first} == {"999"}
@@ -60,18 +60,18 @@ def test_a_queue_is_blocked_until_its_messages_are_acknowledged(world):
 
 
 def test_unacknowledged_messages_are_popped_first_and_counted(world):
-    async def scene(broker, clock, asker, client, pop):
-        await send(asker, 3)
+    async def scene(broker, clock, remote, client, pop):
+        await send(remote, 3)
         first = await pop(maxMsgNums=2)
         await client.ack(first[0])
         await advance(broker, clock, 9_990)
         assert await pop() == []
         await advance(broker, clock, 20, by_ms=5)
-        answer = await client.ask(order="true", invisibleTime=10_000)
+        answer = await client.call(order="true", invisibleTime=10_000)
         assert answer.fields["orderCountInfo"] == "0 qo0%1 1;0 0 0"
         assert answer.fields["msgOffsetInfo"] == "0 0 1,2"
         await advance(broker, clock, 10_010)
-        answer = await client.ask(order="true")
+        answer = await client.call(order="true")
         assert answer.fields["orderCountInfo"] == "0 qo0%1 2;0 qo0%2 1;0 0 1"
         assert broker.store.topics.find("%RETRY%g_T") < 0 or broker.store.queue_bounds(
             "%RETRY%g_T", 0
@@ -81,8 +81,8 @@ def test_unacknowledged_messages_are_popped_first_and_counted(world):
 
 
 def test_a_long_poll_continues_when_the_queue_is_not_blocked(world):
-    async def scene(broker, clock, asker, client, pop):
-        await send(asker, 2)
+    async def scene(broker, clock, remote, client, pop):
+        await send(remote, 2)
         (first,) = await pop(maxMsgNums=1)
         waiting = asyncio.create_task(pop(maxMsgNums=1, pollTime=60_000))
         await advance(broker, clock, 9_900)
@@ -101,8 +101,8 @@ def test_a_long_poll_continues_when_the_queue_is_not_blocked(world):
 
 
 def test_a_changed_invisible_time_changes_the_end_of_blocking(world):
-    async def scene(broker, clock, asker, client, pop):
-        await send(asker, 2)
+    async def scene(broker, clock, remote, client, pop):
+        await send(remote, 2)
         (first,) = await pop(maxMsgNums=1)
         answer = await client.change(first, 30_000)
         assert answer.fields == {
@@ -117,8 +117,8 @@ def test_a_changed_invisible_time_changes_the_end_of_blocking(world):
 
 
 def test_a_repeated_attempt_gets_the_same_messages(world):
-    async def scene(broker, clock, asker, client, pop):
-        await send(asker, 2)
+    async def scene(broker, clock, remote, client, pop):
+        await send(remote, 2)
         first = await pop(maxMsgNums=1, attemptId="x")
         assert bodies(await pop(maxMsgNums=1, attemptId="x")) == bodies(first)
         assert await pop(maxMsgNums=1, attemptId="y") == []
@@ -135,8 +135,8 @@ FORGED = {
 
 @pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED)
 def test_forged_acknowledgements_do_not_advance_the_group(world, changes):
-    async def scene(broker, clock, asker, client, pop):
-        await send(asker, 3)
+    async def scene(broker, clock, remote, client, pop):
+        await send(remote, 3)
         (first,) = await pop(maxMsgNums=1)
         assert (await client.ack(first, **changes)).code in (0, 13)
         assert broker.parts.offsets.query("g", "T", 0) == 0
@@ -147,8 +147,8 @@ def test_forged_acknowledgements_do_not_advance_the_group(world, changes):
 
 
 def test_a_reset_unblocks_the_queue(world):
-    async def scene(broker, clock, asker, client, pop):
-        await send(asker, 3)
+    async def scene(broker, clock, remote, client, pop):
+        await send(remote, 3)
         await pop(maxMsgNums=2)
         broker.parts.offsets.set_reset("g", "T", 0, 2)
         assert bodies(await pop()) == [b"2"]
@@ -159,12 +159,12 @@ def test_a_reset_unblocks_the_queue(world):
 def test_a_restart_keeps_the_queue_blocked(world, tmp_path):
     kept = []
 
-    async def before(broker, clock, asker, client, pop):
-        await send(asker, 3)
+    async def before(broker, clock, remote, client, pop):
+        await send(remote, 3)
         kept.extend(await pop(maxMsgNums=2))
         await client.ack(kept[0])
 
-    async def after(broker, clock, asker, client, pop):
+    async def after(broker, clock, remote, client, pop):
         assert await pop() == []
         waiting = asyncio.create_task(pop(pollTime=60_000))
         await rest(broker)

@@ -19,48 +19,48 @@ def world(tmp_path):
         clock = FakeClock()
 
         async def main():
-            async with running(small(tmp_path), clock=clock) as (broker, asker):
+            async with running(small(tmp_path), clock=clock) as (broker, remote):
                 await broker.parts.topics.ensure("T", queues=2)
-                return await scene(broker, clock, asker, PopClient(asker, clock))
+                return await scene(broker, clock, remote, PopClient(remote, clock))
 
         return asyncio.run(main())
 
     return run
 
 
-async def notification(asker, clock, poll_ms=0, **changes):
+async def notification(remote, clock, poll_ms=0, **changes):
     fields = TARGET | {"pollTime": poll_ms, "bornTime": clock.now_ms()} | changes
-    answer = await asker.ask(200_054, fields)
+    answer = await remote.call(200_054, fields)
     assert answer.code == 0, answer.remark
     return answer.fields
 
 
 def test_peeked_messages_stay_visible(world):
-    async def scene(broker, clock, asker, client):
-        assert (await asker.ask(200_052, TARGET | {"maxMsgNums": 2})).code == 19
+    async def scene(broker, clock, remote, client):
+        assert (await remote.call(200_052, TARGET | {"maxMsgNums": 2})).code == 19
         for body in (b"a", b"b", b"c"):
-            await asker.send("T", body)
+            await remote.send("T", body)
         for _ in range(2):
-            answer = await asker.ask(200_052, TARGET | {"maxMsgNums": 2})
+            answer = await remote.call(200_052, TARGET | {"maxMsgNums": 2})
             assert (answer.code, answer.fields["restNum"]) == (0, "3")
             assert [record.body for record in records_of(answer)] == [b"a", b"b"]
         assert len(await client.pop()) == 3
-        assert (await asker.ask(200_052, TARGET | {"maxMsgNums": 2})).code == 19
+        assert (await remote.call(200_052, TARGET | {"maxMsgNums": 2})).code == 19
 
     world(scene)
 
 
 def test_a_notification_responds_to_a_message_without_a_pop(world):
-    async def scene(broker, clock, asker, client):
-        assert await notification(asker, clock) == {"hasMsg": "false", "pollingFull": "false"}
-        waiting = asyncio.create_task(notification(asker, clock, 30_000))
+    async def scene(broker, clock, remote, client):
+        assert await notification(remote, clock) == {"hasMsg": "false", "pollingFull": "false"}
+        waiting = asyncio.create_task(notification(remote, clock, 30_000))
         await advance(broker, clock, 1_000)
         assert not waiting.done()
-        await asker.send("T", b"a")
+        await remote.send("T", b"a")
         assert (await waiting)["hasMsg"] == "true"
-        assert (await notification(asker, clock))["hasMsg"] == "true"
+        assert (await notification(remote, clock))["hasMsg"] == "true"
         assert len(await client.pop(invisibleTime=10_000)) == 1
-        waiting = asyncio.create_task(notification(asker, clock, 30_000))
+        waiting = asyncio.create_task(notification(remote, clock, 30_000))
         await advance(broker, clock, 9_900)
         assert not waiting.done()
         await advance(broker, clock, 200, by_ms=10)
@@ -70,8 +70,8 @@ def test_a_notification_responds_to_a_message_without_a_pop(world):
 
 
 def test_a_notification_without_a_message_responds_at_the_deadline(world):
-    async def scene(broker, clock, asker, client):
-        waiting = asyncio.create_task(notification(asker, clock, 3_000))
+    async def scene(broker, clock, remote, client):
+        waiting = asyncio.create_task(notification(remote, clock, 3_000))
         await advance(broker, clock, 3_500)
         assert (await waiting)["hasMsg"] == "false"
 
@@ -79,9 +79,9 @@ def test_a_notification_without_a_message_responds_at_the_deadline(world):
 
 
 def test_long_polls_are_counted_by_their_queue(world):
-    async def scene(broker, clock, asker, client):
+    async def scene(broker, clock, remote, client):
         async def polling(**changes):
-            return (await asker.ask(200_055, TARGET | changes)).fields["pollingNum"]
+            return (await remote.call(200_055, TARGET | changes)).fields["pollingNum"]
 
         waiting = [asyncio.create_task(client.pop(pollTime=5_000)) for _ in range(3)]
         await rest(broker)
@@ -106,8 +106,8 @@ WRONG = {
 @pytest.mark.parametrize("code", [200_052, 200_054, 200_055])
 @pytest.mark.parametrize(("changes", "expected"), WRONG.values(), ids=WRONG)
 def test_absent_targets_are_refused(world, code, changes, expected):
-    async def scene(broker, clock, asker, client):
+    async def scene(broker, clock, remote, client):
         fields = TARGET | {"maxMsgNums": 1, "pollTime": 0, "bornTime": 0} | changes
-        assert (await asker.ask(code, fields)).code == expected
+        assert (await remote.call(code, fields)).code == expected
 
     world(scene)

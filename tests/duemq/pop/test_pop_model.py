@@ -43,18 +43,18 @@ class Model:
         self.old: list[Popped] = []
         self.returned = 0
 
-    async def step(self, broker: Any, asker: Any, client: PopClient) -> None:
+    async def step(self, broker: Any, remote: Any, client: PopClient) -> None:
         actions = [self.send, self.send, self.pop, self.pop, self.ack, self.ack]
         actions += [self.ack_old, self.change, self.wait, self.wait, self.persist]
-        await self.chance.choice(actions)(broker, asker, client)
+        await self.chance.choice(actions)(broker, remote, client)
 
-    async def send(self, broker: Any, asker: Any, client: PopClient) -> None:
+    async def send(self, broker: Any, remote: Any, client: PopClient) -> None:
         for _ in range(self.chance.randint(1, 5)):
             body = b"%d" % len(self.states)
-            assert (await asker.send("T", body)).code == 0
+            assert (await remote.send("T", body)).code == 0
             self.states[body] = MessageState()
 
-    async def pop(self, broker: Any, asker: Any, client: PopClient) -> None:
+    async def pop(self, broker: Any, remote: Any, client: PopClient) -> None:
         invisible_ms = self.chance.choice([500, 3_000, 20_000, 200_000])
         count = self.chance.choice([1, 3, 32])
         found = await client.pop(invisibleTime=invisible_ms, maxMsgNums=count)
@@ -87,7 +87,7 @@ class Model:
             k for k in self.states.values() if k.handle and not k.is_acked and k.until_ms > now_ms
         ]
 
-    async def ack(self, broker: Any, asker: Any, client: PopClient) -> None:
+    async def ack(self, broker: Any, remote: Any, client: PopClient) -> None:
         invisible = self._invisible()
         for state in self.chance.sample(invisible, min(len(invisible), self.chance.randint(1, 4))):
             for _ in range(self.chance.choice([1, 1, 2])):
@@ -95,12 +95,12 @@ class Model:
                 assert (await client.ack(state.handle)).code == 0
             state.is_acked = True
 
-    async def ack_old(self, broker: Any, asker: Any, client: PopClient) -> None:
+    async def ack_old(self, broker: Any, remote: Any, client: PopClient) -> None:
         """Acknowledge with an expired handle, which changes nothing."""
         if self.old:
             assert (await client.ack(self.chance.choice(self.old))).code == 0
 
-    async def change(self, broker: Any, asker: Any, client: PopClient) -> None:
+    async def change(self, broker: Any, remote: Any, client: PopClient) -> None:
         invisible = self._invisible()
         if not invisible:
             return
@@ -119,18 +119,18 @@ class Model:
         state.until_ms = self.clock.now_ms() + invisible_ms
         await advance(broker, self.clock, 1)
 
-    async def wait(self, broker: Any, asker: Any, client: PopClient) -> None:
+    async def wait(self, broker: Any, remote: Any, client: PopClient) -> None:
         await advance(broker, self.clock, self.chance.choice([50, 700, 4_000, 30_000]), by_ms=900)
         await advance(broker, self.clock, 2 * SLACK_MS, by_ms=5)
 
-    async def persist(self, broker: Any, asker: Any, client: PopClient) -> None:
+    async def persist(self, broker: Any, remote: Any, client: PopClient) -> None:
         broker.parts.persist()
 
     def kill(self) -> None:
         """Kill the broker; the table of offsets is the last persisted one."""
         self.clock.advance(self.chance.choice([1, 2_000, 40_000]))
 
-    async def drain(self, broker: Any, asker: Any, client: PopClient) -> None:
+    async def drain(self, broker: Any, remote: Any, client: PopClient) -> None:
         """Advance past every invisible time, and acknowledge all messages."""
         await advance(broker, self.clock, 300_000, by_ms=20_000)
         while True:
@@ -151,15 +151,15 @@ def test_each_message_is_visible_to_one_consumer_and_not_lost(tmp_path: Path, se
     model = Model(FakeClock(), seed)
 
     async def life(root: Path, *, last: bool) -> None:
-        async with running(small(root), clock=model.clock) as (broker, asker):
-            client = PopClient(asker, model.clock)
+        async with running(small(root), clock=model.clock) as (broker, remote):
+            client = PopClient(remote, model.clock)
             await broker.parts.topics.ensure("T", queues=1)
             await rest(broker)
             await advance(broker, model.clock, 2 * SLACK_MS, by_ms=5)
             for _ in range(STEPS):
-                await model.step(broker, asker, client)
+                await model.step(broker, remote, client)
             if last:
-                await model.drain(broker, asker, client)
+                await model.drain(broker, remote, client)
             else:
                 shutil.copytree(
                     root, root.with_name(f"{root.name}+")

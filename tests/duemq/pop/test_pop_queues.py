@@ -33,10 +33,10 @@ def world(tmp_path, monkeypatch):
         clock = FakeClock()
 
         async def main():
-            async with running(small(tmp_path), clock=clock) as (broker, asker):
-                await asker.send("T", b"first")  # creates the topic
-                assert len(await PopClient(asker, clock).pop()) == 1
-                await scene(broker, clock, asker, tries)
+            async with running(small(tmp_path), clock=clock) as (broker, remote):
+                await remote.send("T", b"first")  # creates the topic
+                assert len(await PopClient(remote, clock).pop()) == 1
+                await scene(broker, clock, remote, tries)
 
         asyncio.run(main())
 
@@ -54,8 +54,8 @@ def put(broker, count, queue_id=0):
     broker.parts.put_path.put(batch)
 
 
-def start_pops(asker, clock, count=POPS, **changes):
-    client = PopClient(asker, clock)
+def start_pops(remote, clock, count=POPS, **changes):
+    client = PopClient(remote, clock)
     changes = {"pollTime": 30_000, "maxMsgNums": 1} | changes
     return [asyncio.create_task(client.pop(**changes)) for _ in range(count)]
 
@@ -88,13 +88,13 @@ async def drop(pops):
 
 @pytest.mark.parametrize("count", [1, 7, POPS])
 def test_as_many_pops_are_resumed_as_there_are_messages(world, count):
-    async def scene(broker, clock, asker, tries):
-        pops = start_pops(asker, clock)
+    async def scene(broker, clock, remote, tries):
+        pops = start_pops(remote, clock)
         await until_on_hold(broker, POPS)
         tries.clear()
         sent = [b"%d" % number for number in range(count)]
         for body in sent:
-            await asker.send("T", body)
+            await remote.send("T", body)
         assert sorted(await received(pops, count)) == sorted(sent)
         assert len(tries) <= 3 * count, "a message resumes few pops, however many are on hold"
         await drop(pops)
@@ -104,8 +104,8 @@ def test_as_many_pops_are_resumed_as_there_are_messages(world, count):
 
 @pytest.mark.parametrize("count", [2, 9, POPS])
 def test_messages_of_one_batch_resume_pops_one_after_another(world, count):
-    async def scene(broker, clock, asker, tries):
-        pops = start_pops(asker, clock)
+    async def scene(broker, clock, remote, tries):
+        pops = start_pops(remote, clock)
         await until_on_hold(broker, POPS)
         tries.clear()
         put(broker, count)
@@ -117,10 +117,10 @@ def test_messages_of_one_batch_resume_pops_one_after_another(world, count):
 
 
 def test_messages_that_are_visible_again_resume_pops(world):
-    async def scene(broker, clock, asker, tries):
+    async def scene(broker, clock, remote, tries):
         put(broker, 6)
-        assert len(await PopClient(asker, clock).pop(invisibleTime=5_000)) == 6
-        pops = start_pops(asker, clock)
+        assert len(await PopClient(remote, clock).pop(invisibleTime=5_000)) == 6
+        pops = start_pops(remote, clock)
         await advance(broker, clock, 5_100, by_ms=100)
         assert len(await received(pops, 6)) == 6
         await drop(pops)
@@ -129,8 +129,8 @@ def test_messages_that_are_visible_again_resume_pops(world):
 
 
 def test_long_polls_read_the_queues_that_their_topic_gets_later(world):
-    async def scene(broker, clock, asker, tries):
-        pops = start_pops(asker, clock, 3)
+    async def scene(broker, clock, remote, tries):
+        pops = start_pops(remote, clock, 3)
         await until_on_hold(broker, 3)
         topic = broker.parts.topics.find("T")
         await broker.parts.topics.update([topic.replace(read_queues=8, write_queues=8)])
@@ -141,10 +141,10 @@ def test_long_polls_read_the_queues_that_their_topic_gets_later(world):
 
 
 def test_a_message_in_the_last_of_many_queues_resumes_a_pop(world):
-    async def scene(broker, clock, asker, tries):
+    async def scene(broker, clock, remote, tries):
         topic = broker.parts.topics.find("T")
         await broker.parts.topics.update([topic.replace(read_queues=700, write_queues=700)])
-        pops = start_pops(asker, clock, 2)
+        pops = start_pops(remote, clock, 2)
         await until_on_hold(broker, 2)
         put(broker, 1, queue_id=699)
         assert await received(pops, 1) == [b"0"]
@@ -154,9 +154,9 @@ def test_a_message_in_the_last_of_many_queues_resumes_a_pop(world):
 
 
 def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(world):
-    async def scene(broker, clock, asker, tries):
-        every, single = start_pops(asker, clock, 3), start_pops(asker, clock, 3, queueId=0)
-        clients = [PopClient(asker, clock, group) for group in ("h", "i")]
+    async def scene(broker, clock, remote, tries):
+        every, single = start_pops(remote, clock, 3), start_pops(remote, clock, 3, queueId=0)
+        clients = [PopClient(remote, clock, group) for group in ("h", "i")]
         for client in clients:
             assert len(await client.pop()) == 1
         others = [asyncio.create_task(client.pop(pollTime=30_000)) for client in clients]
@@ -170,8 +170,8 @@ def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(world):
 
 
 def test_the_next_long_poll_gets_the_messages_of_a_failed_pop(world, monkeypatch):
-    async def scene(broker, clock, asker, tries):
-        pops = start_pops(asker, clock, 3)
+    async def scene(broker, clock, remote, tries):
+        pops = start_pops(remote, clock, 3)
         await until_on_hold(broker, 3)
         checkpoints, failures = PopProcessor.checkpoints, [OSError("a fault"), OSError("again")]
 
@@ -181,7 +181,7 @@ def test_the_next_long_poll_gets_the_messages_of_a_failed_pop(world, monkeypatch
             return checkpoints(self, arguments, popped)
 
         monkeypatch.setattr(PopProcessor, "checkpoints", failing)
-        await asker.send("T", b"message")
+        await remote.send("T", b"message")
         await asyncio.wait(pops, timeout=WAIT_S)
         assert [pop.exception() is None for pop in pops] == [False, False, True]
         assert pops[2].result()[0].body == b"message"

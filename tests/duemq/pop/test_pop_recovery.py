@@ -21,17 +21,17 @@ def popped_after_a_kill(tmp_path: Path, *, invisible_ms: int, has_member: bool =
     clock = FakeClock()
 
     async def before(root: Path) -> None:
-        async with running(small(root), clock=clock) as (broker, asker):
-            client = PopClient(asker, clock)
+        async with running(small(root), clock=clock) as (broker, remote):
+            client = PopClient(remote, clock)
             for body in (b"a", b"b", b"c"):
-                assert (await asker.send("T", body)).code == 0
+                assert (await remote.send("T", body)).code == 0
             broker.parts.persist()
             await client.pop(maxMsgNums=2, invisibleTime=invisible_ms)
             shutil.copytree(root, tmp_path / "killed")
 
     async def afterwards(root: Path) -> list[str]:
-        async with running(small(root), clock=clock) as (_, asker):
-            found = await PopClient(asker, clock).pop()
+        async with running(small(root), clock=clock) as (_, remote):
+            found = await PopClient(remote, clock).pop()
             return [message.body.decode() for message in found]
 
     asyncio.run(before(tmp_path / "broker"))
@@ -60,14 +60,14 @@ def test_a_persisted_reset_survives_recovery(tmp_path: Path) -> None:
     clock = FakeClock()
 
     async def main() -> None:
-        async with running(small(tmp_path), clock=clock) as (broker, asker):
-            client = PopClient(asker, clock)
+        async with running(small(tmp_path), clock=clock) as (broker, remote):
+            client = PopClient(remote, clock)
             for body in (b"a", b"b"):
-                assert (await asker.send("T", body)).code == 0
+                assert (await remote.send("T", body)).code == 0
             await client.pop()
             broker.parts.offsets.commit("g", "T", 0, 0)
-        async with running(small(tmp_path), clock=clock) as (_, asker):
-            found = await PopClient(asker, clock).pop()
+        async with running(small(tmp_path), clock=clock) as (_, remote):
+            found = await PopClient(remote, clock).pop()
             assert [message.body for message in found] == [b"a", b"b"]
 
     asyncio.run(main())
@@ -78,10 +78,10 @@ def test_recovery_ignores_deliveries_of_older_checkpoints(tmp_path: Path) -> Non
     clock = FakeClock()
 
     async def before() -> None:
-        async with running(small(tmp_path / "broker"), clock=clock) as (broker, asker):
-            client = PopClient(asker, clock)
+        async with running(small(tmp_path / "broker"), clock=clock) as (broker, remote):
+            client = PopClient(remote, clock)
             for body in (b"a", b"b", b"c"):
-                assert (await asker.send("T", body)).code == 0
+                assert (await remote.send("T", body)).code == 0
             for message in await client.pop(invisibleTime=10_000):
                 assert (await client.ack(message)).code == 0
             broker.parts.offsets.commit("g", "T", 0, 0)
@@ -91,8 +91,8 @@ def test_recovery_ignores_deliveries_of_older_checkpoints(tmp_path: Path) -> Non
             shutil.copytree(tmp_path / "broker", tmp_path / "killed")
 
     async def afterwards() -> list[bytes]:
-        async with running(small(tmp_path / "killed"), clock=clock) as (_, asker):
-            return [message.body for message in await PopClient(asker, clock).pop()]
+        async with running(small(tmp_path / "killed"), clock=clock) as (_, remote):
+            return [message.body for message in await PopClient(remote, clock).pop()]
 
     asyncio.run(before())
     assert asyncio.run(afterwards()) == [b"b", b"c"]

@@ -350,7 +350,7 @@ def test_a_topic_deleted_between_turns_returns_no_messages(rig):
         await send_numbers(rig, 4)
         peer = await rig.peer()
         assert await codes(peer, [rig.pop_request(1, maxMsgNums=1)]) == {1: 0}
-        assert (await rig.asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        assert (await rig.remote.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
         assert await codes(peer, [rig.pop_request(2)]) == {2: 17}
 
     rig(scene)
@@ -419,7 +419,7 @@ def test_a_matching_pop_is_checked_like_the_first(rig, change, code):
         pop = rig.pop_request(3, maxMsgNums=1)
         if change == "topic":
             fields = {"topic": "T"}
-            assert (await rig.asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, fields)).code == 0
+            assert (await rig.remote.call(RequestCode.DELETE_TOPIC_IN_BROKER, fields)).code == 0
         elif change == "late":
             pop.fields["bornTime"] = str(rig.clock.now_ms() - 60_000)
         write(peer, [pop])

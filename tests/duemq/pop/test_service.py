@@ -25,22 +25,22 @@ def world(tmp_path):
         clock = FakeClock()
 
         async def main():
-            async with running(small(tmp_path, **keys), clock=clock) as (broker, asker):
-                return await scene(broker, clock, asker, PopClient(asker, clock))
+            async with running(small(tmp_path, **keys), clock=clock) as (broker, remote):
+                return await scene(broker, clock, remote, PopClient(remote, clock))
 
         return asyncio.run(main())
 
     return run
 
 
-async def send(asker, *bodies, topic="T", **properties):
+async def send(remote, *bodies, topic="T", **properties):
     for body in bodies:
-        assert (await asker.send(topic, body, **properties)).code == 0
+        assert (await remote.send(topic, body, **properties)).code == 0
 
 
 def test_acknowledged_messages_are_not_delivered_again(world):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a", b"b")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a", b"b")
         found = await client.pop()
         assert [message.body for message in found] == [b"a", b"b"]
         assert await client.pop() == []
@@ -54,8 +54,8 @@ def test_acknowledged_messages_are_not_delivered_again(world):
 
 
 def test_unacknowledged_messages_are_visible_again_at_the_revive_time(world):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a", b"b", b"c")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a", b"b", b"c")
         popped_ms = clock.now_ms()
         _, second, _ = await client.pop(invisibleTime=30_000)
         assert (await client.ack(second)).code == 0
@@ -78,8 +78,8 @@ def test_unacknowledged_messages_are_visible_again_at_the_revive_time(world):
 def test_a_partly_stored_revival_continues_with_the_other_messages(world):
     """Stored copies are not stored again, and their messages are no longer in flight."""
 
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a", b"b", b"c")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a", b"b", b"c")
         await client.pop(invisibleTime=10_000)
         path, figures = broker.parts.put_path, broker.parts.pop.figures
         working, left = path.put, []
@@ -108,9 +108,9 @@ def test_a_partly_stored_revival_continues_with_the_other_messages(world):
 def test_copies_of_many_checkpoints_are_one_append_per_revive_queue(world):
     """There are eight revive queues."""
 
-    async def scene(broker, clock, asker, client):
+    async def scene(broker, clock, remote, client):
         for first in range(0, 40, 2):
-            await send(asker, b"%d" % first, b"%d" % (first + 1))
+            await send(remote, b"%d" % first, b"%d" % (first + 1))
             await client.pop(maxMsgNums=2, invisibleTime=20_000)
         await advance(broker, clock, 19_500)
         appended = []
@@ -125,8 +125,8 @@ def test_copies_of_many_checkpoints_are_one_append_per_revive_queue(world):
 
 
 def test_a_long_poll_returns_new_and_revived_messages(world):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a")
         await client.pop(invisibleTime=10_000)
         waiting = asyncio.create_task(client.pop(pollTime=30_000))
         await advance(broker, clock, 9_900)
@@ -135,15 +135,15 @@ def test_a_long_poll_returns_new_and_revived_messages(world):
         assert [message.body for message in await waiting] == [b"a"]
         waiting = asyncio.create_task(client.pop(pollTime=30_000))
         await advance(broker, clock, 1_000)
-        await send(asker, b"b")
+        await send(remote, b"b")
         assert [message.body for message in await waiting] == [b"b"]
 
     world(scene)
 
 
 def test_a_changed_invisible_time_counts_from_now(world):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a", b"b")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a", b"b")
         first, _ = await client.pop(invisibleTime=10_000)
         await advance(broker, clock, 9_000)
         answer = await client.change(first, 20_000)
@@ -166,11 +166,11 @@ def test_a_changed_invisible_time_counts_from_now(world):
 def test_an_invalid_revive_record_is_skipped(world):
     """It hides no later record, and none is read twice."""
 
-    async def scene(broker, clock, asker, client):
+    async def scene(broker, clock, remote, client):
         topic = revive_topic("DefaultCluster")
         for queue_id in range(REVIVE_QUEUES):
             put_one(broker.store, topic, queue_id, b"{")
-        await send(asker, b"a", b"b")
+        await send(remote, b"a", b"b")
         await client.pop(invisibleTime=10_000)
         await advance(broker, clock, 12_000)
         assert [message.body for message in await client.pop()] == [b"a", b"b"]
@@ -183,8 +183,8 @@ def test_an_invalid_revive_record_is_skipped(world):
 
 
 def test_an_invisible_time_can_change_in_the_millisecond_of_the_pop(world):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=500)
         answer = await client.change(message, 800)
         fields = answer.fields
@@ -198,8 +198,8 @@ def test_an_invisible_time_can_change_in_the_millisecond_of_the_pop(world):
 
 
 def test_the_handle_of_a_changed_invisible_time_acknowledges(world):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
         answer = await client.change(message, 30_000)
         parts = [str(message.offset), answer.fields["popTime"], answer.fields["invisibleTime"]]
@@ -212,8 +212,8 @@ def test_the_handle_of_a_changed_invisible_time_acknowledges(world):
 
 
 def test_messages_of_a_retry_topic_have_handles_of_that_topic(world):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a")
         for times in range(3):
             (message,) = await client.pop(invisibleTime=10_000)
             assert (message.body, message.record.reconsume_times) == (b"a", times)
@@ -239,11 +239,11 @@ def batch_of(messages):
 
 
 def test_a_batch_acknowledges_the_messages_whose_bits_are_set(world):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a", b"b", b"c")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a", b"b", b"c")
         found = await client.pop(invisibleTime=10_000)
-        assert (await asker.ask(200_151, {}, batch_of(found[::2]))).code == 0
-        assert (await asker.ask(200_151, {}, batch_of(found[::2]))).code == 0
+        assert (await remote.call(200_151, {}, batch_of(found[::2]))).code == 0
+        assert (await remote.call(200_151, {}, batch_of(found[::2]))).code == 0
         await advance(broker, clock, 10_100)
         assert [message.body for message in await client.pop()] == [b"b"]
 
@@ -262,9 +262,9 @@ BATCHES = {
 
 @pytest.mark.parametrize(("body", "code"), BATCHES.values(), ids=BATCHES)
 def test_malformed_batches_change_nothing(world, body, code):
-    async def scene(broker, clock, asker, client):
+    async def scene(broker, clock, remote, client):
         before = broker.store.max_offset
-        assert (await asker.ask(200_151, {}, body)).code == code
+        assert (await remote.call(200_151, {}, body)).code == code
         assert broker.store.max_offset == before
 
     world(scene)
@@ -284,8 +284,8 @@ HANDLES = {
 
 @pytest.mark.parametrize("handle", HANDLES.values(), ids=HANDLES)
 def test_a_forged_handle_is_refused_and_no_record_is_stored(world, handle):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
         before = broker.store.max_offset
         assert (await client.ack(message, extraInfo=handle)).code == 29
@@ -306,8 +306,8 @@ CHANGED = {
 
 @pytest.mark.parametrize("changes", CHANGED.values(), ids=CHANGED)
 def test_a_handle_of_another_pop_acknowledges_no_message(world, changes):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
         assert (await client.ack(message, **changes)).code == 0
         await advance(broker, clock, 10_100)
@@ -326,8 +326,8 @@ OUTSIDE = {
 
 @pytest.mark.parametrize(("changes", "code"), OUTSIDE.values(), ids=OUTSIDE)
 def test_an_acknowledgement_of_an_absent_message_is_refused(world, changes, code):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
         before = broker.store.max_offset
         assert (await client.ack(message, **changes)).code == code
@@ -351,17 +351,17 @@ REFUSED = {
 
 @pytest.mark.parametrize(("changes", "code"), REFUSED.values(), ids=REFUSED)
 def test_a_refused_pop_does_not_advance_the_offset(world, changes, code):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a")
-        assert (await client.ask(**changes)).code == code
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a")
+        assert (await client.call(**changes)).code == code
         assert [message.body for message in await client.pop()] == [b"a"]
 
     world(scene)
 
 
 def test_an_invisible_time_of_0_makes_messages_visible_at_once(world):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a")
         for times in range(3):
             (message,) = await client.pop(invisibleTime=0)
             assert (message.body, message.record.reconsume_times) == (b"a", times)
@@ -371,8 +371,8 @@ def test_an_invisible_time_of_0_makes_messages_visible_at_once(world):
 
 
 def test_a_receipt_property_of_a_producer_is_replaced(world):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a", POP_CK="0 1 2 3 0 test 0 0", KEYS="k")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a", POP_CK="0 1 2 3 0 test 0 0", KEYS="k")
         for _ in range(2):
             (message,) = await client.pop(invisibleTime=10_000)
             assert message.handle.split(" ")[1] == str(clock.now_ms())
@@ -383,9 +383,9 @@ def test_a_receipt_property_of_a_producer_is_replaced(world):
 
 
 def test_a_delayed_message_is_visible_again_without_its_delay(world):
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a", TIMER_DELAY_MS="100000")
-        await send(asker, b"b", TIMER_DELIVER_MS=str(clock.now_ms() + 100_000))
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a", TIMER_DELAY_MS="100000")
+        await send(remote, b"b", TIMER_DELIVER_MS=str(clock.now_ms() + 100_000))
         await advance(broker, clock, 100_000)
         assert len(await client.pop(invisibleTime=10_000)) == 2
         await advance(broker, clock, 10_100)
@@ -395,9 +395,9 @@ def test_a_delayed_message_is_visible_again_without_its_delay(world):
 
 
 def test_only_messages_that_pass_the_filter_are_popped(world):
-    async def scene(broker, clock, asker, client):
+    async def scene(broker, clock, remote, client):
         for number in range(6):
-            await send(asker, b"%d" % number, TAGS="odd" if number % 2 else "even")
+            await send(remote, b"%d" % number, TAGS="odd" if number % 2 else "even")
         found = await client.pop(exp="odd", expType="TAG", maxMsgNums=2, invisibleTime=10_000)
         assert [message.body for message in found] == [b"1", b"3"]
         assert (await client.ack(found[0])).code == 0
@@ -409,12 +409,12 @@ def test_only_messages_that_pass_the_filter_are_popped(world):
 
 
 def test_only_messages_that_pass_a_sql92_filter_are_popped(world):
-    async def scene(broker, clock, asker, client):
+    async def scene(broker, clock, remote, client):
         for size in ("1", "3", "x", "4"):
-            await send(asker, size.encode(), size=size)
+            await send(remote, size.encode(), size=size)
         found = await client.pop(expType="SQL92", exp="size > 2")
         assert [message.body for message in found] == [b"3", b"4"]
-        refused = await client.ask(expType="SQL92", exp="size >")
+        refused = await client.call(expType="SQL92", exp="size >")
         assert (refused.code, "line 1, column 6" in refused.remark) == (23, True)
 
     world(scene)
@@ -429,18 +429,18 @@ def test_only_messages_that_pass_a_sql92_filter_are_popped(world):
     ids=["no timers", "replica"],
 )
 def test_a_broker_without_checkpoints_refuses_pops(world, keys):
-    async def scene(broker, clock, asker, client):
-        answer = await client.ask()
+    async def scene(broker, clock, remote, client):
+        answer = await client.call()
         assert (answer.code, "pop message is forbidden" in answer.remark) == (16, True)
         fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "offset": 0, "extraInfo": "x"}
-        assert (await asker.ask(200_051, fields)).code == 16
-        assert (await asker.ask(200_053, fields | {"invisibleTime": 1})).code == 16
+        assert (await remote.call(200_051, fields)).code == 16
+        assert (await remote.call(200_053, fields | {"invisibleTime": 1})).code == 16
 
     world(scene, **keys)
 
 
 def test_consecutive_pops_read_each_queue_in_turn(world):
-    async def scene(broker, clock, asker, client):
+    async def scene(broker, clock, remote, client):
         await broker.parts.topics.ensure("Q", queues=4)
         for queue_id in range(4):
             fields = {
@@ -449,7 +449,7 @@ def test_consecutive_pops_read_each_queue_in_turn(world):
                 "bornTimestamp": 1, "properties": "", "reconsumeTimes": 0, "unitMode": "false",
             }  # fmt: skip
             for _ in range(4):
-                assert (await asker.ask(10, fields, b"x")).code == 0
+                assert (await remote.call(10, fields, b"x")).code == 0
         for _ in range(4):
             found = [(await client.pop("Q", maxMsgNums=1))[0].queue_id for _ in range(4)]
             assert sorted(found) == [0, 1, 2, 3]
@@ -460,15 +460,15 @@ def test_consecutive_pops_read_each_queue_in_turn(world):
 def test_a_batch_body_of_apaches_client_is_decoded(world):
     """Written by Apache 5.3.3's BatchAckMessageRequestBody, with offsets 0 and 3."""
 
-    async def scene(broker, clock, asker, client):
-        await send(asker, b"a", b"b", b"c", b"d")
+    async def scene(broker, clock, remote, client):
+        await send(remote, b"a", b"b", b"c", b"d")
         found = await client.pop(invisibleTime=60_000)
         _, pop_ms, _, revive, *_ = found[0].handle.split(" ")
         body = (
             '{"acks":[{"b":"CQ==","c":"g","it":60000,"pt":%s,"q":0,"r":"0","rq":%s,"so":0,'
             '"t":"T"}],"brokerName":"test"}'
         )
-        assert (await asker.ask(200_151, {}, (body % (pop_ms, revive)).encode())).code == 0
+        assert (await remote.call(200_151, {}, (body % (pop_ms, revive)).encode())).code == 0
         await advance(broker, clock, 60_100)
         assert [message.body for message in await client.pop()] == [b"b", b"c"]
 
@@ -479,13 +479,13 @@ def test_a_batch_body_of_apaches_client_is_decoded(world):
 def test_messages_of_a_group_lost_in_a_kill_are_delivered_again(world, auto_create, bodies):
     """An auto-created group may not be on the disk yet; Apache's broker creates it again."""
 
-    async def scene(broker, clock, asker, client):
-        assert (await asker.ask(200, {}, b'{"groupName":"g"}')).code == 0
-        await send(asker, b"a")
+    async def scene(broker, clock, remote, client):
+        assert (await remote.call(200, {}, b'{"groupName":"g"}')).code == 0
+        await send(remote, b"a")
         assert [message.body for message in await client.pop(invisibleTime=5_000)] == [b"a"]
         await broker.parts.groups.delete("g")
         await advance(broker, clock, 6_000)
-        assert (await asker.ask(200, {}, b'{"groupName":"g"}')).code == 0
+        assert (await remote.call(200, {}, b'{"groupName":"g"}')).code == 0
         assert [message.body for message in await client.pop()] == bodies
 
     world(scene, autoCreateSubscriptionGroup=auto_create)

@@ -14,7 +14,7 @@ from duemq.pop.allocation import AssignedQueue
 from duemq.pop.topic_queues import ROUTE_MS, TopicQueues, readable_queues
 from message_store.clock import FakeClock
 from tests.support.free_ports import free_ports
-from tests.support.running_broker import asking, running, small
+from tests.support.running_broker import connected, running, small
 
 
 def data(broker: str, queues: object, perm: int = 6) -> dict[str, object]:
@@ -41,15 +41,15 @@ def test_routes_are_refreshed_and_remain_while_no_name_server_responds(tmp_path:
 
     async def main() -> None:
         keys = {"embeddedNamesrvEnable": "true", "embeddedNamesrvPort": str(free_ports(1)[0])}
-        async with running(small(tmp_path, **keys)) as (broker, asker):
+        async with running(small(tmp_path, **keys)) as (broker, remote):
             addresses[0] = broker.namesrv_address
             queues = TopicQueues(
                 broker.parts.topics, broker.parts.identity, clock,
                 lambda: addresses, RemotingClient,
             )  # fmt: skip
-            await asker.ask(17, topic("T", 2))
+            await remote.call(17, topic("T", 2))
             assert len(await queues.of("T")) == 2
-            await asker.ask(17, topic("T", 3))
+            await remote.call(17, topic("T", 3))
             assert len(await queues.of("T")) == 2
             clock.advance(ROUTE_MS)
             assert len(await queues.of("T")) == 3
@@ -57,7 +57,7 @@ def test_routes_are_refreshed_and_remain_while_no_name_server_responds(tmp_path:
             clock.advance(ROUTE_MS)
             assert len(await queues.of("T")) == 3
             assert await queues.of("no such topic") == []
-            await asker.ask(17, topic("U", 4))
+            await remote.call(17, topic("U", 4))
             assert [queue.queue_id for queue in await queues.of("U")] == [0, 1, 2, 3]
 
     asyncio.run(main())
@@ -77,10 +77,10 @@ def test_the_route_of_the_embedded_name_server_needs_no_account(
     async def main() -> None:
         async with (
             running(small(tmp_path, **keys)) as (broker, _),
-            asking(broker.address, Credentials("root", "root-secret")) as asker,
+            connected(broker.address, Credentials("root", "root-secret")) as client,
         ):
-            await asker.ask(17, topic("T", 3))
-            found = await asker.ask(400, {}, json.dumps(asked).encode())
+            await client.call(17, topic("T", 3))
+            found = await client.call(400, {}, json.dumps(asked).encode())
             body = json.loads(bytes(found.body))  # type: ignore[arg-type]
             assert len(body["messageQueueAssignments"]) == 3
 

@@ -15,7 +15,7 @@ from message_store.clock import FakeClock
 from tests.duemq.test_retention import clean, expiring
 from tests.support.fakes import FakeStore, put
 from tests.support.pop_client import PopClient, advance
-from tests.support.running_broker import Asker, running
+from tests.support.running_broker import BrokerClient, running
 
 HOUR_MS = 3_600_000
 
@@ -80,10 +80,10 @@ def test_retention_keeps_the_messages_of_undecided_checkpoints(
     clock = FakeClock()
 
     async def before(root: Path) -> None:
-        async with running(expiring(root), clock=clock) as (broker, asker):
-            client = PopClient(asker, clock)
-            assert (await asker.send("T", b"popped")).code == 0
-            await fill(asker)  # the checkpoint is in another file
+        async with running(expiring(root), clock=clock) as (broker, remote):
+            client = PopClient(remote, clock)
+            assert (await remote.send("T", b"popped")).code == 0
+            await fill(remote)  # the checkpoint is in another file
             broker.parts.persist()
             [message] = await client.pop(invisibleTime=HOUR_MS)
             if is_acknowledged:
@@ -94,8 +94,8 @@ def test_retention_keeps_the_messages_of_undecided_checkpoints(
             shutil.copytree(root, tmp_path / "killed")
 
     async def afterwards(root: Path) -> None:
-        async with running(expiring(root), clock=clock) as (broker, asker):
-            client = PopClient(asker, clock)
+        async with running(expiring(root), clock=clock) as (broker, remote):
+            client = PopClient(remote, clock)
             await advance(broker, clock, HOUR_MS // 2, by_ms=60_000)
             assert_kept(broker)
             await advance(broker, clock, HOUR_MS, by_ms=60_000)
@@ -108,9 +108,9 @@ def test_retention_keeps_the_messages_of_undecided_checkpoints(
     asyncio.run(afterwards(tmp_path / "killed"))
 
 
-async def fill(asker: Asker) -> None:
+async def fill(remote: BrokerClient) -> None:
     for _ in range(8):
-        assert (await asker.send("Other", b"x" * 30_000)).code == 0
+        assert (await remote.send("Other", b"x" * 30_000)).code == 0
 
 
 def assert_kept(broker: Broker) -> None:

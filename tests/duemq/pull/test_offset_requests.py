@@ -30,7 +30,7 @@ class World:
             lambda: PullLimits(**limits),
         ).handlers()
 
-    async def ask(self, code, **changes):
+    async def call(self, code, **changes):
         values = {"consumerGroup": "G", "topic": "T", "queueId": 0} | changes
         found = {name: str(value) for name, value in values.items()}
         return await self.handlers[code](Request(code, found))
@@ -58,7 +58,7 @@ def test_query_returns_the_offset_or_zero_for_a_new_queue(
         world.offsets.commit("G", "T", 0, committed)
     put(world.store, "T", *[b"x"] * messages)
     changes = {} if zero is None else {"setZeroIfNotFound": zero}
-    answer = run(world.ask(14, **changes))
+    answer = run(world.call(14, **changes))
     assert (answer.code, answer.fields.get("offset")) == (code, offset)
 
 
@@ -66,13 +66,13 @@ def test_a_queue_whose_first_message_was_removed_is_not_new(run):
     world = World()
     put(world.store, "T", b"x", b"y")
     world.store.first[0] = 1
-    assert run(world.ask(14)).code == 22
+    assert run(world.call(14)).code == 22
 
 
 def test_update_stores_smaller_and_negative_offsets(run):
     world = World()
     for offset in (9, 3, -1):
-        answer = run(world.ask(15, commitOffset=offset))
+        answer = run(world.call(15, commitOffset=offset))
         assert (answer.code, answer.fields) == (0, {})
         assert world.offsets.query("G", "T", 0) == offset
 
@@ -86,7 +86,7 @@ def test_update_of_unknown_topics_and_groups_is_refused(run, changes, known, cod
     if not known:
         world.groups.table.clear()
     with pytest.raises(RequestError) as refusal:
-        run(world.ask(15, **({"commitOffset": 1} | changes)))
+        run(world.call(15, **({"commitOffset": 1} | changes)))
     assert refusal.value.code == code
 
 
@@ -94,8 +94,8 @@ def test_queries_return_a_pending_reset_and_updates_are_ignored(run):
     world = World()
     world.offsets.commit("G", "T", 0, 9)
     world.offsets.set_reset("G", "T", 0, 4)
-    assert run(world.ask(14)).fields == {"offset": "4"}
-    assert run(world.ask(15, commitOffset=10)).code == 0
+    assert run(world.call(14)).fields == {"offset": "4"}
+    assert run(world.call(15, commitOffset=10)).code == 0
     assert world.offsets.query("G", "T", 0) == 9
 
 
@@ -115,4 +115,4 @@ def test_bounds_and_offsets_by_time(run):
         (32, {"topic": "none"}, "timestamp", "-1"),
     ]
     for code, changes, name, value in asked:
-        assert run(world.ask(code, **changes)).fields == {name: value}
+        assert run(world.call(code, **changes)).fields == {name: value}

@@ -22,7 +22,7 @@ class World:
         )
         self.handlers = self.processor.handlers()
 
-    async def ask(self, code, peer, body=b"", **fields):
+    async def call(self, code, peer, body=b"", **fields):
         return await self.handlers[code](Request(code, fields, body, peer=peer))
 
     async def beat(self, peer, client="c", group="G", model="CLUSTERING", **more):
@@ -37,10 +37,10 @@ class World:
             "producerDataSet": [{"groupName": "P"}],
             "consumerDataSet": [consumer] if group else [],
         }
-        return await self.ask(34, peer, json.dumps(told | more).encode())
+        return await self.call(34, peer, json.dumps(told | more).encode())
 
     async def members(self, peer):
-        return await self.ask(38, peer, consumerGroup="G")
+        return await self.call(38, peer, consumerGroup="G")
 
 
 def test_a_heartbeat_makes_the_retry_topic_and_the_member_visible(run):
@@ -64,7 +64,7 @@ def test_everybody_of_a_changed_group_gets_40(run):
         await world.beat(b, "b")
         assert (a.codes(), b.codes()) == ([40, 40], [40])
         assert a.sent[0].fields == {"consumerGroup": "G"}
-        await world.ask(35, a, clientID="a", consumerGroup="G", producerGroup="")
+        await world.call(35, a, clientID="a", consumerGroup="G", producerGroup="")
         assert (a.codes(), b.codes()) == ([40, 40], [40, 40])
         await world.beat(a, "a")
         a.close()
@@ -141,7 +141,7 @@ def test_a_closed_connection_joins_nothing(run):
 def test_configuration_check(run, data, code):
     body = json.dumps({"clientId": "c", "group": "G", "subscriptionData": data}).encode()
     try:
-        found = run(World().ask(46, FakePeer(), body)).code
+        found = run(World().call(46, FakePeer(), body)).code
     except RequestError as refusal:
         found = refusal.code
     assert found == code

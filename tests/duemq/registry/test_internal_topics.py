@@ -70,12 +70,12 @@ def read_requests(topic):
 @pytest.mark.finding("A3")
 def test_no_request_writes_to_an_internal_topic(tmp_path):
     async def scene():
-        async with running(small(tmp_path)) as (broker, asker):
-            assert (await asker.send("T", b"warm")).code == 0
+        async with running(small(tmp_path)) as (broker, client):
+            assert (await client.send("T", b"warm")).code == 0
             end = broker.store.max_offset
             for topic in TOPICS:
                 for code, fields, body in write_requests(topic):
-                    answer = await asker.ask(code, fields, body)
+                    answer = await client.call(code, fields, body)
                     assert answer.code == NO_PERMISSION, (topic, code, answer)
             assert broker.store.max_offset == end
 
@@ -85,13 +85,13 @@ def test_no_request_writes_to_an_internal_topic(tmp_path):
 @pytest.mark.finding("A2")
 def test_no_request_reads_an_internal_topic_or_names_offsets_in_it(tmp_path):
     async def scene():
-        async with running(small(tmp_path)) as (broker, asker):
-            assert (await asker.send("T", b"warm")).code == 0
-            assert (await asker.pull("T", 0)).code == 0  # now there is a group
+        async with running(small(tmp_path)) as (broker, client):
+            assert (await client.send("T", b"warm")).code == 0
+            assert (await client.pull("T", 0)).code == 0  # now there is a group
             before = broker.parts.offsets.offset_table()
             for topic in CLOSED:
                 for code, fields in read_requests(topic):
-                    answer = await asker.ask(code, fields)
+                    answer = await client.call(code, fields)
                     assert answer.code in (NO_PERMISSION, 17), (topic, code, answer)
                     assert not answer.body
                     if code in (12, 15, 222, 314, 321):
@@ -104,7 +104,7 @@ def test_no_request_reads_an_internal_topic_or_names_offsets_in_it(tmp_path):
 @pytest.mark.parametrize("code", [17, 18, 215])
 def test_no_request_changes_or_deletes_an_internal_topic(tmp_path, code):
     async def scene():
-        async with running(small(tmp_path)) as (broker, asker):
+        async with running(small(tmp_path)) as (broker, client):
             for topic in TOPICS:
                 config = {
                     "topic": topic, "defaultTopic": "TBW102", "readQueueNums": 9, "perm": 6,
@@ -112,7 +112,7 @@ def test_no_request_changes_or_deletes_an_internal_topic(tmp_path, code):
                 }  # fmt: skip
                 body = b'{"topicConfigList":[{"topicName":"%s"}]}' % topic.encode()
                 known = broker.parts.topics.find(topic)
-                answer = await asker.ask(code, config, body if code == 18 else b"")
+                answer = await client.call(code, config, body if code == 18 else b"")
                 assert answer.code == INVALID_PARAMETER, (topic, answer)
                 assert broker.parts.topics.find(topic) == known
 
@@ -122,16 +122,16 @@ def test_no_request_changes_or_deletes_an_internal_topic(tmp_path, code):
 @pytest.mark.finding("A4")
 def test_messages_of_internal_topics_cannot_be_read_by_their_offset(tmp_path):
     async def scene():
-        async with running(small(tmp_path)) as (_, asker):
-            assert (await asker.send("T", b"warm")).code == 0
-            assert (await asker.pull("T", 0)).code == 0
+        async with running(small(tmp_path)) as (_, client):
+            assert (await client.send("T", b"warm")).code == 0
+            assert (await client.pull("T", 0)).code == 0
             far = {"TIMER_DELAY_MS": "3000000"}, {"DELAY": "9"}, {"TRAN_MSG": "true", "PGROUP": "p"}
             for number, properties in enumerate(far):
-                sent = await asker.send("T", b"secret", UNIQ_KEY=f"U{number}", **properties)
+                sent = await client.send("T", b"secret", UNIQ_KEY=f"U{number}", **properties)
                 assert sent.code == 0
                 offset = int(sent.fields["msgId"][-16:], 16)
                 for code, fields in by_offset(offset, sent.fields["msgId"]):
-                    answer = await asker.ask(code, fields)
+                    answer = await client.call(code, fields)
                     assert answer.code in (NO_PERMISSION, SYSTEM_ERROR), (code, answer)
                     assert b"secret" not in bytes(answer.body), code
                     if code in (33, 36):
@@ -152,9 +152,9 @@ def by_offset(offset, offset_id):
 @pytest.mark.finding("A4")
 def test_a_record_inside_a_body_is_read_by_no_request(tmp_path):
     async def scene():
-        async with running(small(tmp_path)) as (broker, asker):
-            assert (await asker.send("T", b"warm")).code == 0
-            assert (await asker.pull("T", 0)).code == 0
+        async with running(small(tmp_path)) as (broker, client):
+            assert (await client.send("T", b"warm")).code == 0
+            assert (await client.pull("T", 0)).code == 0
             for topic in ("T", "%RETRY%g", HALF, "TRANS_CHECK_MAX_TIME_TOPIC"):
                 at = broker.store.max_offset + BODY_AT
                 planted = encode_record(
@@ -162,12 +162,12 @@ def test_a_record_inside_a_body_is_read_by_no_request(tmp_path):
                     property_text=b"PGROUP\x01evil\x02REAL_TOPIC\x01../../x\x02REAL_QID\x010\x02",
                     born_ms=1, born_host=LOOPBACK, store_ms=1, store_host=LOOPBACK,
                 )  # fmt: skip
-                assert (await asker.send("T", planted)).code == 0
+                assert (await client.send("T", planted)).code == 0
                 end = broker.store.max_offset
                 for code, fields in by_offset(at, encode_offset_id(*LOOPBACK, at)):
-                    answer = await asker.ask(code, fields)
+                    answer = await client.call(code, fields)
                     assert answer.code == SYSTEM_ERROR, (topic, code, answer)
-                answer = await asker.ask(37, end_fields(at))
+                answer = await client.call(37, end_fields(at))
                 assert answer.code == SYSTEM_ERROR
                 assert broker.store.max_offset == end
 
@@ -187,15 +187,15 @@ def test_a_topic_without_the_permission_to_write_takes_nothing(tmp_path, code):
     """Both ways of a send obey it, the compiled one and the plain one."""
 
     async def scene():
-        async with running(small(tmp_path)) as (broker, asker):
-            assert (await asker.send("T", b"warm")).code == 0
+        async with running(small(tmp_path)) as (broker, client):
+            assert (await client.send("T", b"warm")).code == 0
             read_only = {
                 "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
                 "perm": 4, "topicFilterType": "SINGLE_TAG", "order": "false",
             }  # fmt: skip
-            assert (await asker.ask(17, read_only)).code == 0
+            assert (await client.call(17, read_only)).code == 0
             end, fields = broker.store.max_offset, send_fields("T", UNIQ_KEY="U")
-            answer = await asker.ask(code, fields if code == 10 else letters(fields), b"x")
+            answer = await client.call(code, fields if code == 10 else letters(fields), b"x")
             assert (answer.code, broker.store.max_offset) == (NO_PERMISSION, end)
 
     asyncio.run(scene())
@@ -206,8 +206,8 @@ def test_offsets_of_the_brokers_own_group_cannot_be_changed(tmp_path):
     group = "CID_RMQ_SYS_TRANS"
 
     async def scene():
-        async with running(small(tmp_path)) as (broker, asker):
-            assert (await asker.send("T", b"warm")).code == 0
+        async with running(small(tmp_path)) as (broker, client):
+            assert (await client.send("T", b"warm")).code == 0
             broker.parts.offsets.commit(group, HALF, 0, 7)
             requests = [
                 (15, {"consumerGroup": group, "topic": "T", "queueId": 0, "commitOffset": 1}),
@@ -216,7 +216,7 @@ def test_offsets_of_the_brokers_own_group_cannot_be_changed(tmp_path):
                 (207, {"groupName": group, "cleanOffset": "true"}),
             ]
             for code, fields in requests:
-                answer = await asker.ask(code, fields)
+                answer = await client.call(code, fields)
                 assert answer.code == NO_PERMISSION, (code, answer)
             assert broker.parts.offsets.query(group, HALF, 0) == 7
 

@@ -41,8 +41,8 @@ def test_nothing_is_appended_before_the_first_transfer(
     monkeypatch.setattr("duemq.assembly.Transactions", made)
 
     async def main() -> None:
-        async with running(small(tmp_path, **REPLICA)) as (broker, asker):
-            answer = await asker.send("T", b"body")
+        async with running(small(tmp_path, **REPLICA)) as (broker, remote):
+            answer = await remote.send("T", b"body")
             assert answer.code == 14
             assert "send to the master" in answer.remark
             assert broker.store.max_offset == 0
@@ -68,16 +68,16 @@ def test_retention_removes_nothing_before_the_master_has_answered(tmp_path: Path
 @pytest.mark.parametrize("master", ["127.0.0.1:9", ""], ids=["known", "unknown"])
 def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(small(tmp_path, **REPLICA)) as (broker, asker):
+        async with running(small(tmp_path, **REPLICA)) as (broker, remote):
             replica = broker.parts.replica
             assert replica is not None
             replica.tables.follow(master)
             for action in ("status", "start", "rollback"):
-                answer = await asker.ask(MIGRATE, body=b'{"action": "%s"}' % action.encode())
+                answer = await remote.call(MIGRATE, body=b'{"action": "%s"}' % action.encode())
                 assert (answer.code, answer.remark) == (SYSTEM_ERROR, replica_text(master))
                 assert answer.fields == {MASTER_FIELD: master}
                 assert master in replica_text(master)
-            shown = await asker.ask(VIEW_REQUEST, {"view": "migration.status"})
+            shown = await remote.call(VIEW_REQUEST, {"view": "migration.status"})
             assert json.loads(bytes_of(shown))["why_not"] == replica_text(master)
 
     asyncio.run(main())

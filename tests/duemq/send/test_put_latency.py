@@ -51,7 +51,7 @@ def test_runtime_info_shows_the_latency_of_sends(tmp_path: Path) -> None:
     clock = FakeClock()
 
     async def scene() -> dict[str, str]:
-        async with running(small(tmp_path), clock=clock) as (broker, asker):
+        async with running(small(tmp_path), clock=clock) as (broker, client):
             put = broker.store.put
 
             def slow(batch: object) -> None:
@@ -60,8 +60,8 @@ def test_runtime_info_shows_the_latency_of_sends(tmp_path: Path) -> None:
 
             broker.store.put = slow
             for _ in range(3):
-                assert (await asker.send("T", b"x")).code == 0
-            return dict(json.loads((await asker.ask(28)).body)["table"])
+                assert (await client.send("T", b"x")).code == 0
+            return dict(json.loads((await client.call(28)).body)["table"])
 
     table = asyncio.run(scene())
     assert "[10~50ms]:3 " in table["putMessageDistributeTime"]

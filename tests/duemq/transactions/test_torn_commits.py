@@ -31,24 +31,24 @@ def test_a_torn_commit_is_finished_before_a_plugin_delivers(tmp_path):
     properties = small(tmp_path, messageDelayLevel="1s 5s")
 
     async def commit():
-        async with running(properties, clock=clock) as (broker, asker):
-            assert (await asker.send("T", b"overdue", DELAY="1")).code == 0
-            half = await asker.send("T", b"tx", TRAN_MSG="true", PGROUP="p", UNIQ_KEY="TX1")
+        async with running(properties, clock=clock) as (broker, remote):
+            assert (await remote.send("T", b"overdue", DELAY="1")).code == 0
+            half = await remote.send("T", b"tx", TRAN_MSG="true", PGROUP="p", UNIQ_KEY="TX1")
             end = END | {
                 "commitLogOffset": int(half.fields["msgId"][-16:], 16),
                 "tranStateTableOffset": half.fields["queueOffset"],
             }
             commit_at = broker.store.max_offset
-            assert (await asker.ask(37, end | {"fromTransactionCheck": "false"})).code == 0
+            assert (await remote.call(37, end | {"fromTransactionCheck": "false"})).code == 0
             op_at = commit_at + broker.store.read_record(commit_at).total_size
             shutil.copytree(tmp_path / "store", tmp_path / "killed")
             return end, op_at
 
     async def again(end):
         store = {"storePathRootDir": str(tmp_path / "killed")}
-        async with running(properties | store, clock=clock) as (broker, asker):
-            assert (await asker.pull("T", 1)).code == 0  # the overdue message is delivered
-            answer = await asker.ask(37, end | {"fromTransactionCheck": "true"})
+        async with running(properties | store, clock=clock) as (broker, remote):
+            assert (await remote.pull("T", 1)).code == 0  # the overdue message is delivered
+            answer = await remote.call(37, end | {"fromTransactionCheck": "true"})
             assert "finished already" in answer.remark
             assert broker.store.queue_bounds("T", 0)[1] == 2
             assert broker.store.queue_bounds(OP_TOPIC, 0)[1] == 1

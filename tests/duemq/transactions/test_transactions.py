@@ -262,12 +262,12 @@ def test_an_end_during_a_check_back_ends_the_copy(run, world):
         row, confirmed = world.send(), asyncio.Event()
         world.confirm = confirmed.wait
         world.clock.advance(30_000)
-        asking = asyncio.create_task(world.service.check())
+        checking = asyncio.create_task(world.service.check())
         await settle()
         ending = asyncio.create_task(world.end(row))
         await settle()
         confirmed.set()
-        await asking
+        await checking
         return await ending
 
     answer = run(scene())

@@ -80,8 +80,8 @@ async def _delivered(tmp_path: Path, target: Path) -> None:
     """Deliver the timers of the target with our broker, and compare with the manifest."""
     clock = FakeClock(end_ms(VERSION))
     settings = small(tmp_path, **GOLDEN) | {"storePathRootDir": str(target)}
-    async with running(settings, clock=clock, plugins=PLUGINS) as (broker, asker):
-        bench, store = Bench(broker, asker, clock), broker.store
+    async with running(settings, clock=clock, plugins=PLUGINS) as (broker, client):
+        bench, store = Bench(broker, client, clock), broker.store
         levels, timers = await bench.pending()
         assert levels == 0
         assert timers > 0

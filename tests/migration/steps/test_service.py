@@ -167,7 +167,7 @@ def test_refused_requests(command: dict[str, Any], why: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
 def test_a_level_has_priority_over_a_time(name: str, tmp_path: Path) -> None:
     async def send(bench: Bench, body: bytes) -> None:
-        answer = await bench.asker.send("T", body, **{"DELAY": "5", name: "7"})
+        answer = await bench.client.send("T", body, **{"DELAY": "5", name: "7"})
         assert answer.code == 0, answer.remark
 
     async def steps(bench: Bench) -> None:
@@ -368,7 +368,7 @@ def test_metrics_and_broker_status(tmp_path: Path) -> None:
         state = level | {"state": "done"}
         assert registry.get_sample_value("duemq_migration_state", state) == 1
         assert registry.get_sample_value("duemq_migration_routed_total") == 2
-        answer = await bench.asker.ask(VIEW_REQUEST, {"view": "migration.runtime"})
+        answer = await bench.client.call(VIEW_REQUEST, {"view": "migration.runtime"})
         assert json.loads(bytes(answer.body)) == {"migration_5": "done,7,0"}
 
     with_broker(tmp_path, steps)

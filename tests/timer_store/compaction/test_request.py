@@ -23,7 +23,7 @@ from timer_store.compaction.request import (
 from timer_store.views import summary
 
 
-def ask(rig: PinningRig, body: bytes = b"") -> dict[str, Any]:
+def call(rig: PinningRig, body: bytes = b"") -> dict[str, Any]:
     request = Request(COMPACT_TIMERS, {}, body)
     found: dict[str, Any] = json.loads(asyncio.run(handle_compact(rig.timers, request)).body)
     return found
@@ -43,18 +43,18 @@ def put_one(rig: PinningRig) -> int:
 
 def test_a_dry_run_reports_what_a_run_then_does(rig):
     size = put_one(rig)
-    assert ask(rig)["why"] == NOTHING_EXPIRED
+    assert call(rig)["why"] == NOTHING_EXPIRED
     age(rig)
     end = rig.store.log.files[-1].base
     gain = {"messages": 1, "bytes": size, "frees": end, "until": end}
     rest = {"running": False, "blocked_by": "", "waits": "", "why": ""}
-    assert ask(rig, b'{"dry_run": true}') == gain | rest | {"dry_run": True, "started": False}
+    assert call(rig, b'{"dry_run": true}') == gain | rest | {"dry_run": True, "started": False}
     assert not rig.timers.compaction.running
-    assert ask(rig) == gain | rest | {"dry_run": False, "started": True}
-    again = ask(rig)
+    assert call(rig) == gain | rest | {"dry_run": False, "started": True}
+    again = call(rig)
     assert (again["running"], again["started"]) == (True, False)
     rig.advance(1_000)
-    assert ask(rig)["why"] == NOTHING_NEEDED
+    assert call(rig)["why"] == NOTHING_NEEDED
     rig.persist()
     assert rig.clean() == end // FILE_BYTES >= 2
 
@@ -63,7 +63,7 @@ def test_missing_room_is_reported(rig, disk):
     put_one(rig)
     age(rig)
     disk.percent = 89.999
-    found = ask(rig)
+    found = call(rig)
     assert (found["started"], found["blocked_by"]) == (False, "no_room")
     assert "free space" in found["why"]
 
@@ -71,7 +71,7 @@ def test_missing_room_is_reported(rig, disk):
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"dry": true}', b'{"dry_run": 1}'])
 def test_illegal_requests_are_refused(rig, body):
     with pytest.raises(RequestError):
-        ask(rig, body)
+        call(rig, body)
 
 
 def test_metrics_and_summary_contain_the_compaction(rig, disk):

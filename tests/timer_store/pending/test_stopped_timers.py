@@ -27,14 +27,14 @@ def stopped(root: Path, work: Callable[[Any, Any], Awaitable[None]], *, pending:
 
     async def run() -> None:
         clock = FakeClock()
-        async with running(small(root), clock=clock) as (_, asker):
+        async with running(small(root), clock=clock) as (_, client):
             for n in range(pending):
                 due_ms = str(clock.now_ms() + HOUR_MS + n)
-                sent = await asker.send("T", b"t", UNIQ_KEY=f"U{n}", TIMER_DELIVER_MS=due_ms)
+                sent = await client.send("T", b"t", UNIQ_KEY=f"U{n}", TIMER_DELIVER_MS=due_ms)
                 assert sent.code == 0, sent.remark
-            await asker.send("T", b"l", UNIQ_KEY="L", KEYS="k", DELAY="5")
-        async with running(small(root, timerWheelEnable="false"), clock=clock) as (broker, asker):
-            await work(broker, asker)
+            await client.send("T", b"l", UNIQ_KEY="L", KEYS="k", DELAY="5")
+        async with running(small(root, timerWheelEnable="false"), clock=clock) as (broker, client):
+            await work(broker, client)
 
     asyncio.run(run())
 
@@ -44,7 +44,7 @@ def stopped(root: Path, work: Callable[[Any, Any], Awaitable[None]], *, pending:
 )
 @pytest.mark.parametrize("action", ["cancel", "move", "fire"])
 def test_a_decision_on_a_timer_is_an_error_and_not_unknown(tmp_path, names, action):
-    async def work(broker, asker):
+    async def work(broker, client):
         extra = {"delay_ms": 5} if action == "move" else {}
         async with DecisionClient(broker=broker.address) as client:
             with pytest.raises(DueMQError, match=NOT_RUNNING):
@@ -56,9 +56,9 @@ def test_a_decision_on_a_timer_is_an_error_and_not_unknown(tmp_path, names, acti
 def test_a_decision_on_a_transferred_message_is_an_error(tmp_path):
     async def work():
         clock = FakeClock()
-        async with running(small(tmp_path), clock=clock) as (broker, asker):
-            await asker.send("T", b"m", UNIQ_KEY="M", DELAY="5")
-            bench = Bench(broker, asker, clock)
+        async with running(small(tmp_path), clock=clock) as (broker, client):
+            await client.send("T", b"m", UNIQ_KEY="M", DELAY="5")
+            bench = Bench(broker, client, clock)
             await bench.command("start", levels=[5])
             await bench.until(5, "done")
         off = small(tmp_path, timerWheelEnable="false")
@@ -73,7 +73,7 @@ def test_a_decision_on_a_transferred_message_is_an_error(tmp_path):
 
 
 def test_level_messages_can_be_cancelled(tmp_path):
-    async def work(broker, asker):
+    async def work(broker, client):
         async with DecisionClient(broker=broker.address) as client:
             [unknown] = await client.cancel(ids=["nothing"])
             assert unknown.verdict == "unknown"
@@ -84,7 +84,7 @@ def test_level_messages_can_be_cancelled(tmp_path):
 
 
 def test_a_store_without_pending_timers_is_not_concerned(tmp_path, caplog):
-    async def work(broker, asker):
+    async def work(broker, client):
         async with DecisionClient(broker=broker.address) as client:
             [done] = await client.cancel(topic="T")
             assert (done.verdict, done.messages) == ("done", 1)
@@ -95,8 +95,8 @@ def test_a_store_without_pending_timers_is_not_concerned(tmp_path, caplog):
 
 @pytest.mark.parametrize("view", ["summary", "list", "forecast"])
 def test_views_report_why_they_are_empty(tmp_path, caplog, view):
-    async def work(broker, asker):
-        answer = await asker.ask(VIEW_REQUEST, {"view": f"timer_store.{view}"})
+    async def work(broker, client):
+        answer = await client.call(VIEW_REQUEST, {"view": f"timer_store.{view}"})
         assert (answer.code, answer.remark) == (1, NOT_RUNNING)
 
     stopped(tmp_path, work)

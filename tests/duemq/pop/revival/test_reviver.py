@@ -17,7 +17,7 @@ def test_a_pop_of_a_deleted_topic_revives_no_messages_of_its_successor(
     async def scene(rig: PopRig) -> None:
         await rig.send(0, b"old 1", b"old 2", b"old 3")
         assert len(await rig.client.pop(invisibleTime=30_000)) == 3
-        assert (await rig.asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        assert (await rig.remote.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
         await rig.broker.parts.topics.ensure("T", queues=4)
         await rig.send(0, b"new 1", b"new 2")
         found = await rig.client.pop(invisibleTime=30_000)
