@@ -120,9 +120,9 @@ class ClientAdminProcessor:
 
     async def _status_of(self, channel: Channel, topic: str, group: str) -> object:
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        question = Request(code, {"topic": topic, "group": group})
+        request_status = Request(code, {"topic": topic, "group": group})
         try:
-            response = await channel.peer.call(question, timeout_s=STATUS_TIMEOUT_S)
+            response = await channel.peer.call(request_status, timeout_s=STATUS_TIMEOUT_S)
             return parse_object(_bytes(response)).get("messageQueueTable") or {}
         except (TimeoutError, ConnectionError, ValueError):
             return {}

@@ -262,7 +262,7 @@ class AutoSwitchStream(LogStream):
         self.response = MasterHandshake(self._log_end, epochs)
         self.expect(EPOCH_TRANSFER.size, self._read_transfer)
         self._to_send = Report(self._begin_log(self.response)).encode()
-        self.master_offset, self.is_end_named = max(self.master_offset, self._log_end), True
+        self.master_offset, self.is_end_known = max(self.master_offset, self._log_end), True
 
     def _begin_log(self, master: MasterHandshake) -> int:
         """Compare the epochs of both logs; return the log offset to request.

@@ -57,7 +57,7 @@ class HaAddressProcessor:
         return Response(fields=fields)
 
 
-async def ask_ha_address(master: RemotingClient) -> str:
+async def request_ha_address(master: RemotingClient) -> str:
     """Return the replication address `host:port` of the master that the client connects to.
 
     Raises:
@@ -101,7 +101,7 @@ class HaAddressFinder:
         async with self._master:
             while not self._stopping.is_set():
                 try:
-                    found(await ask_ha_address(self._master))
+                    found(await request_ha_address(self._master))
                 except (OSError, PeerError) as error:
                     self.failure = str(error) or f"no response within {CALL_S_MAX:g} s"
                 else:

@@ -127,16 +127,16 @@ class HaClient:
         return self._address
 
     @property
-    def is_hearing(self) -> bool:
+    def is_receiving(self) -> bool:
         """Whether the connection is open, and the master was not silent for two heartbeats."""
         silent_ms = self._clock.steady_ms() - self._heard_ms
         is_silent = silent_ms > HEARTBEATS_MAX * self._config.heartbeat_ms
         return self.state is HaState.TRANSFER and not is_silent
 
     @property
-    def is_end_named(self) -> bool:
-        """Whether the master has named the end of its log on this connection."""
-        return self._connection is not None and self._connection[1].stream.is_end_named
+    def is_end_known(self) -> bool:
+        """Whether the master has sent the end of its log on this connection."""
+        return self._connection is not None and self._connection[1].stream.is_end_known
 
     def follow(self, address: str) -> None:
         """Copy from this address from now on; haMasterAddress takes precedence over it."""

@@ -35,14 +35,14 @@ class LogStream:
         master_offset: End of the master's log as far as known from frames.
         is_placed: Whether `offset` is known.
         is_idle: Whether the last frame was a heartbeat: the master has no more log to send.
-        is_end_named: Whether the master has named the end of its log: by a heartbeat, or in its
+        is_end_known: Whether the master has sent the end of its log: by a heartbeat, or in its
             handshake. Until then `master_offset` is only the end of the last transfer.
         heartbeats: Number of heartbeats since the last log bytes.
     """
 
     def __init__(self) -> None:
         self.offset = self.master_offset = 0
-        self.is_idle = self.is_end_named = False
+        self.is_idle = self.is_end_known = False
         self.is_placed = False
         self._log: npt.NDArray[np.uint8] = np.empty(BUFFER_BYTES, np.uint8)
         self._size = 0
@@ -143,7 +143,7 @@ class LogStream:
             )
         self.master_offset = max(self.master_offset, offset + size)
         self._left, self.is_idle = size, not size
-        self.is_end_named |= self.is_idle
+        self.is_end_known |= self.is_idle
         self.heartbeats = self.heartbeats + 1 if self.is_idle else 0
         self._check_idle()
 

@@ -113,13 +113,13 @@ class Replica:
     def _master_log_end(self) -> int | None:
         """End of the master's log; None: unknown, as while the master is silent.
 
-        Transfers of DefaultHA do not name it: during a catch-up, only the master's response to the
-        request for its bounds does.
+        Transfers of DefaultHA do not contain it: during a catch-up, only the master's response to
+        the request for its bounds does.
         """
-        asked, transferred = self.tables.log_end, self.ha.master_offset
-        if not self.ha.is_hearing or (asked is None and not self.ha.is_end_named):
+        reported, transferred = self.tables.log_end, self.ha.master_offset
+        if not self.ha.is_receiving or (reported is None and not self.ha.is_end_known):
             return None
-        return max(asked or 0, transferred or 0)
+        return max(reported or 0, transferred or 0)
 
     def view(self) -> ReplicationView:
         """Return the state for `duemq replicas` and the admin API; unknown values are None."""

@@ -90,7 +90,7 @@ class SlaveSynchronize:
         self._store, self._texts = store, dict[str, str]()  # last written text by file name
         self._client: RemotingClient | None = None
         self._wake, self._stopping = asyncio.Event(), False
-        self._asking = asyncio.Lock()
+        self._call_lock = asyncio.Lock()
         self._applied: dict[RequestCode, bytes] = {}  # last applied response by code
         self._requests_ms = 0  # duration of the requests of the last copy
         self.address = ""
@@ -162,7 +162,7 @@ class SlaveSynchronize:
 
         Source: MixAll.properties2String, which escapes nothing
         """
-        response = await self._ask(RequestCode.GET_BROKER_CONFIG)
+        response = await self._read(RequestCode.GET_BROKER_CONFIG)
         lines = (line.partition("=") for line in response.decode("utf-8", "replace").splitlines())
         found = {key.strip(): value.strip() for key, _, value in lines}
         return found, (await self._log_bounds())[1]
@@ -170,7 +170,7 @@ class SlaveSynchronize:
     async def _log_bounds(self) -> tuple[int, int]:
         """Request the first offset of the master's log and its end."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        found = _table(await self._ask(code), code.name).get("table") or {}
+        found = _table(await self._read(code), code.name).get("table") or {}
         try:
             first, end = int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
         except (KeyError, TypeError, ValueError) as error:
@@ -183,13 +183,13 @@ class SlaveSynchronize:
     async def _copy(self) -> None:
         start_ms = self._clock.now_ms()
         for code, replace in self._tables.items():
-            response = await self._ask_if_known(Request(code, {}))
+            response = await self._read_if_served(Request(code, {}))
             if response is not None:
                 self._apply(code, response, replace)
-        order_info = await self._ask_if_known(Request(VIEW_REQUEST, {"view": ORDER_INFO_VIEW}))
-        found = {code: await self._ask(code) for code in self._progress}
+        order_info = await self._read_if_served(Request(VIEW_REQUEST, {"view": ORDER_INFO_VIEW}))
+        found = {code: await self._read(code) for code in self._progress}
         code = RequestCode.GET_ALL_DELAY_OFFSET
-        delay_offsets = _table(await self._ask(code), code.name)
+        delay_offsets = _table(await self._read(code), code.name)
         first, end = await self._log_bounds()
         self._requests_ms = self._clock.now_ms() - start_ms
         if not await self._log_reaches(end):
@@ -231,11 +231,11 @@ class SlaveSynchronize:
             await asyncio.to_thread(json_dialect.write_config, self._store.config_path(name), text)
             self._texts[name] = text
 
-    async def _ask(self, code: RequestCode) -> bytes:
+    async def _read(self, code: RequestCode) -> bytes:
         """Send a request without fields; return the body of the response."""
         return _body(await self._call(Request(code, {})), code.name)
 
-    async def _ask_if_known(self, request: Request) -> bytes | None:
+    async def _read_if_served(self, request: Request) -> bytes | None:
         """Send a request; return the body of the response, None if it is not supported."""
         response = await self._call(request)
         if response.code in NOT_SERVED:
@@ -243,7 +243,7 @@ class SlaveSynchronize:
         return _body(response, f"request {request.code}")
 
     async def _call(self, request: Request) -> Response:
-        async with self._asking:
+        async with self._call_lock:
             if self._stopping:
                 raise ConnectionAbortedError("this broker has stopped copying tables")
             if self._client is None or self._client.address != self.address:

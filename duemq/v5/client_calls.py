@@ -145,7 +145,8 @@ class ClientCalls:
     ) -> None:
         """Register a client with the heartbeat of an equivalent remoting client.
 
-        A producer is asked about the half messages of its topics, so it needs permission to send.
+        The broker checks half messages at the producers of their topics, so a producer needs the
+        permission to send.
 
         Raises:
             V5Error: A subscription is invalid, or the account has no permission.

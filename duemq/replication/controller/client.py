@@ -26,8 +26,8 @@ from duemq.replication.controller.requests import (
     ControllerFault,
     ControllerRefusal,
     Leader,
-    ask_leader,
     leader_of,
+    leader_request,
 )
 from message_store.errors import PeerError
 
@@ -68,7 +68,7 @@ class ControllerClient:
         self._search = asyncio.Lock()
         self.leader = ""
 
-    async def ask(self, request: Request, *, timeout_s: float) -> Response:
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
         """Send a request to the leader; return its response, even one with an error code.
 
         Raises:
@@ -190,7 +190,7 @@ class ControllerClient:
 
     async def _leader(self, address: str, timeout_s: float) -> Leader | None:
         try:
-            return leader_of(await self._call(address, ask_leader(), timeout_s))
+            return leader_of(await self._call(address, leader_request(), timeout_s))
         except (OSError, PeerError) as error:
             log.debug("controller %s: %s", address, error or type(error).__name__)
             return None

@@ -7,9 +7,9 @@
                                    REPLICA <---- another is master ---------------+----+------+
                                    MASTER  <---- this member is master -----------+
 
-`GroupService` sends the request that `question` names, and passes the response to `receive` as an
-event. A response may arrive late, twice or never: an event without a row in `MOVES` for the current
-state is ignored.
+`GroupService` sends the request that `next_request` names, and passes the response to `receive` as
+an event. A response may arrive late, twice or never: an event without a row in `MOVES` for the
+current state is ignored.
 
 Views are ordered by master epoch. The controller increments the epoch at every election, also at an
 election without a result, so an epoch has at most one master. A view with an epoch older than the
@@ -48,9 +48,9 @@ from duemq.replication.controller.member_events import (
     IdTaken,
     InSyncAltered,
     InSyncWanted,
+    NextRequest,
     Proposal,
     ProposalEnded,
-    Question,
     Registered,
     Require,
     Resign,
@@ -141,19 +141,19 @@ class GroupMember:
         return self.in_sync.ids.union(*sent)
 
     @property
-    def question(self) -> Question | None:
+    def next_request(self) -> NextRequest | None:
         """Next request to the controller, apart from the view; None: none."""
         match self.state:
             case State.INITIAL:
-                return Question.NEXT_ID
+                return NextRequest.NEXT_ID
             case State.APPLYING_ID:
-                return Question.APPLY_ID
+                return NextRequest.APPLY_ID
             case State.REGISTERING:
-                return Question.REGISTER
+                return NextRequest.REGISTER
             case State.WAITING_FOR_MASTER if self._needs_election and self._is_alive:
-                return Question.ELECT
+                return NextRequest.ELECT
             case State.MASTER if self.proposal is not None:
-                return Question.ALTER_SYNC_STATE_SET
+                return NextRequest.ALTER_SYNC_STATE_SET
         return None
 
     @property

@@ -1,6 +1,6 @@
 """States of a group member, its events and its commands.
 
-A question is a request to the controller that depends on the state; its response becomes an event.
+The state determines the next request to the controller; the response becomes an event.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class State(Enum):
     CONFLICT = "another process uses its id"
 
 
-class Question(Enum):
+class NextRequest(Enum):
     """Request to the controller, by request code; the view (1004) is requested periodically."""
 
     NEXT_ID = 1012

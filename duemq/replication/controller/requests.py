@@ -137,7 +137,7 @@ class Heartbeat:
     election_priority: int
 
 
-def ask_leader() -> Request:
+def leader_request() -> Request:
     """Return the request for the controllers' leader."""
     return Request(RequestCode.CONTROLLER_GET_METADATA_INFO, {})
 
@@ -153,7 +153,7 @@ def leader_of(response: Response) -> Leader:
     return Leader(fields.get("isLeader", "").lower() == "true", _address(text) if text else "")
 
 
-def ask_next_id(group: GroupName) -> Request:
+def next_id_request(group: GroupName) -> Request:
     """Return the request for an id that no member has."""
     return Request(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, group.fields)
 
@@ -190,7 +190,7 @@ def has_master(response: Response) -> bool:
     return bool(fields.get("masterBrokerId"))
 
 
-def ask_replicas(group: GroupName) -> Request:
+def replica_info_request(group: GroupName) -> Request:
     """Return the request for the group's master, epochs and sync state set."""
     return Request(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": group.broker_name})
 

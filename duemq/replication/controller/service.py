@@ -2,7 +2,7 @@
 
     heartbeats   every heartbeat_ms: 904 and 1004 to the leader, 904 to the other controllers
                      |  responses --> lease;  views --> member --> commands
-    questions    1012, 1013, 1003, 1002, 1001, as `GroupMember.question` requires
+    requests     1012, 1013, 1003, 1002, 1001, as `GroupMember.next_request` requires
     roles        GroupHost.become_master, become_replica: one at a time, always the newest
 
 A notification (1008) only makes the service send 1004 at once: it may be forged.
@@ -44,8 +44,8 @@ from duemq.replication.controller.member_events import (
     IdTaken,
     InSyncAltered,
     InSyncWanted,
+    NextRequest,
     ProposalEnded,
-    Question,
     Registered,
     Require,
     Resign,
@@ -117,7 +117,7 @@ class GroupService:
         self._client = ControllerClient(config.controllers, connect, self._connection_lost)
         self._call_s = min(CALL_MS_MAX, config.heartbeat_limit_ms // CALLS_IN_LIMIT) / 1_000
         self._stopping = asyncio.Event()
-        self._view_due, self._question_due = asyncio.Event(), asyncio.Event()
+        self._view_due, self._request_due = asyncio.Event(), asyncio.Event()
         self._role_changed = asyncio.Event()
         self._role: BecomeMaster | BecomeReplica | None = None
         self._sent_proposals: dict[int, int] = {}
@@ -176,7 +176,7 @@ class GroupService:
         """Take part in the group until the block ends."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._run_heartbeats(), name="controller heartbeats")
-            tasks.create_task(self._ask_questions(), name="controller questions")
+            tasks.create_task(self._send_requests(), name="controller requests")
             tasks.create_task(self._change_roles(), name="roles")
             tasks.create_task(self._check_periodically(), name="sync state set")
             tasks.create_task(self._find_leader(), name="controller leader")
@@ -190,7 +190,7 @@ class GroupService:
 
     def _stop(self) -> None:
         self.lease.revoke()
-        for event in (self._stopping, self._view_due, self._question_due, self._role_changed):
+        for event in (self._stopping, self._view_due, self._request_due, self._role_changed):
             event.set()
 
     # -- heartbeats -------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class GroupService:
         """Request the view of the group from the leader; return whether that succeeded."""
         ticket = self.lease.ticket(self._clock.steady_ms())
         try:
-            response = await self._ask(requests.ask_replicas(self._group))
+            response = await self._call(requests.replica_info_request(self._group))
             view = requests.view_of(RequestCode.CONTROLLER_GET_REPLICA_INFO, response)
         except PeerError as error:
             self._failed(error)
@@ -274,42 +274,42 @@ class GroupService:
             next_ms = self._clock.now_ms() + self._config.leader_check_ms
             await self._clock.wait(self._stopping, until_ms=next_ms)
 
-    # -- questions --------------------------------------------------------------------------------
+    # -- requests of the member -------------------------------------------------------------------
 
-    async def _ask_questions(self) -> None:
+    async def _send_requests(self) -> None:
         while not self._stopping.is_set():
-            self._question_due.clear()
-            question = self.member.question
-            if question is None:
-                await self._question_due.wait()
+            self._request_due.clear()
+            next_request = self.member.next_request
+            if next_request is None:
+                await self._request_due.wait()
                 continue
             try:
-                await self._ask_question(question)
+                await self._send_request(next_request)
             except PeerError as error:
                 self._failed(error)
-            if self.member.question is question:
+            if self.member.next_request is next_request:
                 await self._pause(self._config.heartbeat_ms)
 
-    async def _ask_question(self, question: Question) -> None:
-        """Send the request of a question and apply its response.
+    async def _send_request(self, next_request: NextRequest) -> None:
+        """Send a request of the member and apply its response.
 
         Raises:
             PeerError: There is no response, or it is a refusal or malformed.
         """
-        match question:
-            case Question.NEXT_ID:
-                await self._ask_next_id()
-            case Question.APPLY_ID:
+        match next_request:
+            case NextRequest.NEXT_ID:
+                await self._request_next_id()
+            case NextRequest.APPLY_ID:
                 await self._apply_id()
-            case Question.REGISTER:
+            case NextRequest.REGISTER:
                 await self._register()
-            case Question.ELECT:
+            case NextRequest.ELECT:
                 await self._elect()
-            case Question.ALTER_SYNC_STATE_SET:
+            case NextRequest.ALTER_SYNC_STATE_SET:
                 await self._alter()
 
-    async def _ask_next_id(self) -> None:
-        broker_id = requests.next_id_of(await self._ask(requests.ask_next_id(self._group)))
+    async def _request_next_id(self) -> None:
+        broker_id = requests.next_id_of(await self._call(requests.next_id_request(self._group)))
         check_code = f"{self._host.address};{self._clock.now_ms()}"
         await self._receive_and_store(IdOffered(broker_id, check_code))
 
@@ -317,7 +317,7 @@ class GroupService:
         identity = self.member.identity
         assert identity is not None
         request = requests.apply_id(self._group, identity.broker_id, identity.check_code)
-        response = await self._ask(request)
+        response = await self._call(request)
         if response.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
             await self._receive_and_store(IdTaken(identity.broker_id))
             return
@@ -327,7 +327,7 @@ class GroupService:
     async def _register(self) -> None:
         now_ms, broker_id = self._clock.now_ms(), self.member.broker_id
         request = requests.register(self._group, broker_id, self._host.address, now_ms)
-        response = await self._ask(request)
+        response = await self._call(request)
         if response.code in UNKNOWN:
             self._receive(GroupUnknown())
             return
@@ -336,7 +336,7 @@ class GroupService:
 
     async def _elect(self) -> None:
         now_ms, broker_id = self._clock.now_ms(), self.member.broker_id
-        response = await self._ask(requests.elect(self._group, broker_id, now_ms))
+        response = await self._call(requests.elect(self._group, broker_id, now_ms))
         if response.code in UNKNOWN:
             self._receive(GroupUnknown())
             return
@@ -357,7 +357,7 @@ class GroupService:
         self._execute(commands)
         self._sent_proposals[proposal.number] = self._clock.steady_ms()
         wanted, now_ms = proposal.wanted, self._clock.now_ms()
-        response = await self._ask(
+        response = await self._call(
             requests.alter_sync_state_set(
                 self._group, self.member.broker_id, self.member.epoch, wanted, now_ms
             )
@@ -399,8 +399,8 @@ class GroupService:
         if self.member.failure not in ("", self._logged):
             log.warning("group %s: %s", self._group.broker_name, self.member.failure)
         self._logged = self.member.failure
-        if self.member.question is not None:
-            self._question_due.set()
+        if self.member.next_request is not None:
+            self._request_due.set()
 
     async def _receive_and_store(self, event: Event) -> None:
         """Apply an event about the id; return when the identity files are written."""
@@ -460,13 +460,13 @@ class GroupService:
             return master.master_id
         return self.member.broker_id if master is not None else None
 
-    async def _ask(self, request: Request) -> Response:
-        return await self._client.ask(request, timeout_s=self._call_s)
+    async def _call(self, request: Request) -> Response:
+        return await self._client.call(request, timeout_s=self._call_s)
 
     async def _attempt(self, request: Request) -> Response | None:
         """Send a request to the leader; return its response, None after a failure."""
         try:
-            response = await self._ask(request)
+            response = await self._call(request)
             requests.check(RequestCode(request.code), response)
         except PeerError as error:
             self._failed(error)

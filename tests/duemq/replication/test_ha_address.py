@@ -9,7 +9,7 @@ import pytest
 from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
-from duemq.replication.ha_address import HaAddressFinder, HaAddressProcessor, ask_ha_address
+from duemq.replication.ha_address import HaAddressFinder, HaAddressProcessor, request_ha_address
 from message_store.clock import FakeClock
 from message_store.errors import PeerError
 
@@ -39,7 +39,7 @@ def test_a_master_names_its_addresses() -> None:
         "masterAddress": ADDRESS,
         "masterFlushOffset": str(LOG_END),
     }
-    assert asyncio.run(ask_ha_address(Master(answer))) == HA_ADDRESS
+    assert asyncio.run(request_ha_address(Master(answer))) == HA_ADDRESS
 
 
 def test_a_replica_names_none_and_takes_none() -> None:
@@ -58,7 +58,7 @@ def test_a_replica_names_none_and_takes_none() -> None:
 )
 def test_an_answer_without_an_address_is_an_error(answer: Response, why: str) -> None:
     with pytest.raises(PeerError, match=why):
-        asyncio.run(ask_ha_address(Master(answer)))
+        asyncio.run(request_ha_address(Master(answer)))
 
 
 class HangingMaster(Master):

@@ -94,23 +94,23 @@ def test_the_end_of_the_master_s_log_is_known_from_a_heartbeat_on_and_while_byte
     async def work(
         master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
     ) -> None:
-        assert not client.is_hearing
+        assert not client.is_receiving
         await master.reported(1)
         writer = await master.connected.get()
         writer.write(transfer(1, log[1:]))
         await master.reported(len(log))
-        assert (client.is_hearing, client.is_end_named) == (True, False)
+        assert (client.is_receiving, client.is_end_known) == (True, False)
         writer.write(transfer(len(log), b""))
-        await until(lambda: client.is_end_named)
+        await until(lambda: client.is_end_known)
         clock.advance(2 * ReplicationConfig().heartbeat_ms)
-        assert client.is_hearing
+        assert client.is_receiving
         clock.advance(1)
-        assert not client.is_hearing
+        assert not client.is_receiving
         writer.write(transfer(len(log), b""))
-        await until(lambda: client.is_hearing)
+        await until(lambda: client.is_receiving)
         writer.close()
         await until(lambda: client.failure)
-        assert (client.is_hearing, client.is_end_named) == (False, False)
+        assert (client.is_receiving, client.is_end_known) == (False, False)
 
     with_replica(tmp_path, work)
 

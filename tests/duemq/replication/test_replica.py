@@ -84,7 +84,7 @@ def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("is_hearing", "is_end_named", "transferred", "asked", "lag"),
+    ("is_receiving", "is_end_known", "transferred", "asked", "lag"),
     [
         (True, True, 500, None, 0),
         (True, True, 700, None, 200),
@@ -100,10 +100,10 @@ def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_pat
     ],
 )  # fmt: skip
 def test_the_lag_is_unknown_unless_the_end_of_the_master_s_log_is_known(
-    is_hearing: bool, is_end_named: bool, transferred: int | None, asked: int | None, lag: int
+    is_receiving: bool, is_end_known: bool, transferred: int | None, asked: int | None, lag: int
 ) -> None:
     ha = SimpleNamespace(
-        is_hearing=is_hearing, is_end_named=is_end_named, master_offset=transferred,
+        is_receiving=is_receiving, is_end_known=is_end_known, master_offset=transferred,
         state=HaState.TRANSFER, address="", failure="",
     )  # fmt: skip
     tables = SimpleNamespace(log_end=asked, address="", synchronized_ms=None, failure="")
@@ -134,7 +134,7 @@ def test_a_clock_that_differs_from_the_master_s_is_a_failure_of_the_replica(
         store_ms=lambda offset: clock.now_ms() + 3_600_000,
     )  # fmt: skip
     ha = Idle(
-        is_hearing=True, is_end_named=True, master_offset=100, state=HaState.TRANSFER,
+        is_receiving=True, is_end_known=True, master_offset=100, state=HaState.TRANSFER,
         address="10.0.0.1:10912", failure="",
     )  # fmt: skip
     tables = Idle(log_end=100, address="", synchronized_ms=None, failure="")

@@ -13,8 +13,8 @@ from duemq.replication.controller.client import ControllerClient
 from duemq.replication.controller.requests import (
     ControllerFault,
     ControllerRefusal,
-    ask_next_id,
-    ask_replicas,
+    next_id_request,
+    replica_info_request,
 )
 from tests.support.fake_controller import ControllerModel, FakeControllers
 from tests.support.group_host import GROUP
@@ -44,8 +44,8 @@ class World:
     def count_lost(self) -> None:
         self.lost += 1
 
-    async def ask(self) -> Response:
-        return await self.client.ask(ask_next_id(GROUP), timeout_s=TIMEOUT_S)
+    async def call(self) -> Response:
+        return await self.client.call(next_id_request(GROUP), timeout_s=TIMEOUT_S)
 
     async def find(self) -> str:
         return await self.client.find_leader(timeout_s=TIMEOUT_S)
@@ -61,7 +61,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 def test_the_leader_is_asked(configured: tuple[str, ...]) -> None:
     async def main() -> None:
         world = World(*configured)
-        assert (await world.ask()).fields == {"nextBrokerId": "1"}
+        assert (await world.call()).fields == {"nextBrokerId": "1"}
         assert world.client.leader == "c:2"
         assert world.lost == 0
 
@@ -72,7 +72,7 @@ def test_one_connection_is_used_for_all_requests_to_the_leader() -> None:
     async def main() -> None:
         world = World("c:2")
         for _ in range(5):
-            await world.ask()
+            await world.call()
         assert world.network.opened == 1
 
     run(main())
@@ -115,12 +115,12 @@ def test_of_two_that_claim_to_lead_the_one_that_the_others_name_is_asked() -> No
 def test_a_leader_that_leads_no_longer_is_asked_once() -> None:
     async def main() -> None:
         world = World()
-        await world.ask()
+        await world.call()
         world.lead("c:3")
         with pytest.raises(ControllerRefusal):
-            await world.ask()
+            await world.call()
         assert world.lost == 1
-        assert (await world.ask()).code == 0
+        assert (await world.call()).code == 0
         assert world.client.leader == "c:3"
 
     run(main())
@@ -129,10 +129,10 @@ def test_a_leader_that_leads_no_longer_is_asked_once() -> None:
 def test_a_lost_connection_is_reported_before_anything_else_runs() -> None:
     async def main() -> None:
         world = World("c:2")
-        await world.ask()
+        await world.call()
         world.network.cut_all()
         assert world.lost == 1
-        await world.ask()
+        await world.call()
         assert (world.lost, world.network.opened) == (1, 2)
 
     run(main())
@@ -143,11 +143,11 @@ def test_a_new_connection_reports_the_loss_of_the_last_one() -> None:
 
     async def main() -> None:
         world = World("c:2")
-        await world.ask()
+        await world.call()
         [link] = world.network.links
         assert link.peer is not None
         link.peer.closed = True  # and no callback yet
-        await world.ask()
+        await world.call()
         assert world.lost == 1
 
     run(main())
@@ -156,8 +156,8 @@ def test_a_new_connection_reports_the_loss_of_the_last_one() -> None:
 def test_a_lost_connection_to_another_controller_is_no_loss() -> None:
     async def main() -> None:
         world = World()
-        await world.ask()
-        await world.client.send_heartbeat("c:1", ask_replicas(GROUP))
+        await world.call()
+        await world.client.send_heartbeat("c:1", replica_info_request(GROUP))
         for link in world.network.links:
             if link.address != "c:2":
                 world.network.cut(link)
@@ -179,10 +179,10 @@ def test_failures_of_the_network_are_faults(failure: OSError, text: str) -> None
 
     async def main() -> None:
         world = World("c:2")
-        await world.ask()
+        await world.call()
         world.network.change = fail
         with pytest.raises(ControllerFault, match=text):
-            await world.ask()
+            await world.call()
 
     run(main())
 
@@ -190,12 +190,12 @@ def test_failures_of_the_network_are_faults(failure: OSError, text: str) -> None
 def test_dropping_the_leader_closes_its_connection() -> None:
     async def main() -> None:
         world = World("c:2")
-        await world.ask()
+        await world.call()
         [link] = world.network.links
         await world.client.drop_leader()
         assert (link.peer, world.lost, world.client.leader) == (None, 1, "")
         await world.client.drop_leader()
-        assert (await world.ask()).code == 0
+        assert (await world.call()).code == 0
 
     run(main())
 
@@ -221,10 +221,10 @@ def test_addresses_that_controllers_name_are_not_kept() -> None:
 def test_a_closed_client_has_lost_its_leader() -> None:
     async def main() -> None:
         world = World()
-        await world.ask()
+        await world.call()
         await world.client.close()
         assert world.lost == 1
-        assert (await world.ask()).code == 0
+        assert (await world.call()).code == 0
 
     run(main())
 
@@ -238,6 +238,6 @@ def test_a_controller_that_accepts_and_never_answers_is_passed_over() -> None:
         world.network.silent = {"c:2"}
         world.lead("c:3")
         assert await world.find() == "c:3"
-        assert (await world.ask()).code == 0
+        assert (await world.call()).code == 0
 
     run(main())

@@ -36,8 +36,8 @@ from duemq.replication.controller.member_events import (
     IdTaken,
     InSyncAltered,
     InSyncWanted,
+    NextRequest,
     ProposalEnded,
-    Question,
     Registered,
     Resign,
     StoreIdentity,
@@ -144,19 +144,19 @@ class World:
         return self.chance.choice(self.processes)
 
     def ask(self) -> None:
-        """Send the question of a member."""
+        """Send the next request of a member."""
         process = self.one()
-        made = question_of(process, self.now_ms)
+        made = next_request_of(process, self.now_ms)
         if made is not None:
             self.send(process, *made)
 
     def look(self) -> None:
-        """Send a heartbeat and the question for the group, as after a notification."""
+        """Send a heartbeat and the request for the view, as after a notification."""
         process = self.one()
         if process.member.sends_heartbeats:
             self.send(process, heartbeat_of(process), lambda answer: HeartbeatSucceeded())
         if process.member.sees_group:
-            self.send(process, requests.ask_replicas(GROUP), seen)
+            self.send(process, requests.replica_info_request(GROUP), seen)
 
     def want(self) -> None:
         """Find other replicas to have caught up."""
@@ -268,33 +268,33 @@ def heartbeat_of(process: Process) -> Request:
     )
 
 
-def question_of(process: Process, now_ms: int) -> tuple[Request, Decode] | None:
-    """Return the request of the member's question, and what its answer means."""
+def next_request_of(process: Process, now_ms: int) -> tuple[Request, Decode] | None:
+    """Return the member's next request, and the event that its response becomes."""
     member = process.member
     me, identity = member.broker_id, member.identity
-    match member.question:
-        case Question.NEXT_ID:
+    match member.next_request:
+        case NextRequest.NEXT_ID:
             code = f"{member.address};{process.incarnation}-{now_ms}"
-            return requests.ask_next_id(GROUP), lambda answer: IdOffered(
+            return requests.next_id_request(GROUP), lambda answer: IdOffered(
                 requests.next_id_of(answer), code
             )
-        case Question.APPLY_ID:
+        case NextRequest.APPLY_ID:
             assert identity is not None
             applied = identity.broker_id
             return (
                 requests.apply_id(GROUP, applied, identity.check_code),
                 lambda answer: IdTaken(applied) if answer.code else IdGranted(applied),
             )
-        case Question.REGISTER:
+        case NextRequest.REGISTER:
             return (
                 requests.register(GROUP, me, member.address, now_ms),
                 lambda answer: (
                     GroupUnknown() if answer.code else Registered(requests.has_master(answer))
                 ),
             )
-        case Question.ELECT:
+        case NextRequest.ELECT:
             return requests.elect(GROUP, me, now_ms), elected
-        case Question.ALTER_SYNC_STATE_SET:
+        case NextRequest.ALTER_SYNC_STATE_SET:
             proposal, _ = member.send_proposal()
             request = requests.alter_sync_state_set(
                 GROUP, me, member.epoch, proposal.wanted, now_ms

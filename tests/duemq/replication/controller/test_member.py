@@ -25,8 +25,8 @@ from duemq.replication.controller.member_events import (
     IdTaken,
     InSyncAltered,
     InSyncWanted,
+    NextRequest,
     ProposalEnded,
-    Question,
     Registered,
     Require,
     Resign,
@@ -70,24 +70,32 @@ REPLICA_OF_2 = GroupSeen(view(3, 2))
 
 def test_a_new_member_applies_for_an_id_and_registers() -> None:
     new = GroupMember(GROUP, OURS, None, last_epoch=0)
-    assert (new.state, new.question, new.broker_id) == (State.INITIAL, Question.NEXT_ID, 0)
+    assert (new.state, new.next_request, new.broker_id) == (State.INITIAL, NextRequest.NEXT_ID, 0)
     applied = Identity(GROUP, 4, "code")
     assert new.receive(IdOffered(4, "code")) == [StoreIdentity(applied)]
-    assert (new.state, new.question, new.broker_id) == (State.APPLYING_ID, Question.APPLY_ID, 0)
+    assert (new.state, new.next_request, new.broker_id) == (
+        State.APPLYING_ID,
+        NextRequest.APPLY_ID,
+        0,
+    )
     assert new.receive(IdTaken(4)) == [DropApplication()]
     assert (new.state, new.identity) == (State.INITIAL, None)
     new.receive(IdOffered(5, "again"))
     assert new.receive(IdGranted(4)) == []  # of the first application, late
     assert new.receive(IdGranted(5)) == [StoreIdentity(Identity(GROUP, 5))]
-    assert (new.state, new.question, new.broker_id) == (State.REGISTERING, Question.REGISTER, 5)
+    assert (new.state, new.next_request, new.broker_id) == (
+        State.REGISTERING,
+        NextRequest.REGISTER,
+        5,
+    )
     assert new.receive(Registered(has_master=True)) == []
-    assert (new.state, new.question) == (State.WAITING_FOR_MASTER, None)
+    assert (new.state, new.next_request) == (State.WAITING_FOR_MASTER, None)
 
 
 def test_a_start_continues_where_the_files_end() -> None:
     applied = GroupMember(GROUP, OURS, Identity(GROUP, 4, "code"), last_epoch=0)
-    assert applied.question is Question.APPLY_ID
-    assert GroupMember(GROUP, OURS, ME, last_epoch=0).question is Question.REGISTER
+    assert applied.next_request is NextRequest.APPLY_ID
+    assert GroupMember(GROUP, OURS, ME, last_epoch=0).next_request is NextRequest.REGISTER
 
 
 def test_a_member_is_seen_only_after_it_registered() -> None:
@@ -194,16 +202,16 @@ def test_a_view_older_than_the_log_is_not_followed() -> None:
 
 def test_an_election_is_asked_for_once_the_controller_counts_the_member_as_alive() -> None:
     found = member(GroupSeen(view(3, None)))
-    assert found.question is None
+    assert found.next_request is None
     found.receive(HeartbeatSucceeded())
-    assert found.question is Question.ELECT
+    assert found.next_request is NextRequest.ELECT
     found.receive(ConnectionLost())
-    assert found.question is None
+    assert found.next_request is None
     found.receive(HeartbeatSucceeded())
     found.receive(ElectionFailed())
-    assert found.question is None
+    assert found.next_request is None
     found.receive(GroupSeen(view(3, None)))
-    assert found.question is Question.ELECT
+    assert found.next_request is NextRequest.ELECT
 
 
 def test_a_master_that_is_not_alive_is_not_followed_before_an_election() -> None:
@@ -211,14 +219,14 @@ def test_a_master_that_is_not_alive_is_not_followed_before_an_election() -> None
     found.receive(Registered(has_master=False))
     assert found.receive(REPLICA_OF_2) == []
     found.receive(HeartbeatSucceeded())
-    assert found.question is Question.ELECT
+    assert found.next_request is NextRequest.ELECT
     found.receive(ElectionFailed())
     assert found.receive(REPLICA_OF_2) == [BecomeReplica(2, OTHERS, 3)]
 
 
 def test_a_learner_asks_for_no_election() -> None:
     found = member(GroupSeen(view(3, None)), HeartbeatSucceeded(), is_learner=True)
-    assert found.question is None
+    assert found.next_request is None
     assert found.receive(GroupSeen(view(4, 2))) == [BecomeReplica(2, OTHERS, 4)]
 
 
@@ -230,10 +238,10 @@ def test_a_member_that_the_controller_forgot_registers_again(
 ) -> None:
     found = member(*events)
     assert found.receive(GroupUnknown()) == commands
-    assert found.question is Question.REGISTER
+    assert found.next_request is NextRequest.REGISTER
     assert "does not know id 1" in found.failure
     found.receive(GroupUnknown())
-    assert found.question is Question.REGISTER
+    assert found.next_request is NextRequest.REGISTER
 
 
 # -- the sync state set ---------------------------------------------------------------------------
@@ -243,7 +251,7 @@ def proposed(*wanted: int) -> tuple[GroupMember, int]:
     """Return a master of the set {1} that has sent a proposal, and its number."""
     found = member(MASTER_OF_3)
     found.receive(InSyncWanted(ids(*wanted)))
-    assert found.question is Question.ALTER_SYNC_STATE_SET
+    assert found.next_request is NextRequest.ALTER_SYNC_STATE_SET
     proposal, commands = found.send_proposal()
     assert proposal.wanted == SyncStateSet(ids(1, *wanted), 1)
     assert commands == [Require(ids(1, *wanted))]
@@ -254,7 +262,7 @@ def test_a_larger_set_is_required_before_it_is_proposed() -> None:
     found, number = proposed(2)
     assert found.required_ids == ids(1, 2)
     assert found.in_sync.ids == ids(1)
-    assert found.question is None
+    assert found.next_request is None
     altered = SyncStateSet(ids(1, 2), 2)
     assert found.receive(InSyncAltered(number, altered)) == []
     assert (found.in_sync, found.required_ids) == (altered, ids(1, 2))
@@ -294,10 +302,10 @@ def test_late_sets_change_nothing() -> None:
 def test_nothing_is_proposed_when_nothing_changed() -> None:
     found = member(MASTER_OF_3)
     found.receive(InSyncWanted(ids(1)))
-    assert found.question is None
+    assert found.next_request is None
     found.receive(InSyncWanted(ids(2)))
     found.receive(InSyncWanted(NOBODY))
-    assert found.question is None
+    assert found.next_request is None
 
 
 def wants(found: GroupMember, *wanted: int) -> tuple[frozenset[int], int]:
@@ -337,7 +345,7 @@ def test_proposals_without_answers_are_bounded() -> None:
     found = member(MASTER_OF_3)
     for number in range(2, 40):
         found.receive(InSyncWanted(ids(number)))
-        if found.question is not None:
+        if found.next_request is not None:
             found.send_proposal()
     assert len(found.required_ids) <= 9
 
@@ -349,7 +357,7 @@ def test_a_former_master_requires_and_proposes_nothing(after: GroupView) -> None
     assert found.required_ids == NOBODY
     assert found.receive(InSyncAltered(number, SyncStateSet(ids(1, 2), 2))) == []
     assert found.receive(InSyncWanted(ids(3))) == []
-    assert found.question is None
+    assert found.next_request is None
 
 
 def test_a_new_office_begins_with_the_set_of_its_election() -> None:

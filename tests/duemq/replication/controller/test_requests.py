@@ -35,8 +35,8 @@ BEAT = Heartbeat(
 @pytest.mark.parametrize(
     ("request_", "code", "fields", "body"),
     [
-        (requests.ask_leader(), 1005, {}, None),
-        (requests.ask_next_id(GROUP), 1012, NAMES, None),
+        (requests.leader_request(), 1005, {}, None),
+        (requests.next_id_request(GROUP), 1012, NAMES, None),
         (
             requests.apply_id(GROUP, 2, "h:1;5"),
             1013,
@@ -49,7 +49,7 @@ BEAT = Heartbeat(
             NAMES | {"brokerId": "2", "brokerAddress": "h:1", "invokeTime": "5"},
             None,
         ),
-        (requests.ask_replicas(GROUP), 1004, {"brokerName": "b"}, None),
+        (requests.replica_info_request(GROUP), 1004, {"brokerName": "b"}, None),
         (
             requests.elect(GROUP, 2, 5),
             1002,
