@@ -71,7 +71,7 @@ ROWS: Final = (
     *_rows("""
         updateTopic -c {cluster} -t admin-topic -r 4 -w 4
         updateTopicList -b {broker} -f {home}/topics.json
-        updateTopicPerm -b {broker} -t admin-second x 4
+        updateTopicPerm -b {broker} -t admin-second -p 4
         updateSubGroup -c {cluster} -g admin-group
         updateSubGroupList -b {broker} -f {home}/groups.json
         setConsumeMode -b {broker} -t admin-topic -g admin-pop -m POP -q 2
@@ -83,7 +83,7 @@ ROWS: Final = (
     _more("topicList"),
     _more("topicList -c", apart=r"(\S+) \1$|RMQ_SYS_TRANS"),
     *_rows("""
-        sendMessage -t admin-topic x hello -k key-of-it -c TagB -b {name} -i 0 -m true
+        sendMessage -t admin-topic -p hello -k key-of-it -c TagB -b {name} -i 0 -m true
         sendMsgStatus -b {name} -c 2
         checkMsgSendRT -t admin-topic -a 2 -s 16
     """),
@@ -98,7 +98,7 @@ ROWS: Final = (
         dashboard {namesrv} {broker} {cluster} admin-topic admin-group admin-producers {id}
         queryMsgTraceById -i {id}
         printMsg -t admin-second -d true
-        printMsgByQueue -t admin-topic -a {name} -i 1 x true
+        printMsgByQueue -t admin-topic -a {name} -i 1 -p true
         consumeMessage -t admin-topic -b {name} -i 0 -o 0 -c 1
     """),
     _more("brokerStatus -b {broker}", apart="putMessageDistributeTime : null"),
@@ -146,7 +146,7 @@ ROWS: Final = (
         exportMetrics -c {cluster} -f {home}/export
         exportPopRecord -b {broker}
         rocksDBConfigToJson -b {broker}
-        exportMetadataInRocksDB x {home}/absent -t topics
+        exportMetadataInRocksDB -p {home}/absent -t topics
     """),
     _refused(
         "checkRocksdbCqWriteProgress -c {cluster}",
@@ -177,8 +177,8 @@ ROWS: Final = (
     *(
         _refused(words.strip(), _NO_ACCOUNTS)
         for words in """
-            createUser -b {broker} -u u x p
-            updateUser -b {broker} -u u x p2
+            createUser -b {broker} -u u -p p
+            updateUser -b {broker} -u u -p p2
             getUser -b {broker} -u u
             listUser -b {broker}
             deleteUser -b {broker} -u u

@@ -62,7 +62,7 @@ def alice(checked: DueMQ, admin: Admin) -> tuple[str, str]:
     at = ("-b", checked.broker_address)
     admin("updateTopic", *at, "-t", "orders", "-r", "4", "-w", "4")
     admin("updateTopic", *at, "-t", "%RETRY%g", "-r", "1", "-w", "1")
-    admin("createUser", *at, "-u", ALICE[0], "x", ALICE[1], "-t", "Normal")
+    admin("createUser", *at, "-u", ALICE[0], "-p", ALICE[1], "-t", "Normal")
     pub_sub = ("-a", "Pub,Sub", "-d", "Allow")
     admin("createAcl", *at, "-s", "User:alice", "-r", "Topic:orders,Group:g", *pub_sub)
     return ALICE
@@ -119,9 +119,9 @@ def test_clients_of_plain_acl_send_and_consume(version: str, tmp_path: Path) -> 
 
 def test_mqadmin_manages_users_and_acls(checked: DueMQ, admin: Admin, alice: object) -> None:
     at = ("-b", checked.broker_address)
-    admin("createUser", *at, "-u", "bob", "x", "bob-secret", "-t", "Super")
+    admin("createUser", *at, "-u", "bob", "-p", "bob-secret", "-t", "Super")
     assert re.search(r"bob\s+bob-secret\s+Super\s+enable", admin("getUser", *at, "-u", "bob"))
-    for change in (("x", "new-secret"), ("-t", "Normal"), ("-s", "disable")):
+    for change in (("-p", "new-secret"), ("-t", "Normal"), ("-s", "disable")):
         admin("updateUser", *at, "-u", "bob", *change)
     assert re.search(r"bob\s+new-secret\s+Normal\s+disable", admin("listUser", *at, "-f", "bo"))
     acl = ("-s", "User:bob", "-r", "Topic:a*")
@@ -154,7 +154,7 @@ def test_mqadmin_without_permission_changes_nothing(
 ) -> None:
     plain = admin_of(checked, tmp_path, alice)
     at = ("-b", checked.broker_address)
-    plain("createUser", *at, "-u", "eve", "x", "eve-secret", "-t", "Super")
+    plain("createUser", *at, "-u", "eve", "-p", "eve-secret", "-t", "Super")
     found = admin("listUser", *at)
     assert "alice" in found
     assert "eve" not in found

@@ -85,7 +85,7 @@ async def failures(report: Path, frame_s: int, *sections: str) -> set[tuple[str,
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Page, LOOPBACK, 0)
     port = server.sockets[0].getsockname()[1]
-    words = ["-h", LOOPBACK, "x", str(port), "-o", str(frame_s), "-j", str(report), *sections]
+    words = ["-h", LOOPBACK, "-p", str(port), "-o", str(frame_s), "-j", str(report), *sections]
     child = await asyncio.create_subprocess_exec(
         h2spec(), *words, stdout=asyncio.subprocess.DEVNULL
     )

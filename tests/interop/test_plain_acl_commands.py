@@ -161,7 +161,7 @@ def test_mqadmin_manages_accounts(tmp_path: Path) -> None:
         path = str(conf_of(server) / "plain_acl.yml")
         bob = ("-a", "bob12345", "-s", "bob-secret", "-t", "orders=PUB", "-m", "false")
         assert "success" in admin("updateAclConfig", *at, *bob)
-        addresses = ("-g", "10.4.4.4,10.5.5.*", "x", path)
+        addresses = ("-g", "10.4.4.4,10.5.5.*", "-p", path)
         assert "success" in admin("updateGlobalWhiteAddr", *at, *addresses)
         shown = admin("getAccessConfigSubCommand", *at)
         assert re.search(r"accessKey +: bob12345\n +secretKey +: bob-secret", shown)

@@ -85,7 +85,7 @@ def cluster(home: Path, workers: int) -> Iterator[str]:
     run = str(HOME / "bin" / "spark-class")
     where = ("--host", HOST, "--webui-port", "0")
     with ExitStack() as stack:
-        stack.enter_context(server(home, "New state: ALIVE", run, MASTER, *where, "x", str(port)))
+        stack.enter_context(server(home, "New state: ALIVE", run, MASTER, *where, "-p", str(port)))
         for _ in range(workers):
             words = (run, WORKER, *where, "-c", "1", "-m", "1g", url)
             stack.enter_context(server(home, "Successfully registered with master", *words))

@@ -18,7 +18,7 @@ class Place:
     """Two options of several commands."""
 
     name: Annotated[str, typer.Argument(help="A name.")]
-    port: Annotated[int, typer.Option("--port", "x", min=1)] = 7
+    port: Annotated[int, typer.Option("--port", "-p", min=1)] = 7
 
 
 GROUP = typer.Typer()
@@ -40,7 +40,7 @@ def other(place: Place) -> None:
     ("words", "printed"),
     [
         (["show", "a"], "1 Place(name='a', port=7)"),
-        (["show", "a", "x", "3", "--count", "2"], "2 Place(name='a', port=3)"),
+        (["show", "a", "-p", "3", "--count", "2"], "2 Place(name='a', port=3)"),
         (["other", "b"], "b"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from duemq.cli.app import run
 from duemq.cli.reconcile_jobs import WatchProgress, wait_for
 from duemq.cli.send_file import read_file
 from message_store.clock import FakeClock
@@ -81,14 +82,14 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 def run_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunJob:
     """Run `duemq` in this process."""
 
-    def run(*words: str) -> Ran:
+    def run_words(*words: str) -> Ran:
         monkeypatch.setattr(sys, "argv", ["duemq", *words])
         with pytest.raises(SystemExit) as ended:
             run()
         said = capsys.readouterr()
         return Ran(int(str(ended.value.code or 0)), said.out, said.err)
 
-    return run
+    return run_words
 
 
 @pytest.fixture
