@@ -342,7 +342,7 @@ class MessageStore(StoreReader):
                 self.gate.sync_failed(self.flusher.failure)
                 return
             self.progress.mark_dispatched()
-            self.notice("there is room on the disk again: messages are accepted")
+            self.notice("the disk accepts writes again, and the broker accepts messages")
 
     @property
     def disk_used_ratio(self) -> float:
