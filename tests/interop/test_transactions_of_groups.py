@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tests.interop.apache_controller import ApacheController
 from tests.interop.replicas import COPIED_S
-from tests.interop.store_work import SUCCESS, TOPIC, pull_topic, send, verify
+from tests.interop.store_work import TOPIC, pull_topic, send, verify
 from tests.interop.test_mixed_groups import ours, wait_equal
-from tests.support.remoting_requests import ask
+from tests.support.remoting_requests import SUCCESS, ask
 from tests.support.server import Server
 from tests.support.wait_until import until
 
