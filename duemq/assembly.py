@@ -36,6 +36,7 @@ from duemq.messages.recall import RecallProcessor
 from duemq.metrics.meters import Meters
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.metrics.rpc_meter import RpcMeter
+from duemq.namesrv.second_master import SecondMaster
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
@@ -130,6 +131,7 @@ class BrokerComponents:
     pop: PopService | None = None
     replica: Replica | None = None
     ha_server: HaServer | None = None
+    second_master: SecondMaster | None = None
     replication: Callable[[], dict[str, object]] = dict
     tasks: list[AbstractAsyncContextManager[object]] = field(default_factory=list)
 
@@ -236,6 +238,9 @@ def assemble(store: MessageStore, context: BrokerContext) -> BrokerComponents:
             context.ha_socket, store, context.replication(), context.ha_server, context.clock,
             own_addresses=(context.config().broker_ip,), member=context.membership,
         )  # fmt: skip
+    if parts.replica is None and context.membership is None:
+        name, address = parts.identity.broker_name, f"{context.config().broker_ip}:{context.port}"
+        parts.second_master = SecondMaster(name, address, context.clock)
     store.add_dispatcher(parts.long_polls.on_append)
     store.add_dispatcher(parts.stats.on_append)
     for dispatcher in context.plugins.dispatchers():
@@ -416,7 +421,10 @@ def _admin_processors(parts: BrokerComponents, context: BrokerContext) -> list[P
 def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> list[Processor]:
     """Return the processors for operators: views, configuration, runtime info, decisions."""
     store, views = parts.store, context.plugins.admin_views()
-    master = master_view(store, parts.ha_server, context.clock)
+    second = parts.second_master
+    master = master_view(
+        store, parts.ha_server, context.clock, failure=lambda: second.failure if second else ""
+    )
     role_view = parts.replica.view if parts.replica else master
     parts.replication = with_group(role_view, context.membership)
     assert parts.pop is not None

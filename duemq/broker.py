@@ -349,12 +349,12 @@ class Broker:
         warn_if_exposed(purpose, address, self.namesrv.port, off=off, checked=checked)
 
     async def _register(self, stack: AsyncExitStack) -> None:
-        config, auth, topics = lambda: self.config, self.settings.auth, self.parts.topics
-        replica, member = self.parts.replica, self._membership
+        parts, member, replica = self.parts, self._membership, self.parts.replica
         follows = replica is not None and member is None  # a member follows its controller
         self.registrar = registrar(
-            config, auth, topics, self.clock,
+            lambda: self.config, self.settings.auth, parts.topics, self.clock,
             port=self.port, ha_port=self.ha_port, local=self.namesrv, tls=self.tls.client,
+            second_master=parts.second_master,
             on_registered=replica.on_registered if replica and follows else lambda fields: None,
         )  # fmt: skip
         if member is None or member.role.is_known:

@@ -16,6 +16,7 @@ from duemq.configuration.config import BrokerConfig
 from duemq.exposure import listening_address, local_only_notice
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import BrokerAddress, OnRegistered, Registrar
+from duemq.namesrv.second_master import SecondMaster
 from duemq.net.client import RemotingClient
 from duemq.net.tls import ClientTls, ServerTls
 from duemq.registry.topics import TopicManager
@@ -97,6 +98,7 @@ def registrar(
     local: NameServer | None,
     tls: ClientTls | None,
     on_registered: OnRegistered = lambda fields: None,
+    second_master: SecondMaster | None = None,
 ) -> Registrar:
     """Return the registrar of the broker, not started, and connect it to topic changes.
 
@@ -105,6 +107,7 @@ def registrar(
         local: The embedded name server.
         tls: TLS of connections to name servers; None: plaintext.
         on_registered: Called with the header fields of each response.
+        second_master: Report of a second master; None: none is looked for.
     """
     now = config()
     broker_address = BrokerAddress(
@@ -125,6 +128,7 @@ def registrar(
         permission=lambda: config().permission,
         connect=peer_client(auth, tls),
         on_registered=on_registered,
+        second_master=second_master,
     )
     topics.changed, topics.removed = made.changed, made.removed
     return made

@@ -27,6 +27,7 @@ class RoleRunner:
         new_broker: Returns a broker in a role, not started.
         role: First role.
         on_serving: Called with each broker when it serves.
+        on_closed: Called after each change of role has closed a broker.
     Attributes:
         new_broker: Factory, replaceable by tests.
         broker: Serving broker; None during a change of role.
@@ -37,8 +38,10 @@ class RoleRunner:
         new_broker: Callable[[Role], Broker],
         role: Role,
         on_serving: Callable[[Broker], None] = lambda broker: None,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.new_broker, self._on_serving = new_broker, on_serving
+        self.new_broker = new_broker
+        self._on_serving, self._on_closed = on_serving, on_closed
         self._while_closed: Callable[[], None] | None = None
         self._assigned = role
         self._changed, self._serving = asyncio.Event(), asyncio.Event()
@@ -100,6 +103,9 @@ class RoleRunner:
                 self._serving.clear()
             if ended:
                 return broker.failure
+            del broker  # `on_closed` frees it
+            await asyncio.sleep(0)  # its scheduler ends in the next turn of the loop
+            self._on_closed()
         return ""
 
     async def _until_changed(self, broker: Broker) -> bool:

@@ -168,12 +168,22 @@ async def _run_member(
     member = MemberBroker(
         properties, config_file=file, read_again=reload_properties, kernels=kernels,
         on_serving=lambda broker: _on_ready(broker, started_s, as_json),
+        on_closed=free_frozen_objects,
     )  # fmt: skip
     on_signals(member.stop_for_signal, member.reload)
     failure = await member.run()
     if as_json:
         print_json_line({"event": "stopped", "why": failure})
     return failure
+
+
+def free_frozen_objects() -> None:
+    """Free the objects of a closed broker, which `gc.freeze` exempted from collections.
+
+    Without it, each change of role would keep a complete broker in memory.
+    """
+    gc.unfreeze()
+    gc.collect()
 
 
 def _on_ready(broker: Broker, started_s: float, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """Registration of the broker with name servers, remote and embedded.
 
-    start, every 30 s, connection lost --> 103 with all topics
+    start, every 30 s, connection lost --> 103 with all topics; before it 105: a second master?
     topic changed ----------------------> 103 with that topic, or with all if the last one failed
     stop -------------------------------> 104
 
@@ -24,6 +24,7 @@ from typing import Protocol, Self
 from delivery.plugin import Peer, Request, Response
 from duemq.namesrv.registration_body import crc_of, encode_body
 from duemq.namesrv.route_table import LiveKey, Registration
+from duemq.namesrv.second_master import CALL_S_MAX, SecondMaster
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.data_version import DataVersion
@@ -187,6 +188,7 @@ class Link:
         *,
         timeout_s: float,
         on_registered: OnRegistered,
+        second_master: SecondMaster | None = None,
     ) -> None:
         self.address = address
         self.registered = False
@@ -195,6 +197,7 @@ class Link:
         self.tried = asyncio.Event()
         self._snapshot, self._client, self._clock = snapshot, client, clock
         self._timeout_s, self._on_registered = timeout_s, on_registered
+        self._second_master, self._was_refused = second_master, False
         self._changed: dict[str, TopicConfig] = {}
         self._connection: Peer | None = None
         self._sending = asyncio.Lock()
@@ -244,17 +247,33 @@ class Link:
     async def _attempt(self) -> None:
         try:
             async with self._sending, asyncio.timeout(self._timeout_s) as self._attempt_timeout:
+                await self._look_for_second_master()
                 await self._send(None)
         except (OSError, PeerError) as error:
             self._failed(error)
+            self._was_refused = isinstance(error, RegistrationRefused)
         else:
             if self.failure:
                 log.warning("name server %s: registered again", self.address)
-            self.failure = ""
+            self.failure, self._was_refused = "", False
             self._reported.clear()
         finally:
             self._attempt_timeout = None
             self.tried.set()
+
+    async def _look_for_second_master(self) -> None:
+        """Request the address of this broker's id, if the last registration had a response.
+
+        After the first registration and after a lost connection, the address of a former master may
+        still be registered. A failure has no effect, because the registration reports it.
+        """
+        if self._second_master is not None and (self.registered or self._was_refused):
+            request = self._second_master.request()
+            try:
+                response = await self._client.call(request, timeout_s=CALL_S_MAX)
+            except (OSError, PeerError):
+                return
+            self._second_master.observe(self.address, response)
 
     async def _send(self, topics: Sequence[TopicConfig] | None) -> None:
         """Send request 103, with all topics after a lost connection, which removes the routes."""
@@ -314,6 +333,8 @@ class Registrar:
         interval_ms: Pause between two full registrations, in milliseconds.
         timeout_s: Maximum time for one response, in seconds.
         permission: Permission of the broker as a whole (2 write, 4 read), at each registration.
+        second_master: Report of a second master; None: this broker is no master, or a controller
+            elects the master.
     """
 
     def __init__(
@@ -329,7 +350,9 @@ class Registrar:
         permission: Callable[[], int] = lambda: PERM_READ | PERM_WRITE,
         connect: Callable[[str], Outbound] = RemotingClient,
         on_registered: OnRegistered = lambda fields: None,
+        second_master: SecondMaster | None = None,
     ) -> None:
+        self._second_master = second_master
         self._snapshot = Snapshot(broker, topics, clock, permission)
         self._clock, self._local = clock, local
         self._stop = asyncio.Event()
@@ -387,6 +410,7 @@ class Registrar:
             self._clock,
             timeout_s=self._timeout_s,
             on_registered=self._on_registered,
+            second_master=self._second_master,
         )
         tasks.create_task(link.run(self._interval_ms), name=f"registration with {address}")
         return link

@@ -223,9 +223,16 @@ def with_master_config(
 
 
 def master_view(
-    store: MessageStore, server: HaServer | None, clock: Clock
+    store: MessageStore,
+    server: HaServer | None,
+    clock: Clock,
+    failure: Callable[[], str] = lambda: "",
 ) -> Callable[[], ReplicationView]:
-    """Return the function that returns the state of a master, as `Replica.view` does."""
+    """Return the function that returns the state of a master, as `Replica.view` does.
+
+    Args:
+        failure: Returns a failure that is more important than those of connections; or empty.
+    """
 
     def view() -> ReplicationView:
         refusal = store.refusal
@@ -238,7 +245,7 @@ def master_view(
         if store.replicated.required:
             found["confirmedOffset"] = store.confirm_offset
         if server is not None:
-            found["failure"] = server.failure
+            found["failure"] = failure() or server.failure
             found["replicas"] = [
                 _connection_view(each, store, server.in_sync.is_in_sync(each), clock.now_ms())
                 for each in server.connections

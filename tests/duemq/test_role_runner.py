@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from duemq.broker import Broker
+from duemq.cli.serve import free_frozen_objects
 from duemq.net.client import RemotingClient
 from duemq.replication.controller.requests import GroupName
 from duemq.replication.controller.service import GroupService
@@ -87,6 +90,32 @@ def test_only_the_master_accepts_messages_and_the_store_follows_the_role(tmp_pat
             assert runner.broker.store.max_offset == end
 
     asyncio.run(main())
+
+
+def test_a_closed_broker_is_freed_although_its_objects_were_frozen(tmp_path: Path) -> None:
+    """As in a process of `duemq broker`, which freezes its objects when a broker serves."""
+    made: list[weakref.ref[Broker]] = []
+
+    def new_broker(role: Role) -> Broker:
+        broker = broker_in(tmp_path, role)
+        made.append(weakref.ref(broker))
+        return broker
+
+    async def main() -> None:
+        runner = RoleRunner(
+            new_broker, WAITING, lambda broker: gc.freeze(), on_closed=free_frozen_objects
+        )
+        work = asyncio.create_task(runner.run())
+        for role in (WAITING, MASTER, DEMOTED):
+            await send_in_role(runner, role, b"a")
+        assert [each() is None for each in made] == [True, True, False]
+        runner.stop()
+        await work
+
+    try:
+        asyncio.run(main())
+    finally:
+        gc.unfreeze()
 
 
 def test_the_newest_of_several_roles_counts(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from delivery.plugin import Request
 from duemq.configuration.config import BrokerConfig
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import BrokerAddress, Registrar
+from duemq.namesrv.second_master import SecondMaster
 from duemq.namesrv.server import NameServer
 from duemq.net.client import RemotingClient
 from duemq.net.wire_json import parse
@@ -23,7 +26,7 @@ from duemq.registry.topics import TopicManager
 from message_store.clock import SystemClock
 from message_store.queues.topic_table import TopicTable
 from tests.interop.admin_process import mqadmin
-from tests.interop.apache import VERSIONS, Apache
+from tests.interop.apache import NEWEST, VERSIONS, Apache
 from tests.support.remoting_requests import has_route
 from tests.support.wait_until import until
 
@@ -84,6 +87,34 @@ def test_we_register_with_apaches_name_server(version: str, tmp_path: Path) -> N
             await wait_for(lambda: has_route(apache.namesrv_port, "New"), "registered again")
         # 5.3.3 unregisters brokers in batches, after its answer.
         await wait_for(lambda: not has_route(apache.namesrv_port, "New"), "unregistered")
+
+    apache = Apache(version, tmp_path / "apache")
+    try:
+        apache.start_namesrv()
+        asyncio.run(main(apache))
+    finally:
+        apache.stop()
+
+
+@pytest.mark.parametrize("version", [*VERSIONS, NEWEST])
+def test_two_masters_at_apaches_name_server_report_each_other(version: str, tmp_path: Path) -> None:
+    async def main(apache: Apache) -> None:
+        clock, found = SystemClock(), []
+        async with AsyncExitStack() as stack:
+            for port, period_ms in ((10911, 1_000), (20911, 1_300)):
+                broker = replace(US, address=f"127.0.0.1:{port}")
+                found.append(SecondMaster("broker-a", broker.address, clock))
+                registrar = Registrar(
+                    broker, topic_manager(tmp_path / str(port)), clock,
+                    addresses=[apache.namesrv_address], interval_ms=period_ms,
+                    second_master=found[-1],
+                )  # fmt: skip
+                await stack.enter_async_context(registrar.running())
+                (link,) = registrar.links.values()
+                await link.tried.wait()
+            await wait_for(lambda: all(each.failure for each in found), "both masters report")
+        assert "127.0.0.1:20911" in found[0].failure
+        assert "127.0.0.1:10911" in found[1].failure
 
     apache = Apache(version, tmp_path / "apache")
     try:

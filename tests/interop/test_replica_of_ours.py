@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections import Counter
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from duemq.messages.decide import CANCEL_PENDING
 from tests.interop.admin_process import mqadmin
 from tests.interop.apache import NEWEST, VERSIONS, Apache
 from tests.interop.replicas import (
@@ -27,12 +29,14 @@ from tests.interop.store_work import (
     TOPIC,
     Ledger,
     due_times,
+    json_of_running,
     pull_queue,
     pull_topic,
     verify,
 )
 from tests.interop.timer_work import TimerLedger
 from tests.support.duemq_server import DueMQ
+from tests.support.remoting_requests import ask
 from tests.support.server import Server
 from tests.support.wait_until import until
 
@@ -40,6 +44,9 @@ SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "10000"}
 TIMERS = {"timerWheelEnable": "true", "recallMessageEnable": "true"}
 PROGRESS_S = 120.0
 PROGRESS_COPIES = 3  # of the replica in this test
+GROUP, OFFSETS_FILE = "Consumers", "config/consumerOffset.json"
+GROUP_FIELDS = {"consumerGroup": GROUP, "topic": TOPIC}
+QUERY_OFFSET, COMMIT_OFFSET, CREATE_GROUP = 14, 15, 200
 TIMER_CHECK = struct.Struct(">4q")  # the last number of its value is masterTimerQueueOffset
 
 
@@ -144,6 +151,56 @@ def test_an_apache_replica_takes_over_from_ours_by_hand(version: str, tmp_path: 
                 timers.wait_past()
             may_repeat, few_of = levels.of_level(1), timers.named("timer")
             check(replica, levels, timers, may_repeat=may_repeat, few_of=few_of)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
+    version: str, tmp_path: Path
+) -> None:
+    timers, offsets = TimerLedger(), {queue_id: 3 + queue_id for queue_id in range(QUEUE_COUNT)}
+    with DueMQ(tmp_path / "master", keys=KEYS | TIMERS) as master:
+        master.create_topic(TOPIC)
+        create_group(master)
+        Ledger().send(master, "consumed", 40)
+        for queue_id, offset in offsets.items():
+            fields = GROUP_FIELDS | {"queueId": str(queue_id), "commitOffset": str(offset)}
+            assert ask(master.broker_port, COMMIT_OFFSET, fields).code == SUCCESS
+        replica = ApacheReplica(version, master, tmp_path / "replica", keys=KEYS | TIMERS)
+        with replica:
+            until(
+                lambda: GROUP in str(json_of_running(replica.store_dir / OFFSETS_FILE)),
+                seconds=PROGRESS_S,
+                what="consumer offsets copied",
+            )
+            if replica.has_timers:
+                timers.send(master, "timer", 30, delay_ms=15_000, kind="TIMER_DELIVER_MS")
+                timers.recall(master, timers.named("timer")[::3])
+                ids = [f"unique-{body}" for body in timers.named("timer")[1::3]]
+                body = json.dumps({"topic": TOPIC, "ids": ids}).encode()
+                assert ask(master.broker_port, CANCEL_PENDING, {}, body).code == SUCCESS
+                timers.recalled |= set(timers.named("timer")[1::3])
+            wait_copied(master, replica)
+            master.kill()
+            replica.stop_broker()
+            replica.keys |= {"brokerRole": "ASYNC_MASTER", "brokerId": "0"}
+            replica.start_own_namesrv()
+            replica.start()
+            replica.create_topic(TOPIC)
+            for queue_id, offset in offsets.items():
+                fields = GROUP_FIELDS | {"queueId": str(queue_id)}
+                answer = ask(replica.broker_port, QUERY_OFFSET, fields)
+                assert (answer.code, answer.fields.get("offset")) == (SUCCESS, str(offset))
+            if replica.has_timers:
+                timers.wait(replica)
+                timers.wait_past()
+                came = timers.delivered_counts(replica)
+                assert not timers.recalled & came.keys()
+
+
+def create_group(server: Server) -> None:
+    """Create the consumer group at the broker."""
+    body = json.dumps({"groupName": GROUP, "retryQueueNums": 1, "retryMaxTimes": 16}).encode()
+    assert ask(server.broker_port, CREATE_GROUP, {}, body).code == SUCCESS
 
 
 def test_our_replica_takes_over_and_repeats_nothing(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ log = logging.getLogger(__name__)
 CALL_MS_MAX: Final = 3_000
 CALLS_IN_LIMIT: Final = 3  # consecutive calls that may time out within the heartbeat limit
 VIEW_PAUSE_MS: Final = 50  # minimum pause between two requests for the view
+REFUSALS_MAX: Final = 16
 PROPOSAL_MS_MAX: Final = 10_000  # Apache's controller abandons a request after 5 s
 UNKNOWN: Final = frozenset(
     {
@@ -125,7 +126,7 @@ class GroupService:
         self._resigned_ms: int | None = None
         self.failure = ""
         self._logged = ""  # last logged `GroupMember.failure`
-        self._logged_refusal = ""  # last logged `failure`; requests are repeated without a master
+        self._logged_refusals = set[str]()  # `failure`s logged since a request last succeeded
 
     # -- interface for the broker -----------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class GroupService:
         if all(task.result() for task in work):
             self.failure = ""
             if self.member.master is not None:
-                self._logged_refusal = ""
+                self._logged_refusals.clear()
 
     async def _send_heartbeat(self) -> bool:
         ticket = self.lease.ticket(self._clock.steady_ms())
@@ -475,9 +476,11 @@ class GroupService:
 
     def _failed(self, error: PeerError) -> None:
         self.failure = str(error)
-        if self.failure != self._logged_refusal:
+        if self.failure not in self._logged_refusals:
             log.warning("group %s: %s", self._group.broker_name, error)
-        self._logged_refusal = self.failure
+            if len(self._logged_refusals) >= REFUSALS_MAX:
+                self._logged_refusals.clear()
+            self._logged_refusals.add(self.failure)
 
     def _connection_lost(self) -> None:
         """Revoke the lease: the controller may already have elected another master."""

@@ -1,4 +1,4 @@
-"""Log lines of a member whose group has no master."""
+"""Log lines of a member whose group has no master, or whose controller does not work."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from delivery.plugin import Response
 from tests.support.group_rig import Rig
 
 
@@ -30,3 +31,24 @@ def test_refused_elections_are_logged_once(
     asyncio.run(main())
     assert sum("CONTROLLER_ELECT_MASTER" in line for line in caplog.messages) == 1
     assert sum("only a member of the sync state set" in line for line in caplog.messages) == 1
+
+
+def test_each_failure_of_a_controller_is_logged_once_until_it_responds_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """View and heartbeat fail in turn, each with its own text."""
+    texts = ("CONTROLLER_GET_REPLICA_INFO with code 1", "BROKER_HEARTBEAT with code 1")
+
+    async def main() -> None:
+        rig = Rig(tmp_path)
+        async with rig.member(1) as (first, _):
+            for count in (1, 2):
+                await rig.until(lambda: first.holds(first.member.epoch))
+                rig.network.change = lambda request, answer: Response(1, "system error")
+                await rig.run(5_000)
+                assert [sum(text in line for line in caplog.messages) for text in texts] == [
+                    count
+                ] * 2
+                rig.network.change = lambda request, answer: answer
+
+    asyncio.run(main())
