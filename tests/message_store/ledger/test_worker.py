@@ -148,9 +148,9 @@ def test_a_process_that_does_not_respond_is_killed(
     process: LedgerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     process.open(Snapshot(next_record=0), 1)
-    monkeypatch.setattr("message_store.ledger.worker.ANSWER_S", 0.2)
+    monkeypatch.setattr("message_store.ledger.worker.RESPONSE_S", 0.2)
     os.kill(pid_of(process), signal.SIGSTOP)
-    with pytest.raises(LedgerUnavailable, match="did not answer"):
+    with pytest.raises(LedgerUnavailable, match="did not respond"):
         process.write([RUN, event("lost")])
     monkeypatch.undo()
     process.open(Snapshot(next_record=0), 2)
