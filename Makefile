@@ -33,8 +33,8 @@ SOAK_GROUP_SEEDS ?= 5000
 SOAK_DECISIONS ?= 100000
 SOAK_FUZZ_INPUTS ?= 10000000
 NOT_FAST ?= interop or crash or spark or slow
-# Number of cores plus one, at most 4: many tests wait for other processes and delivery times.
-TEST_WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
+# Number of cores plus two, at most 4: many tests wait for other processes and delivery times.
+TEST_WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 2 : 4)))
 
 # Without bytecode files, each test process would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE

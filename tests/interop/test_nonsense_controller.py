@@ -15,7 +15,7 @@ from tests.interop.apache_controller import ApacheController, OurMember
 from tests.interop.replicas import send_code
 from tests.interop.store_work import KEYS, SUCCESS, TOPIC, pull_topic
 from tests.support.relay import Relay
-from tests.support.remoting_requests import ask
+from tests.support.remoting_requests import call
 from tests.support.wait_until import until
 
 VERSION = "5.3.3"
@@ -82,7 +82,7 @@ NONSENSE: dict[str, Serve] = {
 def view_of(member: OurMember) -> dict[str, Any]:
     """Return the replication view of a member; empty during a change of role."""
     try:
-        answer = ask(member.broker_port, VIEW_REQUEST, {"view": "replication"})
+        answer = call(member.broker_port, VIEW_REQUEST, {"view": "replication"})
     except OSError:
         return {}
     found: dict[str, Any] = json.loads(answer.body)

@@ -36,7 +36,7 @@ from tests.interop.store_work import (
 )
 from tests.interop.timer_work import TimerLedger
 from tests.support.duemq_server import DueMQ
-from tests.support.remoting_requests import ask
+from tests.support.remoting_requests import call
 from tests.support.server import Server
 from tests.support.wait_until import until
 
@@ -164,7 +164,7 @@ def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
         Ledger().send(master, "consumed", 40)
         for queue_id, offset in offsets.items():
             fields = GROUP_FIELDS | {"queueId": str(queue_id), "commitOffset": str(offset)}
-            assert ask(master.broker_port, COMMIT_OFFSET, fields).code == SUCCESS
+            assert call(master.broker_port, COMMIT_OFFSET, fields).code == SUCCESS
         replica = ApacheReplica(version, master, tmp_path / "replica", keys=KEYS | TIMERS)
         with replica:
             until(
@@ -177,7 +177,7 @@ def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
                 timers.recall(master, timers.named("timer")[::3])
                 ids = [f"unique-{body}" for body in timers.named("timer")[1::3]]
                 body = json.dumps({"topic": TOPIC, "ids": ids}).encode()
-                assert ask(master.broker_port, CANCEL_PENDING, {}, body).code == SUCCESS
+                assert call(master.broker_port, CANCEL_PENDING, {}, body).code == SUCCESS
                 timers.recalled |= set(timers.named("timer")[1::3])
             wait_copied(master, replica)
             master.kill()
@@ -188,7 +188,7 @@ def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
             replica.create_topic(TOPIC)
             for queue_id, offset in offsets.items():
                 fields = GROUP_FIELDS | {"queueId": str(queue_id)}
-                answer = ask(replica.broker_port, QUERY_OFFSET, fields)
+                answer = call(replica.broker_port, QUERY_OFFSET, fields)
                 assert (answer.code, answer.fields.get("offset")) == (SUCCESS, str(offset))
             if replica.has_timers:
                 timers.wait(replica)
@@ -200,7 +200,7 @@ def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
 def create_group(server: Server) -> None:
     """Create the consumer group at the broker."""
     body = json.dumps({"groupName": GROUP, "retryQueueNums": 1, "retryMaxTimes": 16}).encode()
-    assert ask(server.broker_port, CREATE_GROUP, {}, body).code == SUCCESS
+    assert call(server.broker_port, CREATE_GROUP, {}, body).code == SUCCESS
 
 
 def test_our_replica_takes_over_and_repeats_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tests.interop.apache_controller import ApacheController
 from tests.interop.replicas import COPIED_S
 from tests.interop.store_work import TOPIC, pull_topic, send, verify
 from tests.interop.test_mixed_groups import ours, wait_equal
-from tests.support.remoting_requests import SUCCESS, ask
+from tests.support.remoting_requests import SUCCESS, call
 from tests.support.server import Server
 from tests.support.wait_until import until
 
@@ -53,7 +53,7 @@ class Transactions:
         for number, body in enumerate(bodies):
             verdict = COMMIT if number % 3 else ROLLBACK
             fields = self.halves[body] | {"commitOrRollback": verdict}
-            answer = ask(server.broker_port, END_TRANSACTION, fields)
+            answer = call(server.broker_port, END_TRANSACTION, fields)
             assert answer.code == SUCCESS, f"{body}: {answer.code} {answer.remark}"
             self.verdicts[body] = verdict
 
