@@ -38,7 +38,7 @@ from tests.interop.timer_work import TimerLedger
 from tests.support.duemq_server import DueMQ
 from tests.support.remoting_requests import call
 from tests.support.server import Server
-from tests.support.wait_until import until
+from tests.support.wait_until import now_ms, until
 
 SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "10000"}
 TIMERS = {"timerWheelEnable": "true", "recallMessageEnable": "true"}
@@ -157,6 +157,10 @@ def test_an_apache_replica_takes_over_from_ours_by_hand(version: str, tmp_path: 
 def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
     version: str, tmp_path: Path
 ) -> None:
+    """Apache delivers a timer that is due when it is enqueued, without regard to a later recall.
+
+    Recalls are therefore compared only if the replica takes over before the timers are due.
+    """
     timers, offsets = TimerLedger(), {queue_id: 3 + queue_id for queue_id in range(QUEUE_COUNT)}
     with DueMQ(tmp_path / "master", keys=KEYS | TIMERS) as master:
         master.create_topic(TOPIC)
@@ -173,7 +177,7 @@ def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
                 what="consumer offsets copied",
             )
             if replica.has_timers:
-                timers.send(master, "timer", 30, delay_ms=15_000, kind="TIMER_DELIVER_MS")
+                timers.send(master, "timer", 30, delay_ms=45_000, kind="TIMER_DELIVER_MS")
                 timers.recall(master, timers.named("timer")[::3])
                 ids = [f"unique-{body}" for body in timers.named("timer")[1::3]]
                 body = json.dumps({"topic": TOPIC, "ids": ids}).encode()
@@ -191,10 +195,11 @@ def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
                 answer = call(replica.broker_port, QUERY_OFFSET, fields)
                 assert (answer.code, answer.fields.get("offset")) == (SUCCESS, str(offset))
             if replica.has_timers:
+                is_in_time = now_ms() < min(timers.due_ms.values())
                 timers.wait(replica)
                 timers.wait_past()
                 came = timers.delivered_counts(replica)
-                assert not timers.recalled & came.keys()
+                assert not is_in_time or not timers.recalled & came.keys()
 
 
 def create_group(server: Server) -> None:
