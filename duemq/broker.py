@@ -307,14 +307,10 @@ class Broker:
 
     async def _listen(self, stack: AsyncExitStack) -> None:
         self._server = server = RemotingServer(
-            self.parts.dispatcher,
-            self.new_ingest(),
-            limits_of(self.config),
-            clock=self.clock,
-            memory=self.parts.memory,
-            tls=self.tls.server,
+            self.parts.dispatcher, self.new_ingest(), limits_of(self.config), clock=self.clock,
+            memory=self.parts.memory, tls=self.tls.server,
             proxies=parse_sources("proxyProtocolFrom", self.config.proxy_protocol_from),
-        )
+        )  # fmt: skip
         await stack.enter_async_context(server)
         v5 = serving_v5(self._v5_socket, self.parts, self._context, self.tls.server)
         self.grpc_port = await stack.enter_async_context(v5)
@@ -407,6 +403,8 @@ class Broker:
 
     async def _sample(self) -> None:
         self.parts.stats.sample(self.clock.now_ms())
+        if self.tls.client is not None:
+            self.tls.client.reload_if_changed()
 
     # -- stopping -----------------------------------------------------------------------------
 

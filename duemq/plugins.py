@@ -31,6 +31,7 @@ from delivery.plugin import (
     ENTRY_POINT_GROUP,
     BrokerPlugin,
     JobScheduler,
+    PluginBase,
     Recalls,
     RequestHandler,
     SystemTopic,
@@ -424,7 +425,11 @@ def _plugin_errors(name: str, what: str) -> Iterator[None]:
 
 def _pending_messages(plugin: BrokerPlugin) -> PendingMessages | None:
     former = getattr(plugin, _FORMER_NAMES["pending_messages"], None)
-    found: PendingMessages | None = plugin.pending_messages() if former is None else former()
+    has_new_name = getattr(type(plugin), "pending_messages", None) not in (
+        None, PluginBase.pending_messages,
+    )  # fmt: skip
+    found: PendingMessages | None
+    found = plugin.pending_messages() if has_new_name or not callable(former) else former()
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 FULL: Final = "Free disk space"
 _READ_ONLY: Final = "Let the broker's user write to its directory"
-_FILES: Final = "Raise the limit of open files (LimitNOFILE, ulimit -n)"
+_FILES: Final = "Raise the limit of open files (LimitNOFILE, ulimit -n) and restart the broker"
 _ABSENT: Final = "Restore its directory"
 REMEDIES: Final[Mapping[int, str]] = MappingProxyType(
     {

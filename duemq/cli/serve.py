@@ -22,6 +22,7 @@ from duemq.cli.options import collect_properties
 from duemq.cli.output import print_json_line
 from duemq.log_lines import OneLineFormatter
 from message_store.config import Properties, StoreConfig, from_properties
+from message_store.config_text import read_properties
 from message_store.descriptors import headroom, raise_descriptor_limit
 from message_store.errors import UsageError
 
@@ -104,7 +105,7 @@ def serve_broker(
     from duemq.exposure import warn_of_readable_secrets
     from duemq.replication.config import ReplicationConfig
 
-    warn_of_readable_secrets(file, properties)
+    warn_of_readable_secrets(file, read_properties(file) if file is not None else {})
     is_member = _is_member(properties)
     is_replica = from_properties(ReplicationConfig, properties).is_replica
     kernels = compile_if_needed(
@@ -221,7 +222,7 @@ def serve_namesrv(
     from duemq.exposure import warn_of_readable_secrets
 
     set_up_logging(logging_file)
-    warn_of_readable_secrets(file, properties)
+    warn_of_readable_secrets(file, read_properties(file) if file is not None else {})
     _raise_descriptor_limit()
     run_loop(_run_namesrv(properties, as_json))
 

@@ -69,7 +69,8 @@ async def _wait_until_finished(cluster: Cluster, address: str) -> dict[str, obje
         view = (await cluster.view(address, SUMMARY_VIEW))["compaction"]
         if not view["running"]:
             blocked_by = _blocked_by(view)
-            return {"blocked_by": blocked_by, "why": view["why"]} if blocked_by else {}
+            former = {"waits": blocked_by}
+            return former | {"blocked_by": blocked_by, "why": view["why"]} if blocked_by else {}
         await asyncio.sleep(POLL_INTERVAL_S)
 
 

@@ -113,7 +113,12 @@ class DecideProcessor:
         try:
             results = await job.run()
         except StoreError as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            text = str(error)
+            if job.log_end:
+                missing = await self._store.wait_confirmed(job.log_end)
+                text += f"; {job.decided_count} messages were decided on before"
+                text += ", but this is not confirmed" if missing else ""
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
         if job.log_end and (missing := await self._store.wait_confirmed(job.log_end)):
             count = sum(one.messages for one in results)
             raise not_confirmed(f"{count} messages were decided on", missing)
@@ -157,13 +162,14 @@ class _Job:
 
     Attributes:
         log_end: Log offset up to which the log must be confirmed before the response.
+        decided_count: Number of messages that were cancelled, moved or fired.
     """
 
     def __init__(
         self, owner: DecideProcessor, action: str, command: DecisionRequest, due_ms: int
     ) -> None:
         self._owner, self._action, self._command, self._due_ms = owner, action, command, due_ms
-        self.log_end = 0
+        self.log_end = self.decided_count = 0
 
     async def run(self) -> list[Result]:
         command, results = self._command, []
@@ -234,6 +240,7 @@ class _Job:
                 decided = self._apply(port, offsets[part])
                 await self._retry_transferred(offsets[part], decided)
                 self.log_end = max(self.log_end, decided.log_end)
+                self.decided_count += int(np.count_nonzero(decided.verdicts == Verdict.DONE))
             rows = zip(
                 name_indexes[part].tolist(), due_ms[part].tolist(), decided.verdicts.tolist(),
                 strict=True,

@@ -270,7 +270,8 @@ class Link:
         if self._second_master is not None and (self.registered or self._was_refused):
             request = self._second_master.request()
             try:
-                response = await self._client.call(request, timeout_s=CALL_S_MAX)
+                limit_s = min(CALL_S_MAX, self._timeout_s / 4)  # the registration needs the rest
+                response = await self._client.call(request, timeout_s=limit_s)
             except (OSError, PeerError):
                 return
             self._second_master.observe(self.address, response)

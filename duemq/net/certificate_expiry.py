@@ -54,7 +54,9 @@ class ExpiryReport:
 
 
 def valid_until_ms(path: Path) -> int | None:
-    """Return when the first certificate of a PEM file expires, in ms since the epoch.
+    """Return when the certificate of a PEM file expires, in ms since the epoch.
+
+    Other certificates of a chain follow it in the file; clients may need none of them.
 
     Returns:
         None if the file has no certificate that can be decoded.
@@ -63,6 +65,6 @@ def valid_until_ms(path: Path) -> int | None:
 
     try:
         found = x509.load_pem_x509_certificates(path.expanduser().read_bytes())
-        return min(int(each.not_valid_after_utc.timestamp() * 1_000) for each in found)
-    except (OSError, ValueError):
+        return int(found[0].not_valid_after_utc.timestamp() * 1_000)
+    except (OSError, ValueError, IndexError):
         return None

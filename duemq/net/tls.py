@@ -162,6 +162,10 @@ class ClientTls:
         """Number of reloads."""
         return self._from_files.reload_count
 
+    def reload_if_changed(self) -> None:
+        """Reload the certificates if a file has changed; keep the old ones on an error."""
+        self._from_files.reload_if_changed()
+
     def context(self) -> ssl.SSLContext:
         """Return the context for a new connection; reload the certificates if a file changed."""
         self._from_files.reload_if_changed()

@@ -67,8 +67,11 @@ class TopicQueues:
                 self._routes.clear()
             self._routes[topic] = now_ms, found
             return found
-        if (route := self._local_route(topic)) is not None:
-            return sorted(readable_queues(topic, route))
+        try:
+            if (route := self._local_route(topic)) is not None:
+                return sorted(readable_queues(topic, route))
+        except (KeyError, TypeError, ValueError) as error:
+            self._notice("embedded name server: no route of %s: %s", topic, error)
         return queues or self._own_queues(topic)
 
     async def _fetch(self, address: str, topic: str) -> list[AssignedQueue]:

@@ -114,10 +114,11 @@ class Replica:
         """End of the master's log; None: unknown, as while the master is silent.
 
         Transfers of DefaultHA do not contain it: during a catch-up, only the master's response to
-        the request for its bounds does.
+        the request for its bounds does. AutoSwitch frames contain it from the handshake on.
         """
         reported, transferred = self.tables.log_end, self.ha.master_offset
-        if not self.ha.is_receiving or (reported is None and not self.ha.is_end_known):
+        is_reported = reported is not None and self._finder is None
+        if not self.ha.is_receiving or not (self.ha.is_end_known or is_reported):
             return None
         return max(reported or 0, transferred or 0)
 

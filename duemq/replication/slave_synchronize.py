@@ -169,15 +169,16 @@ class SlaveSynchronize:
 
     async def _log_bounds(self) -> tuple[int, int]:
         """Request the first offset of the master's log and its end."""
-        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        code, address = RequestCode.GET_BROKER_RUNTIME_INFO, self.address
         found = _table(await self._read(code), code.name).get("table") or {}
         try:
             first, end = int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(
-                f"the response of {self.address} to {code.name} lacks the bounds of its log"
+                f"the response of {address} to {code.name} lacks the bounds of its log"
             ) from error
-        self.log_end = end
+        if self.address == address:  # else the response is a former master's
+            self.log_end = end
         return first, end
 
     async def _copy(self) -> None:

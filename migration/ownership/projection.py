@@ -21,15 +21,20 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 PROJECTION_FILE: Final = "duemq.migration.json"
-# Files of an earlier version have other names of two fields.
-_FORMER_NAMES: Final = {
+_WRITTEN_NAMES: Final = {"operator": "who"}
+"""Names of fields in the file and in the journal, where they differ."""
+_FIELD_NAMES: Final = {
     "handed": "transferred", "handed_sum": "transferred_sum", "who": "operator"
 }  # fmt: skip
+"""Names of fields by their names in files, also of an earlier version."""
 
 
 def encode(projection: JournalProjection, generation: int = 0) -> str:
     """Return the text of duemq.migration.json; `generation`: of the log."""
-    levels = {str(number): asdict(level) for number, level in sorted(projection.levels.items())}
+    levels = {
+        str(number): {_WRITTEN_NAMES.get(key, key): value for key, value in asdict(level).items()}
+        for number, level in sorted(projection.levels.items())
+    }
     return dumps(
         {
             "at": projection.next_offset,
@@ -48,7 +53,7 @@ def decode(value: Any) -> tuple[JournalProjection, int]:
     """
     levels = {
         int(number): LevelProjection(
-            **{_FORMER_NAMES.get(name, name): fields[name] for name in fields}
+            **{_FIELD_NAMES.get(name, name): fields[name] for name in fields}
         )
         for number, fields in value["levels"].items()
     }

@@ -63,6 +63,22 @@ def test_routes_are_refreshed_and_remain_while_no_name_server_responds(tmp_path:
     asyncio.run(main())
 
 
+def test_own_queues_are_used_if_the_route_of_the_embedded_name_server_is_malformed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path)) as (broker, remote):
+            await remote.call(17, topic("T", 2))
+            queues = TopicQueues(
+                broker.parts.topics, broker.parts.identity, FakeClock(), list, RemotingClient,
+                lambda name: {"queueDatas": [data("a", 1 << 20)]},
+            )  # fmt: skip
+            assert len(await queues.of("T")) == 2
+
+    asyncio.run(main())
+    assert "embedded name server: no route of T: a topic has at most" in caplog.text
+
+
 def test_the_route_of_the_embedded_name_server_needs_no_account(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

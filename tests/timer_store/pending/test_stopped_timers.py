@@ -72,6 +72,15 @@ def test_a_decision_on_a_transferred_message_is_an_error(tmp_path):
     asyncio.run(work())
 
 
+def test_an_error_names_the_number_of_earlier_decisions(tmp_path):
+    async def work(broker, client):
+        async with DecisionClient(broker=broker.address) as client:
+            with pytest.raises(DueMQError, match="1 messages were decided on before"):
+                await client.cancel(ids=["L"], handles=[HANDLE])
+
+    stopped(tmp_path, work)
+
+
 def test_level_messages_can_be_cancelled(tmp_path):
     async def work(broker, client):
         async with DecisionClient(broker=broker.address) as client:
