@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -161,6 +162,8 @@ def _port_of_name_server(configuration: Configuration) -> Iterator[None]:
         try:
             stack.enter_context(bind(config.bind_address or EVERY_ADDRESS, config.listen_port))
         except UsageError as error:
+            if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
+                raise
             raise UsageError(
                 f"port {config.listen_port} is in use: stop the name server, and retry"
             ) from error
