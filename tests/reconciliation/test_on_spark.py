@@ -36,6 +36,7 @@ MINUTE_MS, DAY_MS = jobs.MINUTE_MS, jobs.DAY_MS
 START_MS = 1_700_006_400_000  # a whole day
 FEW, PIECES = 100_000, 64
 FAULTS_EACH = 10_000  # number of messages for each fault of a kind and holder
+ENDED_S = 300  # a watch of a small store ends within seconds
 PROOF = ("store", "phys_offset", "topic", "queue_offset", "level", "due_ms", "body")
 
 
@@ -283,7 +284,7 @@ def watched(spark: Any, home: Path, root: Path, end: int, rows_of: Any = None) -
     config = WatchConfig(audit=AuditConfig(), delay_ms=0)
     watch = Watch(spark, home, config, FakeClock(), rows_of or (lambda alarms: None))
     query = watch.start([str(root)], endOffset=end)
-    query.awaitTermination()
+    assert query.awaitTermination(ENDED_S)
 
 
 def test_a_watch_raises_each_alarm_once_across_restarts(spark: Any, tmp_path: Path) -> None:
