@@ -27,8 +27,6 @@ def spark() -> Iterator[Any]:
         if in_ci():
             pytest.fail("Spark needs Java 17 or newer; CI must have it")
         pytest.skip("Spark needs Java 17 or newer")
-    from pyspark.java_gateway import ensure_callback_server_started
-
     from reconciliation.spark.session import local_session
 
     with warnings.catch_warnings():
@@ -36,7 +34,8 @@ def spark() -> Iterator[Any]:
         session = local_session(cores=2, memory="2g", light=True)
     # The socket of the callback server must have a descriptor below 1,024, as py4j uses select:
     # a later start, in a process with many open stores, would leave callbacks without a response.
-    ensure_callback_server_started(session.sparkContext._gateway)
+    stream = session.readStream.format("rate").load()
+    stream.writeStream.foreachBatch(lambda rows, number: None)  # starts the callback server
     for key, value in FOR_FEW_ROWS.items():
         session.conf.set(key, value)
     yield session
