@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,19 @@ LOG_FILE_BYTES = 2_600  # 49 units
 TURNS_MAX = 100_000
 
 
+OPENED: list[MigrationRig] = []
+"""Rigs that were opened since `kill_opened`."""
+
+
+def kill_opened() -> None:
+    """End the rigs that are still open, so that their files do not stay open for the whole run."""
+    while OPENED:
+        rig = OPENED.pop()
+        if rig.is_open:
+            with suppress(Exception):  # the test may have ended the store by itself
+                rig.kill()
+
+
 class MigrationRig:
     """Store with levels and timers, which can be closed or killed, and reopened."""
 
@@ -72,6 +86,7 @@ class MigrationRig:
             **self.store_changes,
         )  # fmt: skip
         self.store.__enter__()
+        OPENED.append(self)
         topics = self.store.topics
         for name, count in ((SCHEDULE_TOPIC, SCHEDULE_QUEUES), (DECISION_TOPIC, 1)):
             topics.set_routing(name, write_queues=count, read_queues=count, perm=6)
