@@ -13,7 +13,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from tests.support.child_process import Child, wait_for_child
 from tests.support.free_ports import LOOPBACK, listening
@@ -134,12 +133,7 @@ class Apache(Server):
         if self.namesrv is not None:
             self.namesrv.kill()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Kill both processes; a test that reads the store afterwards must call `stop` first."""
         if self._broker is not None:
             self._broker.kill()
