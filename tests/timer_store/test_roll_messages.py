@@ -102,6 +102,7 @@ def test_a_turn_rolls_a_limited_number(tmp_path, monkeypatch):
         turns = []
         while rig.timers.turn(rig.clock.now_ms()):
             turns.append(rig.timers.dequeue.rolled - sum(turns))
+            assert sum(turns) <= 400, "a slot that is loaded again is rolled again"
         assert sum(turns) == 400
         assert max(turns) <= most
         assert rig.timers.counts.total == 400
