@@ -11,7 +11,7 @@ from delivery.lateness import BOUNDS_MS, Lateness
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(-5, 10**7)), max_size=50))
-def test_buckets_against_a_loop(pairs):
+def test_buckets_against_a_loop(pairs: list[tuple[int, int]]) -> None:
     lateness = Lateness()
     due = np.array([due for due, _ in pairs], np.int64)
     late = np.array([late for _, late in pairs], np.int64)
@@ -34,13 +34,15 @@ def test_buckets_against_a_loop(pairs):
     [([], 0.5, None), ([0], 0.99, 0), ([-4], 0.99, 0), ([3], 0.5, 3), ([11, 11, 11, 90], 0.5, 12),
      ([1, 1, 1, 90], 0.5, 1), ([1, 1, 1, 90], 0.99, 90), ([10**8], 0.5, 10**8)],
 )  # fmt: skip
-def test_quantiles_are_upper_bounds_and_at_most_the_latest(late, share, expected):
+def test_quantiles_are_upper_bounds_and_at_most_the_latest(
+    late: list[int], share: float, expected: int | None
+) -> None:
     lateness = Lateness()
     lateness.record(np.zeros(len(late), np.int64), np.array(late, np.int64))
     assert lateness.quantile_ms(share) == expected
 
 
-def test_without_deliveries_there_are_no_quantiles():
+def test_without_deliveries_there_are_no_quantiles() -> None:
     found = Lateness().as_dict()
     assert (found["p50"], found["p99"], found["max"]) == (None, None, None)
     assert len(found["buckets"]) == BOUNDS_MS.size + 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from delivery.ownership import Return, Route, StateRecord, Transfer
 from delivery.ownership_projection import Ownership
 from delivery.quarantine import NO_HOST
 from message_store.log.batch import PutBatch
+from message_store.store import MessageStore
 from tests.support.stores import LOOPBACK, open_store
 
 HANDOVER = Transfer(
@@ -28,7 +31,7 @@ STATE = StateRecord(migration="m", level=3, source="planned", target="routing", 
 @pytest.mark.parametrize(
     "record", [HANDOVER, GIVEBACK, ROUTE, STATE], ids=lambda m: type(m).__name__
 )
-def test_records_round_trip(record):
+def test_records_round_trip(record: Any) -> None:
     assert ownership.decode(ownership.encode(record)) == record
 
 
@@ -70,7 +73,7 @@ MALFORMED = {
 
 @pytest.mark.finding("A2")
 @pytest.mark.parametrize(("record", "changes"), MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_field_is_no_record(record, changes):
+def test_a_malformed_field_is_no_record(record: Any, changes: dict[str, Any]) -> None:
     body = json.dumps(json.loads(ownership.encode(record)) | changes).encode()
     with pytest.raises(ValueError, match=r"record|malformed|literal"):
         ownership.decode(body)
@@ -80,7 +83,7 @@ def test_a_malformed_field_is_no_record(record, changes):
 @pytest.mark.parametrize(
     "body", [b"", b"junk", b"\xff", b"[]", b"5", b"null", b"{}", b"[" * 100_000, b"9" * 10_000]
 )
-def test_a_body_that_is_no_object_is_no_record(body):
+def test_a_body_that_is_no_object_is_no_record(body: bytes) -> None:
     with pytest.raises(ValueError):
         ownership.decode(body)
 
@@ -98,7 +101,9 @@ FIELDS = sorted({name for kind in ownership.KINDS.values() for name in kind.__sl
     st.sampled_from([HANDOVER, GIVEBACK, ROUTE, STATE]),
     st.dictionaries(st.sampled_from(["kind", *FIELDS]), json_values, max_size=4),
 )
-def test_any_field_values_give_a_record_or_a_value_error(record, changes):
+def test_any_field_values_give_a_record_or_a_value_error(
+    record: Any, changes: dict[str, list[Any] | dict[str, Any] | None]
+) -> None:
     body = json.dumps(json.loads(ownership.encode(record)) | changes).encode()
     try:
         found = ownership.decode(body)
@@ -108,7 +113,7 @@ def test_any_field_values_give_a_record_or_a_value_error(record, changes):
     Ownership().apply(ownership.JournalEntry(0, 0, 0, found))
 
 
-def put_record(store, body, born_host=NO_HOST):
+def put_record(store: MessageStore, body: bytes, born_host: tuple[bytes, int] = NO_HOST) -> None:
     batch = PutBatch(1)
     batch.add(
         topic_index=store.topics.add(ownership.OWNERSHIP_TOPIC), queue_id=0, body=body,
@@ -118,7 +123,9 @@ def put_record(store, body, born_host=NO_HOST):
 
 
 @pytest.mark.finding("A2")
-def test_a_record_sent_by_a_client_is_ignored(tmp_path, caplog):
+def test_a_record_sent_by_a_client_is_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with open_store(tmp_path) as store:
         put_record(store, ownership.encode(HANDOVER), LOOPBACK)
         put_record(store, ownership.encode(ROUTE))
@@ -127,7 +134,9 @@ def test_a_record_sent_by_a_client_is_ignored(tmp_path, caplog):
 
 
 @pytest.mark.finding("E10")
-def test_malformed_records_are_logged_in_one_line(tmp_path, caplog):
+def test_malformed_records_are_logged_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with open_store(tmp_path) as store:
         for number in range(2_500):
             put_record(store, b"junk" if number != 1_700 else ownership.encode(ROUTE))
@@ -139,12 +148,12 @@ def test_malformed_records_are_logged_in_one_line(tmp_path, caplog):
         assert len(caplog.messages) == 1
 
 
-def test_a_return_of_everything_is_a_record():
+def test_a_return_of_everything_is_a_record() -> None:
     record = replace(GIVEBACK, pending=((5, 9),))
     assert ownership.decode(ownership.encode(record)) == record
 
 
-def test_a_state_record_names_its_operator_as_earlier_versions_do():
+def test_a_state_record_names_its_operator_as_earlier_versions_do() -> None:
     body = ownership.encode(STATE)
     assert json.loads(body)["who"] == STATE.operator == "anna"
     assert ownership.decode(body) == STATE

@@ -22,14 +22,14 @@ TEXT = b"KEYS\x01k\x02UNIQ_KEY\x01U\x02REAL_TOPIC\x01T\x02REAL_QID\x013\x02TAGS\
 RECORD = Record(0, 0, 0, 2, 0, 5, 300, 0, 42, HOST, 43, HOST, 6, 0, b"body", "S", TEXT)
 
 
-def row_of(item):
+def row_of(item: Undeliverable) -> PutBatch:
     topics, batch = TopicTable(), PutBatch(1, 1)
     quarantine(batch, topics, item, now_ms=99)
     assert topics.name(int(batch.rows[0]["topic_index"])) == QUARANTINE_TOPIC
     return batch
 
 
-def test_all_known_facts_are_kept():
+def test_all_known_facts_are_kept() -> None:
     item = Undeliverable(Reason.TOPIC_MISSING, "no T", 300, 3, 5, RECORD, b"raw")
     batch = row_of(item)
     assert batch.properties(0) == {
@@ -48,7 +48,7 @@ def test_all_known_facts_are_kept():
     assert (row["born_port"], batch.body(0)) == (77, b"raw")
 
 
-def test_an_unreadable_record():
+def test_an_unreadable_record() -> None:
     batch = row_of(Undeliverable(Reason.UNREADABLE, "x" * 9_000, 7, 1, 0))
     assert batch.body(0) == b""
     assert batch.rows[0]["born_ms"] == 99
@@ -56,7 +56,7 @@ def test_an_unreadable_record():
     assert len(batch.properties(0)["DUEMQ_DETAIL"]) == DETAIL_CHARS_MAX
 
 
-def test_a_timer_shows_its_due_time_instead_of_its_level():
+def test_a_timer_shows_its_due_time_instead_of_its_level() -> None:
     batch = row_of(Undeliverable(Reason.UNREADABLE, "why", 7, 0, -1, due_ms=1_700_000_000_123))
     assert batch.properties(0) == {
         "DUEMQ_REASON": "unreadable",
@@ -66,13 +66,13 @@ def test_a_timer_shows_its_due_time_instead_of_its_level():
     }
 
 
-def test_the_bytes_can_be_omitted():
+def test_the_bytes_can_be_omitted() -> None:
     item = Undeliverable(Reason.ILLEGAL, "too long", 7, 1, 0, RECORD, b"raw")
     assert item.with_data(b"").data == b""
     assert item.with_data(b"").record is RECORD
 
 
 @pytest.mark.parametrize("phys_offset", [0, 1, 2**62])
-def test_an_origin_is_below_zero_and_can_be_read_back(phys_offset):
+def test_an_origin_is_below_zero_and_can_be_read_back(phys_offset: int) -> None:
     assert origin_of(phys_offset) < 0
     assert -(origin_of(phys_offset) + 1) == phys_offset

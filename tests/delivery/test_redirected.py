@@ -28,7 +28,7 @@ from message_store.queues.topic_table import TopicTable
         ({"REAL_TOPIC": "unrouted", "REAL_QID": "0"}, "topic_missing"),
     ],
 )
-def test_target(properties, expected):
+def test_target(properties: dict[str, str], expected: str | tuple[str, int]) -> None:
     topics = TopicTable()
     assert not has_routes(topics)
     topics.set_routing("T", write_queues=4, read_queues=4, perm=6)
@@ -47,7 +47,7 @@ def test_target(properties, expected):
     [("0", 0), ("+2", 2), ("65535", 65_535), ("65536", -1), ("-1", -1), ("", -1), ("x", -1),
      ("9999999999", -1), ("++1", -1), ("\u0661", -1)],
 )  # fmt: skip
-def test_queue_number(text, expected):
+def test_queue_number(text: str, expected: int) -> None:
     assert queue_number(text) == expected
 
 
@@ -62,7 +62,7 @@ def test_queue_number(text, expected):
         (b"TT\x011\x02", b"TT\x011\x02"),
     ],
 )
-def test_without(text, expected):
+def test_without(text: bytes, expected: bytes) -> None:
     assert without(text, b"__CRC32#", b"T") == expected
 
 
@@ -78,5 +78,5 @@ def test_without(text, expected):
         ("", -1),
     ],
 )
-def test_the_letter_of_the_owner(text, expected):
+def test_the_letter_of_the_owner(text: str, expected: int) -> None:
     assert owner_letter(text.encode()) == expected

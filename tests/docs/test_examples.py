@@ -19,7 +19,7 @@ def programs(page: str, old: str, new: Path) -> list[str]:
     return [block.replace(old, str(new)) for block in blocks]
 
 
-def test_timers_in_your_program(tmp_path):
+def test_timers_in_your_program(tmp_path: Path) -> None:
     said = []
     for program in programs(
         "how-to/timers-in-your-program.md", "/tmp/duemq-timers", tmp_path / "s"

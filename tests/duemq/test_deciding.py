@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from duemq.cli.decision_client import DecisionClient, MessageSelection
 from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING, NAMES_MAX
+from duemq.messages.decision_results import Result
 from duemq.messages.recall_handle import RecallHandle
 from message_store.clock import FakeClock
 from message_store.text import encode_offset_id
-from tests.support.running_broker import bodies_of, running, small
+from tests.support.running_broker import BrokerClient, bodies_of, running, small
 
 HOUR_MS = 3_600_000
 
 
-def told(results):
+def told(results: list[Result]) -> list[tuple[str, int]]:
     return [(result.verdict, result.messages) for result in results]
 
 
-async def broker_with_pending(remote, clock, count=6, topic="T"):
+async def broker_with_pending(
+    remote: BrokerClient, clock: FakeClock, count: int = 6, topic: str = "T"
+) -> list[str]:
     """Send timers of one hour with keys; return their offset message ids."""
     ids = []
     for n in range(count):
@@ -34,8 +38,8 @@ async def broker_with_pending(remote, clock, count=6, topic="T"):
     return ids
 
 
-def test_every_way_to_name_a_message(tmp_path):
-    async def work():
+def test_every_way_to_name_a_message(tmp_path: Path) -> None:
+    async def work() -> None:
         clock = FakeClock()
         async with running(small(tmp_path), clock=clock) as (broker, remote):
             ids = await broker_with_pending(remote, clock)
@@ -66,8 +70,8 @@ def test_every_way_to_name_a_message(tmp_path):
     asyncio.run(work())
 
 
-def test_messages_of_levels_too(tmp_path):
-    async def work():
+def test_messages_of_levels_too(tmp_path: Path) -> None:
+    async def work() -> None:
         clock = FakeClock()
         async with running(small(tmp_path), clock=clock) as (broker, remote):
             for n in range(4):
@@ -96,8 +100,8 @@ def test_messages_of_levels_too(tmp_path):
     asyncio.run(work())
 
 
-def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path):
-    async def work():
+def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path: Path) -> None:
+    async def work() -> None:
         async with running(small(tmp_path), clock=FakeClock()) as (_, remote):
             for code, body, why in (
                 (CANCEL_PENDING, b"{", "JSON"),
@@ -117,8 +121,8 @@ def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path):
     asyncio.run(work())
 
 
-def test_recall_decides_and_reports_it(tmp_path):
-    async def work():
+def test_recall_decides_and_reports_it(tmp_path: Path) -> None:
+    async def work() -> None:
         clock = FakeClock()
         config = small(tmp_path, recallMessageEnable="true", flushDiskType="SYNC_FLUSH")
         async with running(config, clock=clock) as (_, remote):
@@ -136,7 +140,7 @@ def test_recall_decides_and_reports_it(tmp_path):
     asyncio.run(work())
 
 
-def test_requests_are_cut_to_what_a_broker_takes():
+def test_requests_are_cut_to_what_a_broker_takes() -> None:
     named = MessageSelection(ids=["a"] * (NAMES_MAX + 1), keys=["b"], topic="T")
     first, second = named.requests()
     assert (len(first.ids), len(second.ids), first.keys, second.keys) == (NAMES_MAX, 1, [], ["b"])
@@ -145,8 +149,8 @@ def test_requests_are_cut_to_what_a_broker_takes():
 
 
 @pytest.mark.parametrize("name", [encode_offset_id(b"\x7f\0\0\1", 1, 1 << 40), "0" * 32, "x" * 32])
-def test_an_id_of_no_message_is_unknown(tmp_path, name):
-    async def work():
+def test_an_id_of_no_message_is_unknown(tmp_path: Path, name: str) -> None:
+    async def work() -> None:
         async with (
             running(small(tmp_path), clock=FakeClock()) as (broker, _),
             DecisionClient(broker=broker.address) as waiting,

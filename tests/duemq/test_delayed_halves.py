@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +12,10 @@ from tests.support.running_broker import running, small
 HALF = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "U"}
 
 
-def answers(root, **properties):
+def answers(root: Path, **properties: str) -> tuple[int, int, int | None]:
     """Return the answers to a plain send and to a half message, and whether a commit is stored."""
 
-    async def scene():
+    async def scene() -> tuple[int, int, int | None]:
         async with running(small(root)) as (broker, client):
             assert (await client.send("T", b"warm")).code == 0
             plain = await client.send("T", b"x", **properties)
@@ -44,7 +45,9 @@ def answers(root, **properties):
     ],
     ids=str,
 )
-def test_a_half_message_that_no_commit_can_store_is_refused_like_a_plain_send(tmp_path, properties):
+def test_a_half_message_that_no_commit_can_store_is_refused_like_a_plain_send(
+    tmp_path: Path, properties: dict[str, str]
+) -> None:
     assert answers(tmp_path, **properties) == (13, 13, None)
 
 
@@ -60,5 +63,7 @@ def test_a_half_message_that_no_commit_can_store_is_refused_like_a_plain_send(tm
     ],
     ids=str,
 )
-def test_a_half_message_whose_delay_can_be_kept_is_taken_and_committed(tmp_path, properties):
+def test_a_half_message_whose_delay_can_be_kept_is_taken_and_committed(
+    tmp_path: Path, properties: dict[str, str]
+) -> None:
     assert answers(tmp_path, **properties) == (0, 0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -23,11 +24,11 @@ TARGETS = ("DUEMQ_MIGRATION", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "../../evil", "rmq_
 
 @pytest.mark.parametrize("half", [False, True], ids=["plain", "half"])
 @pytest.mark.parametrize("delay", DELAYS.values(), ids=DELAYS)
-def test_a_forged_target_changes_nothing(tmp_path, delay, half):
+def test_a_forged_target_changes_nothing(tmp_path: Path, delay: dict[str, str], half: bool) -> None:
     clock = FakeClock()
     properties = small(tmp_path, messageDelayLevel="1s 5s", timerWheelEnable="true")
 
-    async def scene():
+    async def scene() -> None:
         async with running(properties, clock=clock) as (broker, remote):
             assert (await remote.send("T", b"warm")).code == 0
             held = {

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,7 +180,7 @@ def _other_values(exchange: Exchange, *, old: bool) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
-def test_our_answers_are_apaches(recording, tmp_path):
+def test_our_answers_are_apaches(recording: Recording, tmp_path: Path) -> None:
     exchanges, run = asyncio.run(replay(recording, str(tmp_path)))
     compared = [e for e in exchanges if e.theirs is not None]
     wrong = [

@@ -35,7 +35,7 @@ from tests.support.stores import add_message, open_store
         ("what was a timer before passes", {"TIMER_DELAY_SEC": "5", "TIMER_OUT_MS": "17"}, 0),
     ],
 )
-def test_refusal(tmp_path, rule, properties, status):
+def test_refusal(tmp_path: Path, rule: str, properties: dict[str, str], status: int) -> None:
     with open_store(tmp_path) as store:
         batch = PutBatch()
         add_message(store, batch, "T", properties=properties)
@@ -44,7 +44,7 @@ def test_refusal(tmp_path, rule, properties, status):
         assert ("timerWheelEnable" in batch.remarks.get(0, "")) == bool(status)
 
 
-def test_a_plugin_that_brings_the_topic_holds_timers():
+def test_a_plugin_that_brings_the_topic_holds_timers() -> None:
     assert has_timer_topic([SystemTopic(TIMER_TOPIC, 1)])
     assert not has_timer_topic([SystemTopic("SCHEDULE_TOPIC_XXXX", 18)])
 
@@ -75,7 +75,7 @@ def with_timers(tmp_path: Path, work: Any, **properties: str) -> None:
     asyncio.run(main())
 
 
-def test_a_timer_is_stored_in_its_topic_and_its_producer_gets_a_handle(tmp_path):
+def test_a_timer_is_stored_in_its_topic_and_its_producer_gets_a_handle(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         answer = await client.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_MS="12345")
         (record,) = held(broker)
@@ -90,7 +90,7 @@ def test_a_timer_is_stored_in_its_topic_and_its_producer_gets_a_handle(tmp_path)
     with_timers(tmp_path, work)
 
 
-def test_the_level_wins_over_a_time(tmp_path):
+def test_the_level_wins_over_a_time(tmp_path: Path) -> None:
     """Apache 5.3.3 takes the times out of the text, too."""
 
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
@@ -115,7 +115,7 @@ def batch_request(texts: list[dict[str, str]]) -> tuple[dict[str, Any], bytes]:
     return dict(zip("abcdefghijklm", values, strict=True)), body
 
 
-def test_t23_messages_of_a_batch_are_delayed_one_by_one(tmp_path):
+def test_t23_messages_of_a_batch_are_delayed_one_by_one(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         times = [{"TIMER_DELAY_SEC": "9"}, {}, {"TIMER_DELIVER_MS": str(clock.now_ms() + 5_000)}]
         fields, body = batch_request(times)
@@ -128,7 +128,7 @@ def test_t23_messages_of_a_batch_are_delayed_one_by_one(tmp_path):
     with_timers(tmp_path, work)
 
 
-def test_a_batch_with_a_timer_that_cannot_be_scheduled_is_refused_whole(tmp_path):
+def test_a_batch_with_a_timer_that_cannot_be_scheduled_is_refused_whole(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         fields, body = batch_request([{"TIMER_DELAY_SEC": "9"}, {"TIMER_DELAY_SEC": "259201"}, {}])
         answer = await client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
@@ -140,7 +140,9 @@ def test_a_batch_with_a_timer_that_cannot_be_scheduled_is_refused_whole(tmp_path
 
 
 @pytest.mark.parametrize("verdict", [8, 12])
-def test_t23_the_time_of_a_half_message_counts_from_its_commit(tmp_path, verdict):
+def test_t23_the_time_of_a_half_message_counts_from_its_commit(
+    tmp_path: Path, verdict: int
+) -> None:
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         told = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "U", "TIMER_DELAY_SEC": "9"}
         sent = await client.send("T", b"half", **told)
@@ -166,7 +168,7 @@ def test_t23_the_time_of_a_half_message_counts_from_its_commit(tmp_path, verdict
     with_timers(tmp_path, work)
 
 
-def test_a_recall_leaves_a_marker_where_no_owner_decides(tmp_path):
+def test_a_recall_leaves_a_marker_where_no_owner_decides(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         sent = await client.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_SEC="9")
         handle = (sent.fields or {})["recallHandle"]

@@ -118,7 +118,7 @@ LAST_BYTES = 91 + 40 + 1 + 14  # record of put_round: head, body, topic, KEYS an
 
 @pytest.mark.parametrize("mark", [True, False], ids=["mark", "no-mark"])
 @pytest.mark.parametrize("zeros", range(1, LAST_BYTES + 1))
-def test_a_last_record_without_its_end(tmp_path, killed, zeros, mark):
+def test_a_last_record_without_its_end(tmp_path: Path, killed, zeros, mark) -> None:
     root, end = killed(tmp_path)
     change(log_path(root), end - zeros, bytes(zeros))
     if not mark:
@@ -134,7 +134,7 @@ def test_a_last_record_without_its_end(tmp_path, killed, zeros, mark):
 
 
 @pytest.mark.parametrize("at", range(LAST_BYTES))
-def test_a_changed_byte_in_the_last_record_affects_no_other(tmp_path, killed, at):
+def test_a_changed_byte_in_the_last_record_affects_no_other(tmp_path: Path, killed, at) -> None:
     root, end = killed(tmp_path)
     path = log_path(root)
     start = end - LAST_BYTES
@@ -153,7 +153,9 @@ def test_a_changed_byte_in_the_last_record_affects_no_other(tmp_path, killed, at
 @pytest.mark.parametrize("where", ["last unit", "first unit", "behind the last"])
 @pytest.mark.parametrize("at", range(UNIT_BYTES))
 @pytest.mark.parametrize("value", [0x00, 0xFF])
-def test_a_changed_byte_of_a_queue_is_restored_from_the_log(tmp_path, killed, where, at, value):
+def test_a_changed_byte_of_a_queue_is_restored_from_the_log(
+    tmp_path: Path, killed, where, at, value
+) -> None:
     root, _ = killed(tmp_path)
     unit = {"last unit": 5, "first unit": 0, "behind the last": 6}[where]
     path = root / "consumequeue" / "T" / "0" / f"{0:020d}"
@@ -163,7 +165,7 @@ def test_a_changed_byte_of_a_queue_is_restored_from_the_log(tmp_path, killed, wh
 
 
 @pytest.mark.parametrize("keep", range(6))
-def test_a_truncated_queue_is_detected_in_spite_of_the_mark(tmp_path, keep):
+def test_a_truncated_queue_is_detected_in_spite_of_the_mark(tmp_path: Path, keep) -> None:
     with open_store(tmp_path) as store:
         for number in range(6):
             put_round(store, number)
@@ -176,7 +178,7 @@ def test_a_truncated_queue_is_detected_in_spite_of_the_mark(tmp_path, keep):
     "lost", ["consumequeue", "consumequeue/T", "consumequeue/T/1", "index", "config", "checkpoint"]
 )
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-def test_all_files_but_the_log_can_be_removed(tmp_path, lost, clean):
+def test_all_files_but_the_log_can_be_removed(tmp_path: Path, lost, clean) -> None:
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
@@ -187,14 +189,14 @@ def test_all_files_but_the_log_can_be_removed(tmp_path, lost, clean):
 
 
 @pytest.mark.parametrize("at", [*range(100), *range(128, 228)])
-def test_a_changed_byte_in_the_mark_loses_nothing(tmp_path, killed, at):
+def test_a_changed_byte_in_the_mark_loses_nothing(tmp_path: Path, killed, at) -> None:
     root, _ = killed(tmp_path)
     path = root / "config" / MARK
     change(path, at, bytes([path.read_bytes()[at] ^ 0x10]))
     check_whole(root, 6)
 
 
-def test_a_deleted_topic_stays_deleted(tmp_path):
+def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
@@ -208,7 +210,7 @@ def test_a_deleted_topic_stays_deleted(tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/U"])
-def test_a_deleted_topic_stays_deleted_when_all_queues_are_rebuilt(tmp_path, lost):
+def test_a_deleted_topic_stays_deleted_when_all_queues_are_rebuilt(tmp_path: Path, lost) -> None:
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
@@ -222,7 +224,7 @@ def test_a_deleted_topic_stays_deleted_when_all_queues_are_rebuilt(tmp_path, los
         assert rounds_of(store, "U", 0) == list(range(6))
 
 
-def test_a_deletion_hides_no_message_put_after_a_power_cut(tmp_path):
+def test_a_deletion_hides_no_message_put_after_a_power_cut(tmp_path: Path) -> None:
     """The log ends before its end at the deletion, and grows beyond that again."""
     store = entered(tmp_path)
     put_one(store, "T", 0, b"0/old")
@@ -250,7 +252,9 @@ def dies_on_write(part: float) -> Callable[[LogFile, int, memoryview], None]:
 
 
 @pytest.mark.parametrize("part", [0, 0.01, 0.2, 1 / 3, 0.5, 0.9, 0.999, 1])
-def test_killed_in_the_write_to_the_log(tmp_path, monkeypatch, part):
+def test_killed_in_the_write_to_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part
+) -> None:
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
@@ -263,7 +267,9 @@ def test_killed_in_the_write_to_the_log(tmp_path, monkeypatch, part):
 
 
 @pytest.mark.parametrize("queues_written", range(4))
-def test_killed_between_the_queues(tmp_path, monkeypatch, queues_written):
+def test_killed_between_the_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queues_written
+) -> None:
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
@@ -293,13 +299,15 @@ def test_killed_between_the_queues(tmp_path, monkeypatch, queues_written):
     [(Appender, "prepare"), (MessageStore, "_queue_units"), (QueueProgress, "mark_dispatched")],
 )
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_killed_at_a_step(tmp_path, monkeypatch, owner, step, after):
+def test_killed_at_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner, step, after
+) -> None:
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
     call = getattr(owner, step)
 
-    def dying(self, *args, **kwargs):
+    def dying(self, *args: object, **kwargs: object) -> None:
         if after:
             call(self, *args, **kwargs)
         raise Dead
@@ -313,7 +321,9 @@ def test_killed_at_a_step(tmp_path, monkeypatch, owner, step, after):
 
 
 @pytest.mark.parametrize("step", ["before the blank", "after the blank", "new file made"])
-def test_killed_while_a_log_file_is_closed(tmp_path, monkeypatch, step):
+def test_killed_while_a_log_file_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step
+) -> None:
     store = entered(tmp_path)
     rounds = 0
     while store.log.end + 3 * 20_000 < store.config.commitlog_file_bytes:
@@ -347,7 +357,9 @@ def put_until_dead(store: MessageStore, first: int) -> int:
     raise AssertionError("nothing died")
 
 
-def test_after_a_power_cut_unsynced_units_are_restored(tmp_path, monkeypatch):
+def test_after_a_power_cut_unsynced_units_are_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Queues and mark are those of the last sync, the log is complete, the boot ID is new."""
     monkeypatch.setattr(checkpoint_module, "BOOT_ID_PATH", tmp_path / "boot")
     (tmp_path / "boot").write_bytes(b"one")
@@ -367,7 +379,9 @@ def test_after_a_power_cut_unsynced_units_are_restored(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("lost_rounds", range(4))
-def test_after_a_power_cut_that_took_the_end_of_the_log(tmp_path, monkeypatch, lost_rounds):
+def test_after_a_power_cut_that_took_the_end_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost_rounds
+) -> None:
     monkeypatch.setattr(checkpoint_module, "BOOT_ID_PATH", tmp_path / "boot")
     (tmp_path / "boot").write_bytes(b"one")
     root = tmp_path / "store"

@@ -114,7 +114,7 @@ def has_untouched(store: MessageStore, name: str, start: int, end: int) -> None:
 
 @EXAMPLES
 @given(st.sampled_from(NAMES), st.integers(0, 1 << 30), noise)
-def test_damage_in_the_log_loses_nothing_before_it(name, at, data):
+def test_damage_in_the_log_loses_nothing_before_it(name: str, at: int, data: bytes) -> None:
     log_end = max(at + record.total_size for at, record in facts(name)[0].items())
     at %= log_end - len(data)
     at = min(at, LOG_FILE_BYTES * (at // LOG_FILE_BYTES + 1) - len(data))
@@ -130,7 +130,7 @@ def test_damage_in_the_log_loses_nothing_before_it(name, at, data):
 
 @EXAMPLES
 @given(st.sampled_from(WALKED), st.integers(0, 1 << 30), st.integers(0, 1 << 30), noise)
-def test_damage_in_a_queue_loses_nothing(name, which, at, data):
+def test_damage_in_a_queue_loses_nothing(name: str, which: int, at: int, data: bytes) -> None:
     with damaged_copy(name) as root:
         paths = sorted((root / "consumequeue").glob("*/*/*"))
         overwrite(paths[which % len(paths)], at % (QUEUE_FILE_BYTES - len(data)), data)
@@ -141,7 +141,9 @@ def test_damage_in_a_queue_loses_nothing(name, which, at, data):
 
 @EXAMPLES
 @given(st.sampled_from(NAMES), st.integers(0, 1 << 30), st.binary(max_size=70_000) | st.none())
-def test_a_replaced_file_is_a_known_error_or_harmless(name, which, data):
+def test_a_replaced_file_is_a_known_error_or_harmless(
+    name: str, which: int, data: bytes | None
+) -> None:
     with damaged_copy(name) as root:
         paths = sorted(p for p in root.rglob("*") if p.is_file())
         path = paths[which % len(paths)]
@@ -155,7 +157,9 @@ def test_a_replaced_file_is_a_known_error_or_harmless(name, which, data):
 
 @EXAMPLES
 @given(st.sampled_from(NAMES), st.integers(0, 1 << 30), st.integers(0, 1 << 30), noise)
-def test_damage_in_the_index_or_the_checkpoint_stops_nothing(name, which, at, data):
+def test_damage_in_the_index_or_the_checkpoint_stops_nothing(
+    name: str, which: int, at: int, data: bytes
+) -> None:
     with damaged_copy(name) as root:
         paths = [root / "checkpoint", *sorted((root / "index").iterdir())]
         path = paths[which % len(paths)]
@@ -166,7 +170,7 @@ def test_damage_in_the_index_or_the_checkpoint_stops_nothing(name, which, at, da
 
 
 @given(st.binary(max_size=2 * QUEUE_FILE_BYTES))
-def test_a_queue_of_any_bytes_loads(data):
+def test_a_queue_of_any_bytes_loads(data: bytes) -> None:
     with tempfile.TemporaryDirectory(prefix="duemq-fuzz-") as directory:
         root = Path(directory)
         data = data.ljust(2 * QUEUE_FILE_BYTES, b"\0")
@@ -192,7 +196,7 @@ def test_a_queue_of_any_bytes_loads(data):
     "name",
     ["x", "-1", "01", "99999999999999999999", "٣", "70000", "1.bak"],
 )
-def test_foreign_queue_directories_are_ignored(tmp_path, name):
+def test_foreign_queue_directories_are_ignored(tmp_path: Path, name: str) -> None:
     root = copy_golden_store(NAMES[0], tmp_path)
     (root / "consumequeue" / "GoldenPlain" / name).mkdir()
     with opened(root) as store:

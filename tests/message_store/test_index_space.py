@@ -41,7 +41,7 @@ def allocated(path: Path) -> int:
 
 @pytest.mark.finding("A16")
 @pytest.mark.parametrize("reopened", [False, True])
-def test_no_key_is_written_into_a_hole(tmp_path, reopened):
+def test_no_key_is_written_into_a_hole(tmp_path: Path, reopened: bool) -> None:
     slots_end = INDEX_HEADER.itemsize + SLOTS * 4
     path = tmp_path / "20200101000000000"
     if reopened:  # sparse, as Apache creates it
@@ -58,7 +58,9 @@ def test_no_key_is_written_into_a_hole(tmp_path, reopened):
 
 
 @pytest.mark.finding("A16")
-def test_a_disk_full_between_two_keys_loses_and_duplicates_none(tmp_path, monkeypatch):
+def test_a_disk_full_between_two_keys_loses_and_duplicates_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings: dict[str, Any] = {"index_slots_max": 50, "index_entries_max": 20}
     told: list[str] = []
     monkeypatch.setattr(
@@ -92,7 +94,9 @@ def test_a_disk_full_between_two_keys_loses_and_duplicates_none(tmp_path, monkey
                 assert found == [row["phys_offset"]]
 
 
-def test_a_new_file_without_room_leaves_no_trace(tmp_path, monkeypatch):
+def test_a_new_file_without_room_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     FullDisk(monkeypatch, allowed=0)
     path = tmp_path / "20200101000000000"
     with pytest.raises(OSError, match="No space left"):
@@ -100,7 +104,9 @@ def test_a_new_file_without_room_leaves_no_trace(tmp_path, monkeypatch):
     assert not path.exists()
 
 
-def test_a_failed_sync_stops_the_checkpoints_index_time(tmp_path, monkeypatch):
+def test_a_failed_sync_stops_the_checkpoints_index_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_store(tmp_path, index_entries_max=20) as store:
         for number in range(30):
             put_one(store, "T", properties={"KEYS": f"k{number}"})

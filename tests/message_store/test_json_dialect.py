@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,7 +43,7 @@ def golden_config_files() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("store", "name"), golden_config_files())
-def test_apaches_files_are_written_with_the_same_bytes(store, name):
+def test_apaches_files_are_written_with_the_same_bytes(store: str, name: str) -> None:
     text = (golden_store(store) / "config" / name).read_text()
     write = dumps_compact if name.removesuffix(".bak").endswith("etrics") else dumps
     assert write(loads(text)) == text
@@ -59,7 +61,7 @@ def test_apaches_files_are_written_with_the_same_bytes(store, name):
         ({"half": "\ud800"}, '{\n\t"half":"\\ud800"\n}'),
     ],
 )
-def test_pretty_text(value, text):
+def test_pretty_text(value: dict[str, Any], text: str) -> None:
     assert dumps(value) == text
     assert loads(text) == value
 
@@ -78,7 +80,7 @@ def test_pretty_text(value, text):
         ('{"big":9223372036854775807}', {"big": (1 << 63) - 1}),
     ],
 )
-def test_tolerant_reading(text, value):
+def test_tolerant_reading(text: str, value: int | dict[str | int, int | list[Any]]) -> None:
     assert loads(text) == value
 
 
@@ -102,12 +104,12 @@ def test_tolerant_reading(text, value):
         ('{"a":' + "9" * 5_000 + "}", "column 6: expected a value"),
     ],
 )
-def test_malformed_text_is_refused_with_its_position(text, where):
+def test_malformed_text_is_refused_with_its_position(text: str, where: str) -> None:
     with pytest.raises(ValueError, match=where.replace("(", r"\(")):
         loads(text)
 
 
-def test_a_text_over_the_limit_is_refused(monkeypatch):
+def test_a_text_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_dialect, "TEXT_BYTES_MAX", 10)
     with pytest.raises(ValueError, match="the limit is 10"):
         loads("[" + "1," * 10 + "1]")
@@ -132,19 +134,21 @@ values = st.recursive(
 
 
 @given(values)
-def test_written_values_are_read(value):
+def test_written_values_are_read(
+    value: int | dict[int | str, int | list[Any] | dict[str | int, Any] | None] | list[Any] | None,
+) -> None:
     assert loads(dumps(value)) == value
     assert loads(dumps_compact(value)) == value
     assert dumps(value).encode()
 
 
 @given(st.text(alphabet='{}[],:"\\ud1e+-. \n\tabn', max_size=60) | st.text(max_size=40))
-def test_any_text_is_read_or_refused(text):
+def test_any_text_is_read_or_refused(text: str) -> None:
     read_or_refused(text)
 
 
 @given(st.integers(0, 10_000), st.binary(min_size=1, max_size=4))
-def test_a_golden_file_with_damage_is_read_or_refused(at, noise):
+def test_a_golden_file_with_damage_is_read_or_refused(at: int, noise: bytes) -> None:
     path = golden_store("apache-5.3.3-clean") / "config" / "topics.json"
     data = path.read_bytes()
     at %= len(data)
@@ -153,7 +157,9 @@ def test_a_golden_file_with_damage_is_read_or_refused(at, noise):
 
 
 @given(values)
-def test_json_of_other_writers_is_read(value):
+def test_json_of_other_writers_is_read(
+    value: bool | dict[str | int, Any] | list[Any] | None,
+) -> None:
     text = json.dumps(value)
     assert loads(text) == json.loads(text)
 
@@ -165,7 +171,7 @@ class SimulatedCrash(Exception):
     """The process ends here."""
 
 
-def test_the_previous_text_is_the_backup(tmp_path):
+def test_the_previous_text_is_the_backup(tmp_path: Path) -> None:
     path = tmp_path / "config" / "x.json"
     for text in ("one", "two", "three"):
         write_config(path, text)
@@ -174,13 +180,13 @@ def test_the_previous_text_is_the_backup(tmp_path):
     assert sorted(p.name for p in path.parent.iterdir()) == ["sums", "x.json", "x.json.bak"]
 
 
-def test_a_missing_file_is_none(tmp_path):
+def test_a_missing_file_is_none(tmp_path: Path) -> None:
     assert read_config(tmp_path / "x.json") is None
     assert load_config(tmp_path / "x.json", dict) is None
 
 
 @pytest.mark.parametrize("broken", [None, b"", b"{torn", b"\xff\xfe\x00"])
-def test_the_backup_replaces_an_unreadable_file(tmp_path, broken):
+def test_the_backup_replaces_an_unreadable_file(tmp_path: Path, broken: bytes | None) -> None:
     path = tmp_path / "x.json"
     backup_path(path).write_text('{"a":1}')
     if broken is not None:
@@ -188,7 +194,7 @@ def test_the_backup_replaces_an_unreadable_file(tmp_path, broken):
     assert load_config(path, dict) == {"a": 1}
 
 
-def test_two_unreadable_files_are_an_error_with_the_action(tmp_path):
+def test_two_unreadable_files_are_an_error_with_the_action(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"a":\n oops')
     backup_path(path).write_text("{")
@@ -205,7 +211,9 @@ def test_two_unreadable_files_are_an_error_with_the_action(tmp_path):
         lambda value: int(float("1e999")),
     ],
 )
-def test_a_failing_decoder_makes_the_file_invalid(tmp_path, decode):
+def test_a_failing_decoder_makes_the_file_invalid(
+    tmp_path: Path, decode: Callable[..., Any]
+) -> None:
     path = tmp_path / "x.json"
     path.write_text("{}")
     with pytest.raises(CorruptStore):
@@ -219,8 +227,8 @@ def steps_of_a_write(path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int) 
     """Write `new`, ending the process before step `stop_at`; return the number of steps."""
     made = 0
 
-    def stepping(call):
-        def step(*args, **kwargs):
+    def stepping(call: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: int | Path, **kwargs: object) -> int | None:
             nonlocal made
             if made == stop_at:
                 raise SimulatedCrash
@@ -240,7 +248,9 @@ def steps_of_a_write(path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int) 
 
 
 @pytest.mark.parametrize("main", [b'"old"', b"{torn"], ids=["whole", "torn"])
-def test_a_write_interrupted_at_any_step_loses_nothing(tmp_path, monkeypatch, main):
+def test_a_write_interrupted_at_any_step_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: bytes
+) -> None:
     before = tmp_path / "before"
     before.mkdir()
     (before / "x.json").write_bytes(main)
@@ -260,11 +270,11 @@ def test_a_write_interrupted_at_any_step_loses_nothing(tmp_path, monkeypatch, ma
     assert steps >= 5
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.json"
     write_config(path, '"old"')
 
-    def full(fd):
+    def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -274,8 +284,10 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     assert load_config(path, str) == "old"
 
 
-def test_a_file_system_without_links_keeps_a_copy(tmp_path, monkeypatch):
-    def refuse(source, target):
+def test_a_file_system_without_links_keeps_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(json_dialect.os, "link", refuse)
@@ -285,14 +297,16 @@ def test_a_file_system_without_links_keeps_a_copy(tmp_path, monkeypatch):
     assert (path.read_text(), backup_path(path).read_text()) == ("two", "one")
 
 
-def test_encoded_rows_are_embedded_unchanged():
+def test_encoded_rows_are_embedded_unchanged() -> None:
     rows = {"a": {"x": 1, "y": {}}, "b": {"m": {1: 2}}, "c": {}}
     table = {"t": {name: json_dialect.written(row, 2) for name, row in rows.items()}}
     assert json_dialect.dumps(table) == json_dialect.dumps({"t": rows})
 
 
 @pytest.mark.finding("E4")
-def test_an_unreadable_file_is_replaced_by_its_backup(tmp_path, monkeypatch):
+def test_an_unreadable_file_is_replaced_by_its_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x.json"
     write_config(path, '"first"')
     write_config(path, '"second"')

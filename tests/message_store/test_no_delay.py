@@ -9,6 +9,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -43,10 +44,10 @@ def words_of(source: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=[str(path.relative_to(TOP)) for path in SOURCES])
-def test_message_store_does_not_mention_delays(path):
+def test_message_store_does_not_mention_delays(path: Path) -> None:
     assert set(words_of(path.read_text())) - WIRE_FACTS == set()
 
 
-def test_every_wire_fact_is_used():
+def test_every_wire_fact_is_used() -> None:
     used = {word for path in SOURCES for word in words_of(path.read_text())}
     assert WIRE_FACTS - used == set()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.log.record import encode_record
+from message_store.store import MessageStore
 from message_store.topic_removal import remove_topic
 from tests.support.stores import LOOPBACK, open_store, put_one
 
@@ -17,14 +22,14 @@ BODY_AT = 88  # of a record whose hosts are IPv4
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[MessageStore]:
     with open_store(tmp_path) as store:
         for number in range(3):
             put_one(store, "T", 0, b"%d" % number)
         yield store
 
 
-def with_first(store, unit):
+def with_first(store: MessageStore, unit: tuple[int, int, int, int]) -> npt.NDArray[np.void]:
     """Return the three units of the queue with another one in their middle."""
     units = store.units("T", 0, 0, 10)
     return np.concatenate([units[:1], np.array([unit], layout.UNIT), units[1:]])
@@ -44,7 +49,9 @@ def with_first(store, unit):
         (60_000, 0, 100, 0),
     ],
 )
-def test_a_unit_that_points_nowhere_is_refused(store, unit):
+def test_a_unit_that_points_nowhere_is_refused(
+    store: MessageStore, unit: tuple[int, int, int, int]
+) -> None:
     with pytest.raises(RecordUnreadable):
         store.gather("T", 0, 0, with_first(store, unit))
     with pytest.raises(RecordUnreadable):
@@ -52,17 +59,17 @@ def test_a_unit_that_points_nowhere_is_refused(store, unit):
 
 
 @pytest.mark.parametrize("at", [-1, 1, 91, 60_000, 65_536, TOP, -(1 << 63)])
-def test_an_offset_at_which_no_record_starts_is_refused(store, at):
+def test_an_offset_at_which_no_record_starts_is_refused(store: MessageStore, at: int) -> None:
     with pytest.raises(RecordUnreadable):
         store.read_record(at)
     assert store.store_ms(at) == -1
 
 
-def test_no_units_are_no_bytes(store):
+def test_no_units_are_no_bytes(store: MessageStore) -> None:
     assert store.gather("T", 0, 0, np.empty(0, layout.UNIT)) == b""
 
 
-def test_records_come_back_to_back(store):
+def test_records_come_back_to_back(store: MessageStore) -> None:
     units = store.units("T", 0, 0, 10)
     expected = b"".join(bytes(store.record_bytes(int(u["phys_offset"]), int(u["size"])))
                       for u in units)  # fmt: skip
@@ -74,12 +81,14 @@ def test_records_come_back_to_back(store):
     [("T", 0, 3, 1), ("T", 0, -1, 1), ("T", 0, 0, 0), ("T", 1, 0, 1), ("X", 0, 0, 1),
      ("T", -1, 0, 1), ("T", 0, TOP, 1)],
 )  # fmt: skip
-def test_units_out_of_range_are_none(store, topic, queue_id, offset, count):
+def test_units_out_of_range_are_none(
+    store: MessageStore, topic: str, queue_id: int, offset: int, count: int
+) -> None:
     assert store.units(topic, queue_id, offset, count).size == 0
     assert store.queue_bounds("X", 0) == (0, 0)
 
 
-def planted(store, topic="T", queue_offset=0):
+def planted(store: MessageStore, topic: str = "T", queue_offset: int = 0) -> int:
     """Put a message whose body looks like a record of `topic`; return where that seems to start."""
     at = store.max_offset + BODY_AT
     body = encode_record(
@@ -92,7 +101,9 @@ def planted(store, topic="T", queue_offset=0):
 
 @pytest.mark.finding("A4")
 @pytest.mark.parametrize(("topic", "queue_offset"), [("T", 0), ("T", 3), ("T", 99), ("other", 0)])
-def test_a_record_inside_a_body_is_no_message(store, topic, queue_offset):
+def test_a_record_inside_a_body_is_no_message(
+    store: MessageStore, topic: str, queue_offset: int
+) -> None:
     at = planted(store, topic, queue_offset)
     assert store.read_record(at).body == b"boo"  # its bytes say that it is one
     assert not store.is_queued(at)
@@ -101,7 +112,7 @@ def test_a_record_inside_a_body_is_no_message(store, topic, queue_offset):
 
 
 @pytest.mark.finding("A4")
-def test_a_record_that_its_queue_points_at_is_a_message(store):
+def test_a_record_that_its_queue_points_at_is_a_message(store: MessageStore) -> None:
     offsets = store.units("T", 0, 0, 10)["phys_offset"]
     assert [store.read_queued(at).body for at in offsets.tolist()] == [b"0", b"1", b"2"]
     inside = planted(store)
@@ -110,6 +121,6 @@ def test_a_record_that_its_queue_points_at_is_a_message(store):
 
 
 @pytest.mark.finding("A4")
-def test_a_record_of_a_deleted_topic_is_no_message_any_more(store):
+def test_a_record_of_a_deleted_topic_is_no_message_any_more(store: MessageStore) -> None:
     remove_topic(store, "T")
     assert not store.is_queued(0)

@@ -12,10 +12,11 @@ from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RecordUnreadable, StoreLocked
 from message_store.layout import CQ_UNIT
 from message_store.log.batch import PutBatch
+from message_store.store import MessageStore
 from tests.support.stores import add_message, crash, open_store, put_one, small_config
 
 
-def bodies(store, topic, queue_id=0):
+def bodies(store: MessageStore, topic: str, queue_id: int = 0) -> list[bytes]:
     first, end = store.queue_bounds(topic, queue_id)
     found = []
     while first < end:
@@ -25,7 +26,9 @@ def bodies(store, topic, queue_id=0):
     return found
 
 
-def put_many(store, count, topic="T", queue_id=0, size=40):
+def put_many(
+    store: MessageStore, count: int, topic: str = "T", queue_id: int = 0, size: int = 40
+) -> list[bytes]:
     batch = PutBatch()
     wanted = [f"{i:08d}".encode().ljust(size, b".") for i in range(count)]
     for body in wanted:
@@ -35,7 +38,7 @@ def put_many(store, count, topic="T", queue_id=0, size=40):
     return wanted
 
 
-def test_what_was_put_is_read(tmp_path):
+def test_what_was_put_is_read(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         row = put_one(store, "T", 3, b"hello", properties={"TAGS": "TagA"})
         assert (row["phys_offset"], row["queue_offset"], row["status"]) == (0, 0, 0)
@@ -47,7 +50,7 @@ def test_what_was_put_is_read(tmp_path):
         assert store.units("T", 3, 0, 10)[0]["tags_code"] == 2_598_919
 
 
-def test_rolls_over_files_and_reads_across_them(tmp_path):
+def test_rolls_over_files_and_reads_across_them(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         expected = put_many(store, 2_000)
         assert len(store.log.files) > 2
@@ -58,7 +61,9 @@ def test_rolls_over_files_and_reads_across_them(tmp_path):
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("mark", [True, False], ids=["mark", "no-mark"])
-def test_reopened_store_has_everything_and_continues(tmp_path, clean, mark):
+def test_reopened_store_has_everything_and_continues(
+    tmp_path: Path, clean: bool, mark: bool
+) -> None:
     store = open_store(tmp_path)
     store.__enter__()
     expected = put_many(store, 700)
@@ -71,7 +76,7 @@ def test_reopened_store_has_everything_and_continues(tmp_path, clean, mark):
 
 
 @pytest.mark.parametrize("cut", [1, 8, 40, 99, 110, 130, 200])
-def test_torn_tail_is_cut_and_nothing_before_it(tmp_path, cut):
+def test_torn_tail_is_cut_and_nothing_before_it(tmp_path: Path, cut: int) -> None:
     store = open_store(tmp_path)
     store.__enter__()
     expected = put_many(store, 20)
@@ -90,7 +95,7 @@ def test_torn_tail_is_cut_and_nothing_before_it(tmp_path, cut):
     assert list((tmp_path / "truncated").iterdir())
 
 
-def test_lost_queues_are_rebuilt_from_the_log(tmp_path):
+def test_lost_queues_are_rebuilt_from_the_log(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         expected = put_many(store, 300, queue_id=2)
     for path in (tmp_path / "consumequeue" / "T" / "2").iterdir():
@@ -100,7 +105,7 @@ def test_lost_queues_are_rebuilt_from_the_log(tmp_path):
         assert bodies(store, "T", 2) == expected
 
 
-def test_record_with_a_bad_crc_does_not_end_the_log(tmp_path):
+def test_record_with_a_bad_crc_does_not_end_the_log(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.__enter__()
     put_many(store, 10)
@@ -117,12 +122,12 @@ def test_record_with_a_bad_crc_does_not_end_the_log(tmp_path):
             store.read_record(0)
 
 
-def test_second_broker_is_refused(tmp_path):
+def test_second_broker_is_refused(tmp_path: Path) -> None:
     with open_store(tmp_path):
         assert_refused_to_others(tmp_path)
 
 
-def assert_refused_to_others(root):
+def assert_refused_to_others(root: Path) -> None:
     code = (
         "from tests.support.stores import open_store\nfrom pathlib import Path\nimport sys\n"
         "open_store(Path(sys.argv[1])).__enter__()\n"
@@ -134,7 +139,9 @@ def assert_refused_to_others(root):
     assert "another broker uses this store" in done.stderr
 
 
-def test_a_second_owner_in_the_same_process_is_refused_and_takes_nothing_from_the_first(tmp_path):
+def test_a_second_owner_in_the_same_process_is_refused_and_takes_nothing_from_the_first(
+    tmp_path: Path,
+) -> None:
     with open_store(tmp_path):
         for _ in range(2):
             with pytest.raises(StoreLocked, match="another broker uses this store"):
@@ -142,13 +149,13 @@ def test_a_second_owner_in_the_same_process_is_refused_and_takes_nothing_from_th
         assert_refused_to_others(tmp_path)
 
 
-def test_lock_is_given_back(tmp_path):
+def test_lock_is_given_back(tmp_path: Path) -> None:
     for _ in range(2):
         with open_store(tmp_path):
             pass
 
 
-def test_file_of_another_size_is_refused(tmp_path):
+def test_file_of_another_size_is_refused(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         put_one(store, "T")
     with (
@@ -162,7 +169,9 @@ def test_file_of_another_size_is_refused(tmp_path):
     ("body", "properties", "why"),
     [(b"x" * 20_001, {}, "maxMessageSize"), (b"", {"k": "v" * 32_768}, "properties")],
 )
-def test_oversize_is_refused_with_13(tmp_path, body, properties, why):
+def test_oversize_is_refused_with_13(
+    tmp_path: Path, body: bytes, properties: dict[str, str], why: str
+) -> None:
     with open_store(tmp_path) as store:
         batch = PutBatch()
         add_message(store, batch, "T", 0, b"before")
@@ -174,7 +183,7 @@ def test_oversize_is_refused_with_13(tmp_path, body, properties, why):
         assert bodies(store, "T") == [b"before", b"after"]
 
 
-def test_disk_that_refuses_leaves_no_trace_and_writes_continue_later(tmp_path):
+def test_disk_that_refuses_leaves_no_trace_and_writes_continue_later(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         put_one(store, "T", 0, b"one")
         file = store.log.writable_file()
@@ -188,11 +197,11 @@ def test_disk_that_refuses_leaves_no_trace_and_writes_continue_later(tmp_path):
         assert bodies(store, "T") == [b"one", b"three"]
 
 
-def _no_room(pos, data):
+def _no_room(pos: int, data: memoryview) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_queue_that_could_not_be_written_is_caught_up(tmp_path):
+def test_queue_that_could_not_be_written_is_caught_up(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         put_one(store, "T", 0, b"one")
         queue = store.queues.find("T", 0)
@@ -204,7 +213,7 @@ def test_queue_that_could_not_be_written_is_caught_up(tmp_path):
         assert bodies(store, "T") == [b"one", b"two"]
 
 
-def test_room_on_the_disk_excuses_no_sync_that_failed_meanwhile(tmp_path):
+def test_room_on_the_disk_excuses_no_sync_that_failed_meanwhile(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         file = store.log.writable_file()
         write, file.write = file.write, _no_room
@@ -212,7 +221,7 @@ def test_room_on_the_disk_excuses_no_sync_that_failed_meanwhile(tmp_path):
         file.write = write
         catch_up = store.queues.catch_up
 
-        def fail_meanwhile():
+        def fail_meanwhile() -> None:
             catch_up()
             store.flusher.fail(OSError(5, "Input/output error"))  # in the flusher's thread
 
@@ -222,7 +231,7 @@ def test_room_on_the_disk_excuses_no_sync_that_failed_meanwhile(tmp_path):
         assert put_one(store, "T")["status"] == 14
 
 
-def test_search_by_time(tmp_path):
+def test_search_by_time(tmp_path: Path) -> None:
     clock = FakeClock()
     with open_store(tmp_path, clock) as store:
         start = clock.now_ms()
@@ -235,7 +244,7 @@ def test_search_by_time(tmp_path):
             assert store.search_offset("T", 0, start + step_ms, upper=True) == upper
 
 
-def test_clock_that_falls_back_a_little_stands_still(tmp_path):
+def test_clock_that_falls_back_a_little_stands_still(tmp_path: Path) -> None:
     clock = FakeClock()
     with open_store(tmp_path, clock) as store:
         first = put_one(store, "T")["store_ms"]
@@ -245,7 +254,7 @@ def test_clock_that_falls_back_a_little_stands_still(tmp_path):
         assert put_one(store, "T")["store_ms"] == clock.now_ms()
 
 
-def test_query_by_key_and_unique_id(tmp_path):
+def test_query_by_key_and_unique_id(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         offsets = [
             int(
@@ -261,7 +270,7 @@ def test_query_by_key_and_unique_id(tmp_path):
         assert store.query_keys("T", "a", 2, 0, late) == offsets[:2:-1]
 
 
-def test_queue_offsets_are_per_queue(tmp_path):
+def test_queue_offsets_are_per_queue(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         batch = PutBatch()
         for i in range(30):
@@ -273,11 +282,11 @@ def test_queue_offsets_are_per_queue(tmp_path):
                 assert bodies(store, f"T{topic}", queue) == expected
 
 
-def test_queue_file_size_is_rounded_up():
+def test_queue_file_size_is_rounded_up() -> None:
     assert small_config(Path("/x"), queue_file_bytes=1_001).queue_file_bytes % CQ_UNIT.itemsize == 0
 
 
-def test_after_a_kill_what_was_found_is_synced_before_it_counts_as_durable(tmp_path):
+def test_after_a_kill_what_was_found_is_synced_before_it_counts_as_durable(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.__enter__()
     put_many(store, 50)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,10 @@ from tests.support.stores import LOOPBACK
 
 
 @pytest.mark.finding("A2")
-def test_a_broker_starts_with_any_ownership_records(tmp_path):
+def test_a_broker_starts_with_any_ownership_records(tmp_path: Path) -> None:
     properties = small(tmp_path, messageDelayLevel="1s 60s", timerWheelEnable="true")
 
-    async def append_malformed():
+    async def append_malformed() -> None:
         async with running(properties) as (broker, client):
             assert (await client.send("T", b"x", DELAY="2")).code == 0
             for record, changes in MALFORMED.values():
@@ -27,7 +28,7 @@ def test_a_broker_starts_with_any_ownership_records(tmp_path):
             put_record(broker.store, b"[" * 10_000)
             put_record(broker.store, ownership.encode(HANDOVER), LOOPBACK)
 
-    async def start():
+    async def start() -> None:
         async with running(properties) as (broker, client):
             assert (await client.send("T", b"y")).code == 0
             assert broker.store.queue_bounds(OWNERSHIP_TOPIC, 0)[1] == len(MALFORMED) + 2
@@ -37,10 +38,12 @@ def test_a_broker_starts_with_any_ownership_records(tmp_path):
 
 
 @pytest.mark.finding("E10")
-def test_malformed_records_are_read_and_reported_once(tmp_path, caplog):
+def test_malformed_records_are_read_and_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     properties = small(tmp_path, messageDelayLevel="1s 60s", timerWheelEnable="true")
 
-    async def steps():
+    async def steps() -> None:
         async with running(properties) as (broker, _):
             migrations = broker.plugins.plugins["migration"].parts.service.migrations
             for _ in range(50):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from message_store.errors import ConfigError
 from message_store.json_dialect import loads
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
+from message_store.store import MessageStore
 from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from tests.support.level_rig import level_service
 from tests.support.stores import add_message
@@ -18,11 +21,13 @@ from tests.support.stores import add_message
 BOTH = pytest.mark.parametrize("mode", ["false", "true"], ids=["sync", "async"])
 
 
-def mode_of(mode):
+def mode_of(mode: str) -> dict[str, str]:
     return {"enableScheduleAsyncDeliver": mode}
 
 
-def put_scheduled(store, level=1, *, due_delay_ms=-1, queue_id=None, **properties):
+def put_scheduled(
+    store: MessageStore, level: int = 1, *, due_delay_ms: int = -1, queue_id=None, **properties: str
+) -> np.void:
     """Append a schedule record without the put hook."""
     batch = PutBatch(1, 1)
     text = {"DELAY": str(level), "REAL_TOPIC": "T", "REAL_QID": "0"} | properties
@@ -34,12 +39,12 @@ def put_scheduled(store, level=1, *, due_delay_ms=-1, queue_id=None, **propertie
     return batch.rows[0].copy()
 
 
-def test_s1_a_tag_hash_instead_of_a_time_is_not_delivered_at_once(tmp_path):
-    def put(store):
+def test_s1_a_tag_hash_instead_of_a_time_is_not_delivered_at_once(tmp_path: Path) -> None:
+    def put(store: MessageStore) -> None:
         for tag in ("", "TagA", "refund"):
             put_scheduled(store, 2, TAGS=tag)
 
-    async def steps():
+    async def steps() -> None:
         async with level_service(tmp_path, before=put) as rig:
             assert rig.bodies() == []
             await rig.advance(4_999)
@@ -50,8 +55,8 @@ def test_s1_a_tag_hash_instead_of_a_time_is_not_delivered_at_once(tmp_path):
     asyncio.run(steps())
 
 
-def test_s1_a_lost_queue_is_rebuilt_with_the_same_due_times(tmp_path):
-    async def steps():
+def test_s1_a_lost_queue_is_rebuilt_with_the_same_due_times(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(2, b"promised 5 s")
             rig.plugin.reconfigure({"messageDelayLevel": "1s 30s"})
@@ -68,8 +73,8 @@ def test_s1_a_lost_queue_is_rebuilt_with_the_same_due_times(tmp_path):
     asyncio.run(steps())
 
 
-def test_s2_a_shortened_level_keeps_earlier_due_times(tmp_path):
-    async def steps():
+def test_s2_a_shortened_level_keeps_earlier_due_times(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(4, b"in a minute")
             rig.plugin.reconfigure({"messageDelayLevel": "1s 1s 1s 1s"})
@@ -81,8 +86,8 @@ def test_s2_a_shortened_level_keeps_earlier_due_times(tmp_path):
     asyncio.run(steps())
 
 
-def test_s2_a_clock_step_back_makes_nothing_early(tmp_path):
-    async def steps():
+def test_s2_a_clock_step_back_makes_nothing_early(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(2)
             await rig.advance(-3_600_000)
@@ -96,8 +101,10 @@ def test_s2_a_clock_step_back_makes_nothing_early(tmp_path):
 
 
 @BOTH
-def test_s3_s12_a_kill_between_two_writes_of_the_offsets_duplicates_nothing(tmp_path, mode):
-    async def steps():
+def test_s3_s12_a_kill_between_two_writes_of_the_offsets_duplicates_nothing(
+    tmp_path: Path, mode: str
+) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, count=3_000)
             assert await rig.persist()
@@ -114,8 +121,8 @@ def test_s3_s12_a_kill_between_two_writes_of_the_offsets_duplicates_nothing(tmp_
     asyncio.run(steps())
 
 
-def test_s4_lost_offsets_duplicate_nothing(tmp_path):
-    async def steps():
+def test_s4_lost_offsets_duplicate_nothing(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1, count=30)
             await rig.advance(1_000)
@@ -128,8 +135,8 @@ def test_s4_lost_offsets_duplicate_nothing(tmp_path):
     asyncio.run(steps())
 
 
-def test_s5_an_unreadable_record_is_kept_and_reported(tmp_path):
-    async def steps():
+def test_s5_an_unreadable_record_is_kept_and_reported(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             row = rig.send(1, b"damaged", UNIQ_KEY="U1").rows[0].copy()
             rig.send(1, b"whole")
@@ -147,8 +154,8 @@ def test_s5_an_unreadable_record_is_kept_and_reported(tmp_path):
     asyncio.run(steps())
 
 
-def test_s5_retention_keeps_pending_messages(tmp_path):
-    async def steps():
+def test_s5_retention_keeps_pending_messages(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             assert rig.plugin.first_pending_offset() is None
             rig.send(1)
@@ -176,9 +183,9 @@ def test_s5_retention_keeps_pending_messages(tmp_path):
     ],
 )
 def test_s6_s7_an_undeliverable_record_is_kept_and_blocks_nothing(
-    tmp_path, mode, properties, reason
-):
-    async def steps():
+    tmp_path: Path, mode: str, properties: dict[str, str], reason: str
+) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, b"before")
             put_scheduled(rig.store, 1, due_delay_ms=1_000, **properties)
@@ -199,8 +206,8 @@ def test_s6_s7_an_undeliverable_record_is_kept_and_blocks_nothing(
 
 
 @BOTH
-def test_s8_a_smaller_maximum_does_not_block_what_was_accepted(tmp_path, mode):
-    async def steps():
+def test_s8_a_smaller_maximum_does_not_block_what_was_accepted(tmp_path: Path, mode: str) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1, b"x" * 15_000)
             rig.send(1, b"")
@@ -213,13 +220,13 @@ def test_s8_a_smaller_maximum_does_not_block_what_was_accepted(tmp_path, mode):
 
 
 @BOTH
-def test_s9_a_slow_disk_duplicates_nothing(tmp_path, mode):
-    async def steps():
+def test_s9_a_slow_disk_duplicates_nothing(tmp_path: Path, mode: str) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             answers = [Missing.DISK, Missing.REPLICAS, Missing.NO_REPLICA, None]
             waits = []
 
-            async def wait_confirmed(end):
+            async def wait_confirmed(end: int) -> Missing | None:
                 waits.append(end)
                 return answers.pop(0) if answers else None
 
@@ -239,8 +246,8 @@ def test_s9_a_slow_disk_duplicates_nothing(tmp_path, mode):
 
 
 @BOTH
-def test_s10_saved_offsets_never_exceed_logged_deliveries(tmp_path, mode):
-    async def steps():
+def test_s10_saved_offsets_never_exceed_logged_deliveries(tmp_path: Path, mode: str) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, b"refused")
             rig.clock.advance(500)
@@ -257,8 +264,8 @@ def test_s10_saved_offsets_never_exceed_logged_deliveries(tmp_path, mode):
     asyncio.run(steps())
 
 
-def test_s11_saved_offsets_never_exceed_synced_deliveries(tmp_path):
-    async def steps():
+def test_s11_saved_offsets_never_exceed_synced_deliveries(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, flush_commitlog_interval_ms=10**8) as rig:
             rig.send(1)
             await rig.advance(1_000)
@@ -269,7 +276,7 @@ def test_s11_saved_offsets_never_exceed_synced_deliveries(tmp_path):
             saved = loads((tmp_path / "config" / "delayOffset.json").read_text())
             assert saved["commitLogOffset"] == rig.store.durable_offset
 
-            async def never(end):
+            async def never(end: int) -> bool:
                 return False
 
             rig.send(1)
@@ -283,8 +290,8 @@ def test_s11_saved_offsets_never_exceed_synced_deliveries(tmp_path):
     asyncio.run(steps())
 
 
-def test_s13_every_level_delivers_at_its_millisecond_during_a_backlog(tmp_path):
-    async def steps():
+def test_s13_every_level_delivers_at_its_millisecond_during_a_backlog(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties={"scheduleDeliverBatchRecords": "10"}) as rig:
             rig.send(1, count=2_000)
             rig.clock.advance(600)
@@ -301,8 +308,8 @@ def test_s13_every_level_delivers_at_its_millisecond_during_a_backlog(tmp_path):
     asyncio.run(steps())
 
 
-def test_s13_nothing_is_polled(tmp_path):
-    async def steps():
+def test_s13_nothing_is_polled(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(4)
             await rig.settle()
@@ -318,8 +325,8 @@ def test_s13_nothing_is_polled(tmp_path):
     asyncio.run(steps())
 
 
-def test_s14_a_half_message_is_not_delayed(tmp_path):
-    async def steps():
+def test_s14_a_half_message_is_not_delayed(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, topics=("T", HALF_TOPIC)) as rig:
             batch = PutBatch(1, 1)
             add_message(rig.store, batch, HALF_TOPIC, 0, b"half", properties={"DELAY": "1"})
@@ -330,8 +337,8 @@ def test_s14_a_half_message_is_not_delayed(tmp_path):
 
 
 @BOTH
-def test_s15_an_earlier_due_time_is_not_delayed_by_a_later_one(tmp_path, mode):
-    async def steps():
+def test_s15_an_earlier_due_time_is_not_delayed_by_a_later_one(tmp_path: Path, mode: str) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(4, b"long")
             rig.plugin.reconfigure({"messageDelayLevel": "1s 5s 10s 2s", **mode_of(mode)})
@@ -350,8 +357,8 @@ def test_s15_an_earlier_due_time_is_not_delayed_by_a_later_one(tmp_path, mode):
     asyncio.run(steps())
 
 
-def test_s16_a_bad_token_in_a_reload_changes_nothing(tmp_path):
-    async def steps():
+def test_s16_a_bad_token_in_a_reload_changes_nothing(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             with pytest.raises(ConfigError, match="token 2 is '5x'"):
                 rig.plugin.reconfigure({"messageDelayLevel": "1s 5x"})
@@ -362,8 +369,8 @@ def test_s16_a_bad_token_in_a_reload_changes_nothing(tmp_path):
     asyncio.run(steps())
 
 
-def test_s16_an_illegal_token_is_reported_at_the_start(tmp_path):
-    async def steps():
+def test_s16_an_illegal_token_is_reported_at_the_start(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties={"messageDelayLevel": "1s 5x"}):
             pass
 

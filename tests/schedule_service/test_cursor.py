@@ -17,14 +17,14 @@ from schedule_service.cursor import (
 )
 
 
-def test_cuts_are_where_due_times_decrease():
+def test_cuts_are_where_due_times_decrease() -> None:
     due = np.array([5, 6, 6, 2, 3, 1], np.int64)
     assert find_cuts(due, 100, 4) == [Cut(103, 2), Cut(105, 1)]
     assert find_cuts(due, 100, 9) == [Cut(100, 5), Cut(103, 2), Cut(105, 1)]
     assert find_cuts(due[:0], 100, 9) == []
 
 
-def test_units_are_added_and_delivered():
+def test_units_are_added_and_delivered() -> None:
     cursor = LevelCursor(1)
     assert (cursor.pending, cursor.next_due_ms, cursor.first_undelivered) == (0, NEVER_MS, 0)
     cursor.extend(0, 100, 3)
@@ -42,7 +42,7 @@ def test_units_are_added_and_delivered():
     assert cursor.next_due_ms == 200
 
 
-def test_an_earlier_due_time_gets_its_own_segment_and_is_delivered_first():
+def test_an_earlier_due_time_gets_its_own_segment_and_is_delivered_first() -> None:
     cursor = LevelCursor(1)
     cursor.extend(0, 3_600, 40)
     cursor.extend(40, 12, 60, [Cut(40, 12)])
@@ -62,14 +62,14 @@ def test_an_earlier_due_time_gets_its_own_segment_and_is_delivered_first():
     assert (cursor.first_undelivered, cursor.delivered_ahead()) == (61, [])
 
 
-def test_a_cut_before_an_empty_segment_is_ignored():
+def test_a_cut_before_an_empty_segment_is_ignored() -> None:
     cursor = LevelCursor(1, start=7)
     cursor.extend(7, 3, 9, [Cut(7, 3)])
     assert len(cursor.segments) == 1
     assert cursor.next_due_ms == 3
 
 
-def test_the_number_of_segments_is_limited():
+def test_the_number_of_segments_is_limited() -> None:
     cursor = LevelCursor(1)
     cursor.extend(0, 10_000, 1)
     for n in range(1, SEGMENTS_MAX + 36):
@@ -90,7 +90,7 @@ def test_the_number_of_segments_is_limited():
         (99, 61, 0, 99),
     ],
 )
-def test_retention_removes_the_head(queue_min, lost, pending, first):
+def test_retention_removes_the_head(queue_min: int, lost: int, pending: int, first: int) -> None:
     cursor = LevelCursor(1)
     cursor.extend(0, 3_600, 40)
     cursor.extend(40, 12, 61, [Cut(40, 12)])
@@ -108,14 +108,16 @@ def test_retention_removes_the_head(queue_min, lost, pending, first):
         ([(3, 40), (40, 80)], [], 77),
     ],
 )
-def test_a_cursor_is_rebuilt_from_pending_messages(waiting, ahead, pending):
+def test_a_cursor_is_rebuilt_from_pending_messages(
+    waiting: list[tuple[int, int]], ahead: list[tuple[int, int]], pending: int
+) -> None:
     cursor = cursor_of(1, waiting, 80)
     assert (cursor.delivered_ahead(), cursor.pending, cursor.end) == (ahead, pending, 80)
     assert cursor.first_undelivered == (waiting[0][0] if waiting else 80)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=60))
-def test_against_a_list(steps):
+def test_against_a_list(steps: list[tuple[int, int]]) -> None:
     """Units with any due time are added; at each step all due units are delivered."""
     cursor, due, done = LevelCursor(1), [], set()
     for due_ms, now_ms in steps:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from delivery.pending import Verdict
 from schedule_service.cursor import joined_ranges
 from schedule_service.decisions import NOT_TAKEN
 from schedule_service.names import DECISION_TOPIC
-from tests.support.level_rig import level_service
+from tests.support.level_rig import Rig, level_service
 from tests.support.synchronous import Synchronous
 
 DONE, CANCELLED, DELIVERED = [Verdict.DONE], [Verdict.CANCELLED], [Verdict.DELIVERED]
@@ -36,8 +38,8 @@ def delay_forever(batch: Any, now_ms: int) -> None:
 @pytest.mark.parametrize("end", ["none", "close", "crash", "persist crash"])
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
 @pytest.mark.parametrize("step", [1, 3])
-def test_settled_units_are_skipped(tmp_path, decide, end, step):
-    async def steps():
+def test_settled_units_are_skipped(tmp_path: Path, decide: str, end: str, step: int) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, topics=("T", "held")) as rig:
             offsets = offsets_of(rig.send(3, count=300))
             port = rig.plugin.pending_messages()
@@ -63,7 +65,7 @@ def test_settled_units_are_skipped(tmp_path, decide, end, step):
             await rig.persist()
             await finish(rig, mine)
 
-    async def finish(rig, mine):
+    async def finish(rig: Rig, mine: npt.NDArray[np.int64]) -> None:
         await rig.advance(10_000)
         numbers = sorted(int(body[4:]) for body in rig.bodies())
         rest = [n for n in range(300) if n % step]
@@ -74,8 +76,8 @@ def test_settled_units_are_skipped(tmp_path, decide, end, step):
     asyncio.run(steps())
 
 
-def test_found_by_key_topic_and_offset(tmp_path):
-    async def steps():
+def test_found_by_key_topic_and_offset(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, topics=("T", "U")) as rig:
             first = offsets_of(rig.send(3, b"a", UNIQ_KEY="ua", KEYS="k both"))
             offsets_of(rig.send(4, b"b", topic="U", UNIQ_KEY="ub", KEYS="both"))
@@ -102,8 +104,8 @@ def test_found_by_key_topic_and_offset(tmp_path):
     asyncio.run(steps())
 
 
-def test_a_moved_message_that_is_not_pending_stays_where_it_is(tmp_path):
-    async def steps():
+def test_a_moved_message_that_is_not_pending_stays_where_it_is(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             offsets = offsets_of(rig.send(3, b"a"))
             later = one(rig.clock.now_ms() + 99_000)
@@ -116,10 +118,10 @@ def test_a_moved_message_that_is_not_pending_stays_where_it_is(tmp_path):
     asyncio.run(steps())
 
 
-def test_a_record_follows_a_fired_message(tmp_path):
+def test_a_record_follows_a_fired_message(tmp_path: Path) -> None:
     """An audit needs it to know that the delivery was not early."""
 
-    async def steps():
+    async def steps() -> None:
         async with level_service(tmp_path, topics=("T",)) as rig:
             offsets = offsets_of(rig.send(3, count=3))
             assert (rig.plugin.pending_messages().fire(offsets[:2]).verdicts == Verdict.DONE).all()
@@ -131,8 +133,8 @@ def test_a_record_follows_a_fired_message(tmp_path):
     asyncio.run(steps())
 
 
-def test_a_time_in_the_past_is_now(tmp_path):
-    async def steps():
+def test_a_time_in_the_past_is_now(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, topics=("T", "held")) as rig:
             offsets = offsets_of(rig.send(3, count=2))
             times = one(rig.clock.now_ms(), rig.clock.now_ms() + 5)
@@ -154,14 +156,16 @@ def test_a_time_in_the_past_is_now(tmp_path):
         ([(0, 1), (2, 3), (4, 5)], [(0, 5)], 2),
     ],
 )
-def test_small_holes_are_filled(ranges, left, filled):
+def test_small_holes_are_filled(
+    ranges: list[tuple[int, int]], left: list[tuple[int, int]], filled: int
+) -> None:
     found, holes = joined_ranges(ranges, 2)
     assert (found, len(holes)) == (left, filled)
 
 
 @pytest.mark.finding("B9")
-def test_settled_units_are_not_due_next(tmp_path):
-    def shown(rig):
+def test_settled_units_are_not_due_next(tmp_path: Path) -> None:
+    def shown(rig: Rig) -> tuple[int, int | None]:
         view = rig.plugin.admin_views()["levels"]()["levels"][2]
         metric = rig.host.metrics.get_sample_value
         due_s = metric("duemq_level_next_due_timestamp_seconds", {"level": "3"})
@@ -169,7 +173,7 @@ def test_settled_units_are_not_due_next(tmp_path):
         assert due_s == (view["next_due_ms"] and view["next_due_ms"] / 1_000)
         return view["pending"], view["next_due_ms"]
 
-    async def steps():
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             first = offsets_of(rig.send(3, count=2))
             first_ms = rig.plugin.admin_views()["levels"]()["levels"][2]["next_due_ms"]

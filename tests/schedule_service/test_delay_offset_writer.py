@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+
+import pytest
 
 from message_store.json_dialect import loads
 from schedule_service.recovery import OFFSETS_FILE
 from tests.support.level_rig import level_service
 
 
-def test_offsets_are_written_by_the_job_and_at_the_end(tmp_path):
+def test_offsets_are_written_by_the_job_and_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "config" / OFFSETS_FILE
 
-    async def steps():
+    async def steps() -> None:
         async with level_service(tmp_path, properties={"delayOffsetUpdateVersionStep": "2"}) as rig:
             rig.send(1, count=5)
             assert not path.exists()
@@ -32,8 +35,8 @@ def test_offsets_are_written_by_the_job_and_at_the_end(tmp_path):
     asyncio.run(steps())
 
 
-def test_nothing_is_written_when_nothing_changed(tmp_path):
-    async def steps():
+def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             written = []
             keeper = rig.plugin.parts.keeper
@@ -44,11 +47,13 @@ def test_nothing_is_written_when_nothing_changed(tmp_path):
     asyncio.run(steps())
 
 
-def test_a_disk_that_refuses_the_file_is_retried(tmp_path, caplog):
-    def no_room(path, text):
+def test_a_disk_that_refuses_the_file_is_retried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_room(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    async def steps():
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             keeper = rig.plugin.parts.keeper
             assert not await keeper.persist(no_room)
@@ -58,10 +63,10 @@ def test_a_disk_that_refuses_the_file_is_retried(tmp_path, caplog):
     assert "tried again" in caplog.text
 
 
-def test_entries_outside_of_the_queue_are_corrected(tmp_path):
+def test_entries_outside_of_the_queue_are_corrected(tmp_path: Path) -> None:
     path = tmp_path / "config" / OFFSETS_FILE
 
-    async def steps():
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1, count=2)
             clock = rig.clock

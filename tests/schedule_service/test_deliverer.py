@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,14 +19,14 @@ from tests.support.level_rig import level_service
 HOST = (b"\x7f\0\0\1", 1)
 
 
-def record(topic=SCHEDULE_TOPIC, queue_id=2, **properties):
+def record(topic: str = SCHEDULE_TOPIC, queue_id: int = 2, **properties: str) -> Record:
     text = b"".join(f"{k}\x01{v}\x02".encode() for k, v in properties.items())
     numbers = (0, 0, 0, queue_id, 0, 0, 0, 0, 0)
     return Record(*numbers, HOST, 0, HOST, 0, 0, b"", topic, text)
 
 
 @pytest.fixture
-def topics():
+def topics() -> TopicTable:
     table = TopicTable()
     table.set_routing("T", write_queues=4, read_queues=4, perm=6)
     for name in ("unrouted", SCHEDULE_TOPIC, HALF_TOPIC):
@@ -49,7 +50,9 @@ def topics():
         ({"REAL_TOPIC": "unrouted", "REAL_QID": "0"}, "topic_missing"),
     ],
 )
-def test_target(topics, properties, expected):
+def test_target(
+    topics: TopicTable, properties: dict[str, str], expected: str | tuple[str, int]
+) -> None:
     found = target_of(record(**properties), topics, 3, routed=True)
     if isinstance(found, NoTarget):
         assert found.reason == expected
@@ -57,20 +60,22 @@ def test_target(topics, properties, expected):
         assert (topics.name(found[0]), found[1]) == expected
 
 
-def test_without_routing_every_known_topic_exists(topics):
+def test_without_routing_every_known_topic_exists(topics: TopicTable) -> None:
     found = target_of(record(REAL_TOPIC="unrouted", REAL_QID="0"), topics, 3, routed=False)
     assert not isinstance(found, NoTarget)
 
 
 @pytest.mark.parametrize(("topic", "queue_id"), [("T", 2), (SCHEDULE_TOPIC, 1)])
-def test_a_record_of_another_queue_is_not_delivered(topics, topic, queue_id):
+def test_a_record_of_another_queue_is_not_delivered(
+    topics: TopicTable, topic: str, queue_id: int
+) -> None:
     found = target_of(record(topic, queue_id, REAL_TOPIC="T", REAL_QID="0"), topics, 3, routed=True)
     assert isinstance(found, NoTarget)
     assert found.reason == "wrong_record"
 
 
-def test_units_without_a_record_and_blanks(tmp_path):
-    async def steps():
+def test_units_without_a_record_and_blanks(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             good = rig.send(1, b"good").rows[0].copy()
             units = np.zeros(5, layout.UNIT)

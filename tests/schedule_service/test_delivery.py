@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from message_store.log.batch import PutBatch
+from message_store.log.commit_log import LogFile
 from schedule_service.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from tests.support.level_rig import level_service
 from tests.support.stores import add_message
@@ -15,12 +17,12 @@ from tests.support.stores import add_message
 BOTH = pytest.mark.parametrize("mode", ["false", "true"], ids=["sync", "async"])
 
 
-def mode_of(mode, **more):
+def mode_of(mode: str, **more: str) -> dict[str, str]:
     return {"enableScheduleAsyncDeliver": mode, **more}
 
 
-def test_a_message_is_delivered_at_its_millisecond(tmp_path):
-    async def steps():
+def test_a_message_is_delivered_at_its_millisecond(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1, b"one", TAGS="TagA")
             rig.send(2, b"five", queue_id=2)
@@ -42,10 +44,12 @@ def test_a_message_is_delivered_at_its_millisecond(tmp_path):
 
 
 @BOTH
-def test_messages_a_millisecond_apart_are_delivered_a_millisecond_apart(tmp_path, mode):
+def test_messages_a_millisecond_apart_are_delivered_a_millisecond_apart(
+    tmp_path: Path, mode: str
+) -> None:
     """A delivery does not include messages due in the next milliseconds."""
 
-    async def steps():
+    async def steps() -> None:
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             for number in range(10):
                 rig.send(1, b"%d" % number)
@@ -59,8 +63,8 @@ def test_messages_a_millisecond_apart_are_delivered_a_millisecond_apart(tmp_path
     asyncio.run(steps())
 
 
-def test_a_delivered_record_equals_apaches(tmp_path):
-    async def steps():
+def test_a_delivered_record_equals_apaches(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             batch = PutBatch(1, 1)
             at = add_message(
@@ -84,10 +88,10 @@ def test_a_delivered_record_equals_apaches(tmp_path):
     asyncio.run(steps())
 
 
-def test_a_queue_beyond_the_write_queues_is_created(tmp_path):
+def test_a_queue_beyond_the_write_queues_is_created(tmp_path: Path) -> None:
     """The send was accepted with this queue; Apache creates it, too."""
 
-    async def steps():
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1, b"far", queue_id=11)
             await rig.advance(1_000)
@@ -96,8 +100,8 @@ def test_a_queue_beyond_the_write_queues_is_created(tmp_path):
     asyncio.run(steps())
 
 
-def test_retry_topics_are_delivered_like_others(tmp_path):
-    async def steps():
+def test_retry_topics_are_delivered_like_others(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, topics=("T", "%RETRY%group")) as rig:
             rig.send(3, b"again", topic="%RETRY%group")
             await rig.advance(10_000)
@@ -106,8 +110,8 @@ def test_retry_topics_are_delivered_like_others(tmp_path):
     asyncio.run(steps())
 
 
-def test_a_deleted_topic_goes_to_quarantine(tmp_path):
-    async def steps():
+def test_a_deleted_topic_goes_to_quarantine(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, topics=("T", "gone")) as rig:
             rig.send(1, b"lost?", topic="gone", KEYS="k1")
             rig.store.topics.set_routing("gone", write_queues=0, read_queues=0, perm=0)
@@ -121,8 +125,8 @@ def test_a_deleted_topic_goes_to_quarantine(tmp_path):
     asyncio.run(steps())
 
 
-def test_after_an_outage_everything_overdue_is_delivered_in_order(tmp_path):
-    async def steps():
+def test_after_an_outage_everything_overdue_is_delivered_in_order(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             for level in (1, 2, 3, 4):
                 rig.send(level, b"%d-" % level, count=300, queue_id=level)
@@ -138,8 +142,8 @@ def test_after_an_outage_everything_overdue_is_delivered_in_order(tmp_path):
 
 
 @BOTH
-def test_deliveries_are_retried_on_a_full_disk(tmp_path, mode):
-    async def steps():
+def test_deliveries_are_retried_on_a_full_disk(tmp_path: Path, mode: str) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, count=30)
             rig.store.gate.refusal = "the disk is full"
@@ -161,15 +165,15 @@ def test_deliveries_are_retried_on_a_full_disk(tmp_path, mode):
 
 @BOTH
 @pytest.mark.parametrize("writes", range(1, 5))
-def test_a_partly_failed_write_duplicates_nothing(tmp_path, mode, writes):
-    async def steps():
+def test_a_partly_failed_write_duplicates_nothing(tmp_path: Path, mode: str, writes: int) -> None:
+    async def steps() -> None:
         properties = mode_of(mode, scheduleDeliverBatchRecords="20")
         async with level_service(tmp_path, properties=properties, topics=("T",)) as rig:
             rig.send(1, count=150, padding="x" * 900)
             left, file_of = [writes], type(rig.store.log.files[0])
             write = file_of.write
 
-            def failing(self, pos, data):
+            def failing(self: LogFile, pos: int, data: memoryview | bytes) -> None:
                 left[0] -= 1
                 if left[0] == 0:
                     raise OSError(28, "No space left on device")
@@ -188,8 +192,8 @@ def test_a_partly_failed_write_duplicates_nothing(tmp_path, mode, writes):
     asyncio.run(steps())
 
 
-def test_a_refused_quarantine_record_is_written_later(tmp_path):
-    async def steps():
+def test_a_refused_quarantine_record_is_written_later(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, topics=("T", "gone")) as rig:
             rig.send(1, b"nowhere", topic="gone")
             rig.send(1, b"after")
@@ -205,8 +209,8 @@ def test_a_refused_quarantine_record_is_written_later(tmp_path):
     asyncio.run(steps())
 
 
-def test_async_flow_control_and_blocking(tmp_path):
-    async def steps():
+def test_async_flow_control_and_blocking(tmp_path: Path) -> None:
+    async def steps() -> None:
         properties = mode_of(
             "true",
             scheduleAsyncDeliverMaxPendingLimit="10",
@@ -232,8 +236,8 @@ def test_async_flow_control_and_blocking(tmp_path):
     asyncio.run(steps())
 
 
-def test_async_blocks_new_deliveries_after_three_failures(tmp_path):
-    async def steps():
+def test_async_blocks_new_deliveries_after_three_failures(tmp_path: Path) -> None:
+    async def steps() -> None:
         properties = mode_of("true", scheduleAsyncDeliverMaxPendingLimit="1000")
         async with level_service(tmp_path, properties=properties) as rig:
             rig.send(1, count=3)
@@ -252,8 +256,8 @@ def test_async_blocks_new_deliveries_after_three_failures(tmp_path):
 
 
 @BOTH
-def test_a_removed_head_is_counted_and_the_queue_continues(tmp_path, mode):
-    async def steps():
+def test_a_removed_head_is_counted_and_the_queue_continues(tmp_path: Path, mode: str) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, b"x" * 3_000, count=60)
             rig.send(4, b"y" * 3_000, count=10)
@@ -272,15 +276,15 @@ def test_a_removed_head_is_counted_and_the_queue_continues(tmp_path, mode):
     asyncio.run(steps())
 
 
-def test_other_tasks_run_between_batches(tmp_path):
-    async def steps():
+def test_other_tasks_run_between_batches(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(
             tmp_path, properties={"scheduleDeliverBatchRecords": "100"}
         ) as rig:
             rig.send(1, count=5_000)
             seen = []
 
-            async def other():
+            async def other() -> None:
                 while len(seen) < 1_000:
                     seen.append(rig.service.levels[1].stats.delivered)
                     await asyncio.sleep(0)
@@ -294,8 +298,8 @@ def test_other_tasks_run_between_batches(tmp_path):
     asyncio.run(steps())
 
 
-def test_levels_take_turns(tmp_path):
-    async def steps():
+def test_levels_take_turns(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties={"scheduleDeliverBatchRecords": "64"}) as rig:
             rig.send(1, b"a", count=1_000)
             rig.send(2, b"b", count=64)
@@ -307,8 +311,8 @@ def test_levels_take_turns(tmp_path):
     asyncio.run(steps())
 
 
-def test_batches_are_limited_in_bytes(tmp_path):
-    async def steps():
+def test_batches_are_limited_in_bytes(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties={"scheduleDeliverBatchBytes": "7000"}) as rig:
             rig.send(1, b"x" * 3_000, count=8)
             rig.send(1, b"x" * 15_000)
@@ -321,8 +325,8 @@ def test_batches_are_limited_in_bytes(tmp_path):
     asyncio.run(steps())
 
 
-def test_sync_flush_waits_for_the_disk(tmp_path):
-    async def steps():
+def test_sync_flush_waits_for_the_disk(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, flush_disk_type="SYNC_FLUSH") as rig:
             rig.send(1, count=10)
             await rig.advance(1_000)
@@ -333,8 +337,8 @@ def test_sync_flush_waits_for_the_disk(tmp_path):
 
 
 @BOTH
-def test_a_clock_step_back_prolongs_no_pause(tmp_path, mode):
-    async def steps():
+def test_a_clock_step_back_prolongs_no_pause(tmp_path: Path, mode: str) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, count=5)
             rig.store.gate.refusal = "the disk is full"

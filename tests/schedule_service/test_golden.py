@@ -13,7 +13,7 @@ from message_store.clock import FakeClock
 from message_store.json_dialect import loads
 from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.levels import parse_levels
-from tests.support.level_rig import level_service
+from tests.support.level_rig import Rig, level_service
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 STORES = ["apache-4.9.7-clean", "apache-4.9.7-running", "apache-5.3.3-clean", "apache-5.3.3-killed"]
@@ -34,7 +34,7 @@ def manifest(name: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_pending_messages_are_delivered_on_time(name, tmp_path):
+def test_pending_messages_are_delivered_on_time(name: str, tmp_path: Path) -> None:
     root = unpack(name, tmp_path)
     rows = manifest(name)
     clock = FakeClock(next(row["at"] for row in rows if row["kind"] == "end"))
@@ -43,7 +43,7 @@ def test_pending_messages_are_delivered_on_time(name, tmp_path):
     waiting = {key: row for key, row in sent.items() if key not in received}
     assert len(waiting) > 40
 
-    async def steps():
+    async def steps() -> None:
         topics = tuple(sorted({row["topic"] for row in sent.values()}))
         properties = {"messageDelayLevel": DEFAULT_LEVELS}
         async with level_service(root, clock, properties, topics=topics) as rig:
@@ -72,6 +72,6 @@ def test_pending_messages_are_delivered_on_time(name, tmp_path):
     asyncio.run(steps())
 
 
-def next_due_ms(rig):
+def next_due_ms(rig: Rig) -> int | None:
     times = [rig.service.next_due_ms(level) for level in rig.service.levels.values()]
     return min((time for time in times if time is not None), default=None)

@@ -26,13 +26,15 @@ LEGAL = {
 }
 
 
-def in_flight(first=0, count=1, state=State.RUNNING, log_end=0):
+def in_flight(
+    first: int = 0, count: int = 1, state: State = State.RUNNING, log_end: int = 0
+) -> InFlight:
     return InFlight(Segment(0, 0, 100), first, count, state, log_end)
 
 
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("event", list(Event))
-def test_every_pair(state, event):
+def test_every_pair(state: State, event: Event) -> None:
     one = in_flight(state=state)
     expected = LEGAL.get((state.name, event.name))
     if expected is None:
@@ -47,11 +49,11 @@ def test_every_pair(state, event):
 @pytest.mark.parametrize(
     ("failures", "pause_ms"), [(0, 0), (1, 100), (3, 300), (600, 60_000), (10**6, 60_000)]
 )
-def test_pauses_grow_to_a_minute(failures, pause_ms):
+def test_pauses_grow_to_a_minute(failures: int, pause_ms: int) -> None:
     assert resend_pause_ms(failures) == pause_ms
 
 
-def test_deliveries_are_removed_in_order():
+def test_deliveries_are_removed_in_order() -> None:
     table = InFlightTable()
     for number in range(3):
         table.add(in_flight(number, 1, log_end=100 - number))
@@ -66,7 +68,7 @@ def test_deliveries_are_removed_in_order():
     ("failures", "flights", "room"),
     [(None, 0, 10), (None, 10, 0), (None, 12, 0), (1, 3, 7), (3, 3, 7), (4, 3, 0)],
 )
-def test_flow_control_and_blocking(failures, flights, room):
+def test_flow_control_and_blocking(failures: int | None, flights: int, room: int) -> None:
     table = InFlightTable()
     if flights:
         table.add(in_flight(count=flights))
@@ -77,7 +79,7 @@ def test_flow_control_and_blocking(failures, flights, room):
     assert table.room(records_max=10, failures_max=3) == room
 
 
-def test_a_delivery_is_split_where_the_store_stopped():
+def test_a_delivery_is_split_where_the_store_stopped() -> None:
     table = InFlightTable()
     one = in_flight(5, 10)
     table.add(one)

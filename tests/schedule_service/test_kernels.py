@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +16,7 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.log.record import decode_record
 from message_store.queues.topic_table import TopicTable
+from message_store.store import MessageStore
 from schedule_service import kernels
 from schedule_service.cursor import NEVER_MS
 from schedule_service.deliverer import NoTarget, add_delivery, target_of
@@ -25,7 +30,7 @@ DELAYS = np.array([0, 1_000, 5_000], np.int64)
 # -- redirect -------------------------------------------------------------------------------------
 
 
-def naive_redirect(row):
+def naive_redirect(row: dict[str, int]) -> tuple[int, ...]:
     """Return (topic, queue, real topic, real queue, due delay, report) of one row."""
     level, topic, kind = row["delay_level"], row["topic_index"], row["sys_flag"] & 12
     asis = (topic, row["queue_id"], -1, 0, -1, 0)
@@ -63,7 +68,7 @@ row_values = st.fixed_dictionaries(
 
 
 @given(st.lists(row_values, max_size=20))
-def test_redirect(values):
+def test_redirect(values: list[dict[str, int]]) -> None:
     rows = np.zeros(len(values) + 1, layout.PUT)
     rows["real_topic_index"], rows["due_delay_ms"] = -1, -1
     for row, value in zip(rows, values, strict=False):
@@ -84,7 +89,9 @@ def test_redirect(values):
 # -- track ----------------------------------------------------------------------------------------
 
 
-def naive_track(units, last_due):
+def naive_track(
+    units: list[tuple[int, ...]], last_due: dict[Any, Any]
+) -> tuple[dict[int, tuple[int, int, int]], list[tuple[int, int, int]]]:
     """Return ({queue: (first, due, end)}, cuts) of (topic, queue, offset, due, status, kind)."""
     seen, cuts = {}, []
     for topic, queue, offset, due, status, kind in units:
@@ -111,7 +118,7 @@ def naive_track(units, last_due):
     ),
     st.integers(1, 30),
 )
-def test_track(values, cuts_max):
+def test_track(values: list[tuple[int, ...]], cuts_max: int) -> None:
     offsets = dict.fromkeys(range(4), 0)
     units = []
     rows = np.zeros(len(values) + 1, layout.PUT)
@@ -156,7 +163,7 @@ message = st.tuples(
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
     with open_store(tmp_path_factory.mktemp("store"), commitlog_file_bytes=1 << 22) as store:
         for name in TARGETS[:3]:
             store.topics.set_routing(name, write_queues=4, read_queues=4, perm=6)
@@ -165,7 +172,9 @@ def store(tmp_path_factory):
 
 
 @given(st.lists(message, min_size=1, max_size=8), st.booleans())
-def test_read_due_equals_the_python_path(store, messages, trailing):
+def test_read_due_equals_the_python_path(
+    store: MessageStore, messages: list[tuple[Any, ...]], trailing: bool
+) -> None:
     schedule = store.topics.add(SCHEDULE_TOPIC)
     batch = PutBatch(8, 1)
     for body, pairs, born, stored, right_queue in messages:
@@ -183,7 +192,7 @@ def test_read_due_equals_the_python_path(store, messages, trailing):
     compare_ways(store, units, schedule)
 
 
-def compare_ways(store, units, schedule):
+def compare_ways(store: MessageStore, units: npt.NDArray[np.void], schedule: int) -> None:
     topics = store.topics
     file = store.log.file_of(int(units[0]["phys_offset"]))
     source = kernels.Source(schedule, topics.find(HALF_TOPIC), 2, 1, 0, -1)
@@ -214,7 +223,7 @@ def compare_ways(store, units, schedule):
         done += 1
 
 
-def test_a_property_crc_at_the_end_is_omitted(store):
+def test_a_property_crc_at_the_end_is_omitted(store: MessageStore) -> None:
     schedule = store.topics.add(SCHEDULE_TOPIC)
     pairs = {"REAL_TOPIC": "T", "REAL_QID": "1", "__CRC32#": "8784913581"}
     batch = PutBatch(1, 1)
@@ -234,7 +243,9 @@ def test_a_property_crc_at_the_end_is_omitted(store):
 
 
 @pytest.mark.parametrize("position", range(0, 160, 1))
-def test_a_flipped_byte_is_never_delivered_as_another_message(store, position):
+def test_a_flipped_byte_is_never_delivered_as_another_message(
+    store: MessageStore, position: int
+) -> None:
     """Whatever byte of a record is damaged: the kernel never reads past it, nor a wrong body."""
     schedule = store.topics.add(SCHEDULE_TOPIC)
     batch = PutBatch(1, 1)
@@ -259,7 +270,7 @@ def test_a_flipped_byte_is_never_delivered_as_another_message(store, position):
         assert out["prop_pos"] + out["prop_len"] <= size
 
 
-def test_a_unit_outside_of_the_bytes_is_unchanged(store):
+def test_a_unit_outside_of_the_bytes_is_unchanged(store: MessageStore) -> None:
     source = kernels.Source(0, 1, 2, 1, 0, -1)
     rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
     data = np.zeros(500, np.uint8)
@@ -273,7 +284,7 @@ def test_a_unit_outside_of_the_bytes_is_unchanged(store):
 # -- count_due -------------------------------------------------------------------------------
 
 
-def units_of(pairs):
+def units_of(pairs: list[tuple[int, int]]) -> npt.NDArray[np.void]:
     return np.array([(0, due, size, 0) for due, size in pairs], layout.UNIT)
 
 
@@ -290,12 +301,12 @@ def units_of(pairs):
         ([1, 9, 3], 9, 3),
     ],
 )
-def test_the_due_prefix_is_counted(due, now, count):
+def test_the_due_prefix_is_counted(due: list[int], now: int, count: int) -> None:
     units = units_of([(each, 100) for each in due])
     assert kernels.count_due(units, np.array(due, np.int64), now, 1 << 30) == count
 
 
-def naive_count_due(pairs, now_ms, bytes_max):
+def naive_count_due(pairs: list[tuple[int, int]], now_ms: int, bytes_max: int) -> int:
     count = total = 0
     for due_ms, size in pairs:
         total += size
@@ -307,14 +318,14 @@ def naive_count_due(pairs, now_ms, bytes_max):
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 99)), max_size=12), st.integers(0, 9),
        st.integers(1, 400))  # fmt: skip
-def test_units_of_one_batch(pairs, now_ms, bytes_max):
+def test_units_of_one_batch(pairs: list[tuple[int, int]], now_ms: int, bytes_max: int) -> None:
     due = np.array([due for due, _ in pairs], np.int64)
     found = kernels.count_due(units_of(pairs), due, now_ms, bytes_max)
     assert found == naive_count_due(pairs, now_ms, bytes_max)
 
 
 @given(st.lists(st.integers(-20, 20), max_size=12))
-def test_legal_and_illegal_due_times(codes):
+def test_legal_and_illegal_due_times(codes: list[int]) -> None:
     out = np.zeros(len(codes), np.int64)
     hashes = kernels.due_times(units_of([(code, 1) for code in codes]), 8, out)
     assert (hashes, out.tolist()) == (sum(-8 <= code < 8 for code in codes), codes)

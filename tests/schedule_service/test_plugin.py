@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ from schedule_service.plugin import create_plugin
 from tests.support.level_rig import FakeClock, FakeHost, level_service
 
 
-def test_it_implements_the_plugin_interface(tmp_path):
+def test_it_implements_the_plugin_interface(tmp_path: Path) -> None:
     plugin: BrokerPlugin = create_plugin(FakeHost(str(tmp_path), FakeClock(), {}))
     topics = {topic.name: (topic.queues, topic.perm) for topic in plugin.system_topics()}
     ours = dict.fromkeys((QUARANTINE_TOPIC, DECISION_TOPIC, LEVELS_TOPIC), (1, 4))
@@ -29,8 +30,8 @@ def test_it_implements_the_plugin_interface(tmp_path):
     assert len(plugin.admin_views()["levels"]()["levels"]) == 18
 
 
-def test_request_45_returns_the_offsets(tmp_path):
-    async def steps():
+def test_request_45_returns_the_offsets(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1, count=3)
             rig.send(2)
@@ -44,19 +45,19 @@ def test_request_45_returns_the_offsets(tmp_path):
     asyncio.run(steps())
 
 
-def test_request_45_is_refused_where_levels_do_not_run(tmp_path):
+def test_request_45_is_refused_where_levels_do_not_run(tmp_path: Path) -> None:
     """A replica does not know the progress of the group."""
     plugin = create_plugin(FakeHost(str(tmp_path), FakeClock(), {}))
 
-    async def steps():
+    async def steps() -> None:
         response = await plugin.request_handlers()[45](Request(45, {}))
         assert (response.code, response.remark) == (1, "levels do not run here now: use the master")
 
     asyncio.run(steps())
 
 
-def test_views_are_plain_data(tmp_path):
-    async def steps():
+def test_views_are_plain_data(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1, count=3)
             rig.send(2, count=2)
@@ -78,8 +79,8 @@ def test_views_are_plain_data(tmp_path):
     asyncio.run(steps())
 
 
-def test_metrics(tmp_path):
-    async def steps():
+def test_metrics(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1, count=3)
             rig.send(2)
@@ -99,8 +100,8 @@ def test_metrics(tmp_path):
     asyncio.run(steps())
 
 
-def test_a_reload_changes_levels_and_limits_at_once(tmp_path):
-    async def steps():
+def test_a_reload_changes_levels_and_limits_at_once(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.plugin.reconfigure(
                 {"messageDelayLevel": "2s", "enableScheduleAsyncDeliver": "true"}
@@ -120,11 +121,13 @@ def test_a_reload_changes_levels_and_limits_at_once(tmp_path):
     asyncio.run(steps())
 
 
-def test_levels_that_cannot_be_written_are_refused(tmp_path, monkeypatch):
-    def no_room(path, text):
+def test_levels_that_cannot_be_written_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    async def steps():
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             monkeypatch.setattr("schedule_service.level_tables.write_config", no_room)
             with pytest.raises(ConfigError, match="No space left"):
@@ -136,8 +139,8 @@ def test_levels_that_cannot_be_written_are_refused(tmp_path, monkeypatch):
     asyncio.run(steps())
 
 
-def test_levels_beyond_18_and_levels_that_are_no_longer_configured(tmp_path):
-    async def steps():
+def test_levels_beyond_18_and_levels_that_are_no_longer_configured(tmp_path: Path) -> None:
+    async def steps() -> None:
         text = " ".join(f"{n}s" for n in range(1, 41))
         async with level_service(tmp_path, properties={"messageDelayLevel": text}) as rig:
             rig.send(40, b"forty")
@@ -151,8 +154,10 @@ def test_levels_beyond_18_and_levels_that_are_no_longer_configured(tmp_path):
     asyncio.run(steps())
 
 
-def test_a_programming_error_stops_the_broker_in_order(tmp_path, caplog, monkeypatch):
-    async def steps():
+def test_a_programming_error_stops_the_broker_in_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1)
             monkeypatch.setattr(Deliverer, "deliver_batch", lambda *args, **options: 1 // 0)

@@ -14,16 +14,22 @@ from tests.support.stores import LOOPBACK
 
 
 @pytest.fixture
-def topics():
+def topics() -> TopicTable:
     return TopicTable()
 
 
 @pytest.fixture
-def hook(topics):
+def hook(topics: TopicTable) -> LevelHook:
     return LevelHook(topics, LevelHistory([LevelText(0, "1s 5s")]))
 
 
-def batch_of(topics, properties, topic="T", queue_id=3, sys_flag=0):
+def batch_of(
+    topics: TopicTable,
+    properties: list[tuple[str, str]],
+    topic: str = "T",
+    queue_id: int = 3,
+    sys_flag: int = 0,
+) -> PutBatch:
     batch = PutBatch(4, 1)
     text = b"".join(f"{k}\x01{v}\x02".encode() for k, v in properties)
     batch.add(
@@ -38,7 +44,9 @@ def batch_of(topics, properties, topic="T", queue_id=3, sys_flag=0):
     [("1", 1, 1_000), ("2", 2, 5_000), ("3", 2, 5_000), ("2147483647", 2, 5_000), ("+1", 1, 1_000)],
 )
 @pytest.mark.parametrize("sys_flag", [0, 1, 8])
-def test_a_level_goes_to_the_schedule_topic(topics, hook, level, held, delay_ms, sys_flag):
+def test_a_level_goes_to_the_schedule_topic(
+    topics: TopicTable, hook: LevelHook, level: str, held: int, delay_ms: int, sys_flag: int
+) -> None:
     batch = batch_of(topics, [("KEYS", "k"), ("DELAY", level)], sys_flag=sys_flag)
     hook(batch, 5)
     row = batch.rows[0]
@@ -61,7 +69,13 @@ def test_a_level_goes_to_the_schedule_topic(topics, hook, level, held, delay_ms,
         ([("DELAY", "1")], HALF_TOPIC, 0),
     ],
 )
-def test_other_messages_are_unchanged(topics, hook, properties, topic, sys_flag):
+def test_other_messages_are_unchanged(
+    topics: TopicTable,
+    hook: LevelHook,
+    properties: list[tuple[str, str]],
+    topic: str,
+    sys_flag: int,
+) -> None:
     batch = batch_of(topics, properties, topic, sys_flag=sys_flag)
     hook(batch, 5)
     row = batch.rows[0]
@@ -71,7 +85,9 @@ def test_other_messages_are_unchanged(topics, hook, properties, topic, sys_flag)
 
 
 @pytest.mark.parametrize("level", ["abc", "1.5", "0x1", "2147483648", "99999999999", "1 "])
-def test_a_level_that_is_no_number_is_refused(topics, hook, level):
+def test_a_level_that_is_no_number_is_refused(
+    topics: TopicTable, hook: LevelHook, level: str
+) -> None:
     batch = batch_of(topics, [("DELAY", level)])
     hook(batch, 5)
     assert batch.rows[0]["status"] == 13
@@ -80,7 +96,9 @@ def test_a_level_that_is_no_number_is_refused(topics, hook, level):
 
 
 @pytest.mark.parametrize("name", STALE_PROPERTIES)
-def test_a_level_overrides_timers_and_earlier_delays(topics, hook, name):
+def test_a_level_overrides_timers_and_earlier_delays(
+    topics: TopicTable, hook: LevelHook, name: str
+) -> None:
     batch = batch_of(topics, [("TAGS", "A"), (name, "7"), ("DELAY", "2")])
     hook(batch, 5)
     assert batch.properties(0) == {"TAGS": "A", "DELAY": "2"}
@@ -89,7 +107,7 @@ def test_a_level_overrides_timers_and_earlier_delays(topics, hook, name):
     assert (row["timer_kind"], row["tags_hash"]) == (layout.TIMER_NONE, 65)
 
 
-def test_a_scheduled_record_is_not_scheduled_again(topics, hook):
+def test_a_scheduled_record_is_not_scheduled_again(topics: TopicTable, hook: LevelHook) -> None:
     pairs = [("DELAY", "2"), ("REAL_TOPIC", "T"), ("REAL_QID", "0")]
     batch = batch_of(topics, pairs, SCHEDULE_TOPIC, queue_id=1)
     hook(batch, 5)
@@ -98,14 +116,14 @@ def test_a_scheduled_record_is_not_scheduled_again(topics, hook):
     assert batch.properties(0) == dict(pairs)
 
 
-def test_a_row_refused_before_is_unchanged(topics, hook):
+def test_a_row_refused_before_is_unchanged(topics: TopicTable, hook: LevelHook) -> None:
     batch = batch_of(topics, [("DELAY", "x")])
     batch.refuse(0, 16, "no permission")
     hook(batch, 5)
     assert (int(batch.rows[0]["status"]), batch.remarks) == (16, {0: "no permission"})
 
 
-def test_a_batch_larger_than_any_before(topics, hook):
+def test_a_batch_larger_than_any_before(topics: TopicTable, hook: LevelHook) -> None:
     batch = PutBatch(8, 1)
     for _ in range(3_000):
         batch.add(

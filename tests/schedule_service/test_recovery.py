@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -35,18 +36,18 @@ TABLE = {1: 100, 2: 200, 18: 1_800}
 @pytest.mark.parametrize(
     "text", [APACHE_4, APACHE_5, '{"offsetTable":{"1":100,"2":200,"18":1800}}']
 )
-def test_apaches_files_are_read(text):
+def test_apaches_files_are_read(text: str) -> None:
     saved = decode_saved(loads(text))
     assert (saved.offsets, saved.log_offset, saved.ahead) == (TABLE, None, {})
 
 
-def test_the_text_is_that_of_5_3_3():
+def test_the_text_is_that_of_5_3_3() -> None:
     saved = Saved(TABLE, counter=3, timestamp_ms=1_700_000_000_000)
     assert encode_saved(saved, own=False) == APACHE_5
     assert '"offsetTable":{}' in encode_saved(Saved(), own=False)
 
 
-def test_our_members_round_trip():
+def test_our_members_round_trip() -> None:
     saved = Saved(TABLE, {2: [(210, 220), (230, 231)]}, 4_711, 5, 6, 7)
     text = encode_saved(saved)
     assert decode_saved(loads(text)) == saved
@@ -58,7 +59,7 @@ def test_our_members_round_trip():
     ["[]", "{}", '{"offsetTable":5}', '{"offsetTable":{1:"x"}}', '{"offsetTable":{0:1}}',
      '{"offsetTable":{1:-1}}', '{"offsetTable":{1:1},"deliveredAhead":{1:[[1]]}}'],
 )  # fmt: skip
-def test_a_damaged_file_raises(text):
+def test_a_damaged_file_raises(text: str) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError, KeyError)):
         decode_saved(loads(text))
 
@@ -87,7 +88,7 @@ OURS, THEIRS, ADOPTED = Saved({1: 5}, log_offset=500), Saved({1: 5}), {1: 2}
         (OLD, ADOPTED, Start(OLD, 100, covers_journal=True)),
     ],
 )
-def test_plan_start(saved, adopted, expected):
+def test_plan_start(saved: Saved | None, adopted: dict[int, int] | None, expected: Start) -> None:
     supported = saved is None or (saved.log_offset or 0) <= 900
     found = plan_start(saved, adopted, log_min=100, log_end=900, is_supported=supported)
     assert found == expected
@@ -107,13 +108,17 @@ def test_plan_start(saved, adopted, expected):
         (20, [(60, 70)], [(20, 50)]),
     ],
 )
-def test_pending_units(entry, ahead, expected):
+def test_pending_units(
+    entry: int, ahead: list[tuple[int, int]], expected: list[tuple[int, int]]
+) -> None:
     assert undelivered_ranges(entry, ahead, 10, 50) == expected
 
 
 @given(st.integers(0, 40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=4),
        st.integers(0, 20), st.integers(0, 20))  # fmt: skip
-def test_pending_units_against_a_set(entry, pieces, first, size):
+def test_pending_units_against_a_set(
+    entry: int, pieces: list[tuple[int, int]], first: int, size: int
+) -> None:
     end = first + size
     ahead = sorted((low, low + n) for low, n in pieces)
     expected = {n for n in range(max(entry, first), end) if not any(a <= n < b for a, b in ahead)}
@@ -122,14 +127,14 @@ def test_pending_units_against_a_set(entry, pieces, first, size):
     assert numbers == sorted(expected)
 
 
-def test_a_level_that_was_not_read_keeps_its_saved_offset():
+def test_a_level_that_was_not_read_keeps_its_saved_offset() -> None:
     cursor = LevelCursor(2, 7)
     saved = saved_of([cursor], 300, Saved({1: 4, 2: 5}, counter=8))
     assert (saved.offsets, saved.log_offset, saved.counter) == ({1: 4, 2: 7}, 300, 8)
 
 
-def test_nothing_is_delivered_twice_after_a_kill(tmp_path):
-    async def steps():
+def test_nothing_is_delivered_twice_after_a_kill(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1, count=50)
             clock = rig.clock
@@ -155,16 +160,16 @@ def test_nothing_is_delivered_twice_after_a_kill(tmp_path):
         (Saved({1: 2}, {1: [(3, 4), (6, 9), (9, 11)]}), Saved({1: 2}, {1: [(3, 4), (6, 8)]})),
     ],
 )
-def test_a_table_matches_the_queues(saved, expected):
+def test_a_table_matches_the_queues(saved: Saved, expected: Saved | None) -> None:
     found = limited(saved, {1: 8, 2: 7})
     assert found is saved if expected is None else found == expected
 
 
 @pytest.mark.parametrize("file", ["delayOffset.json", "delayLevels.json"])
-def test_a_queue_that_starts_again_at_0_is_delivered(tmp_path, file):
+def test_a_queue_that_starts_again_at_0_is_delivered(tmp_path: Path, file: str) -> None:
     """Retention removed its records and its files were lost: the old offset must not apply."""
 
-    async def steps():
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1, count=30)
             clock = rig.clock
@@ -190,8 +195,8 @@ def test_a_queue_that_starts_again_at_0_is_delivered(tmp_path, file):
 
 
 @pytest.mark.parametrize("damage", ["torn", "empty", "removed"])
-def test_a_damaged_offsets_file_loses_nothing(tmp_path, damage):
-    async def steps():
+def test_a_damaged_offsets_file_loses_nothing(tmp_path: Path, damage: str) -> None:
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             rig.send(1, count=20)
             rig.send(3, count=5)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from delivery.quarantine import QUARANTINE_TOPIC
 from message_store.log.page_guard import PAGE_BYTES
 from tests.support.bad_disk import BadDisk
-from tests.support.level_rig import level_service
+from tests.support.level_rig import Rig, level_service
 
 MESSAGES = 40
 
 
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("again", [False, True], ids=["running", "started again"])
-def test_unreadable_messages_are_quarantined_and_others_delivered(tmp_path, monkeypatch, again):
+def test_unreadable_messages_are_quarantined_and_others_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
     disk = BadDisk(monkeypatch)
     page = 3 * PAGE_BYTES
 
-    async def steps():
+    async def steps() -> None:
         rows = []
         async with level_service(tmp_path) as rig:
             for number in range(MESSAGES):
@@ -37,7 +41,7 @@ def test_unreadable_messages_are_quarantined_and_others_delivered(tmp_path, monk
                 await rig.advance(2_000)
                 check(rig, rows)
 
-    def check(rig, rows):
+    def check(rig: Rig, rows: list[np.void]) -> None:
         hit = [
             bool(row["phys_offset"] < page + PAGE_BYTES)
             and bool(row["phys_offset"] + row["record_size"] > page)
@@ -58,10 +62,12 @@ def test_unreadable_messages_are_quarantined_and_others_delivered(tmp_path, monk
 
 
 @pytest.mark.finding("E7")
-def test_a_temporary_error_quarantines_nothing(tmp_path, monkeypatch):
+def test_a_temporary_error_quarantines_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = BadDisk(monkeypatch)
 
-    async def steps():
+    async def steps() -> None:
         async with level_service(tmp_path) as rig:
             for number in range(MESSAGES):
                 rig.send(1, b"%04d" % number + b"z" * 900)

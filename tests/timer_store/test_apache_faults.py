@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from delivery.pending import Verdict
@@ -21,14 +24,16 @@ MESSAGE_ILLEGAL, SYSTEM_ERROR = 13, 1
 
 
 @pytest.fixture
-def rig(tmp_path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path).open()
     yield rig
     if rig.is_open:
         rig.close()
 
 
-def put_raw(rig, properties, topic=TIMER_TOPIC, **fields):
+def put_raw(
+    rig: TimerRig, properties: dict[str, str], topic: str = TIMER_TOPIC, **fields: object
+) -> PutBatch:
     """Append a record without the put hook."""
     batch = PutBatch(1, 1)
     add_message(rig.store, batch, topic, 0, b"odd", properties=properties, **fields)
@@ -37,7 +42,7 @@ def put_raw(rig, properties, topic=TIMER_TOPIC, **fields):
     return batch
 
 
-def fill(rig, count, *, every_ms=37, start_ms=1):
+def fill(rig: TimerRig, count: int, *, every_ms: int = 37, start_ms: int = 1) -> list[int]:
     """Put `count` timers with their number as body; return the due times."""
     now_ms = rig.clock.now_ms()
     due_ms = [now_ms + start_ms + every_ms * number for number in range(count)]
@@ -46,7 +51,7 @@ def fill(rig, count, *, every_ms=37, start_ms=1):
     return due_ms
 
 
-def check_all(rig, due_ms, opened_ms=0):
+def check_all(rig: TimerRig, due_ms: list[int], opened_ms: int = 0) -> None:
     """Check that each timer was delivered once, in order, at its due time or at the opening."""
     records = rig.delivered()
     assert [record.body for record in records] == [b"%d" % n for n in range(len(due_ms))]
@@ -55,7 +60,7 @@ def check_all(rig, due_ms, opened_ms=0):
     assert rig.timers.counts.total == 0
 
 
-def reopen(rig, *, asleep_ms=0, **config):
+def reopen(rig: TimerRig, *, asleep_ms: int = 0, **config: int) -> int:
     """Kill the store and open it after some time with other settings."""
     if rig.is_open:
         rig.kill()
@@ -66,7 +71,7 @@ def reopen(rig, *, asleep_ms=0, **config):
     return rig.clock.now_ms()
 
 
-def test_t1_an_invalid_record_in_the_timer_topic_stops_nothing(rig):
+def test_t1_an_invalid_record_in_the_timer_topic_stops_nothing(rig: TimerRig) -> None:
     put_raw(rig, {"REAL_TOPIC": "T", "REAL_QID": "0"})
     put_raw(rig, {"TIMER_OUT_MS": "soon", "REAL_TOPIC": "T", "REAL_QID": "0"})
     put_raw(rig, {})
@@ -78,7 +83,7 @@ def test_t1_an_invalid_record_in_the_timer_topic_stops_nothing(rig):
     assert len(rig.delivered(QUARANTINE_TOPIC)) == 3
 
 
-def test_t1_a_client_cannot_send_one(rig):
+def test_t1_a_client_cannot_send_one(rig: TimerRig) -> None:
     batch = PutBatch(1)
     add_message(rig.store, batch, TIMER_TOPIC, 0, b"stray", properties={"KEYS": "k"})
     rig.hook(batch, rig.clock.now_ms())
@@ -86,7 +91,7 @@ def test_t1_a_client_cannot_send_one(rig):
     assert "send to your topic" in batch.remarks[0]
 
 
-def test_t2_the_largest_message_is_delivered(tmp_path):
+def test_t2_the_largest_message_is_delivered(tmp_path: Path) -> None:
     rig = TimerRig(tmp_path)
     rig.store_changes = {"commitlog_file_bytes": 12 << 20, "message_bytes_max": 4 << 20}
     rig.open()
@@ -99,7 +104,7 @@ def test_t2_the_largest_message_is_delivered(tmp_path):
     rig.close()
 
 
-def test_t3_a_full_disk_drops_nothing(rig):
+def test_t3_a_full_disk_drops_nothing(rig: TimerRig) -> None:
     due_ms = fill(rig, 50, every_ms=100)
     rig.advance(1_050)
     came = len(rig.bodies())
@@ -112,7 +117,7 @@ def test_t3_a_full_disk_drops_nothing(rig):
 
 
 @pytest.mark.parametrize("prop_bytes", [32_000, 32_600, 32_740, 32_760])
-def test_t4_what_is_accepted_can_be_delivered(tmp_path, prop_bytes):
+def test_t4_what_is_accepted_can_be_delivered(tmp_path: Path, prop_bytes: int) -> None:
     rig = TimerRig(tmp_path)
     rig.store_changes = {"commitlog_file_bytes": 1 << 20}
     rig.open()
@@ -131,7 +136,7 @@ def test_t4_what_is_accepted_can_be_delivered(tmp_path, prop_bytes):
     rig.close()
 
 
-def test_t5_a_restart_with_a_queue_backlog_loses_nothing(tmp_path):
+def test_t5_a_restart_with_a_queue_backlog_loses_nothing(tmp_path: Path) -> None:
     rig = TimerRig(tmp_path, stop_enqueue=True).open()
     due_ms = fill(rig, 20, every_ms=100)
     rig.advance(1_000)
@@ -143,7 +148,7 @@ def test_t5_a_restart_with_a_queue_backlog_loses_nothing(tmp_path):
 
 @pytest.mark.parametrize("precision_ms", [100, 1_000])
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_t6_outages_of_any_length(tmp_path, precision_ms, end):
+def test_t6_outages_of_any_length(tmp_path: Path, precision_ms: int, end: str) -> None:
     rig = TimerRig(tmp_path, precision_ms=precision_ms).open()
     due_ms = fill(rig, 60, every_ms=50_000)
     rig.persist()
@@ -153,7 +158,7 @@ def test_t6_outages_of_any_length(tmp_path, precision_ms, end):
     rig.close()
 
 
-def test_t7_an_unreadable_record_is_kept_and_reported(rig):
+def test_t7_an_unreadable_record_is_kept_and_reported(rig: TimerRig) -> None:
     damaged = rig.put(rig.clock.now_ms() + 10, UNIQ_KEY="U1").rows[0].copy()
     rig.put(rig.clock.now_ms() + 11, body=b"whole")
     file = rig.store.log.file_of(int(damaged["phys_offset"]))
@@ -166,7 +171,7 @@ def test_t7_an_unreadable_record_is_kept_and_reported(rig):
     assert rig.timers.counts.total == 0
 
 
-def test_t7_retention_keeps_pending_messages(rig):
+def test_t7_retention_keeps_pending_messages(rig: TimerRig) -> None:
     rig.persist(last=True)
     first = rig.put(rig.clock.now_ms() + 2 * DAY_MS).rows[0]["phys_offset"]
     for _ in range(400):
@@ -179,7 +184,7 @@ def test_t7_retention_keeps_pending_messages(rig):
     assert later is None or later > first
 
 
-def test_t8_a_unit_whose_record_is_gone_delivers_nothing_else(rig):
+def test_t8_a_unit_whose_record_is_gone_delivers_nothing_else(rig: TimerRig) -> None:
     """The log loses its end, and other records take its place."""
     due_ms = fill(rig, 5, every_ms=1_000, start_ms=60_000)
     lost = rig.put(rig.clock.now_ms() + 30_000, body=b"lost").rows[0].copy()
@@ -199,7 +204,7 @@ def test_t8_a_unit_whose_record_is_gone_delivers_nothing_else(rig):
 
 
 @pytest.mark.parametrize("persist", [True, False])
-def test_t9_a_kill_inside_a_slot_duplicates_nothing(rig, persist):
+def test_t9_a_kill_inside_a_slot_duplicates_nothing(rig: TimerRig, persist: bool) -> None:
     due_ms = fill(rig, 100, every_ms=7)
     rig.advance(333)
     if persist:
@@ -210,11 +215,13 @@ def test_t9_a_kill_inside_a_slot_duplicates_nothing(rig, persist):
     check_all(rig, due_ms, opened_ms)
 
 
-def test_t10_a_refused_append_duplicates_no_other_timer(rig, monkeypatch):
+def test_t10_a_refused_append_duplicates_no_other_timer(
+    rig: TimerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now_ms = rig.clock.now_ms()
     add, calls = rig.timers.units.add, []
 
-    def refuse_once(rows, **times):
+    def refuse_once(rows: npt.NDArray[np.void], **times: int) -> int:
         calls.append(len(rows))
         if len(calls) == 1:
             raise OSError(28, "no space left on device")
@@ -228,7 +235,7 @@ def test_t10_a_refused_append_duplicates_no_other_timer(rig, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(TIMER_CHECK_BYTES), b"\0\0\1\x8b\xcf"])
-def test_t11_a_lost_timercheck_duplicates_nothing(rig, content):
+def test_t11_a_lost_timercheck_duplicates_nothing(rig: TimerRig, content: bytes | None) -> None:
     due_ms = fill(rig, 60, every_ms=100)
     rig.advance(3_000)
     rig.persist()
@@ -243,7 +250,7 @@ def test_t11_a_lost_timercheck_duplicates_nothing(rig, content):
     check_all(rig, due_ms, opened_ms)
 
 
-def test_t12_a_stalled_enqueue_stops_no_delivery(rig):
+def test_t12_a_stalled_enqueue_stops_no_delivery(rig: TimerRig) -> None:
     due_ms = fill(rig, 20)
     rig.timers.reconfigure(TimerRig(rig.root, rig.clock, stop_enqueue=True).config)
     rig.put(rig.clock.now_ms() + 5, body=b"held")
@@ -254,7 +261,7 @@ def test_t12_a_stalled_enqueue_stops_no_delivery(rig):
     assert rig.bodies()[-1] == b"held"
 
 
-def test_t13_a_wheel_ahead_of_its_log(rig):
+def test_t13_a_wheel_ahead_of_its_log(rig: TimerRig) -> None:
     due_ms = fill(rig, 30, every_ms=500, start_ms=20_000)
     rig.persist()
     end = rig.timers.units.log.end
@@ -271,14 +278,14 @@ def test_t13_a_wheel_ahead_of_its_log(rig):
     check_all(rig, due_ms, opened_ms)
 
 
-def zero_behind(directory, end, file_bytes):
+def zero_behind(directory: Path, end: int, file_bytes: int) -> None:
     """Zero the timer log behind a position."""
     for path in sorted(directory.iterdir()):
         keep = min(max(end - int(path.name), 0), file_bytes)
         path.write_bytes(path.read_bytes()[:keep].ljust(file_bytes, b"\0"))
 
 
-def test_t14_stale_units_after_a_torn_one_are_ignored(rig):
+def test_t14_stale_units_after_a_torn_one_are_ignored(rig: TimerRig) -> None:
     due_ms = fill(rig, 20, every_ms=100, start_ms=5_000)
     rig.persist()
     end = rig.timers.units.log.end
@@ -298,7 +305,7 @@ def test_t14_stale_units_after_a_torn_one_are_ignored(rig):
 
 
 @pytest.mark.parametrize("persist_again", [True, False])
-def test_t15_a_gap_in_a_chain_loses_nothing(rig, persist_again):
+def test_t15_a_gap_in_a_chain_loses_nothing(rig: TimerRig, persist_again: bool) -> None:
     due_ms = fill(rig, 40, every_ms=10, start_ms=10_000)
     rig.persist()
     rig.kill()
@@ -313,7 +320,7 @@ def test_t15_a_gap_in_a_chain_loses_nothing(rig, persist_again):
     check_all(rig, due_ms, opened_ms)
 
 
-def test_t15_a_missing_file_of_the_timer_log_loses_nothing(rig):
+def test_t15_a_missing_file_of_the_timer_log_loses_nothing(rig: TimerRig) -> None:
     due_ms = fill(rig, 200, every_ms=10, start_ms=10_000)
     rig.persist()
     rig.kill()
@@ -326,14 +333,14 @@ def test_t15_a_missing_file_of_the_timer_log_loses_nothing(rig):
     check_all(rig, due_ms, opened_ms)
 
 
-def test_t16_a_checkpoint_never_exceeds_the_synced_log(rig):
+def test_t16_a_checkpoint_never_exceeds_the_synced_log(rig: TimerRig) -> None:
     rig.put(rig.clock.now_ms() + 10)
     rig.persist()
     files = [rig.root / "config" / name for name in ("duemq.timers.json", "timercheck")]
     before = [path.read_bytes() for path in files]
     rig.advance(2_000)
 
-    async def never(end):
+    async def never(end: int) -> bool:
         return False
 
     rig.store.wait_durable, real = never, rig.store.wait_durable
@@ -344,7 +351,7 @@ def test_t16_a_checkpoint_never_exceeds_the_synced_log(rig):
     assert rig.store.durable_offset == rig.store.max_offset
 
 
-def test_t17_a_cancelled_timer_is_not_delivered(rig):
+def test_t17_a_cancelled_timer_is_not_delivered(rig: TimerRig) -> None:
     now_ms = rig.clock.now_ms()
     timers = [int(rig.put(now_ms + ms).rows[0]["phys_offset"]) for ms in (100, 1_400, 9_000)]
     rig.advance(1_399)  # the first is delivered, the second staged, the third in its slot
@@ -356,7 +363,7 @@ def test_t17_a_cancelled_timer_is_not_delivered(rig):
 
 
 @pytest.mark.parametrize("before_ms", [9_000, 600, 1])
-def test_t17_a_marker_works_until_its_target_is_delivered(rig, before_ms):
+def test_t17_a_marker_works_until_its_target_is_delivered(rig: TimerRig, before_ms: int) -> None:
     due_ms = rig.clock.now_ms() + 10_000
     rig.put(due_ms, UNIQ_KEY="U1", body=b"cancelled")
     rig.put(due_ms, UNIQ_KEY="U2", body=b"kept")
@@ -366,7 +373,7 @@ def test_t17_a_marker_works_until_its_target_is_delivered(rig, before_ms):
     assert rig.bodies() == [b"kept"]
 
 
-def test_t18_every_timer_is_delivered_at_its_millisecond_during_a_backlog(rig):
+def test_t18_every_timer_is_delivered_at_its_millisecond_during_a_backlog(rig: TimerRig) -> None:
     now_ms = rig.clock.now_ms()
     rig.put_many([(now_ms + 1_000, "T", 0, b"%d" % n) for n in range(5_000)])
     later = [now_ms + ms for ms in (1_001, 1_500, 2_000, 2_001)]
@@ -379,7 +386,7 @@ def test_t18_every_timer_is_delivered_at_its_millisecond_during_a_backlog(rig):
 
 
 @pytest.mark.parametrize("step_ms", [-500, -5_000, -3 * DAY_MS])
-def test_t19_a_clock_step_back_makes_nothing_early(rig, step_ms):
+def test_t19_a_clock_step_back_makes_nothing_early(rig: TimerRig, step_ms: int) -> None:
     rig.put(rig.clock.now_ms() + 2_000, body=b"0")
     first_ms = rig.clock.now_ms() + 2_000
     rig.advance(1_000)
@@ -395,7 +402,9 @@ def test_t19_a_clock_step_back_makes_nothing_early(rig, step_ms):
 
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize(("before", "after"), [(1_000, 100), (100, 1_000), (500, 200)])
-def test_t20_another_precision_changes_no_due_time(tmp_path, before, after, end):
+def test_t20_another_precision_changes_no_due_time(
+    tmp_path: Path, before: int, after: int, end: str
+) -> None:
     rig = TimerRig(tmp_path, precision_ms=before).open()
     due_ms = fill(rig, 80, every_ms=331, start_ms=4_000)
     rig.put(rig.clock.now_ms() + 2 * DAY_MS, "U")
@@ -413,7 +422,7 @@ def test_t20_another_precision_changes_no_due_time(tmp_path, before, after, end)
     rig.close()
 
 
-def test_t21_a_received_message_sent_again_with_a_new_time_is_pending(rig):
+def test_t21_a_received_message_sent_again_with_a_new_time_is_pending(rig: TimerRig) -> None:
     rig.put(rig.clock.now_ms() + 10)
     rig.advance(10)
     (record,) = rig.delivered()
@@ -428,7 +437,7 @@ def test_t21_a_received_message_sent_again_with_a_new_time_is_pending(rig):
     assert [r.store_ms for r in rig.delivered()][1:] == [due_ms]
 
 
-def test_t22_flow_control_counts_exactly(tmp_path):
+def test_t22_flow_control_counts_exactly(tmp_path: Path) -> None:
     rig = TimerRig(tmp_path, slot_timers_max=5).open()
     due_ms = rig.clock.now_ms() + 5_500
     offsets = [int(rig.put(due_ms).rows[0]["phys_offset"]) for _ in range(5)]
@@ -445,7 +454,7 @@ def test_t22_flow_control_counts_exactly(tmp_path):
     rig.close()
 
 
-def test_t23_a_half_message_is_no_timer(rig):
+def test_t23_a_half_message_is_no_timer(rig: TimerRig) -> None:
     batch = PutBatch(1)
     properties = {"TIMER_DELIVER_MS": str(rig.clock.now_ms() + 1_000), "REAL_TOPIC": "T"}
     add_message(
@@ -458,7 +467,7 @@ def test_t23_a_half_message_is_no_timer(rig):
     assert rig.bodies() == []
 
 
-def test_t23_timers_of_one_batch_have_their_own_times(rig):
+def test_t23_timers_of_one_batch_have_their_own_times(rig: TimerRig) -> None:
     now_ms = rig.clock.now_ms()
     rig.put_many([(now_ms + ms, "T", 0, b"%d" % ms) for ms in (3_000, 1_000, 2_000)])
     rig.advance(1_500)
@@ -467,7 +476,9 @@ def test_t23_timers_of_one_batch_have_their_own_times(rig):
     assert rig.bodies() == [b"1000", b"2000", b"3000"]
 
 
-def test_t24_every_start_delivers_pending_timers(rig, tmp_path_factory):
+def test_t24_every_start_delivers_pending_timers(
+    rig: TimerRig, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """No other broker has to activate it: a copy of the store delivers them, too."""
     due_ms = fill(rig, 10, start_ms=5_000)
     rig.close()

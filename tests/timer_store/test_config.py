@@ -9,7 +9,7 @@ from message_store.errors import ConfigError
 from timer_store.config import TimerConfig
 
 
-def test_defaults_are_apaches():
+def test_defaults_are_apaches() -> None:
     config = TimerConfig()
     assert (config.enabled, config.precision_ms, config.roll_window_slots) == (True, 1_000, 172_800)
     assert (config.max_delay_s, config.flush_interval_ms) == (259_200, 1_000)
@@ -23,7 +23,7 @@ def test_defaults_are_apaches():
     [(0, 100), (99, 100), (100, 100), (199, 100), (200, 200), (499, 200), (500, 500), (999, 500),
      (1_000, 1_000), (60_000, 1_000)],
 )  # fmt: skip
-def test_precision_is_rounded_down_as_apache_does(asked, precision_ms):
+def test_precision_is_rounded_down_as_apache_does(asked: int, precision_ms: int) -> None:
     assert TimerConfig(precision_ms=asked).precision_ms == precision_ms
 
 
@@ -31,11 +31,11 @@ def test_precision_is_rounded_down_as_apache_does(asked, precision_ms):
     ("asked", "slots"),
     [(2, 2), (1, 604_740), (-3, 604_740), (604_740, 604_740), (604_741, 604_740)],
 )
-def test_a_roll_window_beyond_the_wheel_is_reduced(asked, slots):
+def test_a_roll_window_beyond_the_wheel_is_reduced(asked: int, slots: int) -> None:
     assert TimerConfig(roll_window_slots=asked).roll_window_slots == slots
 
 
-def test_delays_of_centuries_are_allowed():
+def test_delays_of_centuries_are_allowed() -> None:
     config = from_properties(TimerConfig, {"timerMaxDelaySec": "31536000000"})
     assert config.max_delay_ms == 1_000 * 365 * 86_400_000
 
@@ -50,6 +50,6 @@ def test_delays_of_centuries_are_allowed():
         ("timerStageLeadMs", "soon"),
     ],
 )
-def test_illegal_values_are_refused(key, value):
+def test_illegal_values_are_refused(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=key):
         from_properties(TimerConfig, {key: value})

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from message_store.errors import ConfigError, StoreLocked
 from message_store.log.batch import PutBatch
 from tests.support.replica_rig import until
 from tests.support.stores import add_message
-from timer_store.directory import TimerRefused, open_timers
+from timer_store.directory import TimerDirectory, TimerRefused, open_timers
 
 SMALL = {
     "mappedFileSizeCommitLog": "65536",
@@ -27,33 +30,35 @@ HOUR_MS = 3_600_000
 class OpenedTimers:
     """An opened directory and its clock."""
 
-    def __init__(self, timers, clock):
+    def __init__(self, timers: TimerDirectory, clock: FakeClock) -> None:
         self.timers, self.clock = timers, clock
 
-    async def rest(self):
+    async def rest(self) -> None:
         """Let the service do all work that is possible now."""
         for _ in range(5):  # until the service has run
             await asyncio.sleep(0)
         await until(lambda: self.timers.is_idle)
 
-    async def advance(self, step_ms):
+    async def advance(self, step_ms: int) -> None:
         self.clock.advance(step_ms)
         await self.rest()
 
-    def bodies(self, topic="Orders", **where):
+    def bodies(self, topic: str = "Orders", **where: int) -> list[bytes]:
         return [record.body for record in self.timers.delivered(topic, **where)]
 
 
 @asynccontextmanager
-async def opened(root, clock, **properties):
+async def opened(
+    root: Path, clock: FakeClock, **properties: str
+) -> AsyncIterator[asyncio.Future[Any] | Any | asyncio.Task[Any] | None]:
     async with open_timers(root, clock=clock, properties=SMALL | properties) as timers:
         run = OpenedTimers(timers, clock)
         await run.rest()
         yield run
 
 
-def test_timers_are_delivered_on_time_across_a_restart(tmp_path):
-    async def steps():
+def test_timers_are_delivered_on_time_across_a_restart(tmp_path: Path) -> None:
+    async def steps() -> None:
         clock = FakeClock()
         async with opened(tmp_path, clock) as run:
             now_ms = clock.now_ms()
@@ -82,8 +87,8 @@ def test_timers_are_delivered_on_time_across_a_restart(tmp_path):
     asyncio.run(steps())
 
 
-def test_decisions_report_their_verdict(tmp_path):
-    async def steps():
+def test_decisions_report_their_verdict(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with opened(tmp_path, FakeClock()) as run:
             timers, now_ms = run.timers, run.clock.now_ms()
             ids = np.array([timers.put("Orders", b"%d" % n, now_ms + HOUR_MS) for n in range(4)])
@@ -102,8 +107,8 @@ def test_decisions_report_their_verdict(tmp_path):
     asyncio.run(steps())
 
 
-def test_a_batch_and_its_refusals(tmp_path):
-    async def steps():
+def test_a_batch_and_its_refusals(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with opened(tmp_path, FakeClock()) as run:
             now_ms, batch = run.clock.now_ms(), PutBatch(2)
             for due_ms in (now_ms + 1_000, now_ms + 2 * HOUR_MS):
@@ -128,8 +133,8 @@ def test_a_batch_and_its_refusals(tmp_path):
         ("Orders", 1 << 20, "is not in"),
     ],
 )
-def test_refused_puts_give_the_reason(tmp_path, topic, queue_id, says):
-    async def steps():
+def test_refused_puts_give_the_reason(tmp_path: Path, topic: str, queue_id: int, says: str) -> None:
+    async def steps() -> None:
         async with opened(tmp_path, FakeClock()) as run:
             with pytest.raises(ValueError, match=says):
                 run.timers.put(topic, b"", run.clock.now_ms(), queue_id=queue_id)
@@ -138,8 +143,8 @@ def test_refused_puts_give_the_reason(tmp_path, topic, queue_id, says):
     asyncio.run(steps())
 
 
-def test_bad_properties_and_a_second_owner(tmp_path):
-    async def steps():
+def test_bad_properties_and_a_second_owner(tmp_path: Path) -> None:
+    async def steps() -> None:
         with pytest.raises(ConfigError, match="timerPrecisionMs"):
             async with opened(tmp_path, FakeClock(), timerPrecisionMs="never"):
                 pass
@@ -151,8 +156,8 @@ def test_bad_properties_and_a_second_owner(tmp_path):
     asyncio.run(steps())
 
 
-def test_checkpoints_are_written_periodically(tmp_path):
-    async def steps():
+def test_checkpoints_are_written_periodically(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with opened(tmp_path, FakeClock(), timerFlushIntervalMs="1000") as run:
             run.timers.put("Orders", b"", run.clock.now_ms() + HOUR_MS)
             path = tmp_path / "config" / "duemq.timers.json"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from io import BufferedWriter
+from pathlib import Path
+
 import pytest
 
 from message_store.clock import FakeClock
+from message_store.log.record import Record
 from tests.support.golden_stores import copy_golden_store, end_ms, golden_store, manifest_lines
 from tests.support.timer_rig import TimerRig
 
@@ -14,7 +18,7 @@ HOUR_MS = 3_600_000
 RECALLED = "timer-far0-1"
 
 
-def pending_due_times():
+def pending_due_times() -> dict[str, int]:
     """Return the due times of the pending timers by message ID."""
     return {
         line["msgId"]: int(line["timer_deliver_ms"])
@@ -23,7 +27,9 @@ def pending_due_times():
     }
 
 
-def golden_rig(name, tmp_path, at_ms, *, with_wheel=True, **config):
+def golden_rig(
+    name: str, tmp_path: Path, at_ms: int, *, with_wheel: bool = True, **config: object
+) -> TimerRig:
     """Return a rig on a copy of a golden store, not opened."""
     root = copy_golden_store(name, tmp_path)
     if with_wheel:
@@ -34,7 +40,7 @@ def golden_rig(name, tmp_path, at_ms, *, with_wheel=True, **config):
     return rig
 
 
-def write_sparse(data, file):
+def write_sparse(data: bytes, file: BufferedWriter) -> None:
     """Write data as a sparse file."""
     block = 1 << 16
     for at in range(0, len(data), block):
@@ -45,11 +51,11 @@ def write_sparse(data, file):
     file.truncate(len(data))
 
 
-def records(rig):
+def records(rig: TimerRig) -> list[Record]:
     return [record for queue in range(QUEUES) for record in rig.delivered(TOPIC, queue)]
 
 
-def check(rig, before, opened_ms):
+def check(rig: TimerRig, before: set[int], opened_ms: int) -> None:
     """Check that exactly the pending timers were delivered, each on time or at the opening."""
     new = [record for record in records(rig) if record.phys_offset not in before]
     came = {record.properties["UNIQ_KEY"]: record for record in new}
@@ -64,7 +70,7 @@ def check(rig, before, opened_ms):
     assert rig.delivered("rmq_sys_DUEMQ_QUARANTINE") == []
 
 
-def advance_to_end(rig):
+def advance_to_end(rig: TimerRig) -> None:
     rig.advance(max(pending_due_times().values()) - rig.clock.now_ms() + 10 * HOUR_MS)
 
 
@@ -72,7 +78,7 @@ def advance_to_end(rig):
     "later_ms", [0, 2 * HOUR_MS + 5, 20 * 24 * HOUR_MS, 5 * 365 * 24 * HOUR_MS]
 )
 @pytest.mark.parametrize("name", STORES)
-def test_pending_timers_are_delivered_on_time(name, later_ms, tmp_path):
+def test_pending_timers_are_delivered_on_time(name: str, later_ms: int, tmp_path: Path) -> None:
     rig = golden_rig(name, tmp_path, end_ms(VERSION) + later_ms)
     rig.open()
     opened_ms = rig.clock.now_ms()
@@ -88,7 +94,9 @@ def test_pending_timers_are_delivered_on_time(name, later_ms, tmp_path):
 
 @pytest.mark.parametrize("persist", [True, False])
 @pytest.mark.parametrize("name", STORES)
-def test_a_kill_after_the_adoption_changes_nothing(name, persist, tmp_path):
+def test_a_kill_after_the_adoption_changes_nothing(
+    name: str, persist: bool, tmp_path: Path
+) -> None:
     rig = golden_rig(name, tmp_path, end_ms(VERSION))
     rig.open()
     before = {r.phys_offset for r in records(rig) if r.prepared_offset >= 0}

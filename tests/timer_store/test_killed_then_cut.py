@@ -22,12 +22,12 @@ class LosesAll(random.Random):
     def choice(self, seq):
         return seq[-1]
 
-    def random(self):
+    def random(self) -> float:
         return 0.0
 
 
 @pytest.mark.parametrize("steps", range(0, 24))
-def test_timers_are_delivered_once(steps):
+def test_timers_are_delivered_once(steps: int) -> None:
     crash_rig = CrashRig(1, 1_024)
     crash_rig.chance = LosesAll()
     try:
@@ -74,7 +74,7 @@ STEPS = [  # found by the state machine: (what, steps, torn, cut, again)
 ]
 
 
-def test_a_tombstone_does_not_outlive_its_delivery(monkeypatch):
+def test_a_tombstone_does_not_outlive_its_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start finds an unsynced delivery and marks its unit; then the power is cut."""
     monkeypatch.setattr("tests.timer_store.test_model.note", print)
     machine = TimerStoreMachine()

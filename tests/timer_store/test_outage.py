@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from delivery.pending import Verdict
@@ -20,7 +22,7 @@ WINDOW_SLOTS = 300
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path, stage_records_max=64, batch_records_max=10).open()
     yield rig
     if rig.is_open:
@@ -29,7 +31,9 @@ def rig(tmp_path: Path):
 
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize("away_ms", [7 * DAY_MS, 15 * DAY_MS, YEAR_MS])
-def test_an_outage_delivers_everything_once_in_due_order(rig, end, away_ms):
+def test_an_outage_delivers_everything_once_in_due_order(
+    rig: TimerRig, end: str, away_ms: int
+) -> None:
     """More timers are overdue than the stage holds, and new ones are put meanwhile."""
     start_ms = rig.clock.now_ms()
     due = [start_ms + 1 + n * 7_000_003 % (3 * DAY_MS) for n in range(300)]
@@ -56,7 +60,7 @@ def test_an_outage_delivers_everything_once_in_due_order(rig, end, away_ms):
     assert rig.timers.counts.total == 0
 
 
-def test_a_stopped_delivery_for_more_than_a_lap_loses_nothing(tmp_path):
+def test_a_stopped_delivery_for_more_than_a_lap_loses_nothing(tmp_path: Path) -> None:
     """Slots of the previous lap are kept: nothing overwrites them."""
     rig = TimerRig(tmp_path, precision_ms=100, stop_dequeue=True, max_delay_s=10**8).open()
     start_ms = rig.clock.now_ms()
@@ -81,7 +85,7 @@ def test_a_stopped_delivery_for_more_than_a_lap_loses_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("precision_ms", "part_ms"), [(100, YEAR_MS // 10), (1_000, YEAR_MS)])
-def test_delays_of_years(tmp_path, precision_ms, part_ms):
+def test_delays_of_years(tmp_path: Path, precision_ms: int, part_ms: int) -> None:
     rig = TimerRig(tmp_path, precision_ms=precision_ms, max_delay_s=10**9).open()
     due_ms = rig.clock.now_ms() + 3 * part_ms + 4_321
     rig.put(due_ms)
@@ -96,7 +100,7 @@ def test_delays_of_years(tmp_path, precision_ms, part_ms):
     rig.close()
 
 
-def test_a_clock_that_was_ahead_delays_nothing(rig):
+def test_a_clock_that_was_ahead_delays_nothing(rig: TimerRig) -> None:
     rig.clock.advance(YEAR_MS)
     rig.put(rig.clock.now_ms() + 10, body=b"far")
     rig.advance(1_000)
@@ -112,7 +116,7 @@ def test_a_clock_that_was_ahead_delays_nothing(rig):
     assert rig.timers.counts.total == 0
 
 
-def test_a_full_timer_log_during_rolls(tmp_path, monkeypatch):
+def test_a_full_timer_log_during_rolls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch, tmp_path)
     rig = TimerRig(tmp_path, roll_window_slots=10).open()
     now_ms = rig.clock.now_ms()
@@ -133,7 +137,7 @@ def test_a_full_timer_log_during_rolls(tmp_path, monkeypatch):
     rig.close()
 
 
-def test_a_damaged_chain_is_rebuilt_while_running(rig):
+def test_a_damaged_chain_is_rebuilt_while_running(rig: TimerRig) -> None:
     """Zeros in the timer log of a running broker: nothing is lost or duplicated."""
     now_ms = rig.clock.now_ms()
     due = [now_ms + 100 + 20 * n for n in range(200)]
@@ -153,7 +157,9 @@ def test_a_damaged_chain_is_rebuilt_while_running(rig):
 
 @pytest.mark.parametrize("killed", [False, True], ids=["lives on", "killed"])
 @pytest.mark.parametrize("checkpoints", [0, 1, 2])
-def test_a_cancel_during_a_roll(tmp_path, monkeypatch, checkpoints, killed):
+def test_a_cancel_during_a_roll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: int, killed: bool
+) -> None:
     """Half of the slot's timers have a second unit in the next slot: both are settled."""
     rig = TimerRig(tmp_path, roll_window_slots=10).open()
     far = [rig.clock.now_ms() + 20_000 + n for n in range(60)]
@@ -161,7 +167,7 @@ def test_a_cancel_during_a_roll(tmp_path, monkeypatch, checkpoints, killed):
     offsets = batch.filled["phys_offset"].copy()
     add, taken = rig.timers.units.add, []
 
-    def half(rows, **times):
+    def half(rows: npt.NDArray[np.void], **times: int) -> int:
         if rows.size < 10:
             return add(rows, **times)
         if taken:
@@ -189,7 +195,7 @@ def test_a_cancel_during_a_roll(tmp_path, monkeypatch, checkpoints, killed):
     rig.close()
 
 
-def test_a_clock_step_back_prolongs_no_pause(rig):
+def test_a_clock_step_back_prolongs_no_pause(rig: TimerRig) -> None:
     """Refused deliveries are retried soon, also after the clock was set back by an hour."""
     due_ms = rig.clock.now_ms() + 1_000
     rig.put_many([(due_ms, "T", 0, b"%d" % n) for n in range(30)])
@@ -203,7 +209,9 @@ def test_a_clock_step_back_prolongs_no_pause(rig):
 
 @pytest.mark.parametrize("step_ms", [HOUR_MS, 3 * DAY_MS])
 @pytest.mark.parametrize("when", ["running", "killed"])
-def test_a_kill_after_the_clock_passed_several_windows_rebuilds_nothing(tmp_path, step_ms, when):
+def test_a_kill_after_the_clock_passed_several_windows_rebuilds_nothing(
+    tmp_path: Path, step_ms: int, when: str
+) -> None:
     """A timer was rolled through many windows while an earlier one was not delivered yet."""
     rig = TimerRig(tmp_path, roll_window_slots=WINDOW_SLOTS, max_delay_s=10**8).open()
     now_ms = rig.clock.now_ms()
@@ -232,7 +240,9 @@ def test_a_kill_after_the_clock_passed_several_windows_rebuilds_nothing(tmp_path
 @pytest.mark.parametrize("ends", [False, True], ids=["", "persist and kill"])
 @pytest.mark.parametrize("how", ["cancel", "fire", "move"])
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_decision_while_delivery_has_stopped_for_several_windows(tmp_path, which, how, ends):
+def test_a_decision_while_delivery_has_stopped_for_several_windows(
+    tmp_path: Path, which: int, how: str, ends: bool
+) -> None:
     """Slots are loaded, although the first timer is not delivered: a later one is still found."""
     config = {"roll_window_slots": WINDOW_SLOTS, "max_delay_s": 10**6}
     rig = TimerRig(tmp_path, stop_dequeue=True, **config).open()
@@ -266,8 +276,8 @@ def test_a_decision_while_delivery_has_stopped_for_several_windows(tmp_path, whi
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize("when", ["running", "running, loaded", "closed"])
 def test_a_start_after_a_clock_step_recovers_from_the_checkpoint(
-    tmp_path, slots, step_ms, end, when
-):
+    tmp_path: Path, slots: dict[str, int], step_ms: int, end: str, when: str
+) -> None:
     """The clock is set by an hour: nothing is early, lost, repeated, or enqueued again."""
     rig = TimerRig(tmp_path, batch_records_max=3, **slots).open()
     begin_ms = rig.clock.now_ms()
@@ -298,7 +308,7 @@ def test_a_start_after_a_clock_step_recovers_from_the_checkpoint(
     rig.close()
 
 
-def test_a_damaged_timer_log_is_still_rebuilt_after_a_clock_step(tmp_path):
+def test_a_damaged_timer_log_is_still_rebuilt_after_a_clock_step(tmp_path: Path) -> None:
     rig = TimerRig(tmp_path, precision_ms=100, roll_window_slots=60).open()
     due = [rig.clock.now_ms() + ms for ms in (10_000, HOUR_MS - 500, HOUR_MS + 20_000)]
     rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due])
@@ -317,7 +327,9 @@ def test_a_damaged_timer_log_is_still_rebuilt_after_a_clock_step(tmp_path):
     rig.close()
 
 
-def test_rolls_that_wait_for_an_earlier_lap_are_reported_once(tmp_path, caplog):
+def test_rolls_that_wait_for_an_earlier_lap_are_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rig = TimerRig(tmp_path, max_delay_s=200 * 86_400).open()
     start_ms = rig.clock.now_ms()
     due = [start_ms + n * DAY_MS // 8 for n in range(1, 1_000)]

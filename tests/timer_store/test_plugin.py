@@ -53,7 +53,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_it_is_a_broker_plugin(tmp_path):
+def test_it_is_a_broker_plugin(tmp_path: Path) -> None:
     plugin: BrokerPlugin = create_plugin(FakeHost(str(tmp_path), FakeClock(), {}))
     assert plugin.name == "timer_store"
     assert TIMER_TOPIC in [topic.name for topic in plugin.system_topics()]
@@ -61,16 +61,16 @@ def test_it_is_a_broker_plugin(tmp_path):
     assert plugin.config_class() is type(plugin.config)
 
 
-def test_a_disabled_wheel_delays_nothing(tmp_path):
+def test_a_disabled_wheel_delays_nothing(tmp_path: Path) -> None:
     host = FakeHost(str(tmp_path), FakeClock(), {"timerWheelEnable": "false"})
     plugin = create_plugin(host)
     assert [*plugin.system_topics(), *plugin.put_hooks(), *plugin.dispatchers()] == []
 
 
-def test_a_timer_is_counted_and_delivered(tmp_path):
+def test_a_timer_is_counted_and_delivered(tmp_path: Path) -> None:
     clock = FakeClock()
 
-    async def steps():
+    async def steps() -> None:
         async with running(tmp_path, clock) as (plugin, store, host):
             due_ms = clock.now_ms() + 2_500
             assert put(plugin, store, due_ms) == 0
@@ -88,10 +88,10 @@ def test_a_timer_is_counted_and_delivered(tmp_path):
     asyncio.run(steps())
 
 
-def test_requests_60_and_61(tmp_path):
+def test_requests_60_and_61(tmp_path: Path) -> None:
     clock = FakeClock()
 
-    async def steps():
+    async def steps() -> None:
         async with running(tmp_path, clock) as (plugin, store, _):
             put(plugin, store, clock.now_ms() + 60_000)
             handlers = plugin.request_handlers()
@@ -105,10 +105,10 @@ def test_requests_60_and_61(tmp_path):
     asyncio.run(steps())
 
 
-def test_a_reload_changes_limits_but_not_file_properties(tmp_path):
+def test_a_reload_changes_limits_but_not_file_properties(tmp_path: Path) -> None:
     clock = FakeClock()
 
-    async def steps():
+    async def steps() -> None:
         async with running(tmp_path, clock) as (plugin, store, _):
             due_ms = clock.now_ms() + 2 * 86_400_000
             assert put(plugin, store, due_ms) == 0
@@ -122,8 +122,8 @@ def test_a_reload_changes_limits_but_not_file_properties(tmp_path):
     asyncio.run(steps())
 
 
-def test_checkpoints_are_a_job_of_the_scheduler(tmp_path):
-    async def steps():
+def test_checkpoints_are_a_job_of_the_scheduler(tmp_path: Path) -> None:
+    async def steps() -> None:
         async with running(tmp_path, FakeClock()) as (_, _, host):
             assert PERSIST_JOB in host.scheduler.jobs
         assert PERSIST_JOB not in host.scheduler.jobs

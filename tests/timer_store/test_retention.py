@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path, stage_lead_ms=0)
     hours = ";".join(f"{hour:02d}" for hour in range(24))
     rig.store_changes = {"commitlog_file_bytes": 16_384, "delete_when_hours": hours}
@@ -38,7 +39,7 @@ def clean(rig: TimerRig) -> int:
     return removed
 
 
-def test_a_file_with_a_timer_stays_until_its_delivery_is_in_a_checkpoint(rig):
+def test_a_file_with_a_timer_stays_until_its_delivery_is_in_a_checkpoint(rig: TimerRig) -> None:
     due_ms = rig.clock.now_ms() + HOUR_MS
     fill(rig)
     rig.put(due_ms)
@@ -55,7 +56,7 @@ def test_a_file_with_a_timer_stays_until_its_delivery_is_in_a_checkpoint(rig):
     assert clean(rig) > 0
 
 
-def test_files_with_records_not_yet_enqueued_are_kept(rig):
+def test_files_with_records_not_yet_enqueued_are_kept(rig: TimerRig) -> None:
     rig.timers.reconfigure(replace(rig.config, stop_enqueue=True))
     due_ms = rig.clock.now_ms() + HOUR_MS
     batch = rig.put(due_ms)

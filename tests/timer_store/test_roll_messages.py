@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from timer_store.pending.lookup import PendingTimers
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path, roll_mode="message", roll_window_slots=10).open()
     yield rig
     if rig.is_open:
@@ -26,7 +27,9 @@ def rig(tmp_path: Path):
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize("persist", [True, False])
 @pytest.mark.parametrize("ends_ms", [0, 9_800, 15_000, 39_990])
-def test_copies_are_delivered_once_at_their_due_time(rig, end, persist, ends_ms):
+def test_copies_are_delivered_once_at_their_due_time(
+    rig: TimerRig, end: str, persist: bool, ends_ms: int
+) -> None:
     now_ms = rig.clock.now_ms()
     due = [now_ms + 45_000 + n for n in range(60)]
     rig.put_many([(due_ms, "TU"[due_ms % 2], 0, b"%d" % due_ms) for due_ms in due])
@@ -54,7 +57,7 @@ def test_copies_are_delivered_once_at_their_due_time(rig, end, persist, ends_ms)
 
 @pytest.mark.parametrize("how", ["cancel", "move", "fire"])
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_rolled_markers_of_decisions_change_no_count(rig, how, end):
+def test_rolled_markers_of_decisions_change_no_count(rig: TimerRig, how: str, end: str) -> None:
     due_ms = rig.clock.now_ms() + 45_000
     batch = rig.put_many([(due_ms + n, "T", 0, b"%d" % n) for n in range(5)])
     decided = batch.rows["phys_offset"][:2].copy()
@@ -76,7 +79,7 @@ def test_rolled_markers_of_decisions_change_no_count(rig, how, end):
     assert rig.timers.counts.total == 0
 
 
-def test_a_full_disk_delays_the_rolls(tmp_path, monkeypatch):
+def test_a_full_disk_delays_the_rolls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch, tmp_path)
     rig = TimerRig(tmp_path, roll_mode="message", roll_window_slots=10).open()
     due_ms = rig.clock.now_ms() + 45_000
@@ -90,7 +93,7 @@ def test_a_full_disk_delays_the_rolls(tmp_path, monkeypatch):
     rig.close()
 
 
-def test_a_turn_rolls_a_limited_number(tmp_path, monkeypatch):
+def test_a_turn_rolls_a_limited_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "ROLLED_UNITS_MAX", 20)
     monkeypatch.setattr(delivery, "ROLLED_MESSAGES_MAX", 7)
     for mode, most in (("index", 20 + 9), ("message", 7 + 6)):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -31,11 +34,16 @@ from timer_store.stats import (
         ("", ORDINARY),
     ],
 )
-def test_class_of(topic, expected):
+def test_class_of(topic: str, expected: int) -> None:
     assert class_of(topic) == expected
 
 
-def outcome_of(*timers, quarantined=(), lost=0, refusal=""):
+def outcome_of(
+    *timers: tuple[int, int],
+    quarantined: tuple[Any, ...] | list[Reason] = (),
+    lost: int = 0,
+    refusal: str = "",
+) -> Outcome:
     """Return an outcome of (store_ms, topic_index)."""
     outcome = Outcome(len(timers))
     outcome.quarantined = [Undeliverable(reason, "", 0, 0, 0) for reason in quarantined]
@@ -46,7 +54,7 @@ def outcome_of(*timers, quarantined=(), lost=0, refusal=""):
 
 
 @pytest.fixture
-def topics():
+def topics() -> TopicTable:
     topics = TopicTable()
     for name in ("T", "%RETRY%g"):
         topics.add(name)
@@ -54,7 +62,7 @@ def topics():
 
 
 @pytest.fixture
-def stats(topics):
+def stats(topics: TopicTable) -> TimerStats:
     stats = TimerStats(topics)
     outcome = outcome_of(
         (1_003, 0), (1_020, 1), (NOT_PUT, 0), (NOT_PUT, -1),
@@ -64,20 +72,20 @@ def stats(topics):
     return stats
 
 
-def test_an_outcome_is_counted_by_class(stats):
+def test_an_outcome_is_counted_by_class(stats: TimerStats) -> None:
     assert (stats.delivered, stats.lost, stats.refused) == (2, 1, 1)
     assert stats.quarantined == {Reason.HALF_MESSAGE: 1}
     assert [late.count for late in stats.lateness] == [1, 1, 0]
     assert [late.max_ms for late in stats.lateness] == [3, 20, 0]
 
 
-def test_topics_created_later(stats, topics):
+def test_topics_created_later(stats: TimerStats, topics: TopicTable) -> None:
     topics.add("rmq_sys_new")
     stats.record(np.array([0], np.int64), outcome_of((5, 2)), 5_000)
     assert [late.count for late in stats.lateness] == [1, 1, 1]
 
 
-def test_an_outcome_without_deliveries_changes_no_lateness(stats):
+def test_an_outcome_without_deliveries_changes_no_lateness(stats: TimerStats) -> None:
     stats.record(np.array([0], np.int64), outcome_of((NOT_PUT, 0), lost=1), 5_000)
     stats.record(np.empty(0, np.int64), outcome_of(), 5_000)
     assert (stats.delivered, stats.lost) == (2, 2)
@@ -95,14 +103,14 @@ def test_an_outcome_without_deliveries_changes_no_lateness(stats):
         ([(10, second * 1_000) for second in range(100)], 100_000, 10),
     ],
 )
-def test_rate(notes, now_ms, expected):
+def test_rate(notes: list[tuple[int, int]], now_ms: int, expected: int) -> None:
     rate = Rate()
     for count, at_ms in notes:
         rate.add(count, at_ms)
     assert rate.per_second(now_ms) == expected
 
 
-def test_views_are_plain_data(stats):
+def test_views_are_plain_data(stats: TimerStats) -> None:
     found = stats.as_dict(6_000)
     assert found["delivered"] == 2
     assert found["delivered_per_second"] == 0.2
@@ -112,7 +120,7 @@ def test_views_are_plain_data(stats):
     assert found["lateness_ms"]["system"]["p999"] is None
 
 
-def test_metrics(stats):
+def test_metrics(stats: TimerStats) -> None:
     text = page_of(stats, {"T": 7}, 2_000, {"enqueue_behind": ("Not taken in.", 3)})
     for line in (
         'duemq_timer_pending{topic="T"} 7.0',
@@ -129,9 +137,9 @@ def test_metrics(stats):
     assert "\nduemq_timer_next_due_timestamp_seconds " not in page_of(stats, {}, None, {})
 
 
-def page_of(*figures):
+def page_of(*figures: TimerStats | int | dict[str, int | tuple[str, int]] | None) -> str:
     class Collected:
-        def collect(self):
+        def collect(self) -> Iterator[Any]:
             return families(*figures)
 
     registry = CollectorRegistry()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path).open()
     yield rig
     if rig.is_open:
@@ -20,7 +21,7 @@ def rig(tmp_path: Path):
 
 
 @pytest.mark.parametrize("delay_ms", [1, 7, 999, 1_000, 1_001, 61_234, 3_600_000, 3 * DAY_MS])
-def test_a_timer_is_delivered_at_its_millisecond(rig, delay_ms):
+def test_a_timer_is_delivered_at_its_millisecond(rig: TimerRig, delay_ms: int) -> None:
     due_ms = rig.clock.now_ms() + delay_ms
     rig.put(due_ms)
     rig.advance(delay_ms - 1)
@@ -33,7 +34,7 @@ def test_a_timer_is_delivered_at_its_millisecond(rig, delay_ms):
     assert rig.timers.counts.total == 0
 
 
-def test_a_time_in_the_past_is_delivered_at_once(rig):
+def test_a_time_in_the_past_is_delivered_at_once(rig: TimerRig) -> None:
     rig.put(rig.clock.now_ms())
     assert rig.bodies() == [b"body"]
 
@@ -41,7 +42,9 @@ def test_a_time_in_the_past_is_delivered_at_once(rig):
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize("persist", [True, False])
 @pytest.mark.parametrize("asleep_ms", [0, 3_000, 30 * DAY_MS])
-def test_nothing_is_lost_duplicated_or_early_across_a_restart(rig, end, persist, asleep_ms):
+def test_nothing_is_lost_duplicated_or_early_across_a_restart(
+    rig: TimerRig, end: str, persist: bool, asleep_ms: int
+) -> None:
     now_ms = rig.clock.now_ms()
     for number in range(200):
         rig.put(now_ms + 37 * number + 1, body=b"%d" % number)
@@ -62,7 +65,7 @@ def test_nothing_is_lost_duplicated_or_early_across_a_restart(rig, end, persist,
 
 
 @pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "config/duemq.timers.json", "all"])
-def test_lost_files_are_rebuilt(rig, lost, tmp_path):
+def test_lost_files_are_rebuilt(rig: TimerRig, lost: str, tmp_path: Path) -> None:
     import shutil
 
     now_ms = rig.clock.now_ms()
@@ -82,7 +85,9 @@ def test_lost_files_are_rebuilt(rig, lost, tmp_path):
     assert rig.timers.counts.total == 0
 
 
-def test_the_counts_include_a_topic_that_was_unknown_at_the_start(rig, tmp_path):
+def test_the_counts_include_a_topic_that_was_unknown_at_the_start(
+    rig: TimerRig, tmp_path: Path
+) -> None:
     """A topic created later has the same count."""
     rig.put(rig.clock.now_ms() + 5_000, topic="New")
     rig.close()
@@ -97,7 +102,7 @@ def test_the_counts_include_a_topic_that_was_unknown_at_the_start(rig, tmp_path)
     assert rig.timers.counts.by_topic() == {}
 
 
-def test_what_is_delivered_reaches_to_the_first_timer_that_is_not(rig):
+def test_what_is_delivered_reaches_to_the_first_timer_that_is_not(rig: TimerRig) -> None:
     now_ms = rig.clock.now_ms()
     assert rig.timers.delivered_ms(now_ms) == now_ms
     rig.put(now_ms + 5_000)
@@ -114,7 +119,7 @@ def test_what_is_delivered_reaches_to_the_first_timer_that_is_not(rig):
     assert rig.timers.delivered_ms(rig.clock.now_ms()) == rig.clock.now_ms()
 
 
-def test_nothing_counts_as_delivered_while_timers_are_not_enqueued(tmp_path):
+def test_nothing_counts_as_delivered_while_timers_are_not_enqueued(tmp_path: Path) -> None:
     rig = TimerRig(tmp_path, stop_enqueue=True).open()
     rig.put(rig.clock.now_ms() + 5_000)
     assert rig.timers.delivered_ms(rig.clock.now_ms()) == 0

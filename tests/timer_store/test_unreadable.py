@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from delivery.quarantine import QUARANTINE_TOPIC
@@ -19,11 +21,11 @@ BACKUP_FILE = f"{SNAPSHOT_FILE}.bak"
 
 
 @pytest.fixture
-def disk(monkeypatch):
+def disk(monkeypatch: pytest.MonkeyPatch) -> BadDisk:
     return BadDisk(monkeypatch)
 
 
-def filled(tmp_path, **config):
+def filled(tmp_path: Path, **config: int) -> tuple[TimerRig, list[np.void]]:
     rig = TimerRig(tmp_path, **config).open()
     rig.is_sound = False
     due_ms = rig.clock.now_ms() + DELAY_MS
@@ -36,7 +38,7 @@ def filled(tmp_path, **config):
 
 
 @pytest.mark.finding("E4")
-def test_timers_with_unreadable_records_are_quarantined(tmp_path, disk):
+def test_timers_with_unreadable_records_are_quarantined(tmp_path: Path, disk: BadDisk) -> None:
     rig, rows = filled(tmp_path)
     page = 3 * PAGE_BYTES
     hit = {
@@ -59,7 +61,7 @@ def test_timers_with_unreadable_records_are_quarantined(tmp_path, disk):
 
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("restart", [False, True])
-def test_an_unreadable_timer_log_is_rebuilt(tmp_path, disk, restart):
+def test_an_unreadable_timer_log_is_rebuilt(tmp_path: Path, disk: BadDisk, restart: bool) -> None:
     rig, _ = filled(tmp_path, log_file_bytes=8_192)
     path = rig.timers.units.log.files[0].path
     if restart:
@@ -75,7 +77,7 @@ def test_an_unreadable_timer_log_is_rebuilt(tmp_path, disk, restart):
 
 
 @pytest.mark.finding("E4")
-def test_an_unreadable_wheel_is_rebuilt(tmp_path, disk):
+def test_an_unreadable_wheel_is_rebuilt(tmp_path: Path, disk: BadDisk) -> None:
     rig, _ = filled(tmp_path)
     rig.close()
     slot = rig.timers.units.wheel.tick(rig.clock.now_ms() + DELAY_MS) % (WHEEL_BYTES // 32) * 32
@@ -89,7 +91,7 @@ def test_an_unreadable_wheel_is_rebuilt(tmp_path, disk):
 
 
 @pytest.mark.finding("E7")
-def test_a_running_wheel_does_not_read_its_file(tmp_path):
+def test_a_running_wheel_does_not_read_its_file(tmp_path: Path) -> None:
     wheel = TimerWheel(tmp_path / "timerwheel", 1_000)
     os.truncate(tmp_path / "timerwheel", 0)  # a mapping of the file would fault now
     assert wheel.next_live(1, 10**12) is None
@@ -101,7 +103,9 @@ def test_a_running_wheel_does_not_read_its_file(tmp_path):
 
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("names", [["timercheck"], [SNAPSHOT_FILE], [SNAPSHOT_FILE, BACKUP_FILE]])
-def test_an_unreadable_checkpoint_loses_no_timer(tmp_path, disk, names):
+def test_an_unreadable_checkpoint_loses_no_timer(
+    tmp_path: Path, disk: BadDisk, names: list[str]
+) -> None:
     rig, _ = filled(tmp_path)
     rig.close()
     for name in names:
@@ -113,7 +117,7 @@ def test_an_unreadable_checkpoint_loses_no_timer(tmp_path, disk, names):
 
 
 @pytest.mark.finding("E7")
-def test_a_temporary_error_quarantines_no_timer(tmp_path, disk):
+def test_a_temporary_error_quarantines_no_timer(tmp_path: Path, disk: BadDisk) -> None:
     rig, _ = filled(tmp_path)
     for page in range(9):
         disk.break_page(rig.store.log.files[0].path, page * PAGE_BYTES, passing=True)

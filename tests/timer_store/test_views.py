@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,14 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path).open()
     yield rig
     if rig.is_open:
         rig.close()
 
 
-def test_the_summary(rig):
+def test_the_summary(rig: TimerRig) -> None:
     now_ms = rig.clock.now_ms()
     for number in range(10):
         rig.put(now_ms + 1_000 + number, "T")
@@ -44,13 +45,13 @@ def test_the_summary(rig):
     assert view["slots"]["used"] >= 2
 
 
-def test_a_store_without_timers(rig):
+def test_a_store_without_timers(rig: TimerRig) -> None:
     view = views.summary(rig.timers)
     assert (view["pending"], view["topics"], view["next_due_ms"]) == (0, {}, None)
     assert (view["enqueue"]["lag_units"], view["dequeue"]["lag_units"]) == (0, 0)
 
 
-def test_backlogs(rig):
+def test_backlogs(rig: TimerRig) -> None:
     now_ms = rig.clock.now_ms()
     rig.timers.reconfigure(type(rig.config)(stop_enqueue=True, stop_dequeue=True))
     for _ in range(3):
@@ -70,7 +71,7 @@ def test_backlogs(rig):
     assert (runtime["timerReadBehind"], runtime["timerCongestNum"]) == ("7", "3")
 
 
-def test_full_slots(tmp_path):
+def test_full_slots(tmp_path: Path) -> None:
     rig = TimerRig(tmp_path, slot_timers_max=4).open()
     due_ms = rig.clock.now_ms() // 1_000 * 1_000 + HOUR_MS + 1
     for number in range(4):
@@ -81,7 +82,7 @@ def test_full_slots(tmp_path):
     rig.close()
 
 
-def test_lists_and_forecasts_are_requested(rig):
+def test_lists_and_forecasts_are_requested(rig: TimerRig) -> None:
     now_ms = rig.clock.now_ms()
     for number in range(30):
         rig.put(now_ms + 60_000 + number * 60_000, "TU"[number % 2])
@@ -110,19 +111,19 @@ def test_lists_and_forecasts_are_requested(rig):
         ("forecast", {"pos": "-5"}),
     ],
 )
-def test_illegal_view_requests(rig, view, fields):
+def test_illegal_view_requests(rig: TimerRig, view: str, fields: dict[str, str]) -> None:
     with pytest.raises(RequestError):
         views.admin_views(lambda: rig.timers)[view](fields)  # type: ignore[call-arg]
 
 
-def test_a_view_before_the_start():
+def test_a_view_before_the_start() -> None:
     asked = views.admin_views(lambda: None)
     assert asked["runtime"]() == {}
     with pytest.raises(RequestError, match="does not run"):
         asked["summary"]()
 
 
-def test_the_metrics(rig):
+def test_the_metrics(rig: TimerRig) -> None:
     registry = CollectorRegistry()
     registry.register(StoreCollector(rig.timers))
     now_ms = rig.clock.now_ms()
@@ -148,7 +149,7 @@ def test_the_metrics(rig):
 
 
 @pytest.mark.parametrize("persist", [True, False])
-def test_metrics_of_request_61_are_exact_after_a_crash(rig, persist):
+def test_metrics_of_request_61_are_exact_after_a_crash(rig: TimerRig, persist: bool) -> None:
     now_ms = rig.clock.now_ms()
     for number in range(20):
         rig.put(now_ms + 1_000 * (number + 1), "TU"[number % 2])

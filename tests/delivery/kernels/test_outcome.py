@@ -11,7 +11,7 @@ from message_store import layout
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 13, 14]), st.integers(0, 9)), max_size=9))
-def test_settle(values):
+def test_settle(values: list[tuple[int, int]]) -> None:
     rows = np.zeros(len(values), layout.PUT)
     for row, (status, number) in zip(rows, values, strict=True):
         row["status"], row["store_ms"], row["topic_index"] = status, number, number + 1

@@ -1,4 +1,9 @@
+from __future__ import annotations
+
 import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,12 +16,13 @@ from duemq.registry.subscriptions import parse_expression
 from duemq.v5.clients import V5Client
 from duemq.v5.context import CallContext
 from message_store.errors import RequestError
+from message_store.store import MessageStore
 from tests.support.fakes import HOST, FakePeer
 from tests.support.stores import open_store, put_one
 
 
 class World:
-    def __init__(self, store, version=479):
+    def __init__(self, store: MessageStore, version: int = 479) -> None:
         self.peer, self.clients = FakePeer("a", 5_555), ClientTable()
         told = (parse_expression("T", "a"),)
         entry = ConsumerEntry("G", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_X", told)
@@ -26,12 +32,12 @@ class World:
         identity = Identity("broker-a", "C", 0, HOST)
         self.handlers = ClientAdminProcessor(self.clients, store, identity).handlers()
 
-    async def call(self, code, body=b"", **fields):
+    async def call(self, code: int, body: bytes = b"", **fields: str) -> Response:
         return await self.handlers[code](Request(code, fields, body))
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[MessageStore]:
     with open_store(tmp_path) as store:
         yield store
 
@@ -39,7 +45,7 @@ def store(tmp_path):
 CONNECTION = {"clientAddr": "127.0.0.1:5555", "clientId": "c", "language": "GO", "version": 479}
 
 
-def test_connections_of_groups(run, store):
+def test_connections_of_groups(run: Callable[..., Any], store: MessageStore) -> None:
     world = World(store)
     body = json.loads(run(world.call(203, consumerGroup="G")).body)
     assert body["connectionSet"] == [CONNECTION]
@@ -54,7 +60,7 @@ def test_connections_of_groups(run, store):
     assert body["data"]["P"][0]["lastUpdateTimestamp"] == 9
 
 
-def test_running_info_is_relayed_untouched(run, store):
+def test_running_info_is_relayed_untouched(run: Callable[..., Any], store: MessageStore) -> None:
     world = World(store)
     told = Response(0, "fine", {"x": "y"}, b'{"mqTable":{{"queueId":0}:1}}')
     world.peer.answers[307] = told
@@ -64,13 +70,17 @@ def test_running_info_is_relayed_untouched(run, store):
 
 
 @pytest.mark.parametrize(("fault", "code"), [(TimeoutError(), 207), (ConnectionError("x"), 1)])
-def test_a_client_that_does_not_answer(run, store, fault, code):
+def test_a_client_that_does_not_answer(
+    run: Callable[..., Any], store: MessageStore, fault: Any, code: int
+) -> None:
     world = World(store)
     world.peer.answers[307] = fault
     assert run(world.call(307, consumerGroup="G", clientId="c")).code == code
 
 
-def test_a_v5_client_that_cannot_respond_has_not_disconnected(run, store):
+def test_a_v5_client_that_cannot_respond_has_not_disconnected(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     world = World(store)
     context = CallContext("c", ("10.0.0.7", 1), "GO", "", None, None)
     client = V5Client(context, lambda client, request: None)
@@ -85,13 +95,15 @@ def test_a_v5_client_that_cannot_respond_has_not_disconnected(run, store):
 @pytest.mark.parametrize(
     ("version", "group", "client"), [(479, "none", "c"), (479, "G", "none"), (61, "G", "c")]
 )
-def test_a_client_that_cannot_be_asked(run, store, version, group, client):
+def test_a_client_that_cannot_be_asked(
+    run: Callable[..., Any], store: MessageStore, version: int, group: str, client: str
+) -> None:
     with pytest.raises(RequestError) as refusal:
         run(World(store, version).call(307, consumerGroup=group, clientId=client))
     assert refusal.value.code == 1
 
 
-def test_a_message_is_consumed_directly(run, store):
+def test_a_message_is_consumed_directly(run: Callable[..., Any], store: MessageStore) -> None:
     world = World(store)
     world.peer.answers[309] = Response(body=b"result")
     row = put_one(store, "T", body=b"wanted")
@@ -117,7 +129,9 @@ def test_a_message_is_consumed_directly(run, store):
         (b"garbage", b"{}"),
     ],
 )
-def test_progress_that_clients_report(run, store, answer, table):
+def test_progress_that_clients_report(
+    run: Callable[..., Any], store: MessageStore, answer: bytes, table: bytes
+) -> None:
     world = World(store)
     world.peer.answers[221] = Response(body=answer)
     found = run(world.call(223, topic="T", group="G", clientAddr="")).body

@@ -1,31 +1,35 @@
+from __future__ import annotations
+
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
+from delivery.plugin import Request, Response
 from duemq.admin.config_admin import BODY_BYTES_MAX, ConfigProcessor
 from duemq.registry.data_version import DataVersion
 from message_store.errors import ConfigError, RequestError
 
 
 class World:
-    def __init__(self):
+    def __init__(self) -> None:
         self.values = {"fileReservedTime": "72", "brokerName": "b"}
         self.processor = ConfigProcessor(
             lambda: self.values, lambda: DataVersion(1, 5), self.reconfigure,
             lambda: frozenset({"configBlackList", "brokerConfigPath"}),
         )  # fmt: skip
 
-    async def reconfigure(self, changes):
+    async def reconfigure(self, changes: dict[str, str]) -> None:
         if "x" in changes.values():
             raise ConfigError("fileReservedTime", "x", "must be a whole number")
         self.values |= changes
 
-    async def call(self, code, body=b""):
+    async def call(self, code: int, body: bytes = b"") -> Response:
         return await self.processor.handlers()[code](Request(code, {}, body))
 
 
-def test_all_keys_are_shown_sorted_with_the_version(run):
+def test_all_keys_are_shown_sorted_with_the_version(run: Callable[..., Any]) -> None:
     answer = run(World().call(26))
     assert answer.body == b"brokerName=b\nfileReservedTime=72\n"
     assert json.loads(answer.fields["version"]) == {
@@ -47,7 +51,9 @@ def test_all_keys_are_shown_sorted_with_the_version(run):
         (b"a=1\n" * (BODY_BYTES_MAX // 4 + 1), 1, "72"),
     ],
 )
-def test_changes_are_made_all_or_none(run, body, code, kept):
+def test_changes_are_made_all_or_none(
+    run: Callable[..., Any], body: bytes, code: int, kept: str
+) -> None:
     world = World()
     try:
         found = run(world.call(25, body)).code

@@ -1,34 +1,40 @@
+from __future__ import annotations
+
 import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from delivery.plugin import Request, Response
 from duemq.admin.consume_report import ConsumeReport
+from duemq.net.codes import RequestCode
 from duemq.registry.clients import ClientTable
 from tests.support.fakes import FakeGroups, FakeOffsets, FakeTopics
 from tests.support.stores import open_store, put_one
 
 
 class ListedGroups(FakeGroups):
-    def __iter__(self):
+    def __iter__(self) -> Any:
         return iter(self.table.values())
 
 
 class ListedOffsets(FakeOffsets):
-    def topics_of(self, group):
+    def topics_of(self, group: str) -> list[str]:
         return sorted({topic for name, topic, _ in self.table if name == group})
 
-    def groups_of(self, topic):
+    def groups_of(self, topic: str) -> list[str]:
         return sorted({group for group, name, _ in self.table if name == topic})
 
 
 class OrderTopic:
-    def __init__(self, name, order=False):
+    def __init__(self, name: str, order: bool = False) -> None:
         self.name, self.order, self.read_queues = name, order, 2
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[dict[RequestCode, Callable[..., Any]]]:
     with open_store(tmp_path) as store:
         for queue in (0, 0, 0, 1):
             put_one(store, "T", queue)
@@ -41,7 +47,7 @@ def world(tmp_path):
         offsets.commit("H", "T", 0, 2)
         offsets.commit("H", "T", 1, 1)
 
-        async def stats_of(request):
+        async def stats_of(request: pytest.FixtureRequest) -> Response:
             return Response(body=json.dumps({"asked": request.fields["topic"]}).encode())
 
         report = ConsumeReport(
@@ -50,7 +56,9 @@ def world(tmp_path):
         yield report.handlers()
 
 
-def test_every_group_and_the_lag_of_all(run, world):
+def test_every_group_and_the_lag_of_all(
+    run: Callable[..., Any], world: dict[RequestCode, Callable[..., Any]]
+) -> None:
     body = json.loads(run(world[317](Request(317, {"isOrder": "false"}))).body)
     assert body == {
         "brokerAddr": "127.0.0.1:10911",
@@ -70,6 +78,11 @@ def test_every_group_and_the_lag_of_all(run, world):
         ("G,H", b'{"correctionOffsets":{}}'),
     ],
 )
-def test_corrections_are_the_lowest_of_all_groups(run, world, left_out, body):
+def test_corrections_are_the_lowest_of_all_groups(
+    run: Callable[..., Any],
+    world: dict[RequestCode, Callable[..., Any]],
+    left_out: str,
+    body: bytes,
+) -> None:
     fields = {"filterGroups": left_out, "compareGroup": "G", "topic": "T"}
     assert run(world[308](Request(308, fields))).body == body

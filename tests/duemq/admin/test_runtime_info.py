@@ -1,4 +1,9 @@
+from __future__ import annotations
+
 import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -6,8 +11,10 @@ from delivery.plugin import Request
 from duemq.admin.runtime_info import RuntimeInfo, binary_size, run_time
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
+from duemq.net.codes import RequestCode
 from duemq.send.put_latency import PutLatency
 from message_store.clock import FakeClock
+from message_store.store import MessageStore
 from tests.support.stores import open_store, put_one
 
 GOLDEN_TEXT = """
@@ -31,7 +38,9 @@ pullThreadPoolQueueCapacity litePullThreadPoolQueueCapacity
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(
+    tmp_path: Path,
+) -> Iterator[tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]]]:
     clock = FakeClock()
     with open_store(tmp_path, clock) as store:
         stats = BrokerStats(store.topics)
@@ -43,7 +52,10 @@ def world(tmp_path):
         yield store, stats, clock, info.handlers()
 
 
-def test_28_has_every_key_of_apache_and_all_values_are_text(run, world):
+def test_28_has_every_key_of_apache_and_all_values_are_text(
+    run: Callable[..., Any],
+    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+) -> None:
     store, _, clock, handlers = world
     put_one(store, "T")
     clock.advance(3_723_000)
@@ -58,13 +70,19 @@ def test_28_has_every_key_of_apache_and_all_values_are_text(run, world):
     assert 0 <= float(table["commitLogDiskRatio"]) <= 1
 
 
-def test_an_empty_store_has_numbers_too(run, world):
+def test_an_empty_store_has_numbers_too(
+    run: Callable[..., Any],
+    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+) -> None:
     table = json.loads(run(world[3][28](Request(28, {}))).body)["table"]
     assert table["earliestMessageTimeStamp"] == "-1"
     assert table["putMessageAverageSize"] == "0.0"
 
 
-def test_315_answers_windows_or_1(run, world):
+def test_315_answers_windows_or_1(
+    run: Callable[..., Any],
+    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+) -> None:
     store, stats, clock, handlers = world
     stats.sample(clock.now_ms())
     for _ in range(7):
@@ -79,11 +97,18 @@ def test_315_answers_windows_or_1(run, world):
 
 
 @pytest.mark.parametrize("code", [306, 316, 329])
-def test_cleaning_is_answered(run, world, code):
+def test_cleaning_is_answered(
+    run: Callable[..., Any],
+    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+    code: int,
+) -> None:
     assert run(world[3][code](Request(code, {}))).code == 0
 
 
-def test_this_master_has_no_replicas(run, world):
+def test_this_master_has_no_replicas(
+    run: Callable[..., Any],
+    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+) -> None:
     body = json.loads(run(world[3][907](Request(907, {}))).body)
     assert (body["master"], body["haConnectionInfo"]) == (True, [])
 
@@ -92,11 +117,11 @@ def test_this_master_has_no_replicas(run, world):
     ("size", "text"),
     [(0, "0 B"), (1_023, "1023 B"), (1_024, "1.0 KiB"), (50 << 30, "50.0 GiB")],
 )
-def test_sizes(size, text):
+def test_sizes(size: int, text: str) -> None:
     assert binary_size(size) == text
 
 
-def test_run_time_never_runs_backwards():
+def test_run_time_never_runs_backwards() -> None:
     assert run_time(-5) == "[ 0 days, 0 hours, 0 minutes, 0 seconds ]"
 
 
@@ -116,7 +141,10 @@ DECIMAL = (
 )
 
 
-def test_the_exporter_can_parse_every_value(run, world):
+def test_the_exporter_can_parse_every_value(
+    run: Callable[..., Any],
+    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+) -> None:
     """Source: BrokerRuntimeStats of rocketmq-exporter."""
     store, stats, clock, handlers = world
     put_one(store, "T")

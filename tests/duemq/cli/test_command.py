@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.testing import CliRunner
 
 from duemq.cli.app import app
@@ -44,20 +46,20 @@ def other(place: Place) -> None:
         (["other", "b"], "b"),
     ],
 )
-def test_an_option_set_becomes_options(words, printed):
+def test_an_option_set_becomes_options(words: list[str], printed: str) -> None:
     assert CliRunner().invoke(GROUP, words).stdout.strip() == printed
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "a", "--port", "0"]])
-def test_the_options_of_a_set_are_checked(words):
+def test_the_options_of_a_set_are_checked(words: list[str]) -> None:
     assert CliRunner().invoke(GROUP, words).exit_code == 2
 
 
-def test_help_ends_with_an_example():
+def test_help_ends_with_an_example() -> None:
     assert "Example: duemq show a --port 1" in CliRunner().invoke(GROUP, ["show", "--help"]).stdout
 
 
-def commands(group):
+def commands(group: TyperGroup) -> Iterator[TyperCommand]:
     for child in getattr(group, "commands", {}).values():
         yield from commands(child) if hasattr(child, "commands") else [child]
 
@@ -65,5 +67,5 @@ def commands(group):
 @pytest.mark.parametrize(
     "item", list(commands(typer.main.get_command(app))), ids=lambda item: item.name
 )
-def test_every_command_has_an_example(item):
+def test_every_command_has_an_example(item: TyperCommand) -> None:
     assert (item.epilog or "").startswith("Example: duemq ")

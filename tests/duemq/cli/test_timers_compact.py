@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from delivery.plugin import Response
 from duemq.cli.client import Cluster
@@ -20,7 +20,9 @@ PLAN = {
 
 
 @pytest.fixture
-def broker(monkeypatch):
+def broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, dict[str, int | str] | list[dict[str, bool | str]]]:
     """A broker that answers with `plan` and, one after the other, `views`."""
     state = {
         "plan": dict(PLAN),
@@ -28,11 +30,21 @@ def broker(monkeypatch):
         "requests": [],
     }
 
-    async def request(self, address, code, fields=None, body=b"", *, timeout_s=0.0):
+    async def request(
+        self: Cluster,
+        address: str,
+        code: int,
+        fields=None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = 0.0,
+    ) -> Response:
         state["requests"].append((address, code, json.loads(body)))
         return Response(state.get("code", 0), body=json.dumps(state["plan"]).encode())
 
-    async def view(self, address, name, **fields):
+    async def view(
+        self: Cluster, address: str, name: str, **fields: object
+    ) -> dict[str, dict[str, bool | str]]:
         return {"compaction": state["views"].pop(0)}
 
     monkeypatch.setattr(Cluster, "request", request)
@@ -41,11 +53,13 @@ def broker(monkeypatch):
     return state
 
 
-def run(*words: str):
+def run(*words: str) -> Result:
     return CliRunner().invoke(timers_app, ["compact", "--broker", "b:1", *words])
 
 
-def test_it_waits_until_the_broker_is_done(broker):
+def test_it_waits_until_the_broker_is_done(
+    broker: dict[str, dict[str, int | str] | list[dict[str, bool | str]]],
+) -> None:
     running = {"running": True, "blocked_by": "", "why": ""}
     broker["views"] = [
         running,
@@ -60,7 +74,9 @@ def test_it_waits_until_the_broker_is_done(broker):
         assert text in ran.stdout
 
 
-def test_a_dry_run_waits_for_nothing(broker):
+def test_a_dry_run_waits_for_nothing(
+    broker: dict[str, dict[str, int | str] | list[dict[str, bool | str]]],
+) -> None:
     broker["plan"] |= {"started": False, "dry_run": True}
     ran = run("--dry-run", "--json")
     assert ran.exit_code == 0
@@ -74,18 +90,26 @@ def test_a_dry_run_waits_for_nothing(broker):
     ("blocked_by", "code"),
     [("no_room", 4), ("refused", 4), ("behind", 4), ("too_full", 0), ("", 0)],
 )
-def test_the_exit_code_shows_whether_it_can(broker, blocked_by, code):
+def test_the_exit_code_shows_whether_it_can(
+    broker: dict[str, dict[str, int | str] | list[dict[str, bool | str]]],
+    blocked_by: str,
+    code: int,
+) -> None:
     broker["plan"] |= {"started": False, "blocked_by": blocked_by, "why": blocked_by and "because"}
     ran = run()
     assert ran.exit_code == code
     assert ("because" in ran.stdout) == bool(blocked_by)
 
 
-def test_at_work_already(broker):
+def test_at_work_already(
+    broker: dict[str, dict[str, int | str] | list[dict[str, bool | str]]],
+) -> None:
     broker["plan"] |= {"started": False, "running": True}
     assert "already running" in run().stdout
 
 
-def test_another_broker_reports_it(broker):
+def test_another_broker_reports_it(
+    broker: dict[str, dict[str, int | str] | list[dict[str, bool | str]]],
+) -> None:
     broker["code"] = 3
     assert isinstance(run().exception, RequestError)

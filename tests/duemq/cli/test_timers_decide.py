@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,16 +18,18 @@ from duemq.messages.decision_results import Result
 from message_store.errors import UsageError
 
 
-def result(verdict, messages=0, **more):
+def result(verdict: str, messages: int = 0, **more: int) -> Result:
     return Result("a", verdict, messages, **more)
 
 
 @pytest.fixture
-def requests(monkeypatch):
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[list[Result]]:
     """Respond to each decision with the first item; append the requests after it."""
     found = [[result("done", 1)]]
 
-    async def decide(self, action, named, **more):
+    async def decide(
+        self: DecisionClient, action: str, named: MessageSelection, **more: int
+    ) -> list[Result]:
         found.append((action, named, more))
         return found[0]
 
@@ -41,7 +44,9 @@ def requests(monkeypatch):
         (["refused", "unknown"], 4),
     ],
 )  # fmt: skip
-def test_the_exit_code_shows_whether_all_was_done(requests, verdicts, code):
+def test_the_exit_code_shows_whether_all_was_done(
+    requests: list[list[Result]], verdicts: list[str], code: int
+) -> None:
     requests[0] = [result(verdict) for verdict in verdicts]
     ran = CliRunner().invoke(timers_app, ["cancel", "--id", "a", "--json"])
     assert ran.exit_code == code
@@ -49,7 +54,7 @@ def test_the_exit_code_shows_whether_all_was_done(requests, verdicts, code):
     assert [one["verdict"] for one in shown] == verdicts
 
 
-def test_what_is_requested(requests, tmp_path):
+def test_what_is_requested(requests: list[list[Result]], tmp_path: Path) -> None:
     (tmp_path / "ids").write_text("b\nc\n")
     words = ["--id", "a", "--ids-from", str(tmp_path / "ids"), "--topic", "T", "--dry-run"]
     ran = CliRunner().invoke(timers_app, ["move", *words, "--at", "1700000000000"])
@@ -61,11 +66,13 @@ def test_what_is_requested(requests, tmp_path):
 
 
 @pytest.mark.parametrize("words", [["cancel"], ["fire"], ["move", "--id", "a"]])
-def test_nothing_named_is_a_usage_error(requests, words):
+def test_nothing_named_is_a_usage_error(requests: list[list[Result]], words: list[str]) -> None:
     assert isinstance(CliRunner().invoke(timers_app, words).exception, UsageError)
 
 
-def test_a_selection_that_ends_before_it_begins_is_a_usage_error(requests):
+def test_a_selection_that_ends_before_it_begins_is_a_usage_error(
+    requests: list[list[Result]],
+) -> None:
     words = ["cancel", "--topic", "T", "--from", "2027-01-01", "--to", "2026-01-01"]
     error = CliRunner().invoke(timers_app, words).exception
     assert isinstance(error, UsageError)
@@ -78,10 +85,14 @@ def test_a_selection_that_ends_before_it_begins_is_a_usage_error(requests):
     [("y\n", 0, [True, False]), ("\n", 1, [True]), ("", 1, [True])],
 )
 def test_a_whole_topic_needs_confirmation_at_a_terminal(
-    requests, monkeypatch, answer, code, asked_for
-):
+    requests: list[list[Result]],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    code: int,
+    asked_for: list[bool],
+) -> None:
     class Terminal(io.StringIO):
-        def isatty(self):
+        def isatty(self) -> bool:
             return True
 
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
@@ -101,5 +112,5 @@ def test_a_whole_topic_needs_confirmation_at_a_terminal(
         ([result("already delivered"), result("unknown")], result("already delivered")),
     ],
 )
-def test_answers_of_several_brokers_make_one(of_brokers, expected):
+def test_answers_of_several_brokers_make_one(of_brokers: list[Result], expected: Result) -> None:
     assert combined(of_brokers) == expected

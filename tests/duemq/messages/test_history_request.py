@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64decode
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +14,13 @@ from duemq.cli.decision_client import DecisionClient
 from duemq.messages.history_request import FIND_MESSAGE
 from message_store.clock import FakeClock
 from message_store.text import decode_offset_id, encode_offset_id
-from tests.support.running_broker import running, small
+from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_MS = 3_600_000
 pytestmark = pytest.mark.finding("B5")
 
 
-async def found(client, name, topic=""):
+async def found(client: BrokerClient, name: str, topic: str = "") -> list[dict[str, Any]]:
     """Return the messages of a name."""
     answer = await client.call(
         FIND_MESSAGE, body=json.dumps({"name": name, "topic": topic}).encode()
@@ -27,15 +29,15 @@ async def found(client, name, topic=""):
     return json.loads(bytes(answer.body))["messages"]
 
 
-async def shown(client, name):
+async def shown(client: BrokerClient, name: str) -> tuple[str, int | None, int | None, list[str]]:
     """Return (state, due_ms, delivered_ms, events) of the one message of a name."""
     [one] = await found(client, name)
     events = [record["event"] for record in one["records"]]
     return one["state"], one["due_ms"], one["delivered_ms"], events
 
 
-def test_messages_of_levels_and_times_in_every_state(tmp_path):
-    async def work():
+def test_messages_of_levels_and_times_in_every_state(tmp_path: Path) -> None:
+    async def work() -> None:
         clock = FakeClock()
         async with running(small(tmp_path), clock=clock) as (broker, client):
             start_ms, ids = clock.now_ms(), {}
@@ -82,8 +84,8 @@ def test_messages_of_levels_and_times_in_every_state(tmp_path):
 
 
 @pytest.mark.finding("B8")
-def test_the_due_time_of_a_delivered_message_is_exact(tmp_path):
-    async def work():
+def test_the_due_time_of_a_delivered_message_is_exact(tmp_path: Path) -> None:
+    async def work() -> None:
         clock = FakeClock()
         async with running(small(tmp_path), clock=clock) as (_, client):
             due_ms = clock.now_ms() // 1_000 * 1_000 + 5_920
@@ -97,8 +99,8 @@ def test_the_due_time_of_a_delivered_message_is_exact(tmp_path):
     asyncio.run(work())
 
 
-def test_a_message_without_a_key_is_found_by_its_offset_id(tmp_path):
-    async def work():
+def test_a_message_without_a_key_is_found_by_its_offset_id(tmp_path: Path) -> None:
+    async def work() -> None:
         clock = FakeClock()
         config = small(tmp_path, messageIndexEnable="false")
         async with running(config, clock=clock) as (_, client):
@@ -115,8 +117,8 @@ def test_a_message_without_a_key_is_found_by_its_offset_id(tmp_path):
     asyncio.run(work())
 
 
-def test_an_offset_id_must_equal_that_of_its_record(tmp_path):
-    async def work():
+def test_an_offset_id_must_equal_that_of_its_record(tmp_path: Path) -> None:
+    async def work() -> None:
         async with running(small(tmp_path), clock=FakeClock()) as (_, client):
             inside = await client.send("T", b"first", UNIQ_KEY="first")
             record = bytes(await found_record(client, inside.fields["msgId"]))
@@ -135,13 +137,13 @@ def test_an_offset_id_must_equal_that_of_its_record(tmp_path):
     asyncio.run(work())
 
 
-async def found_record(client, offset_id):
+async def found_record(client: BrokerClient, offset_id: str) -> bytes:
     answer = await client.call(33, {"offset": decode_offset_id(offset_id)[2]})
     return answer.body
 
 
-def test_the_history_of_a_half_message_contains_no_body(tmp_path):
-    async def work():
+def test_the_history_of_a_half_message_contains_no_body(tmp_path: Path) -> None:
+    async def work() -> None:
         async with running(small(tmp_path), clock=FakeClock()) as (_, client):
             sent = {
                 name: await client.send(
@@ -174,8 +176,8 @@ def test_the_history_of_a_half_message_contains_no_body(tmp_path):
     asyncio.run(work())
 
 
-def test_a_quarantined_message_names_the_reason(tmp_path):
-    async def work():
+def test_a_quarantined_message_names_the_reason(tmp_path: Path) -> None:
+    async def work() -> None:
         clock = FakeClock()
         async with running(small(tmp_path), clock=clock) as (_, client):
             await client.send("T", b"x", UNIQ_KEY="U", DELAY="1")
@@ -198,8 +200,10 @@ def test_a_quarantined_message_names_the_reason(tmp_path):
         (b'{"name":"' + b"k" * 1_025 + b'"}', "at most 1024"), (b"[" * 100_000, "JSON"),
     ],
 )  # fmt: skip
-def test_a_malformed_request_is_refused_with_the_reason(tmp_path, body, why):
-    async def work():
+def test_a_malformed_request_is_refused_with_the_reason(
+    tmp_path: Path, body: bytes, why: str
+) -> None:
+    async def work() -> None:
         async with running(small(tmp_path), clock=FakeClock()) as (_, client):
             answer = await client.call(FIND_MESSAGE, body=body)
             assert (answer.code, why in answer.remark) == (13, True), answer.remark

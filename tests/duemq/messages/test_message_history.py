@@ -14,7 +14,16 @@ from timer_store.names import TIMER_TOPIC
 pytestmark = pytest.mark.finding("B5")
 
 
-def entry(at, topic, *, origin=None, due_ms=None, verdict=Verdict.UNKNOWN, born_ms=1, **extra):
+def entry(
+    at: int,
+    topic: str,
+    *,
+    origin: int | None = None,
+    due_ms: int | None = None,
+    verdict: Verdict = Verdict.UNKNOWN,
+    born_ms: int = 1,
+    **extra: str,
+) -> HistoryRecord:
     """Return a record at log offset and store time `at`."""
     properties = {"UNIQ_KEY": "U"} | ({"REAL_TOPIC": "T"} if due_ms is not None else {}) | extra
     record = Record(
@@ -69,7 +78,9 @@ TIMER = entry(100, TIMER_TOPIC, due_ms=900, verdict=Verdict.DELIVERED)
         ),
     ],
 )  # fmt: skip
-def test_events_state_and_due_time_of_records(records, events, state, due_ms):
+def test_events_state_and_due_time_of_records(
+    records: list[HistoryRecord], events: list[Event], state: State, due_ms: int
+) -> None:
     [chain] = chains(records)
     by_offset = {one.at: one for one in chain}
     assert [event_of(one, by_offset) for one in chain] == events
@@ -77,14 +88,14 @@ def test_events_state_and_due_time_of_records(records, events, state, due_ms):
     assert (history.state, history.due_ms) == (state, due_ms)
 
 
-def test_two_sends_with_one_key_are_two_messages():
+def test_two_sends_with_one_key_are_two_messages() -> None:
     assert [len(chain) for chain in chains([entry(1, "T"), entry(2, "T", born_ms=2)])] == [
         1,
         1,
     ]
 
 
-def test_records_without_a_key_are_linked_by_origin():
+def test_records_without_a_key_are_linked_by_origin() -> None:
     records = [
         entry(1, SCHEDULE_TOPIC, due_ms=5, UNIQ_KEY=""), entry(2, "T", UNIQ_KEY=""),
         entry(6, "T", origin=1, UNIQ_KEY=""),

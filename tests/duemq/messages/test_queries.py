@@ -1,12 +1,18 @@
+from __future__ import annotations
+
 import json
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
+from delivery.plugin import Request, Response
 from duemq.messages.queries import QueryProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
+from message_store.store import MessageStore
 from tests.support.fakes import FakePeer
 from tests.support.stores import open_store, put_one
 
@@ -16,28 +22,30 @@ KEYS = {"KEYS": "a b", "UNIQ_KEY": "u"}
 class FakeIndex:
     """Replacement of `query_keys` in a real store; returns the offsets that a test sets."""
 
-    def __init__(self, store):
+    def __init__(self, store: MessageStore) -> None:
         self.store, self.found, self.asked = store, [], []
         store.query_keys = self.query
 
-    def query(self, *question):
+    def query(self, *question: str | int) -> list[int]:
         self.asked.append(question)
         return self.found
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[MessageStore]:
     with open_store(tmp_path) as store:
         yield store
 
 
-async def call(store, code, clients=None, **fields):
+async def call(
+    store: MessageStore, code: int, clients: ClientTable | None = None, **fields: str | int
+) -> Response:
     processor = QueryProcessor(store, clients or ClientTable(), lambda: (7, 8))
     found = {name: str(value) for name, value in fields.items()}
     return await processor.handlers()[code](Request(code, found))
 
 
-def by_key(store, **changes):
+def by_key(store: MessageStore, **changes: int | str) -> Coroutine[Any, Any, Any]:
     fields = {"topic": "T", "key": "b", "maxNum": 9, "beginTimestamp": 0, "endTimestamp": 99}
     return call(store, 12, **(fields | changes))
 
@@ -52,13 +60,17 @@ def by_key(store, **changes):
         ({"_UNIQUE_KEY_QUERY": "false"}, 9),
     ],
 )
-def test_count_of_a_key_query(run, store, changes, count):
+def test_count_of_a_key_query(
+    run: Callable[..., Any], store: MessageStore, changes: dict[str, int | str], count: int
+) -> None:
     index = FakeIndex(store)
     run(by_key(store, **changes))
     assert index.asked == [("T", "b", count, 0, 99)]
 
 
-def test_messages_with_the_key_are_returned_in_index_order(run, store):
+def test_messages_with_the_key_are_returned_in_index_order(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     index = FakeIndex(store)
     rows = [put_one(store, "T", body=body, properties=KEYS) for body in (b"old", b"new")]
     other_key = put_one(store, "T", properties={"KEYS": "c"})
@@ -74,14 +86,16 @@ def test_messages_with_the_key_are_returned_in_index_order(run, store):
     assert run(by_key(store, key="u", _UNIQUE_KEY_QUERY="true")).body == answer.body
 
 
-def test_a_query_without_matches_returns_22(run, store):
+def test_a_query_without_matches_returns_22(run: Callable[..., Any], store: MessageStore) -> None:
     FakeIndex(store)
     answer = run(by_key(store))
     assert (answer.code, answer.body) == (22, b"")
 
 
 @pytest.mark.parametrize(("shift", "code"), [(0, 0), (1, 1), (-1, 1), (10_000, 1)])
-def test_a_log_offset_must_be_the_start_of_a_record(run, store, shift, code):
+def test_a_log_offset_must_be_the_start_of_a_record(
+    run: Callable[..., Any], store: MessageStore, shift: int, code: int
+) -> None:
     put_one(store, "T")
     row = put_one(store, "T", body=b"wanted")
     answer = run(call(store, 33, offset=int(row["phys_offset"]) + shift))
@@ -90,7 +104,9 @@ def test_a_log_offset_must_be_the_start_of_a_record(run, store, shift, code):
 
 
 @pytest.mark.finding("D5")
-def test_queue_units_are_returned_with_the_groups_subscription(run, store):
+def test_queue_units_are_returned_with_the_groups_subscription(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     """`eval` is false: Apache evaluates only units with an extension."""
     clients = ClientTable()
     told = (parse_expression("T", "a"),)
@@ -112,7 +128,9 @@ def test_queue_units_are_returned_with_the_groups_subscription(run, store):
     assert run(call(store, 321, **(fields | {"topic": "none"}))).code == 1
 
 
-def test_queue_units_are_returned_with_the_groups_filter(run, store):
+def test_queue_units_are_returned_with_the_groups_filter(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     clients = ClientTable()
     entry = ConsumerEntry(
         "G", "CONSUME_PASSIVELY", "CLUSTERING", "x", (parse_expression("T", "a > 1", "SQL92", 7),)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from delivery.plugin import Recalled, Request
+from delivery.plugin import Recalled, Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.recall import RecallProcessor
 from duemq.messages.recall_handle import RecallHandle
 from duemq.ports import Identity
 from duemq.send.put_path import PutPath
 from message_store.errors import RequestError
+from message_store.log.batch import PutBatch
+from message_store.store import MessageStore
 from tests.support.fakes import HOST, FakeTopic, FakeTopics
 from tests.support.stores import open_store
 from timer_store.config import TimerConfig
@@ -22,7 +28,14 @@ KEY = "FD0000000000000000000000000000022F4530946E09676464F0006A"
 
 
 class World:
-    def __init__(self, store, *, recalls=None, hooks=None, **config):
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        recalls: Port | None = None,
+        hooks: list[Callable[..., Any]] | None = None,
+        **config: int,
+    ) -> None:
         self.store, self.config = store, {"recall_enable": True} | config
         hook = TimerHook(store.topics, TimerConfig(), lambda time_ms: 0)
         self.path = PutPath(store, [hook] if hooks is None else hooks, store.clock)
@@ -31,36 +44,40 @@ class World:
             store.clock, lambda: BrokerConfig(**self.config), recalls,
         )  # fmt: skip
 
-    def handle(self, late_ms=10_001, topic="T", broker="broker-a", key=KEY):
+    def handle(
+        self, late_ms: int = 10_001, topic: str = "T", broker: str = "broker-a", key: str = KEY
+    ) -> str:
         return RecallHandle(topic, broker, str(self.store.clock.now_ms() + late_ms), key).encode()
 
-    async def recall(self, handle, topic="T", **more):
+    async def recall(self, handle: str, topic: str = "T", **more: object) -> Response:
         fields = {"topic": topic, "recallHandle": handle, "producerGroup": "p"} | more
         return await self.processor.recall(Request(370, fields))
 
 
 class Port:
-    def __init__(self, answer):
+    def __init__(self, answer: Recalled) -> None:
         self.answer, self.asked = answer, []
 
-    async def recall(self, topic, time_ms, unique_id):
+    async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
         self.asked.append((topic, time_ms, unique_id))
         return self.answer
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[MessageStore]:
     with open_store(tmp_path) as store:
         yield store
 
 
-def refused(run, world, *args, **kwargs):
+def refused(run: Callable[..., Any], world: World, *args: str, **kwargs: object) -> RequestError:
     with pytest.raises(RequestError) as caught:
         run(world.recall(*args, **kwargs))
     return caught.value
 
 
-def test_without_a_recall_port_a_marker_is_stored_in_the_slot_of_its_timer(run, store):
+def test_without_a_recall_port_a_marker_is_stored_in_the_slot_of_its_timer(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     world = World(store)
     now_ms = store.clock.now_ms()
     answer = run(world.recall(world.handle(late_ms=9_501 - now_ms % 1_000)))
@@ -82,7 +99,9 @@ def test_without_a_recall_port_a_marker_is_stored_in_the_slot_of_its_timer(run, 
     }
 
 
-def test_the_time_of_a_handle_is_in_the_slot_of_its_timer(run, store):
+def test_the_time_of_a_handle_is_in_the_slot_of_its_timer(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     world, out_ms = World(store), store.clock.now_ms() // 1_000 * 1_000 + 7_000
     run(world.recall(world.handle(late_ms=out_ms + 1 - store.clock.now_ms())))
     record = store.read_record(int(store.units(TIMER_TOPIC, 0, 0, 1)[0]["phys_offset"]))
@@ -108,7 +127,15 @@ def test_the_time_of_a_handle_is_in_the_slot_of_its_timer(run, store):
         ("too far", {}, {"late_ms": 259_200_001}, 604, "max delay 259200000ms"),
     ],
 )
-def test_codes_of_refused_recalls(run, store, rule, config, changes, code, says):
+def test_codes_of_refused_recalls(
+    run: Callable[..., Any],
+    store: MessageStore,
+    rule: str,
+    config: dict[str, int],
+    changes: dict[str, str | int],
+    code: int,
+    says: str,
+) -> None:
     world = World(store, **config)
     topic = changes.get("topic", "T")
     if "time" in changes:
@@ -121,13 +148,17 @@ def test_codes_of_refused_recalls(run, store, rule, config, changes, code, says)
     assert store.queue_bounds(TIMER_TOPIC, 0) == (0, 0)
 
 
-def test_recalls_are_accepted_while_the_broker_is_not_writable_by_default(run, store):
+def test_recalls_are_accepted_while_the_broker_is_not_writable_by_default(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     world = World(store, permission=4)
     assert run(world.recall(world.handle())).code == 0
 
 
 @pytest.mark.parametrize("missing", ["topic", "recallHandle"])
-def test_a_missing_field_is_a_system_error(run, store, missing):
+def test_a_missing_field_is_a_system_error(
+    run: Callable[..., Any], store: MessageStore, missing: str
+) -> None:
     fields = {"topic": "T", "recallHandle": World(store).handle()}
     del fields[missing]
     with pytest.raises(RequestError, match=missing) as caught:
@@ -135,8 +166,10 @@ def test_a_missing_field_is_a_system_error(run, store, missing):
     assert caught.value.code == 1
 
 
-def test_a_marker_that_the_store_refuses_is_a_system_error(run, store):
-    def full(batch, now_ms):
+def test_a_marker_that_the_store_refuses_is_a_system_error(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
+    def full(batch: PutBatch, now_ms: int) -> None:
         batch.refuse(0, 14, "the disk is full")
 
     world = World(store, hooks=[full])
@@ -150,7 +183,9 @@ def test_a_marker_that_the_store_refuses_is_a_system_error(run, store):
 @pytest.mark.parametrize(
     ("answer", "code"), [(Recalled.DONE, 0), (Recalled.DELIVERED, 604), (Recalled.UNKNOWN, 604)]
 )
-def test_the_recall_port_decides_and_no_marker_is_stored(run, store, answer, code):
+def test_the_recall_port_decides_and_no_marker_is_stored(
+    run: Callable[..., Any], store: MessageStore, answer: Recalled, code: int
+) -> None:
     port = Port(answer)
     world = World(store, recalls=port)
     if code:
@@ -164,7 +199,9 @@ def test_the_recall_port_decides_and_no_marker_is_stored(run, store, answer, cod
 
 
 @pytest.mark.parametrize(("late_ms", "asked"), [(1, 1), (0, 1), (-999, 1), (-1_000, 0)])
-def test_the_recall_port_is_called_until_the_slot_of_the_timer_ends(run, store, late_ms, asked):
+def test_the_recall_port_is_called_until_the_slot_of_the_timer_ends(
+    run: Callable[..., Any], store: MessageStore, late_ms: int, asked: int
+) -> None:
     """A message due at the end of its second can be cancelled until it is due."""
     port = Port(Recalled.DONE)
     world = World(store, recalls=port)

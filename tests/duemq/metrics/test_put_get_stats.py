@@ -7,14 +7,14 @@ from message_store.clock import FakeClock
 from tests.support.fakes import FakeStore, put
 
 
-def world():
+def world() -> tuple[FakeStore, BrokerStats]:
     store = FakeStore(FakeClock())
     stats = BrokerStats(store.topics)
     store.add_dispatcher(stats.on_append)
     return store, stats
 
 
-def test_puts_are_counted_by_the_topic_of_the_log():
+def test_puts_are_counted_by_the_topic_of_the_log() -> None:
     store, stats = world()
     stats.sample(0)
     put(store, "T", b"x", b"y")
@@ -28,7 +28,7 @@ def test_puts_are_counted_by_the_topic_of_the_log():
     assert stats.tps("put") == "0.3 0.3 0.0"
 
 
-def test_many_topics_grow_the_columns():
+def test_many_topics_grow_the_columns() -> None:
     store, stats = world()
     stats.sample(0)
     for n in range(200):
@@ -37,7 +37,7 @@ def test_many_topics_grow_the_columns():
     assert stats.windows("TOPIC_PUT_NUMS", "T199")["statsMinute"].sum == 1
 
 
-def test_pulls_are_counted_per_group():
+def test_pulls_are_counted_per_group() -> None:
     _, stats = world()
     stats.sample(0)
     stats.messages_got("T", "G", count=6, size=60)
@@ -57,11 +57,11 @@ def test_pulls_are_counted_per_group():
     ("name", "key"),
     [("TOPIC_PUT_NUMS", "no"), ("GROUP_GET_NUMS", "T@no"), ("NO_SUCH", "T"), ("", "")],
 )
-def test_what_was_never_counted_is_not_there(name, key):
+def test_what_was_never_counted_is_not_there(name: str, key: str) -> None:
     assert world()[1].windows(name, key) is None
 
 
-def test_windows_slide():
+def test_windows_slide() -> None:
     store, stats = world()
     for step in range(13):
         put(store, "T", b"x")
@@ -73,7 +73,7 @@ def test_windows_slide():
 
 
 @pytest.mark.finding("D3")
-def test_totals_at_midnight_change_at_local_midnight_only(monkeypatch):
+def test_totals_at_midnight_change_at_local_midnight_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Shanghai")  # UTC+8
     time.tzset()
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,22 +13,24 @@ from duemq.net.codes import RequestCode
 from duemq.pop.templates.ack_templates import AckTemplate
 from duemq.pop.templates.frame_templates import TEMPLATES_MAX
 from tests.support.accounts import KEYS, ROOT
-from tests.support.pop_client import advance
-from tests.support.pop_frames import ack_request, answers, codes, turn, write
+from tests.support.pop_client import Popped, advance
+from tests.support.pop_frames import PopRig, ack_request, answers, codes, turn, write
 
 ACK = RequestCode.ACK_MESSAGE
 WAYS = pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "codec"])
 
 
-async def popped(rig, queues=3, each=5):
+async def popped(rig: PopRig, queues: int = 3, each: int = 5) -> list[Popped]:
     for queue_id in range(queues):
         await rig.send(queue_id, *(b"%d-%d" % (queue_id, number) for number in range(each)))
     return await rig.pop_all(queues * each)
 
 
 @WAYS
-def test_many_acknowledgements_of_several_queues_are_one_append(rig, compiled):
-    async def scene(rig):
+def test_many_acknowledgements_of_several_queues_are_one_append(
+    rig: Callable[..., Any], compiled: bool
+) -> None:
+    async def scene(rig: PopRig) -> None:
         messages = await popped(rig)
         peer, before = await rig.peer(), len(rig.appends.batches)
         requests = [ack_request(message, number) for number, message in enumerate(messages)]
@@ -41,8 +45,10 @@ def test_many_acknowledgements_of_several_queues_are_one_append(rig, compiled):
 
 
 @WAYS
-def test_unacknowledged_messages_of_a_pop_are_visible_again(rig, compiled):
-    async def scene(rig):
+def test_unacknowledged_messages_of_a_pop_are_visible_again(
+    rig: Callable[..., Any], compiled: bool
+) -> None:
+    async def scene(rig: PopRig) -> None:
         messages = await popped(rig)
         peer = await rig.peer()
         acked = messages[::2]
@@ -71,8 +77,10 @@ def test_unacknowledged_messages_of_a_pop_are_visible_again(rig, compiled):
         pytest.param({"invisible": 10**16}, 29, id="time that no timer may have"),
     ],
 )
-def test_an_invalid_acknowledgement_does_not_affect_others(rig, compiled, invalid, code):
-    async def scene(rig):
+def test_an_invalid_acknowledgement_does_not_affect_others(
+    rig: Callable[..., Any], compiled: bool, invalid: dict[str, int | str], code: int | None
+) -> None:
+    async def scene(rig: PopRig) -> None:
         messages = await popped(rig, queues=1)
         peer, changes = await rig.peer(), dict(invalid)
         parts = messages[2].handle.split(" ")
@@ -93,17 +101,19 @@ def test_an_invalid_acknowledgement_does_not_affect_others(rig, compiled, invali
 
 
 @pytest.mark.parametrize("topics", [2, TEMPLATES_MAX, TEMPLATES_MAX + 1])
-def test_the_topics_of_a_connection_have_their_own_templates(rig, monkeypatch, topics):
+def test_the_topics_of_a_connection_have_their_own_templates(
+    rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, topics: int
+) -> None:
     """With more topics than a connection has templates, the codec decodes each frame."""
     decoded, of = [], AckTemplate.of
 
-    def counted(frame, request):
+    def counted(frame: bytes, request: pytest.FixtureRequest) -> AckTemplate:
         decoded.append(request.fields["topic"])
         return of(frame, request)
 
     monkeypatch.setattr(AckTemplate, "of", counted)
 
-    async def scene(rig):
+    async def scene(rig: PopRig) -> None:
         names = [f"T{number}" for number in range(topics)]
         for name in names:
             await rig.send(0, b"a", b"b", b"c", topic=name)
@@ -120,8 +130,8 @@ def test_the_topics_of_a_connection_have_their_own_templates(rig, monkeypatch, t
 
 
 @WAYS
-def test_a_repeated_acknowledgement_is_stored_once(rig, compiled):
-    async def scene(rig):
+def test_a_repeated_acknowledgement_is_stored_once(rig: Callable[..., Any], compiled: bool) -> None:
+    async def scene(rig: PopRig) -> None:
         first, second = await popped(rig, queues=1, each=2)
         peer, before = await rig.peer(), len(rig.appends.batches)
         requests = [ack_request(first, number) for number in range(3)]
@@ -135,8 +145,10 @@ def test_a_repeated_acknowledgement_is_stored_once(rig, compiled):
 
 
 @WAYS
-def test_frames_cut_at_any_byte_are_read_once_complete(rig, compiled):
-    async def scene(rig):
+def test_frames_cut_at_any_byte_are_read_once_complete(
+    rig: Callable[..., Any], compiled: bool
+) -> None:
+    async def scene(rig: PopRig) -> None:
         messages = await popped(rig, queues=2)
         peer = await rig.peer()
         data = b"".join(
@@ -155,8 +167,10 @@ def test_frames_cut_at_any_byte_are_read_once_complete(rig, compiled):
 
 
 @WAYS
-def test_acknowledgements_of_a_topic_deleted_between_turns_are_refused(rig, compiled):
-    async def scene(rig):
+def test_acknowledgements_of_a_topic_deleted_between_turns_are_refused(
+    rig: Callable[..., Any], compiled: bool
+) -> None:
+    async def scene(rig: PopRig) -> None:
         messages = await popped(rig, queues=1)
         peer = await rig.peer()
         assert await codes(peer, [ack_request(messages[0], 0), ack_request(messages[1], 1)]) == {
@@ -172,8 +186,10 @@ def test_acknowledgements_of_a_topic_deleted_between_turns_are_refused(rig, comp
 
 
 @WAYS
-def test_several_connections_and_topics_share_an_append(rig, compiled):
-    async def scene(rig):
+def test_several_connections_and_topics_share_an_append(
+    rig: Callable[..., Any], compiled: bool
+) -> None:
+    async def scene(rig: PopRig) -> None:
         messages = await popped(rig, queues=2)
         await rig.broker.parts.topics.ensure("U", queues=1)
         await rig.send(0, b"u1", b"u2", topic="U")
@@ -193,8 +209,10 @@ def test_several_connections_and_topics_share_an_append(rig, compiled):
 
 
 @WAYS
-def test_one_way_acknowledgements_are_stored_without_a_response(rig, compiled):
-    async def scene(rig):
+def test_one_way_acknowledgements_are_stored_without_a_response(
+    rig: Callable[..., Any], compiled: bool
+) -> None:
+    async def scene(rig: PopRig) -> None:
         messages = await popped(rig, queues=1)
         peer = await rig.peer()
         requests = [ack_request(message, number) for number, message in enumerate(messages)]
@@ -209,8 +227,8 @@ def test_one_way_acknowledgements_are_stored_without_a_response(rig, compiled):
     rig(scene, compiled=compiled)
 
 
-def test_each_acknowledgement_requires_a_signature(rig):
-    async def scene(rig):
+def test_each_acknowledgement_requires_a_signature(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         messages = await popped(rig, queues=1)
         peer = await rig.peer()
         requests = [ack_request(message, number) for number, message in enumerate(messages)]
@@ -226,8 +244,8 @@ def test_each_acknowledgement_requires_a_signature(rig):
     rig(scene, who=ROOT, **KEYS)
 
 
-def test_messages_of_refused_acknowledgements_are_visible_again(rig):
-    async def scene(rig):
+def test_messages_of_refused_acknowledgements_are_visible_again(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         messages = await popped(rig, queues=2, each=2)
         peer, rig.appends.fault = await rig.peer(), "disk full"
         requests = [ack_request(message, number) for number, message in enumerate(messages)]
@@ -243,8 +261,8 @@ def test_messages_of_refused_acknowledgements_are_visible_again(rig):
     rig(scene)
 
 
-def test_hostile_group_names_do_not_affect_other_acknowledgements(rig):
-    async def scene(rig):
+def test_hostile_group_names_do_not_affect_other_acknowledgements(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         messages = await popped(rig, queues=1)
         peer = await rig.peer()
         groups = ["g", "x" * 40_000, "a\x01b\x02c", "\ud800é", "g"]

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from duemq.broker import Broker
 from message_store import json_dialect
 from message_store.clock import FakeClock
-from tests.support.pop_client import PopClient, advance, rest
-from tests.support.running_broker import running, small
+from tests.support.pop_client import PopClient, Popped, advance, rest
+from tests.support.running_broker import BrokerClient, running, small
 
 
 @pytest.fixture
-def world(tmp_path):
-    def run(*scenes):
+def world(tmp_path: Path) -> Callable[..., Any]:
+    def run(*scenes: Callable[..., Any]) -> None:
         clock = FakeClock()
 
-        async def main(scene):
+        async def main(scene: Callable[..., Any]) -> None:
             async with running(small(tmp_path), clock=clock) as (broker, remote):
                 client = PopClient(remote, clock)
                 await broker.parts.topics.ensure("T", queues=1)
 
-                async def pop(**changes):
+                async def pop(**changes: int | str) -> list[Popped]:
                     return await client.pop(**{"order": "true", "invisibleTime": 10_000} | changes)
 
                 await scene(broker, clock, remote, client, pop)
@@ -33,17 +37,23 @@ def world(tmp_path):
     return run
 
 
-async def send(remote, count):
+async def send(remote: BrokerClient, count: int) -> None:
     for number in range(count):
         assert (await remote.send("T", b"%d" % number)).code == 0
 
 
-def bodies(messages):
+def bodies(messages: list[Popped]) -> list[bytes]:
     return [message.body for message in messages]
 
 
-def test_a_queue_is_blocked_until_its_messages_are_acknowledged(world):
-    async def scene(broker, clock, remote, client, pop):
+def test_a_queue_is_blocked_until_its_messages_are_acknowledged(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker,
+        clock: FakeClock,
+        remote: BrokerClient,
+        client: PopClient,
+        pop: Callable[..., Any],
+    ) -> None:
         await send(remote, 5)
         first = await pop(maxMsgNums=2)
         assert bodies(first) == [b"0", b"1"]
@@ -59,8 +69,14 @@ def test_a_queue_is_blocked_until_its_messages_are_acknowledged(world):
     world(scene)
 
 
-def test_unacknowledged_messages_are_popped_first_and_counted(world):
-    async def scene(broker, clock, remote, client, pop):
+def test_unacknowledged_messages_are_popped_first_and_counted(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker,
+        clock: FakeClock,
+        remote: BrokerClient,
+        client: PopClient,
+        pop: Callable[..., Any],
+    ) -> None:
         await send(remote, 3)
         first = await pop(maxMsgNums=2)
         await client.ack(first[0])
@@ -80,8 +96,14 @@ def test_unacknowledged_messages_are_popped_first_and_counted(world):
     world(scene)
 
 
-def test_a_long_poll_continues_when_the_queue_is_not_blocked(world):
-    async def scene(broker, clock, remote, client, pop):
+def test_a_long_poll_continues_when_the_queue_is_not_blocked(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker,
+        clock: FakeClock,
+        remote: BrokerClient,
+        client: PopClient,
+        pop: Callable[..., Any],
+    ) -> None:
         await send(remote, 2)
         (first,) = await pop(maxMsgNums=1)
         waiting = asyncio.create_task(pop(maxMsgNums=1, pollTime=60_000))
@@ -100,8 +122,14 @@ def test_a_long_poll_continues_when_the_queue_is_not_blocked(world):
     world(scene)
 
 
-def test_a_changed_invisible_time_changes_the_end_of_blocking(world):
-    async def scene(broker, clock, remote, client, pop):
+def test_a_changed_invisible_time_changes_the_end_of_blocking(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker,
+        clock: FakeClock,
+        remote: BrokerClient,
+        client: PopClient,
+        pop: Callable[..., Any],
+    ) -> None:
         await send(remote, 2)
         (first,) = await pop(maxMsgNums=1)
         answer = await client.change(first, 30_000)
@@ -116,8 +144,14 @@ def test_a_changed_invisible_time_changes_the_end_of_blocking(world):
     world(scene)
 
 
-def test_a_repeated_attempt_gets_the_same_messages(world):
-    async def scene(broker, clock, remote, client, pop):
+def test_a_repeated_attempt_gets_the_same_messages(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker,
+        clock: FakeClock,
+        remote: BrokerClient,
+        client: PopClient,
+        pop: Callable[..., Any],
+    ) -> None:
         await send(remote, 2)
         first = await pop(maxMsgNums=1, attemptId="x")
         assert bodies(await pop(maxMsgNums=1, attemptId="x")) == bodies(first)
@@ -134,8 +168,16 @@ FORGED = {
 
 
 @pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED)
-def test_forged_acknowledgements_do_not_advance_the_group(world, changes):
-    async def scene(broker, clock, remote, client, pop):
+def test_forged_acknowledgements_do_not_advance_the_group(
+    world: Callable[..., Any], changes: dict[str, int | str]
+) -> None:
+    async def scene(
+        broker: Broker,
+        clock: FakeClock,
+        remote: BrokerClient,
+        client: PopClient,
+        pop: Callable[..., Any],
+    ) -> None:
         await send(remote, 3)
         (first,) = await pop(maxMsgNums=1)
         assert (await client.ack(first, **changes)).code in (0, 13)
@@ -146,8 +188,14 @@ def test_forged_acknowledgements_do_not_advance_the_group(world, changes):
     world(scene)
 
 
-def test_a_reset_unblocks_the_queue(world):
-    async def scene(broker, clock, remote, client, pop):
+def test_a_reset_unblocks_the_queue(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker,
+        clock: FakeClock,
+        remote: BrokerClient,
+        client: PopClient,
+        pop: Callable[..., Any],
+    ) -> None:
         await send(remote, 3)
         await pop(maxMsgNums=2)
         broker.parts.offsets.set_reset("g", "T", 0, 2)
@@ -156,15 +204,27 @@ def test_a_reset_unblocks_the_queue(world):
     world(scene)
 
 
-def test_a_restart_keeps_the_queue_blocked(world, tmp_path):
+def test_a_restart_keeps_the_queue_blocked(world: Callable[..., Any], tmp_path: Path) -> None:
     kept = []
 
-    async def before(broker, clock, remote, client, pop):
+    async def before(
+        broker: Broker,
+        clock: FakeClock,
+        remote: BrokerClient,
+        client: PopClient,
+        pop: Callable[..., Any],
+    ) -> None:
         await send(remote, 3)
         kept.extend(await pop(maxMsgNums=2))
         await client.ack(kept[0])
 
-    async def after(broker, clock, remote, client, pop):
+    async def after(
+        broker: Broker,
+        clock: FakeClock,
+        remote: BrokerClient,
+        client: PopClient,
+        pop: Callable[..., Any],
+    ) -> None:
         assert await pop() == []
         waiting = asyncio.create_task(pop(pollTime=60_000))
         await rest(broker)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from duemq.broker import Broker
 from message_store.clock import FakeClock
 from tests.support.pop_client import PopClient, advance, records_of, rest
-from tests.support.running_broker import running, small
+from tests.support.running_broker import BrokerClient, running, small
 
 TARGET = {"consumerGroup": "g", "topic": "T", "queueId": -1}
 
 
 @pytest.fixture
-def world(tmp_path):
-    def run(scene):
+def world(tmp_path: Path) -> Callable[..., Any]:
+    def run(scene: Callable[..., Any]) -> None:
         clock = FakeClock()
 
-        async def main():
+        async def main() -> None:
             async with running(small(tmp_path), clock=clock) as (broker, remote):
                 await broker.parts.topics.ensure("T", queues=2)
                 return await scene(broker, clock, remote, PopClient(remote, clock))
@@ -28,15 +32,19 @@ def world(tmp_path):
     return run
 
 
-async def notification(remote, clock, poll_ms=0, **changes):
+async def notification(
+    remote: BrokerClient, clock: FakeClock, poll_ms: int = 0, **changes: object
+) -> dict[str, str]:
     fields = TARGET | {"pollTime": poll_ms, "bornTime": clock.now_ms()} | changes
     answer = await remote.call(200_054, fields)
     assert answer.code == 0, answer.remark
     return answer.fields
 
 
-def test_peeked_messages_stay_visible(world):
-    async def scene(broker, clock, remote, client):
+def test_peeked_messages_stay_visible(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         assert (await remote.call(200_052, TARGET | {"maxMsgNums": 2})).code == 19
         for body in (b"a", b"b", b"c"):
             await remote.send("T", body)
@@ -50,8 +58,10 @@ def test_peeked_messages_stay_visible(world):
     world(scene)
 
 
-def test_a_notification_responds_to_a_message_without_a_pop(world):
-    async def scene(broker, clock, remote, client):
+def test_a_notification_responds_to_a_message_without_a_pop(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         assert await notification(remote, clock) == {"hasMsg": "false", "pollingFull": "false"}
         waiting = asyncio.create_task(notification(remote, clock, 30_000))
         await advance(broker, clock, 1_000)
@@ -69,8 +79,12 @@ def test_a_notification_responds_to_a_message_without_a_pop(world):
     world(scene)
 
 
-def test_a_notification_without_a_message_responds_at_the_deadline(world):
-    async def scene(broker, clock, remote, client):
+def test_a_notification_without_a_message_responds_at_the_deadline(
+    world: Callable[..., Any],
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         waiting = asyncio.create_task(notification(remote, clock, 3_000))
         await advance(broker, clock, 3_500)
         assert (await waiting)["hasMsg"] == "false"
@@ -78,9 +92,11 @@ def test_a_notification_without_a_message_responds_at_the_deadline(world):
     world(scene)
 
 
-def test_long_polls_are_counted_by_their_queue(world):
-    async def scene(broker, clock, remote, client):
-        async def polling(**changes):
+def test_long_polls_are_counted_by_their_queue(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
+        async def polling(**changes: int | str) -> str:
             return (await remote.call(200_055, TARGET | changes)).fields["pollingNum"]
 
         waiting = [asyncio.create_task(client.pop(pollTime=5_000)) for _ in range(3)]
@@ -105,8 +121,12 @@ WRONG = {
 
 @pytest.mark.parametrize("code", [200_052, 200_054, 200_055])
 @pytest.mark.parametrize(("changes", "expected"), WRONG.values(), ids=WRONG)
-def test_absent_targets_are_refused(world, code, changes, expected):
-    async def scene(broker, clock, remote, client):
+def test_absent_targets_are_refused(
+    world: Callable[..., Any], code: int, changes: dict[str, str | int], expected: int
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         fields = TARGET | {"maxMsgNums": 1, "pollTime": 0, "bornTime": 0} | changes
         assert (await remote.call(code, fields)).code == expected
 

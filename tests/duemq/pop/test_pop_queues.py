@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from duemq.pop.pop import PopProcessor
+from duemq.broker import Broker
+from duemq.pop.checkpoints import Checkpoint
+from duemq.pop.pop import PopProcessor, PopRequest, PopResult
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from tests.support.fakes import HOST
 from tests.support.pop_client import PopClient, advance
-from tests.support.running_broker import running, small
+from tests.support.running_broker import BrokerClient, running, small
 
 POPS = 40
 WAIT_S = 60.0
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Run a scene with long polls of group g, and the list of attempts to collect messages."""
     tries = []
     collect = PopProcessor.collect
 
-    def counted(self, arguments):
+    def counted(self: PopProcessor, arguments: PopRequest) -> PopResult:
         tries.append(arguments)
         return collect(self, arguments)
 
     monkeypatch.setattr(PopProcessor, "collect", counted)
 
-    def run(scene):
+    def run(scene: Callable[..., Any]) -> None:
         clock = FakeClock()
 
-        async def main():
+        async def main() -> None:
             async with running(small(tmp_path), clock=clock) as (broker, remote):
                 await remote.send("T", b"first")  # creates the topic
                 assert len(await PopClient(remote, clock).pop()) == 1
@@ -43,7 +48,7 @@ def world(tmp_path, monkeypatch):
     return run
 
 
-def put(broker, count, queue_id=0):
+def put(broker: Broker, count: int, queue_id: int = 0) -> None:
     """Append messages to one queue as one batch."""
     store, batch = broker.store, PutBatch(count)
     for number in range(count):
@@ -54,23 +59,25 @@ def put(broker, count, queue_id=0):
     broker.parts.put_path.put(batch)
 
 
-def start_pops(remote, clock, count=POPS, **changes):
+def start_pops(
+    remote: BrokerClient, clock: FakeClock, count: int = POPS, **changes: int
+) -> list[asyncio.Task[Any]]:
     client = PopClient(remote, clock)
     changes = {"pollTime": 30_000, "maxMsgNums": 1} | changes
     return [asyncio.create_task(client.pop(**changes)) for _ in range(count)]
 
 
-def bodies(pops):
+def bodies(pops: list[asyncio.Task[Any]]) -> list[bytes]:
     return [message.body for pop in pops if pop.done() for message in pop.result()]
 
 
-async def until_on_hold(broker, count):
+async def until_on_hold(broker: Broker, count: int) -> None:
     """Wait until `count` pops are on hold."""
     while len(broker.parts.long_polls) < count:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
-async def received(pops, count):
+async def received(pops: list[asyncio.Task[Any]], count: int) -> list[bytes]:
     """Return the bodies that the pops received, once no more messages are delivered."""
     while len(bodies(pops)) < count:
         held = [pop for pop in pops if not pop.done()]
@@ -80,15 +87,19 @@ async def received(pops, count):
     return bodies(pops)
 
 
-async def drop(pops):
+async def drop(pops: list[asyncio.Task[Any]]) -> None:
     for pop in pops:
         pop.cancel()
     await asyncio.gather(*pops, return_exceptions=True)
 
 
 @pytest.mark.parametrize("count", [1, 7, POPS])
-def test_as_many_pops_are_resumed_as_there_are_messages(world, count):
-    async def scene(broker, clock, remote, tries):
+def test_as_many_pops_are_resumed_as_there_are_messages(
+    world: Callable[..., Any], count: int
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
+    ) -> None:
         pops = start_pops(remote, clock)
         await until_on_hold(broker, POPS)
         tries.clear()
@@ -103,8 +114,12 @@ def test_as_many_pops_are_resumed_as_there_are_messages(world, count):
 
 
 @pytest.mark.parametrize("count", [2, 9, POPS])
-def test_messages_of_one_batch_resume_pops_one_after_another(world, count):
-    async def scene(broker, clock, remote, tries):
+def test_messages_of_one_batch_resume_pops_one_after_another(
+    world: Callable[..., Any], count: int
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
+    ) -> None:
         pops = start_pops(remote, clock)
         await until_on_hold(broker, POPS)
         tries.clear()
@@ -116,8 +131,10 @@ def test_messages_of_one_batch_resume_pops_one_after_another(world, count):
     world(scene)
 
 
-def test_messages_that_are_visible_again_resume_pops(world):
-    async def scene(broker, clock, remote, tries):
+def test_messages_that_are_visible_again_resume_pops(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
+    ) -> None:
         put(broker, 6)
         assert len(await PopClient(remote, clock).pop(invisibleTime=5_000)) == 6
         pops = start_pops(remote, clock)
@@ -128,8 +145,10 @@ def test_messages_that_are_visible_again_resume_pops(world):
     world(scene)
 
 
-def test_long_polls_read_the_queues_that_their_topic_gets_later(world):
-    async def scene(broker, clock, remote, tries):
+def test_long_polls_read_the_queues_that_their_topic_gets_later(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
+    ) -> None:
         pops = start_pops(remote, clock, 3)
         await until_on_hold(broker, 3)
         topic = broker.parts.topics.find("T")
@@ -140,8 +159,10 @@ def test_long_polls_read_the_queues_that_their_topic_gets_later(world):
     world(scene)
 
 
-def test_a_message_in_the_last_of_many_queues_resumes_a_pop(world):
-    async def scene(broker, clock, remote, tries):
+def test_a_message_in_the_last_of_many_queues_resumes_a_pop(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
+    ) -> None:
         topic = broker.parts.topics.find("T")
         await broker.parts.topics.update([topic.replace(read_queues=700, write_queues=700)])
         pops = start_pops(remote, clock, 2)
@@ -153,8 +174,10 @@ def test_a_message_in_the_last_of_many_queues_resumes_a_pop(world):
     world(scene)
 
 
-def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(world):
-    async def scene(broker, clock, remote, tries):
+def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
+    ) -> None:
         every, single = start_pops(remote, clock, 3), start_pops(remote, clock, 3, queueId=0)
         clients = [PopClient(remote, clock, group) for group in ("h", "i")]
         for client in clients:
@@ -169,13 +192,19 @@ def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(world):
     world(scene)
 
 
-def test_the_next_long_poll_gets_the_messages_of_a_failed_pop(world, monkeypatch):
-    async def scene(broker, clock, remote, tries):
+def test_the_next_long_poll_gets_the_messages_of_a_failed_pop(
+    world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
+    ) -> None:
         pops = start_pops(remote, clock, 3)
         await until_on_hold(broker, 3)
         checkpoints, failures = PopProcessor.checkpoints, [OSError("a fault"), OSError("again")]
 
-        def failing(self, arguments, popped):
+        def failing(
+            self: PopProcessor, arguments: PopRequest, popped: PopResult
+        ) -> list[tuple[int, Checkpoint]]:
             if popped.results and failures:
                 raise failures.pop()
             return checkpoints(self, arguments, popped)

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from delivery.plugin import Response
+from duemq.broker import Broker
 from duemq.net.codes import RequestCode
-from duemq.pop.pop import PopProcessor
+from duemq.net.connection import Connection
+from duemq.pop.pop import PopProcessor, PopRequest
 from duemq.pop.pop_turns import POPS_MAX, PopTurns
+from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
 from tests.support.accounts import KEYS, ROOT
 from tests.support.pop_client import advance, popped
-from tests.support.pop_frames import ack_request, answers, codes, turn, write
+from tests.support.pop_frames import PopRig, ack_request, answers, codes, turn, write
 from tests.support.replica_rig import until
 
 POP = RequestCode.POP_MESSAGE
 
 
-def bodies_of(answer, topic="T"):
+def bodies_of(answer: Response, topic: str = "T") -> list[bytes]:
     return [message.body for message in popped(answer, topic)] if answer.code == 0 else []
 
 
-async def send_numbers(rig, count, queues=4, tags=""):
+async def send_numbers(rig: PopRig, count: int, queues: int = 4, tags: str = "") -> list[bytes]:
     """Send numbered messages in turn to the queues; return their bodies."""
     bodies = [b"%s%d" % (tags.encode(), number) for number in range(count)]
     for number, body in enumerate(bodies):
@@ -30,8 +36,8 @@ async def send_numbers(rig, count, queues=4, tags=""):
     return bodies
 
 
-def test_pops_and_acknowledgements_of_a_turn_are_one_append(rig):
-    async def scene(rig):
+def test_pops_and_acknowledgements_of_a_turn_are_one_append(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 40)
         first = await rig.client.pop(maxMsgNums=8)
         one, two, three = await rig.peers(3)
@@ -54,8 +60,8 @@ def test_pops_and_acknowledgements_of_a_turn_are_one_append(rig):
     rig(scene)
 
 
-def test_two_pops_of_one_connection_have_one_write(rig):
-    async def scene(rig):
+def test_two_pops_of_one_connection_have_one_write(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 6)
         peer = await rig.peer()
         write(peer, [rig.pop_request(1, maxMsgNums=3), rig.pop_request(2, maxMsgNums=3)])
@@ -67,8 +73,8 @@ def test_two_pops_of_one_connection_have_one_write(rig):
     rig(scene)
 
 
-def test_pops_beyond_the_limit_of_a_turn_are_answered(rig):
-    async def scene(rig):
+def test_pops_beyond_the_limit_of_a_turn_are_answered(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         count = POPS_MAX + 8
         sent = await send_numbers(rig, count)
         peers = await rig.peers(count)
@@ -84,10 +90,10 @@ def test_pops_beyond_the_limit_of_a_turn_are_answered(rig):
     rig(scene)
 
 
-def test_refused_checkpoints_return_all_messages_to_the_queues(rig):
+def test_refused_checkpoints_return_all_messages_to_the_queues(rig: Callable[..., Any]) -> None:
     """The handler serves the pops again, one by one."""
 
-    async def scene(rig):
+    async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 12)
         peers, rig.appends.fault = await rig.peers(3), "disk full"
         for peer in peers:
@@ -103,8 +109,10 @@ def test_refused_checkpoints_return_all_messages_to_the_queues(rig):
     rig(scene)
 
 
-def test_messages_remain_in_the_queues_if_the_store_refuses_records(rig):
-    async def scene(rig):
+def test_messages_remain_in_the_queues_if_the_store_refuses_records(
+    rig: Callable[..., Any],
+) -> None:
+    async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 4)
         messages = await rig.pop_all(4)
         await send_numbers(rig, 4, tags="b")
@@ -121,13 +129,13 @@ def test_messages_remain_in_the_queues_if_the_store_refuses_records(rig):
     rig(scene)
 
 
-def refuse_all(batch):
+def refuse_all(batch: PutBatch) -> None:
     for row in range(batch.count):
         batch.refuse(row, 1, "disk full")
 
 
-def test_pops_are_answered_after_a_failed_append(rig):
-    async def scene(rig):
+def test_pops_are_answered_after_a_failed_append(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         messages = await send_numbers(rig, 2)
         first = await rig.pop_all(2)
         sent = await send_numbers(rig, 4, tags="b")
@@ -147,11 +155,13 @@ def test_pops_are_answered_after_a_failed_append(rig):
     rig(scene)
 
 
-def test_an_undone_pop_also_undoes_messages_skipped_by_later_pops(rig, monkeypatch):
+def test_an_undone_pop_also_undoes_messages_skipped_by_later_pops(
+    rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pop of the same turn without messages advances the offset as well."""
     monkeypatch.setattr("duemq.pop.queue_reader.UNITS_LOOKED_AT_MAX", 2)
 
-    async def scene(rig):
+    async def scene(rig: PopRig) -> None:
         await rig.broker.parts.topics.ensure("One", queues=1)
         await rig.send(0, b"a1", b"a2", topic="One", tags="a")
         await rig.send(0, b"b", topic="One", tags="b")
@@ -167,8 +177,8 @@ def test_an_undone_pop_also_undoes_messages_skipped_by_later_pops(rig, monkeypat
     rig(scene)
 
 
-def test_a_too_long_invisible_time_refuses_one_pop_of_a_turn(rig):
-    async def scene(rig):
+def test_a_too_long_invisible_time_refuses_one_pop_of_a_turn(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 12)
         peers, messages = await rig.peers(3), []
         for number, peer in enumerate(peers):
@@ -184,8 +194,8 @@ def test_a_too_long_invisible_time_refuses_one_pop_of_a_turn(rig):
     rig(scene)
 
 
-def test_an_invalid_pop_does_not_affect_others_of_its_turn(rig):
-    async def scene(rig):
+def test_an_invalid_pop_does_not_affect_others_of_its_turn(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 4)
         peers = await rig.peers(4)
         for peer, changes in zip(
@@ -200,17 +210,19 @@ def test_an_invalid_pop_does_not_affect_others_of_its_turn(rig):
     rig(scene)
 
 
-def test_a_pop_without_messages_is_a_long_poll(rig, monkeypatch):
+def test_a_pop_without_messages_is_a_long_poll(
+    rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The pop is admitted once; the handler does not admit it again."""
     admitted, admit = [], PopProcessor.admit
 
-    def counted(self, request):
+    def counted(self: PopProcessor, request: pytest.FixtureRequest) -> PopRequest:
         admitted.append(request)
         return admit(self, request)
 
     monkeypatch.setattr(PopProcessor, "admit", counted)
 
-    async def scene(rig):
+    async def scene(rig: PopRig) -> None:
         peers = await rig.peers(2)
         for peer in peers:
             write(peer, [rig.pop_request(1, pollTime=30_000)])
@@ -224,8 +236,8 @@ def test_a_pop_without_messages_is_a_long_poll(rig, monkeypatch):
     rig(scene)
 
 
-def test_orderly_pops_are_left_to_their_handler(rig):
-    async def scene(rig):
+def test_orderly_pops_are_left_to_their_handler(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         await rig.send(0, b"a", b"b")
         peer, before = await rig.peer(), len(rig.appends.batches)
         write(peer, [rig.pop_request(1, order="true", queueId=0)])
@@ -240,12 +252,12 @@ def test_orderly_pops_are_left_to_their_handler(rig):
 class Gate:
     """Gate that delays the confirmations of a store until it is opened."""
 
-    def __init__(self, broker, missing=None):
+    def __init__(self, broker: Broker, missing: Missing | None = None) -> None:
         self.open, self.reached = asyncio.Event(), asyncio.Event()
         self.missing, self.waits = missing, 0
         broker.store.wait_confirmed = self.wait
 
-    async def wait(self, end_offset):
+    async def wait(self, end_offset: int) -> Missing | None:
         self.waits += 1
         self.reached.set()
         await self.open.wait()
@@ -255,8 +267,10 @@ class Gate:
 @pytest.mark.parametrize(
     ("missing", "code"), [(None, 0), (Missing.DISK, 10)], ids=["in time", "not in time"]
 )
-def test_sync_flush_delays_responses_until_the_sync(rig, missing, code):
-    async def scene(rig):
+def test_sync_flush_delays_responses_until_the_sync(
+    rig: Callable[..., Any], missing: Missing | None, code: int
+) -> None:
+    async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 6)
         first = await rig.client.pop(maxMsgNums=2)
         peer, gate = await rig.peer(), Gate(rig.broker, missing)
@@ -283,15 +297,15 @@ class Written:
 
     unsent_bytes = 0
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.frames = []
 
-    def write(self, data):
+    def write(self, data: bytes) -> None:
         self.frames.append(data)
 
 
-def test_a_drain_waits_for_unsent_responses(rig):
-    async def scene(rig):
+def test_a_drain_waits_for_unsent_responses(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         await send_numbers(rig, 2)
         parts, gate, connection = rig.broker.parts, Gate(rig.broker), Written()
         turns = parts.pop.turns(parts.rpc, access=None, is_ready=lambda: False, confirms=True)
@@ -309,8 +323,8 @@ def test_a_drain_waits_for_unsent_responses(rig):
     rig(scene)
 
 
-def test_each_pop_of_a_turn_requires_a_signature(rig):
-    async def scene(rig):
+def test_each_pop_of_a_turn_requires_a_signature(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 4)
         peers = await rig.peers(3)
         requests = [ROOT.sign(rig.pop_request(1)) for _ in peers]
@@ -325,8 +339,8 @@ def test_each_pop_of_a_turn_requires_a_signature(rig):
     rig(scene, who=ROOT, **KEYS)
 
 
-def test_a_connection_closed_in_a_turn_does_not_affect_others(rig):
-    async def scene(rig):
+def test_a_connection_closed_in_a_turn_does_not_affect_others(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 4)
         messages = await rig.pop_all(4)
         aborted, malformed, other = await rig.peers(3)
@@ -345,8 +359,8 @@ def test_a_connection_closed_in_a_turn_does_not_affect_others(rig):
     rig(scene)
 
 
-def test_a_topic_deleted_between_turns_returns_no_messages(rig):
-    async def scene(rig):
+def test_a_topic_deleted_between_turns_returns_no_messages(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         await send_numbers(rig, 4)
         peer = await rig.peer()
         assert await codes(peer, [rig.pop_request(1, maxMsgNums=1)]) == {1: 0}
@@ -356,16 +370,24 @@ def test_a_topic_deleted_between_turns_returns_no_messages(rig):
     rig(scene)
 
 
-def test_pops_that_match_a_template_are_read_without_decoding(rig, monkeypatch):
+def test_pops_that_match_a_template_are_read_without_decoding(
+    rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoded, take = [], PopTurns.take
 
-    def counted(turns, connection, request, serialize_type, frame):
+    def counted(
+        turns: PopTurns,
+        connection: Connection,
+        request: pytest.FixtureRequest,
+        serialize_type: int,
+        frame: bytes,
+    ) -> bool:
         decoded.append(request.code)
         return take(turns, connection, request, serialize_type, frame)
 
     monkeypatch.setattr(PopTurns, "take", counted)
 
-    async def scene(rig):
+    async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 40)
         peer, found = await rig.peer(), []
         for opaque in range(10):
@@ -380,8 +402,8 @@ def test_pops_that_match_a_template_are_read_without_decoding(rig, monkeypatch):
     rig(scene)
 
 
-def test_a_matching_pop_after_acknowledgements_shares_their_turn(rig):
-    async def scene(rig):
+def test_a_matching_pop_after_acknowledgements_shares_their_turn(rig: Callable[..., Any]) -> None:
+    async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 24)
         peer, found, opaque = await rig.peer(), [], 0
         messages = []
@@ -409,8 +431,10 @@ def test_a_matching_pop_after_acknowledgements_shares_their_turn(rig):
         pytest.param("nothing", 210, id="no messages"),
     ],
 )
-def test_a_matching_pop_is_checked_like_the_first(rig, change, code):
-    async def scene(rig):
+def test_a_matching_pop_is_checked_like_the_first(
+    rig: Callable[..., Any], change: str, code: int
+) -> None:
+    async def scene(rig: PopRig) -> None:
         await send_numbers(rig, 2)
         peer = await rig.peer()
         for opaque in (1, 2):
@@ -431,8 +455,8 @@ def test_a_matching_pop_is_checked_like_the_first(rig, change, code):
 
 
 @pytest.mark.parametrize("queue", [0, 3])
-def test_matching_pops_can_name_one_queue(rig, queue):
-    async def scene(rig):
+def test_matching_pops_can_name_one_queue(rig: Callable[..., Any], queue: int) -> None:
+    async def scene(rig: PopRig) -> None:
         await send_numbers(rig, 40)
         peer = await rig.peer()
         for opaque in range(8):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +15,7 @@ from message_store.clock import FakeClock
 from message_store.errors import RecordUnreadable
 from message_store.layout import CQ_UNIT
 from message_store.log.record import decode_record, split_records
+from message_store.store import MessageStore
 from tests.support.fakes import FakeStore, put
 from tests.support.stores import open_store, put_one
 
@@ -19,7 +23,7 @@ ALL = Subscription("T")
 
 
 @pytest.fixture(params=["memory", "disk"])
-def store(request, tmp_path):
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeStore | MessageStore]:
     """Both stores: the fake must behave like the real one."""
     if request.param == "memory":
         yield FakeStore(FakeClock())
@@ -28,7 +32,7 @@ def store(request, tmp_path):
         yield store
 
 
-def bodies(data):
+def bodies(data: bytes) -> list[bytes]:
     found, data = [], memoryview(data)
     while data:
         record = decode_record(data, 0)
@@ -37,7 +41,7 @@ def bodies(data):
     return found
 
 
-def test_messages_are_read_in_order_up_to_the_count(store):
+def test_messages_are_read_in_order_up_to_the_count(store: FakeStore | MessageStore) -> None:
     put(store, "T", b"a", b"b", b"c")
     reader = QueueReader(store)
     found = reader.read("T", 0, 1, 1, ALL)
@@ -46,7 +50,9 @@ def test_messages_are_read_in_order_up_to_the_count(store):
     assert reader.read("U", 0, 0, 1, ALL) is None
 
 
-def test_a_full_read_ends_after_its_last_message_and_others_after_all_rejected_messages(store):
+def test_a_full_read_ends_after_its_last_message_and_others_after_all_rejected_messages(
+    store: FakeStore | MessageStore,
+) -> None:
     for number in range(6):
         put(store, "T", b"%d" % number, properties=b"TAGS\x01%s\x02" % (b"ab"[number % 2 :][:1]))
     reader, only_b = QueueReader(store), parse_expression("T", "b")
@@ -60,7 +66,9 @@ def test_a_full_read_ends_after_its_last_message_and_others_after_all_rejected_m
     assert (found.end, found.offsets, found.data) == (6, (), b"")
 
 
-def test_messages_for_another_filter_after_a_full_read_are_left(store):
+def test_messages_for_another_filter_after_a_full_read_are_left(
+    store: FakeStore | MessageStore,
+) -> None:
     for number in range(6):
         put(store, "T", b"%d" % number, properties=b"TAGS\x01%s\x02" % (b"ab"[number % 2 :][:1]))
     reader, only_a = QueueReader(store), parse_expression("T", "a")
@@ -68,7 +76,7 @@ def test_messages_for_another_filter_after_a_full_read_are_left(store):
         assert reader.read("T", 0, 0, count_max, only_a).end == end
 
 
-def test_damaged_messages_are_skipped():
+def test_damaged_messages_are_skipped() -> None:
     store = FakeStore(FakeClock())
     batch = put(store, "T", b"a", b"b", b"c")
     store.damaged.add(int(batch.rows[1]["phys_offset"]))
@@ -79,7 +87,7 @@ def test_damaged_messages_are_skipped():
         reader.message("T", 0, 1)
 
 
-def test_a_message_is_read_by_offset_before_it_is_readable_for_consumers(tmp_path):
+def test_a_message_is_read_by_offset_before_it_is_readable_for_consumers(tmp_path: Path) -> None:
     with open_store(
         tmp_path, flush_disk_type="SYNC_FLUSH", flush_commitlog_interval_ms=100_000
     ) as store:
@@ -91,7 +99,7 @@ def test_a_message_is_read_by_offset_before_it_is_readable_for_consumers(tmp_pat
             QueueReader(store).message("T", 0, 2)
 
 
-def test_handles_of_producers_are_removed_and_those_of_retries_added(tmp_path):
+def test_handles_of_producers_are_removed_and_those_of_retries_added(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         put_one(store, "T", body=b"a", properties={"POP_CK": "forged", "KEYS": "k"})
         reader = QueueReader(store)
@@ -104,7 +112,7 @@ def test_handles_of_producers_are_removed_and_those_of_retries_added(tmp_path):
         assert again.properties == {"KEYS": "k", "POP_CK": "0 1 2 3 1 b 0 0"}
 
 
-def test_raw_records_are_read_with_one_call(store):
+def test_raw_records_are_read_with_one_call(store: FakeStore | MessageStore) -> None:
     for body in (b"a", b"b", b"c", b"d"):
         put(store, "T", body)
     reader = QueueReader(store)
@@ -116,7 +124,7 @@ def test_raw_records_are_read_with_one_call(store):
     assert reader.raw_records("T", 0, [2, 4]) is None, "there is no offset 4"
 
 
-def test_raw_records_are_none_with_a_damaged_message():
+def test_raw_records_are_none_with_a_damaged_message() -> None:
     store = FakeStore(FakeClock())
     batch = put(store, "T", b"a", b"b", b"c")
     store.damaged.add(int(batch.rows[1]["phys_offset"]))
@@ -125,7 +133,7 @@ def test_raw_records_are_none_with_a_damaged_message():
     assert [record.body for record in reader.raw_records("T", 0, [0, 2]).records()] == [b"a", b"c"]
 
 
-def test_all_retries_of_a_read_get_their_own_handle(tmp_path):
+def test_all_retries_of_a_read_get_their_own_handle(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         for body in (b"a", b"bb", b"ccc"):
             put_one(store, "T", body=body)
@@ -140,7 +148,9 @@ def test_all_retries_of_a_read_get_their_own_handle(tmp_path):
         ]
 
 
-def test_each_of_the_following_messages_is_read_or_has_its_error(store):
+def test_each_of_the_following_messages_is_read_or_has_its_error(
+    store: FakeStore | MessageStore,
+) -> None:
     for body in (b"a", b"b", b"c", b"d"):
         put(store, "T", body)
     reader = QueueReader(store)
@@ -150,7 +160,7 @@ def test_each_of_the_following_messages_is_read_or_has_its_error(store):
     assert reader.following("U", 0, 0, 9) == []
 
 
-def test_a_damaged_message_among_the_following_has_an_error_in_its_place():
+def test_a_damaged_message_among_the_following_has_an_error_in_its_place() -> None:
     store = FakeStore(FakeClock())
     batch = put(store, "T", b"a", b"b", b"c")
     store.damaged.add(int(batch.rows[1]["phys_offset"]))
@@ -159,7 +169,9 @@ def test_a_damaged_message_among_the_following_has_an_error_in_its_place():
     assert isinstance(second, RecordUnreadable)
 
 
-def test_the_following_messages_are_read_again_after_a_repair_of_their_units(tmp_path):
+def test_the_following_messages_are_read_again_after_a_repair_of_their_units(
+    tmp_path: Path,
+) -> None:
     with open_store(tmp_path) as store:
         for body in (b"a", b"b", b"c"):
             put_one(store, "T", body=body)

@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from duemq.broker import Broker
 from duemq.pop.names import REVIVE_GROUP, REVIVE_QUEUES, revive_topic
 from message_store.clock import FakeClock
-from tests.support.pop_client import PopClient, advance, rest
-from tests.support.running_broker import running, small
+from message_store.log.batch import PutBatch
+from tests.support.pop_client import PopClient, Popped, advance, rest
+from tests.support.running_broker import BrokerClient, running, small
 from tests.support.stores import put_one
 
 RETRY = "%RETRY%g_T"
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Callable[..., Any]:
     """Run a scene with a broker, its clock and a client of group g."""
 
-    def run(scene, **keys):
+    def run(scene: Callable[..., Any], **keys: str) -> None:
         clock = FakeClock()
 
         async def main():
@@ -33,13 +38,15 @@ def world(tmp_path):
     return run
 
 
-async def send(remote, *bodies, topic="T", **properties):
+async def send(remote: BrokerClient, *bodies: bytes, topic: str = "T", **properties: str) -> None:
     for body in bodies:
         assert (await remote.send(topic, body, **properties)).code == 0
 
 
-def test_acknowledged_messages_are_not_delivered_again(world):
-    async def scene(broker, clock, remote, client):
+def test_acknowledged_messages_are_not_delivered_again(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a", b"b")
         found = await client.pop()
         assert [message.body for message in found] == [b"a", b"b"]
@@ -53,8 +60,12 @@ def test_acknowledged_messages_are_not_delivered_again(world):
     world(scene)
 
 
-def test_unacknowledged_messages_are_visible_again_at_the_revive_time(world):
-    async def scene(broker, clock, remote, client):
+def test_unacknowledged_messages_are_visible_again_at_the_revive_time(
+    world: Callable[..., Any],
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a", b"b", b"c")
         popped_ms = clock.now_ms()
         _, second, _ = await client.pop(invisibleTime=30_000)
@@ -75,16 +86,20 @@ def test_unacknowledged_messages_are_visible_again_at_the_revive_time(world):
     world(scene)
 
 
-def test_a_partly_stored_revival_continues_with_the_other_messages(world):
+def test_a_partly_stored_revival_continues_with_the_other_messages(
+    world: Callable[..., Any],
+) -> None:
     """Stored copies are not stored again, and their messages are no longer in flight."""
 
-    async def scene(broker, clock, remote, client):
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a", b"b", b"c")
         await client.pop(invisibleTime=10_000)
         path, figures = broker.parts.put_path, broker.parts.pop.figures
         working, left = path.put, []
 
-        def put(batch):
+        def put(batch: PutBatch) -> None:
             working(batch)
             if batch.count == 3:
                 left.append(figures.in_flight("g", "T", 0))
@@ -105,10 +120,14 @@ def test_a_partly_stored_revival_continues_with_the_other_messages(world):
     world(scene)
 
 
-def test_copies_of_many_checkpoints_are_one_append_per_revive_queue(world):
+def test_copies_of_many_checkpoints_are_one_append_per_revive_queue(
+    world: Callable[..., Any],
+) -> None:
     """There are eight revive queues."""
 
-    async def scene(broker, clock, remote, client):
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         for first in range(0, 40, 2):
             await send(remote, b"%d" % first, b"%d" % (first + 1))
             await client.pop(maxMsgNums=2, invisibleTime=20_000)
@@ -124,8 +143,10 @@ def test_copies_of_many_checkpoints_are_one_append_per_revive_queue(world):
     world(scene)
 
 
-def test_a_long_poll_returns_new_and_revived_messages(world):
-    async def scene(broker, clock, remote, client):
+def test_a_long_poll_returns_new_and_revived_messages(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a")
         await client.pop(invisibleTime=10_000)
         waiting = asyncio.create_task(client.pop(pollTime=30_000))
@@ -141,8 +162,10 @@ def test_a_long_poll_returns_new_and_revived_messages(world):
     world(scene)
 
 
-def test_a_changed_invisible_time_counts_from_now(world):
-    async def scene(broker, clock, remote, client):
+def test_a_changed_invisible_time_counts_from_now(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a", b"b")
         first, _ = await client.pop(invisibleTime=10_000)
         await advance(broker, clock, 9_000)
@@ -163,10 +186,12 @@ def test_a_changed_invisible_time_counts_from_now(world):
     world(scene)
 
 
-def test_an_invalid_revive_record_is_skipped(world):
+def test_an_invalid_revive_record_is_skipped(world: Callable[..., Any]) -> None:
     """It hides no later record, and none is read twice."""
 
-    async def scene(broker, clock, remote, client):
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         topic = revive_topic("DefaultCluster")
         for queue_id in range(REVIVE_QUEUES):
             put_one(broker.store, topic, queue_id, b"{")
@@ -182,8 +207,12 @@ def test_an_invalid_revive_record_is_skipped(world):
     world(scene)
 
 
-def test_an_invisible_time_can_change_in_the_millisecond_of_the_pop(world):
-    async def scene(broker, clock, remote, client):
+def test_an_invisible_time_can_change_in_the_millisecond_of_the_pop(
+    world: Callable[..., Any],
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=500)
         answer = await client.change(message, 800)
@@ -197,8 +226,10 @@ def test_an_invisible_time_can_change_in_the_millisecond_of_the_pop(world):
     world(scene)
 
 
-def test_the_handle_of_a_changed_invisible_time_acknowledges(world):
-    async def scene(broker, clock, remote, client):
+def test_the_handle_of_a_changed_invisible_time_acknowledges(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
         answer = await client.change(message, 30_000)
@@ -211,8 +242,10 @@ def test_the_handle_of_a_changed_invisible_time_acknowledges(world):
     world(scene)
 
 
-def test_messages_of_a_retry_topic_have_handles_of_that_topic(world):
-    async def scene(broker, clock, remote, client):
+def test_messages_of_a_retry_topic_have_handles_of_that_topic(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a")
         for times in range(3):
             (message,) = await client.pop(invisibleTime=10_000)
@@ -227,7 +260,7 @@ def test_messages_of_a_retry_topic_have_handles_of_that_topic(world):
     world(scene)
 
 
-def batch_of(messages):
+def batch_of(messages: list[Popped]) -> bytes:
     start, pop_ms, invisible_ms, revive, *_ = messages[0].handle.split(" ")
     bits = sum(1 << message.offset - int(start) for message in messages)
     entry = {
@@ -238,8 +271,10 @@ def batch_of(messages):
     return json.dumps({"brokerName": "test", "acks": [entry]}).encode()
 
 
-def test_a_batch_acknowledges_the_messages_whose_bits_are_set(world):
-    async def scene(broker, clock, remote, client):
+def test_a_batch_acknowledges_the_messages_whose_bits_are_set(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a", b"b", b"c")
         found = await client.pop(invisibleTime=10_000)
         assert (await remote.call(200_151, {}, batch_of(found[::2]))).code == 0
@@ -261,8 +296,12 @@ BATCHES = {
 
 
 @pytest.mark.parametrize(("body", "code"), BATCHES.values(), ids=BATCHES)
-def test_malformed_batches_change_nothing(world, body, code):
-    async def scene(broker, clock, remote, client):
+def test_malformed_batches_change_nothing(
+    world: Callable[..., Any], body: bytes, code: int
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         before = broker.store.max_offset
         assert (await remote.call(200_151, {}, body)).code == code
         assert broker.store.max_offset == before
@@ -283,8 +322,12 @@ HANDLES = {
 
 
 @pytest.mark.parametrize("handle", HANDLES.values(), ids=HANDLES)
-def test_a_forged_handle_is_refused_and_no_record_is_stored(world, handle):
-    async def scene(broker, clock, remote, client):
+def test_a_forged_handle_is_refused_and_no_record_is_stored(
+    world: Callable[..., Any], handle: str
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
         before = broker.store.max_offset
@@ -305,8 +348,12 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("changes", CHANGED.values(), ids=CHANGED)
-def test_a_handle_of_another_pop_acknowledges_no_message(world, changes):
-    async def scene(broker, clock, remote, client):
+def test_a_handle_of_another_pop_acknowledges_no_message(
+    world: Callable[..., Any], changes: dict[str, str]
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
         assert (await client.ack(message, **changes)).code == 0
@@ -325,8 +372,12 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize(("changes", "code"), OUTSIDE.values(), ids=OUTSIDE)
-def test_an_acknowledgement_of_an_absent_message_is_refused(world, changes, code):
-    async def scene(broker, clock, remote, client):
+def test_an_acknowledgement_of_an_absent_message_is_refused(
+    world: Callable[..., Any], changes: dict[str, int | str], code: int
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
         before = broker.store.max_offset
@@ -350,8 +401,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("changes", "code"), REFUSED.values(), ids=REFUSED)
-def test_a_refused_pop_does_not_advance_the_offset(world, changes, code):
-    async def scene(broker, clock, remote, client):
+def test_a_refused_pop_does_not_advance_the_offset(
+    world: Callable[..., Any], changes: dict[str, int | str], code: int
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a")
         assert (await client.call(**changes)).code == code
         assert [message.body for message in await client.pop()] == [b"a"]
@@ -359,8 +414,10 @@ def test_a_refused_pop_does_not_advance_the_offset(world, changes, code):
     world(scene)
 
 
-def test_an_invisible_time_of_0_makes_messages_visible_at_once(world):
-    async def scene(broker, clock, remote, client):
+def test_an_invisible_time_of_0_makes_messages_visible_at_once(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a")
         for times in range(3):
             (message,) = await client.pop(invisibleTime=0)
@@ -370,8 +427,10 @@ def test_an_invisible_time_of_0_makes_messages_visible_at_once(world):
     world(scene)
 
 
-def test_a_receipt_property_of_a_producer_is_replaced(world):
-    async def scene(broker, clock, remote, client):
+def test_a_receipt_property_of_a_producer_is_replaced(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a", POP_CK="0 1 2 3 0 test 0 0", KEYS="k")
         for _ in range(2):
             (message,) = await client.pop(invisibleTime=10_000)
@@ -382,8 +441,10 @@ def test_a_receipt_property_of_a_producer_is_replaced(world):
     world(scene)
 
 
-def test_a_delayed_message_is_visible_again_without_its_delay(world):
-    async def scene(broker, clock, remote, client):
+def test_a_delayed_message_is_visible_again_without_its_delay(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a", TIMER_DELAY_MS="100000")
         await send(remote, b"b", TIMER_DELIVER_MS=str(clock.now_ms() + 100_000))
         await advance(broker, clock, 100_000)
@@ -394,8 +455,10 @@ def test_a_delayed_message_is_visible_again_without_its_delay(world):
     world(scene)
 
 
-def test_only_messages_that_pass_the_filter_are_popped(world):
-    async def scene(broker, clock, remote, client):
+def test_only_messages_that_pass_the_filter_are_popped(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         for number in range(6):
             await send(remote, b"%d" % number, TAGS="odd" if number % 2 else "even")
         found = await client.pop(exp="odd", expType="TAG", maxMsgNums=2, invisibleTime=10_000)
@@ -408,8 +471,10 @@ def test_only_messages_that_pass_the_filter_are_popped(world):
     world(scene)
 
 
-def test_only_messages_that_pass_a_sql92_filter_are_popped(world):
-    async def scene(broker, clock, remote, client):
+def test_only_messages_that_pass_a_sql92_filter_are_popped(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         for size in ("1", "3", "x", "4"):
             await send(remote, size.encode(), size=size)
         found = await client.pop(expType="SQL92", exp="size > 2")
@@ -428,8 +493,12 @@ def test_only_messages_that_pass_a_sql92_filter_are_popped(world):
     ],
     ids=["no timers", "replica"],
 )
-def test_a_broker_without_checkpoints_refuses_pops(world, keys):
-    async def scene(broker, clock, remote, client):
+def test_a_broker_without_checkpoints_refuses_pops(
+    world: Callable[..., Any], keys: dict[str, str]
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         answer = await client.call()
         assert (answer.code, "pop message is forbidden" in answer.remark) == (16, True)
         fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "offset": 0, "extraInfo": "x"}
@@ -439,8 +508,10 @@ def test_a_broker_without_checkpoints_refuses_pops(world, keys):
     world(scene, **keys)
 
 
-def test_consecutive_pops_read_each_queue_in_turn(world):
-    async def scene(broker, clock, remote, client):
+def test_consecutive_pops_read_each_queue_in_turn(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await broker.parts.topics.ensure("Q", queues=4)
         for queue_id in range(4):
             fields = {
@@ -457,10 +528,12 @@ def test_consecutive_pops_read_each_queue_in_turn(world):
     world(scene)
 
 
-def test_a_batch_body_of_apaches_client_is_decoded(world):
+def test_a_batch_body_of_apaches_client_is_decoded(world: Callable[..., Any]) -> None:
     """Written by Apache 5.3.3's BatchAckMessageRequestBody, with offsets 0 and 3."""
 
-    async def scene(broker, clock, remote, client):
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         await send(remote, b"a", b"b", b"c", b"d")
         found = await client.pop(invisibleTime=60_000)
         _, pop_ms, _, revive, *_ = found[0].handle.split(" ")
@@ -476,10 +549,14 @@ def test_a_batch_body_of_apaches_client_is_decoded(world):
 
 
 @pytest.mark.parametrize(("auto_create", "bodies"), [("true", [b"a"]), ("false", [])])
-def test_messages_of_a_group_lost_in_a_kill_are_delivered_again(world, auto_create, bodies):
+def test_messages_of_a_group_lost_in_a_kill_are_delivered_again(
+    world: Callable[..., Any], auto_create: str, bodies: list[bytes]
+) -> None:
     """An auto-created group may not be on the disk yet; Apache's broker creates it again."""
 
-    async def scene(broker, clock, remote, client):
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
         assert (await remote.call(200, {}, b'{"groupName":"g"}')).code == 0
         await send(remote, b"a")
         assert [message.body for message in await client.pop(invisibleTime=5_000)] == [b"a"]

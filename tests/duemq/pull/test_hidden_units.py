@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +47,7 @@ def units(store: MessageStore) -> Rows:
 @pytest.mark.parametrize("bit", [0, 1, 7, 16, 30, 31, 40])
 @pytest.mark.parametrize("offset", [0, 2, 3])
 def test_a_pull_returns_a_message_with_a_damaged_tags_code(
-    run, store: MessageStore, offset: int, bit: int
+    run: Callable[..., Any], store: MessageStore, offset: int, bit: int
 ) -> None:
     world = World(store=store)
     flip(store, offset, bit)
@@ -62,7 +64,9 @@ def test_a_pop_returns_a_message_with_a_damaged_tags_code(store: MessageStore, b
     assert list(found.offsets) == [0, 2, 3, 5, 6, 8]
 
 
-def test_only_damaged_codes_before_the_next_offset_are_checked(run, store: MessageStore) -> None:
+def test_only_damaged_codes_before_the_next_offset_are_checked(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     """The next pull checks the units from nextBeginOffset on."""
     world = World(store=store)
     flip(store, 6, 3)
@@ -114,7 +118,7 @@ def bodies(answer: bytes) -> list[int]:
 
 
 def test_a_pull_returns_a_message_whose_code_became_that_of_another_tag_in_use(
-    run, restarted: MessageStore
+    run: Callable[..., Any], restarted: MessageStore
 ) -> None:
     """Also after the code of the other tag was compared with a record and was correct."""
     world = World(store=restarted)

@@ -1,4 +1,8 @@
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,7 +16,7 @@ from tests.support.fakes import HOST, FakePeer, FakeStore, put, settle
 ALL = parse_expression("T", "*")
 
 
-def world(**limits):
+def world(**limits: MemoryBudget | int) -> tuple[FakeClock, FakeStore, LongPolls, int]:
     clock = FakeClock()
     store = FakeStore(clock)
     polls = LongPolls(clock, store, **limits)
@@ -31,8 +35,10 @@ def world(**limits):
         ("a", b"", False),
     ],
 )
-def test_only_a_message_that_passes_the_filter_resumes(run, expression, properties, resumed):
-    async def scene():
+def test_only_a_message_that_passes_the_filter_resumes(
+    run: Callable[..., Any], expression: str, properties: bytes, resumed: bool
+) -> None:
+    async def scene() -> None:
         _, store, polls, slot = world()
         pull = polls.hold(slot, parse_expression("T", expression), None, 1_000)
         put(store, "T", b"x", properties=properties)
@@ -43,8 +49,8 @@ def test_only_a_message_that_passes_the_filter_resumes(run, expression, properti
 
 
 @pytest.mark.finding("A10")
-def test_long_polls_take_memory_from_the_budget(run):
-    async def scene():
+def test_long_polls_take_memory_from_the_budget(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         memory = MemoryBudget(1 << 20)
         _, _, polls, slot = world(memory=memory)
         long = parse_expression("T", "||".join(f"tag{n}" for n in range(1_000)))
@@ -60,8 +66,8 @@ def test_long_polls_take_memory_from_the_budget(run):
     run(scene())
 
 
-def test_messages_of_other_queues_do_not_resume(run):
-    async def scene():
+def test_messages_of_other_queues_do_not_resume(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         _, store, polls, slot = world()
         pull = polls.hold(slot, ALL, None, 1_000)
         put(store, "T", b"x", queue_id=1)
@@ -71,8 +77,8 @@ def test_messages_of_other_queues_do_not_resume(run):
     run(scene())
 
 
-def test_one_task_resumes_every_pull_at_its_deadline(run):
-    async def scene():
+def test_one_task_resumes_every_pull_at_its_deadline(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         clock, _, polls, slot = world()
         async with polls.running():
             pulls = [polls.hold(slot, ALL, None, ms) for ms in (1_000, 5_000, 2_000)]
@@ -89,8 +95,8 @@ def test_one_task_resumes_every_pull_at_its_deadline(run):
     run(scene())
 
 
-def test_no_pull_is_resumed_before_its_deadline(run):
-    async def scene():
+def test_no_pull_is_resumed_before_its_deadline(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         clock, _, polls, slot = world()
         pull = polls.hold(slot, ALL, None, 333)
         for _ in range(332):
@@ -101,8 +107,8 @@ def test_no_pull_is_resumed_before_its_deadline(run):
     run(scene())
 
 
-def test_a_closed_connection_drops_its_pulls(run):
-    async def scene():
+def test_a_closed_connection_drops_its_pulls(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         _, store, polls, slot = world()
         gone, here = FakePeer("gone"), FakePeer("here")
         dropped, kept = polls.hold(slot, ALL, gone, 9), polls.hold(slot, ALL, here, 9)
@@ -116,8 +122,8 @@ def test_a_closed_connection_drops_its_pulls(run):
     run(scene())
 
 
-def test_long_polls_are_bounded(run):
-    async def scene():
+def test_long_polls_are_bounded(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         _, _, polls, slot = world(polls_max=2)
         places = [polls.hold(slot, ALL, None, 9) for _ in range(3)]
         assert [p is not None for p in places] == [True, True, False]
@@ -128,8 +134,8 @@ def test_long_polls_are_bounded(run):
     run(scene())
 
 
-def test_long_polls_of_one_connection_are_bounded(run):
-    async def scene():
+def test_long_polls_of_one_connection_are_bounded(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         _, _, polls, slot = world()
         peer = FakePeer()
         for _ in range(POLLS_PER_PEER_MAX):
@@ -140,12 +146,12 @@ def test_long_polls_of_one_connection_are_bounded(run):
     run(scene())
 
 
-def test_a_cancelled_pull_is_released(run):
-    async def scene():
+def test_a_cancelled_pull_is_released(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         _, store, polls, slot = world()
         pull = polls.hold(slot, ALL, None, 9)
 
-        async def wait():
+        async def wait() -> None:
             try:
                 await pull.resumed
             finally:
@@ -161,8 +167,8 @@ def test_a_cancelled_pull_is_released(run):
     run(scene())
 
 
-def test_slots_beyond_the_first_table_resume_pulls(run):
-    async def scene():
+def test_slots_beyond_the_first_table_resume_pulls(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         _, store, polls, _ = world()
         topic = store.topics.add("W")
         slots = [store.topics.slot(topic, n, create=True) for n in range(200)]
@@ -174,8 +180,10 @@ def test_slots_beyond_the_first_table_resume_pulls(run):
 
 
 @pytest.mark.parametrize("queue_id", [0, 1, 2])
-def test_a_pull_of_several_queues_is_resumed_once_by_any_of_them(run, queue_id):
-    async def scene():
+def test_a_pull_of_several_queues_is_resumed_once_by_any_of_them(
+    run: Callable[..., Any], queue_id: int
+) -> None:
+    async def scene() -> None:
         memory = MemoryBudget(1 << 20)
         _, store, polls, slot = world(memory=memory)
         more = [store.topics.slot(store.topics.add("T"), n, create=True) for n in (1, 2)]
@@ -190,8 +198,8 @@ def test_a_pull_of_several_queues_is_resumed_once_by_any_of_them(run, queue_id):
     run(scene())
 
 
-def test_one_batch_for_two_queues_of_a_pull_resumes_it_once(run):
-    async def scene():
+def test_one_batch_for_two_queues_of_a_pull_resumes_it_once(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         _, store, polls, slot = world()
         second = store.topics.slot(store.topics.add("T"), 1, create=True)
         both = put_batch_of(store, 0, 1)
@@ -206,7 +214,7 @@ def test_one_batch_for_two_queues_of_a_pull_resumes_it_once(run):
     run(scene())
 
 
-def put_batch_of(store, *queues):
+def put_batch_of(store: FakeStore, *queues: int) -> PutBatch:
     batch = PutBatch(len(queues))
     for queue_id in queues:
         batch.add(
@@ -220,8 +228,8 @@ def put_batch_of(store, *queues):
 SHARE = "pops of one group"
 
 
-def test_a_message_resumes_the_first_of_the_pulls_that_share(run):
-    async def scene():
+def test_a_message_resumes_the_first_of_the_pulls_that_share(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         memory = MemoryBudget(1 << 20)
         _, store, polls, slot = world(memory=memory)
         shared = [polls.hold(slot, ALL, None, 1_000, share=SHARE) for _ in range(3)]
@@ -237,8 +245,8 @@ def test_a_message_resumes_the_first_of_the_pulls_that_share(run):
     run(scene())
 
 
-def test_pulls_that_share_are_resumed_by_their_own_filters(run):
-    async def scene():
+def test_pulls_that_share_are_resumed_by_their_own_filters(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         _, store, polls, slot = world()
         a, b = parse_expression("T", "a"), parse_expression("T", "b")
         pulls = [polls.hold(slot, each, None, 1_000, share=SHARE) for each in (a, b, b, ALL)]
@@ -251,8 +259,8 @@ def test_pulls_that_share_are_resumed_by_their_own_filters(run):
     run(scene())
 
 
-def test_the_next_pull_is_resumed_if_messages_remain(run):
-    async def scene():
+def test_the_next_pull_is_resumed_if_messages_remain(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         _, store, polls, slot = world()
         first, second, third = (polls.hold(slot, ALL, None, 9, share=SHARE) for _ in range(3))
         put(store, "T", b"x")
@@ -268,13 +276,13 @@ def test_the_next_pull_is_resumed_if_messages_remain(run):
 class Unconfirmed:
     """A log whose end consumers may not read until `confirm`."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.max_offset, self.confirm_offset, self.calls = 0, 0, []
 
-    def when_confirmed(self, offset, call):
+    def when_confirmed(self, offset: int, call: Callable[..., Any]) -> None:
         self.calls.append((offset, call))
 
-    def confirm(self):
+    def confirm(self) -> None:
         self.confirm_offset = self.max_offset
         calls, self.calls = self.calls, []
         for offset, call in calls:
@@ -282,20 +290,20 @@ class Unconfirmed:
             call()
 
 
-def unconfirmed_world():
+def unconfirmed_world() -> tuple[Unconfirmed, LongPolls, int, Callable[..., Any]]:
     clock, log = FakeClock(), Unconfirmed()
     store, polls = FakeStore(clock), LongPolls(clock, log)
     slot = store.topics.slot(store.topics.add("T"), 0, create=True)
 
-    def arrive():
+    def arrive() -> None:
         log.max_offset += 100
         polls.on_append(put(store, "T", b"x"))
 
     return log, polls, slot, arrive
 
 
-def test_of_pulls_that_share_one_is_resumed_for_each_confirmed_end(run):
-    async def scene():
+def test_of_pulls_that_share_one_is_resumed_for_each_confirmed_end(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         log, polls, slot, arrive = unconfirmed_world()
         pulls = [polls.hold(slot, ALL, None, 9, share=SHARE) for _ in range(4)]
         arrive()
@@ -311,8 +319,10 @@ def test_of_pulls_that_share_one_is_resumed_for_each_confirmed_end(run):
     run(scene())
 
 
-def test_if_a_pull_is_released_before_confirmation_the_next_is_resumed(run):
-    async def scene():
+def test_if_a_pull_is_released_before_confirmation_the_next_is_resumed(
+    run: Callable[..., Any],
+) -> None:
+    async def scene() -> None:
         log, polls, slot, arrive = unconfirmed_world()
         first, second, third = (polls.hold(slot, ALL, None, 9, share=SHARE) for _ in range(3))
         arrive()

@@ -1,6 +1,11 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from delivery.plugin import Request
+from delivery.plugin import Request, Response
 from duemq.pull.offset_requests import OffsetProcessor
 from duemq.pull.pull_plan import PullLimits
 from message_store.clock import FakeClock
@@ -17,7 +22,7 @@ from tests.support.fakes import (
 
 
 class World:
-    def __init__(self, **limits):
+    def __init__(self, **limits: int) -> None:
         self.clock = FakeClock(1_000)
         self.store = FakeStore(self.clock)
         self.offsets = FakeOffsets()
@@ -30,7 +35,7 @@ class World:
             lambda: PullLimits(**limits),
         ).handlers()
 
-    async def call(self, code, **changes):
+    async def call(self, code: int, **changes: str | int) -> Response:
         values = {"consumerGroup": "G", "topic": "T", "queueId": 0} | changes
         found = {name: str(value) for name, value in values.items()}
         return await self.handlers[code](Request(code, found))
@@ -51,8 +56,14 @@ class World:
     ],
 )
 def test_query_returns_the_offset_or_zero_for_a_new_queue(
-    run, committed, messages, zero, span_bytes, code, offset
-):
+    run: Callable[..., Any],
+    committed: int | None,
+    messages: int,
+    zero: str | None,
+    span_bytes: int,
+    code: int,
+    offset: str | None,
+) -> None:
     world = World(memory_span_bytes=span_bytes)
     if committed is not None:
         world.offsets.commit("G", "T", 0, committed)
@@ -62,14 +73,14 @@ def test_query_returns_the_offset_or_zero_for_a_new_queue(
     assert (answer.code, answer.fields.get("offset")) == (code, offset)
 
 
-def test_a_queue_whose_first_message_was_removed_is_not_new(run):
+def test_a_queue_whose_first_message_was_removed_is_not_new(run: Callable[..., Any]) -> None:
     world = World()
     put(world.store, "T", b"x", b"y")
     world.store.first[0] = 1
     assert run(world.call(14)).code == 22
 
 
-def test_update_stores_smaller_and_negative_offsets(run):
+def test_update_stores_smaller_and_negative_offsets(run: Callable[..., Any]) -> None:
     world = World()
     for offset in (9, 3, -1):
         answer = run(world.call(15, commitOffset=offset))
@@ -81,7 +92,9 @@ def test_update_stores_smaller_and_negative_offsets(run):
     ("changes", "known", "code"),
     [({"topic": "U"}, True, 17), ({}, False, 26), ({"commitOffset": "x"}, True, 1)],
 )
-def test_update_of_unknown_topics_and_groups_is_refused(run, changes, known, code):
+def test_update_of_unknown_topics_and_groups_is_refused(
+    run: Callable[..., Any], changes: dict[str, str], known: bool, code: int
+) -> None:
     world = World()
     if not known:
         world.groups.table.clear()
@@ -90,7 +103,7 @@ def test_update_of_unknown_topics_and_groups_is_refused(run, changes, known, cod
     assert refusal.value.code == code
 
 
-def test_queries_return_a_pending_reset_and_updates_are_ignored(run):
+def test_queries_return_a_pending_reset_and_updates_are_ignored(run: Callable[..., Any]) -> None:
     world = World()
     world.offsets.commit("G", "T", 0, 9)
     world.offsets.set_reset("G", "T", 0, 4)
@@ -99,7 +112,7 @@ def test_queries_return_a_pending_reset_and_updates_are_ignored(run):
     assert world.offsets.query("G", "T", 0) == 9
 
 
-def test_bounds_and_offsets_by_time(run):
+def test_bounds_and_offsets_by_time(run: Callable[..., Any]) -> None:
     world = World()
     for _ in range(3):
         put(world.store, "T", b"x")

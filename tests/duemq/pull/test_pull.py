@@ -1,8 +1,13 @@
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
+from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.pull.long_polls import LongPolls
@@ -12,6 +17,7 @@ from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
+from message_store.store import MessageStore
 from tests.support.fakes import (
     FakeGroup,
     FakeGroups,
@@ -40,7 +46,15 @@ HEADER = {
 class World:
     """Pull processor with topic T (4 queues) and group G, which subscribes to it."""
 
-    def __init__(self, *, store=None, group=None, topic=None, auto_create=True, **config):
+    def __init__(
+        self,
+        *,
+        store: FakeStore | MessageStore | None = None,
+        group: FakeGroup | None = None,
+        topic: FakeTopic | None = None,
+        auto_create: bool = True,
+        **config: int,
+    ) -> None:
         self.store = store or FakeStore(FakeClock())
         self.clock = self.store.clock
         self.topics = FakeTopics(topic or FakeTopic("T"))
@@ -56,14 +70,22 @@ class World:
             self.long_polls, self.stats, lambda: self.config,
         )  # fmt: skip
 
-    def join(self, *, topics=("T",), expression="*", kind="TAG", version=1, model="CLUSTERING"):
+    def join(
+        self,
+        *,
+        topics: tuple[str] = ("T",),
+        expression: str = "*",
+        kind: str = "TAG",
+        version: int = 1,
+        model: str = "CLUSTERING",
+    ) -> None:
         told = tuple(parse_expression(t, expression, kind, version) for t in topics)
         entry = ConsumerEntry("G", "CONSUME_PASSIVELY", model, "x", told)
         self.clients.heartbeat(
             Heartbeat("c", (), (entry,)), self.peer, language="JAVA", version=479, now_ms=0
         )
 
-    def request(self, **changes):
+    def request(self, **changes: int | str) -> Request:
         values = {
             "consumerGroup": "G",
             "topic": "T",
@@ -79,12 +101,12 @@ class World:
         found = {name: str(value) for name, value in (values | changes).items()}
         return Request(11, found, peer=self.peer)
 
-    async def pull(self, **changes):
+    async def pull(self, **changes: int | str) -> Response | None:
         return await handled(self.processor.pull, self.request(**changes))
 
 
 @pytest.fixture(params=["memory", "disk"])
-def store(request, tmp_path):
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeStore | MessageStore]:
     """Return a fake and a real store: the fake must behave like the real one."""
     if request.param == "memory":
         yield FakeStore(FakeClock())
@@ -93,7 +115,9 @@ def store(request, tmp_path):
         yield store
 
 
-def test_messages_are_returned_as_stored_in_the_log(run, store):
+def test_messages_are_returned_as_stored_in_the_log(
+    run: Callable[..., Any], store: FakeStore | MessageStore
+) -> None:
     world = World(store=store)
     put(world.store, "T", b"one", b"two", b"three")
     answer = run(world.pull(queueOffset=1))
@@ -111,7 +135,13 @@ def test_messages_are_returned_as_stored_in_the_log(run, store):
 @pytest.mark.parametrize(
     ("offset", "code", "next_offset"), [(0, 0, 2), (2, 19, 2), (3, 21, 2), (-1, 21, 0)]
 )
-def test_every_outcome_has_the_complete_header(run, store, offset, code, next_offset):
+def test_every_outcome_has_the_complete_header(
+    run: Callable[..., Any],
+    store: FakeStore | MessageStore,
+    offset: int,
+    code: int,
+    next_offset: int,
+) -> None:
     world = World(store=store)
     put(world.store, "T", b"one", b"two")
     answer = run(world.pull(queueOffset=offset))
@@ -120,7 +150,9 @@ def test_every_outcome_has_the_complete_header(run, store, offset, code, next_of
     assert bool(answer.body) is (code == 0)
 
 
-def test_tags_are_filtered_by_hash(run, store):
+def test_tags_are_filtered_by_hash(
+    run: Callable[..., Any], store: FakeStore | MessageStore
+) -> None:
     world = World(store=store)
     put(world.store, "T", b"one", properties=b"TAGS\x01a\x02")
     put(world.store, "T", b"two", properties=b"TAGS\x01b\x02")
@@ -131,7 +163,7 @@ def test_tags_are_filtered_by_hash(run, store):
     assert answer.fields["nextBeginOffset"] == "2"
 
 
-def test_a_damaged_record_is_skipped(run):
+def test_a_damaged_record_is_skipped(run: Callable[..., Any]) -> None:
     world = World()
     batch = put(world.store, "T", b"one", b"two", b"three")
     world.store.damaged.add(int(batch.rows[1]["phys_offset"]))
@@ -146,7 +178,7 @@ def test_a_damaged_record_is_skipped(run):
     assert (answer.code, answer.fields["nextBeginOffset"]) == (20, "2")
 
 
-def test_records_removed_by_retention_are_skipped(run):
+def test_records_removed_by_retention_are_skipped(run: Callable[..., Any]) -> None:
     world = World()
     batch = put(world.store, "T", b"one", b"two")
     world.store.min_offset = int(batch.rows[1]["phys_offset"])
@@ -189,7 +221,13 @@ def test_records_removed_by_retention_are_skipped(run):
         ({}, {}, {"queueOffset": "x"}, 1),
     ],
 )
-def test_codes_of_refused_pulls(run, settings, joined, changes, code):
+def test_codes_of_refused_pulls(
+    run: Callable[..., Any],
+    settings: dict[str, int | FakeGroup | FakeTopic],
+    joined: dict[str, str | int | tuple[str]] | None,
+    changes: dict[str, str | int],
+    code: int,
+) -> None:
     world = World(**settings)
     if joined is not None:
         world.join(**joined)
@@ -202,7 +240,9 @@ def test_codes_of_refused_pulls(run, settings, joined, changes, code):
     assert set(header) == ({"forbiddenType"} if code == 16 else set())
 
 
-def test_a_pull_without_a_subscription_uses_that_of_the_heartbeat(run, store):
+def test_a_pull_without_a_subscription_uses_that_of_the_heartbeat(
+    run: Callable[..., Any], store: FakeStore | MessageStore
+) -> None:
     world = World(store=store)
     world.join(expression="b", version=3)
     put(world.store, "T", b"one", properties=b"TAGS\x01a\x02")
@@ -211,7 +251,7 @@ def test_a_pull_without_a_subscription_uses_that_of_the_heartbeat(run, store):
     assert (b"one" in answer.body, b"two" in answer.body) == (False, True)
 
 
-def test_a_pull_commits_an_offset_only_on_request(run):
+def test_a_pull_commits_an_offset_only_on_request(run: Callable[..., Any]) -> None:
     world = World()
     run(world.pull(commitOffset=7))
     assert world.offsets.table == {}
@@ -220,8 +260,10 @@ def test_a_pull_commits_an_offset_only_on_request(run):
 
 
 @pytest.mark.finding("A10")
-def test_a_long_poll_does_not_keep_its_request_content(run, store):
-    async def scene():
+def test_a_long_poll_does_not_keep_its_request_content(
+    run: Callable[..., Any], store: FakeStore | MessageStore
+) -> None:
+    async def scene() -> None:
         world = World(store=store)
         request = world.request(sysFlag=SUBSCRIPTION | SUSPEND, junk="x" * 1_000)
         request.body, request.remark = b"b" * 1_000, "r" * 1_000
@@ -235,8 +277,10 @@ def test_a_long_poll_does_not_keep_its_request_content(run, store):
     run(scene())
 
 
-def test_a_long_poll_returns_the_next_message(run, store):
-    async def scene():
+def test_a_long_poll_returns_the_next_message(
+    run: Callable[..., Any], store: FakeStore | MessageStore
+) -> None:
+    async def scene() -> None:
         world = World(store=store)
         pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
         await settle()
@@ -249,8 +293,10 @@ def test_a_long_poll_returns_the_next_message(run, store):
     run(scene())
 
 
-def test_a_long_poll_returns_at_its_deadline(run, store):
-    async def scene():
+def test_a_long_poll_returns_at_its_deadline(
+    run: Callable[..., Any], store: FakeStore | MessageStore
+) -> None:
+    async def scene() -> None:
         world = World(store=store)
         async with world.long_polls.running():
             flags = SUBSCRIPTION | SUSPEND | COMMIT
@@ -269,13 +315,13 @@ def test_a_long_poll_returns_at_its_deadline(run, store):
 
 
 @pytest.mark.parametrize(("offset", "flags"), [(0, SUBSCRIPTION), (9, SUBSCRIPTION | SUSPEND)])
-def test_pulls_without_a_long_poll(run, offset, flags):
+def test_pulls_without_a_long_poll(run: Callable[..., Any], offset: int, flags: int) -> None:
     answer = run(World().pull(queueOffset=offset, sysFlag=flags))
     assert answer.code == (19 if offset == 0 else 21)
 
 
-def test_short_polling_holds_for_a_second(run):
-    async def scene():
+def test_short_polling_holds_for_a_second(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         world = World(long_polling_enable=False)
         async with world.long_polls.running():
             pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
@@ -286,8 +332,8 @@ def test_short_polling_holds_for_a_second(run):
     run(scene())
 
 
-def test_a_closed_connection_gets_no_response(run):
-    async def scene():
+def test_a_closed_connection_gets_no_response(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         world = World()
         pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
         await settle()
@@ -297,7 +343,9 @@ def test_a_closed_connection_gets_no_response(run):
     run(scene())
 
 
-def test_a_pending_reset_is_returned_once(run, store):
+def test_a_pending_reset_is_returned_once(
+    run: Callable[..., Any], store: FakeStore | MessageStore
+) -> None:
     world = World(store=store)
     put(world.store, "T", b"one", b"two")
     world.offsets.set_reset("G", "T", 0, 1)

@@ -1,6 +1,9 @@
+from __future__ import annotations
+
 import random
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from duemq.pull.pull_plan import (
@@ -18,14 +21,14 @@ A, B = java_hash("a"), java_hash("b")
 LOG_MAX = 1_000_000
 
 
-def request(**changes):
+def request(**changes: int) -> PullRequest:
     values = {"group": "G", "topic": "T", "queue_id": 0, "offset": 100, "count_max": 32}
     values |= {"bytes_max": 1 << 30, "sys_flag": 0, "commit_offset": 0, "suspend_ms": 0}
     values |= {"version": 0}
     return PullRequest(**(values | changes))
 
 
-def units(*rows):
+def units(*rows: tuple[int, int, int]) -> npt.NDArray[np.void]:
     return np.array([(*row, 0) for row in rows], layout.UNIT)
 
 
@@ -40,13 +43,15 @@ def units(*rows):
         (10, 5, 9, 21, "OFFSET_OVERFLOW_BADLY", 9),
     ],
 )
-def test_outcomes_decided_by_the_offset_alone(offset, low, high, code, status, next_offset):
+def test_outcomes_decided_by_the_offset_alone(
+    offset: int, low: int, high: int, code: int, status: str, next_offset: int
+) -> None:
     outcome = outcome_of_offset(offset, low, high)
     assert (outcome.code, outcome.status, outcome.next_offset) == (code, status, next_offset)
 
 
 @pytest.mark.parametrize("offset", [5, 8])
-def test_an_offset_within_the_bounds_needs_a_read(offset):
+def test_an_offset_within_the_bounds_needs_a_read(offset: int) -> None:
     assert outcome_of_offset(offset, 5, 9) is None
 
 
@@ -62,7 +67,14 @@ def test_an_offset_within_the_bounds_needs_a_read(offset):
         ([(0, 0, BLANK_UNIT_SIZE)], "*", 0, 20, "MESSAGE_WAS_REMOVING", 101),
     ],
 )
-def test_selected_messages_and_next_offset(rows, expression, taken, code, status, next_offset):
+def test_selected_messages_and_next_offset(
+    rows: list[tuple[int, int, int]],
+    expression: str,
+    taken: int,
+    code: int,
+    status: str,
+    next_offset: int,
+) -> None:
     outcome = select_units(
         units(*rows), request(), parse_expression("T", expression), PullLimits(),
         log_min=0, log_max=LOG_MAX,
@@ -85,7 +97,9 @@ def test_selected_messages_and_next_offset(rows, expression, taken, code, status
         (40_000, {}, {"memory_span_bytes": 0}, 1),
     ],
 )
-def test_a_response_is_bounded_and_has_at_least_one_message(size, changes, limits, taken):
+def test_a_response_is_bounded_and_has_at_least_one_message(
+    size: int, changes: dict[str, int], limits: dict[str, int], taken: int
+) -> None:
     rows = [(n, A, size) for n in range(50)]
     outcome = select_units(
         units(*rows), request(**changes), parse_expression("T", "*"), PullLimits(**limits),
@@ -95,7 +109,14 @@ def test_a_response_is_bounded_and_has_at_least_one_message(size, changes, limit
     assert outcome.next_offset == 100 + taken
 
 
-def naive_choose(rows, count_max, bytes_max, tags, limits, log_min):
+def naive_choose(
+    rows: list[tuple[int, int, int]],
+    count_max: int,
+    bytes_max: int,
+    tags: list[int] | None,
+    limits: PullLimits,
+    log_min: int,
+) -> tuple[list[int], int]:
     taken, size, next_offset = [], 0, 0
     for phys, tag, length in rows:
         if phys >= log_min and length != BLANK_UNIT_SIZE and (tags is None or tag in tags):
@@ -112,7 +133,7 @@ def naive_choose(rows, count_max, bytes_max, tags, limits, log_min):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_selection_equals_that_of_the_naive_loop(seed):
+def test_selection_equals_that_of_the_naive_loop(seed: int) -> None:
     chance = random.Random(seed)
     phys, rows = chance.randrange(100), []
     for _ in range(chance.randrange(1, 60)):

@@ -1,8 +1,12 @@
+from __future__ import annotations
+
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
+from delivery.plugin import Request, Response
 from duemq.pull.queue_locks import LOCK_EXPIRES_MS, LockProcessor, LockTable, Queue
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
@@ -20,19 +24,21 @@ Q0, Q1 = Queue("T", "b", 0), Queue("T", "b", 1)
         ("a", LOCK_EXPIRES_MS + 1, True),
     ],
 )
-def test_the_owner_renews_a_lock_and_another_client_gets_it_after_expiry(client, later_ms, granted):
+def test_the_owner_renews_a_lock_and_another_client_gets_it_after_expiry(
+    client: str, later_ms: int, granted: bool
+) -> None:
     table = LockTable()
     assert table.lock("G", "a", [Q0], 1_000) == [Q0]
     assert table.lock("G", client, [Q0], 1_000 + later_ms) == ([Q0] if granted else [])
 
 
-def test_groups_do_not_share_locks():
+def test_groups_do_not_share_locks() -> None:
     table = LockTable()
     table.lock("G", "a", [Q0], 0)
     assert table.lock("H", "b", [Q0], 0) == [Q0]
 
 
-def test_unlock_by_another_client_has_no_effect():
+def test_unlock_by_another_client_has_no_effect() -> None:
     table = LockTable()
     table.lock("G", "a", [Q0, Q1], 0)
     table.unlock("G", "b", [Q0])
@@ -44,18 +50,18 @@ def test_unlock_by_another_client_has_no_effect():
     assert not table.any_alive("H", 0)
 
 
-def request(code, client):
+def request(code: int, client: str) -> Request:
     queues = [Q0.to_json(), Q1.to_json()]
     body = {"clientId": client, "consumerGroup": "G", "onlyThisBroker": False, "mqSet": queues}
     return Request(code, {}, json.dumps(body).encode())
 
 
-async def answers(*requests):
+async def answers(*requests: Request) -> list[Response]:
     handlers = LockProcessor(LockTable(), FakeClock()).handlers()
     return [await handlers[r.code](r) for r in requests]
 
 
-def test_lock_and_unlock_requests(run):
+def test_lock_and_unlock_requests(run: Callable[..., Any]) -> None:
     first, second, unlock, third = run(
         answers(request(41, "a"), request(41, "b"), request(42, "a"), request(41, "b"))
     )
@@ -66,7 +72,7 @@ def test_lock_and_unlock_requests(run):
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"mqSet":[{}]}', b'{"mqSet":3}'])
-def test_a_malformed_body_is_refused(body, run):
+def test_a_malformed_body_is_refused(body: bytes, run: Callable[..., Any]) -> None:
     with pytest.raises(RequestError) as refusal:
         run(answers(Request(41, {}, body)))
     assert refusal.value.code == 1

@@ -1,8 +1,13 @@
+from __future__ import annotations
+
 import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
+from delivery.plugin import Request, Response
 from duemq.ports import Identity
 from duemq.pull.long_polls import LongPolls, ResumeReason
 from duemq.pull.reset_offsets import ResetProcessor
@@ -28,7 +33,7 @@ START_MS = 1_000_000
 class World:
     """Topic T with two queues; queue 0 has five messages, stored one second apart."""
 
-    def __init__(self, root):
+    def __init__(self, root: Path) -> None:
         self.pushes = False
         self.clock = FakeClock(START_MS)
         self.store = open_store(root, self.clock).__enter__()
@@ -43,20 +48,20 @@ class World:
             push=lambda: self.pushes,
         )  # fmt: skip
 
-    def join(self, peer, language, version=479):
+    def join(self, peer: FakePeer, language: str, version: int = 479) -> None:
         entry = ConsumerEntry("G", "x", "CLUSTERING", "x", (parse_expression("T", "*"),))
         self.clients.heartbeat(
             Heartbeat(peer.name, (), (entry,)), peer, language=language, version=version, now_ms=0
         )
 
-    async def reset(self, **changes):
+    async def reset(self, **changes: int | str) -> Response:
         fields = {"topic": "T", "group": "G", "timestamp": START_MS, "isForce": "true"} | changes
         found = {name: str(value) for name, value in fields.items()}
         return await self.processor.handlers()[222](Request(222, found))
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     yield world
     world.store.__exit__(None, None, None)
@@ -74,7 +79,9 @@ def world(tmp_path):
         ({"queueId": -1, "offset": -1, "timestamp": -1}, {0: 5, 1: 0}),
     ],
 )
-def test_new_offsets_of_a_reset(run, world, changes, wanted):
+def test_new_offsets_of_a_reset(
+    run: Callable[..., Any], world: World, changes: dict[str, int], wanted: dict[int, int]
+) -> None:
     answer = run(world.reset(**changes))
     assert {key[2]: at for key, at in world.offsets.resets.items()} == wanted
     parts = [f'{{"brokerName":"b","queueId":{q},"topic":"T"}}:{at}' for q, at in wanted.items()]
@@ -91,7 +98,9 @@ def test_new_offsets_of_a_reset(run, world, changes, wanted):
         ({"timestamp": "x"}, True, 1),
     ],
 )
-def test_codes_of_refused_resets(run, world, changes, known, code):
+def test_codes_of_refused_resets(
+    run: Callable[..., Any], world: World, changes: dict[str, str | int], known: bool, code: int
+) -> None:
     if not known:
         world.groups.table.clear()
     with pytest.raises(RequestError) as refusal:
@@ -100,7 +109,7 @@ def test_codes_of_refused_resets(run, world, changes, known, code):
 
 
 @pytest.mark.finding("D2")
-def test_members_get_no_request_by_default(run, world):
+def test_members_get_no_request_by_default(run: Callable[..., Any], world: World) -> None:
     java = FakePeer("java")
     world.join(java, "JAVA")
     run(world.reset())
@@ -108,7 +117,9 @@ def test_members_get_no_request_by_default(run, world):
     assert world.offsets.resets
 
 
-def test_members_get_the_offsets_in_the_format_of_their_language(run, world):
+def test_members_get_the_offsets_in_the_format_of_their_language(
+    run: Callable[..., Any], world: World
+) -> None:
     world.pushes = True
     java, cpp, old = FakePeer("java"), FakePeer("cpp"), FakePeer("old")
     world.join(java, "JAVA")
@@ -129,8 +140,8 @@ def test_members_get_the_offsets_in_the_format_of_their_language(run, world):
     assert old.sent == []
 
 
-def test_a_reset_resumes_long_polls(run, world):
-    async def scene():
+def test_a_reset_resumes_long_polls(run: Callable[..., Any], world: World) -> None:
+    async def scene() -> None:
         slot = world.store.topics.slot(world.store.topics.find("T"), 0)
         pull = world.long_polls.hold(slot, parse_expression("T", "*"), None, 9_000)
         await world.reset()

@@ -1,20 +1,25 @@
+from __future__ import annotations
+
 import asyncio
 import json
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
+from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.registry.client_requests import PIECE_MAX, SCAN_MS, ClientProcessor
-from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable
+from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable, GroupChange
+from duemq.registry.heartbeats import Heartbeat
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
 from tests.support.fakes import FakeGroup, FakeGroups, FakePeer, FakeTopics, settle
 
 
 class World:
-    def __init__(self, *groups):
+    def __init__(self, *groups: FakeGroup) -> None:
         self.clock, self.clients = FakeClock(), ClientTable()
         self.topics, self.groups = FakeTopics(), FakeGroups(*groups)
         self.processor = ClientProcessor(
@@ -22,10 +27,17 @@ class World:
         )
         self.handlers = self.processor.handlers()
 
-    async def call(self, code, peer, body=b"", **fields):
+    async def call(self, code: int, peer: FakePeer, body: bytes = b"", **fields: str) -> Response:
         return await self.handlers[code](Request(code, fields, body, peer=peer))
 
-    async def beat(self, peer, client="c", group="G", model="CLUSTERING", **more):
+    async def beat(
+        self,
+        peer: FakePeer,
+        client: str = "c",
+        group: str = "G",
+        model: str = "CLUSTERING",
+        **more: int | list[dict[str, str | list[dict[str, str]]]],
+    ) -> Response:
         consumer = {
             "groupName": group,
             "consumeType": "CONSUME_PASSIVELY",
@@ -39,12 +51,12 @@ class World:
         }
         return await self.call(34, peer, json.dumps(told | more).encode())
 
-    async def members(self, peer):
+    async def members(self, peer: FakePeer) -> Response:
         return await self.call(38, peer, consumerGroup="G")
 
 
-def test_a_heartbeat_makes_the_retry_topic_and_the_member_visible(run):
-    async def scene():
+def test_a_heartbeat_makes_the_retry_topic_and_the_member_visible(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         world, peer = World(), FakePeer()
         answer = await world.beat(peer)
         assert (answer.code, answer.body) == (0, b"")
@@ -56,8 +68,8 @@ def test_a_heartbeat_makes_the_retry_topic_and_the_member_visible(run):
     run(scene())
 
 
-def test_everybody_of_a_changed_group_gets_40(run):
-    async def scene():
+def test_everybody_of_a_changed_group_gets_40(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         world, a, b = World(), FakePeer("a"), FakePeer("b")
         await world.beat(a, "a")
         await world.beat(b, "b")
@@ -78,8 +90,8 @@ def test_everybody_of_a_changed_group_gets_40(run):
     ("group", "model"),
     [(FakeGroup("G", notify_changed=False), "CLUSTERING"), (FakeGroup("G"), "BROADCASTING")],
 )
-def test_who_is_not_told(run, group, model):
-    async def scene():
+def test_who_is_not_told(run: Callable[..., Any], group: FakeGroup, model: str) -> None:
+    async def scene() -> None:
         world, peer = World(group), FakePeer()
         await world.beat(peer, model=model)
         assert peer.codes() == []
@@ -87,8 +99,8 @@ def test_who_is_not_told(run, group, model):
     run(scene())
 
 
-def test_a_fingerprint_learns_whether_the_group_changed(run):
-    async def scene():
+def test_a_fingerprint_learns_whether_the_group_changed(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         world, peer = World(), FakePeer()
         answers = [await world.beat(peer, heartbeatFingerprint=5) for _ in range(2)]
         assert [a.fields["IS_SUB_CHANGE"] for a in answers] == ["true", "false"]
@@ -96,12 +108,12 @@ def test_a_fingerprint_learns_whether_the_group_changed(run):
     run(scene())
 
 
-def test_a_group_without_members_is_answered_with_1(run):
+def test_a_group_without_members_is_answered_with_1(run: Callable[..., Any]) -> None:
     assert run(World().members(FakePeer())).code == 1
 
 
-def test_a_silent_client_is_forgotten(run):
-    async def scene():
+def test_a_silent_client_is_forgotten(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         world, peer = World(), FakePeer()
         async with world.processor.running():
             await world.beat(peer)
@@ -114,8 +126,8 @@ def test_a_silent_client_is_forgotten(run):
     run(scene())
 
 
-def test_a_closed_connection_joins_nothing(run):
-    async def scene():
+def test_a_closed_connection_joins_nothing(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         world, peer = World(), FakePeer()
         peer.closed = True
         with pytest.raises(RequestError):
@@ -138,7 +150,9 @@ def test_a_closed_connection_joins_nothing(run):
         ([1], 1),
     ],
 )
-def test_configuration_check(run, data, code):
+def test_configuration_check(
+    run: Callable[..., Any], data: dict[str, str] | list[int], code: int
+) -> None:
     body = json.dumps({"clientId": "c", "group": "G", "subscriptionData": data}).encode()
     try:
         found = run(World().call(46, FakePeer(), body)).code
@@ -147,30 +161,34 @@ def test_configuration_check(run, data, code):
     assert found == code
 
 
-def many(groups, subscriptions=1):
+def many(groups: int, subscriptions: int = 1) -> list[dict[str, str | list[dict[str, str]]]]:
     wanted = [{"topic": f"t{n}", "subString": "*"} for n in range(subscriptions)]
     return [{"groupName": f"g{n}", "subscriptionDataSet": wanted} for n in range(groups)]
 
 
 @pytest.mark.finding("E8")
-def test_a_large_heartbeat_is_taken_in_piece_by_piece(run, monkeypatch):
+def test_a_large_heartbeat_is_taken_in_piece_by_piece(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other tasks have their turn between the pieces, and every piece is bounded."""
     sizes, turns = [], []
     take_in = ClientTable.heartbeat
 
-    def counted(self, told, peer, **more):
+    def counted(
+        self: ClientTable, told: Heartbeat, peer: FakePeer, **more: str | int
+    ) -> list[GroupChange]:
         sizes.append(sum(1 + len(entry.subscriptions) for entry in told.consumers))
         turns.append(next(others))
         return take_in(self, told, peer, **more)
 
     others = iter(range(1_000_000))
 
-    async def other():
+    async def other() -> None:
         while True:
             next(others)
             await asyncio.sleep(0)
 
-    async def scene():
+    async def scene() -> None:
         world, peer = World(), FakePeer()
         task = asyncio.create_task(other())
         answer = await world.beat(peer, consumerDataSet=many(1_500, 3))
@@ -189,15 +207,19 @@ def test_a_large_heartbeat_is_taken_in_piece_by_piece(run, monkeypatch):
 
 
 @pytest.mark.finding("E8")
-def test_a_peer_that_leaves_between_two_pieces_leaves_nothing(run, monkeypatch):
+def test_a_peer_that_leaves_between_two_pieces_leaves_nothing(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     take_in = ClientTable.heartbeat
 
-    def closing(self, told, peer, **more):
+    def closing(
+        self: ClientTable, told: Heartbeat, peer: FakePeer, **more: str | int
+    ) -> list[GroupChange]:
         found = take_in(self, told, peer, **more)
         peer.close()
         return found
 
-    async def scene():
+    async def scene() -> None:
         world, peer = World(), FakePeer()
         with pytest.raises(RequestError):
             await world.beat(peer, consumerDataSet=many(1_500))
@@ -208,8 +230,8 @@ def test_a_peer_that_leaves_between_two_pieces_leaves_nothing(run, monkeypatch):
 
 
 @pytest.mark.finding("E8")
-def test_a_heartbeat_beyond_the_limit_creates_nothing(run):
-    async def scene():
+def test_a_heartbeat_beyond_the_limit_creates_nothing(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
         world, peer = World(), FakePeer()
         with pytest.raises(RequestError, match="clientGroupsMax=4096"):
             await world.beat(peer, consumerDataSet=many(4_097))

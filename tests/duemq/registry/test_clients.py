@@ -8,7 +8,14 @@ from duemq.registry.subscriptions import parse_expression
 from tests.support.fakes import FakePeer
 
 
-def beat(client="c", groups=("G",), topics=(("T", 1),), producers=(), model="CLUSTERING", **more):
+def beat(
+    client: str = "c",
+    groups: tuple[str, ...] = ("G",),
+    topics: tuple[tuple[str, int], ...] = (("T", 1),),
+    producers: tuple[str, ...] = (),
+    model: str = "CLUSTERING",
+    **more: int,
+) -> Heartbeat:
     subscriptions = tuple(parse_expression(t, "*", version=v) for t, v in topics)
     entries = tuple(
         ConsumerEntry(g, "CONSUME_PASSIVELY", model, "x", subscriptions) for g in groups
@@ -16,12 +23,14 @@ def beat(client="c", groups=("G",), topics=(("T", 1),), producers=(), model="CLU
     return Heartbeat(client, tuple(producers), entries, **more)
 
 
-def tell(table, peer, heartbeat, now_ms=0):
+def tell(
+    table: ClientTable, peer: FakePeer, heartbeat: Heartbeat, now_ms: int = 0
+) -> dict[str, set[FakePeer]]:
     changes = table.heartbeat(heartbeat, peer, language="JAVA", version=479, now_ms=now_ms)
     return {change.group: set(change.peers) for change in changes}
 
 
-def test_a_new_member_changes_its_group_and_all_hear_of_it():
+def test_a_new_member_changes_its_group_and_all_hear_of_it() -> None:
     table, a, b = ClientTable(), FakePeer("a"), FakePeer("b")
     assert tell(table, a, beat("a")) == {"G": {a}}
     assert tell(table, b, beat("b")) == {"G": {a, b}}
@@ -38,13 +47,15 @@ def test_a_new_member_changes_its_group_and_all_hear_of_it():
         ((), True),
     ],
 )
-def test_a_group_changes_when_topics_come_or_go(topics, changed):
+def test_a_group_changes_when_topics_come_or_go(
+    topics: tuple[tuple[str, int], ...], changed: bool
+) -> None:
     table, peer = ClientTable(), FakePeer()
     tell(table, peer, beat())
     assert bool(tell(table, peer, beat(topics=topics))) is changed
 
 
-def test_an_older_version_does_not_replace_a_newer():
+def test_an_older_version_does_not_replace_a_newer() -> None:
     table, peer = ClientTable(), FakePeer()
     tell(table, peer, beat(topics=(("T", 5),)))
     tell(table, peer, beat(topics=(("T", 3),)))
@@ -53,14 +64,14 @@ def test_an_older_version_does_not_replace_a_newer():
     assert table.subscription("G", "T").version == 6
 
 
-def test_without_subscriptions_leaves_them_alone():
+def test_without_subscriptions_leaves_them_alone() -> None:
     table, peer = ClientTable(), FakePeer()
     tell(table, peer, beat())
     assert tell(table, peer, beat(topics=(), without_sub=True, fingerprint=1)) == {}
     assert table.subscription("G", "T") is not None
 
 
-def test_one_client_id_on_two_connections_is_listed_once():
+def test_one_client_id_on_two_connections_is_listed_once() -> None:
     table, old, new = ClientTable(), FakePeer("old"), FakePeer("new")
     tell(table, old, beat("c"))
     tell(table, new, beat("c"), now_ms=1)
@@ -70,7 +81,7 @@ def test_one_client_id_on_two_connections_is_listed_once():
     assert table.members("G") == ["c"]
 
 
-def test_a_producer_and_a_consumer_of_one_process_share_an_id():
+def test_a_producer_and_a_consumer_of_one_process_share_an_id() -> None:
     table, peer = ClientTable(), FakePeer()
     tell(table, peer, beat("c", producers=("P",)))
     table.unregister(peer, consumer_group="G")
@@ -78,7 +89,7 @@ def test_a_producer_and_a_consumer_of_one_process_share_an_id():
     assert table.producer("P").peer is peer
 
 
-def test_close_reports_the_rest_and_clears_everything():
+def test_close_reports_the_rest_and_clears_everything() -> None:
     table, a, b = ClientTable(), FakePeer("a"), FakePeer("b")
     tell(table, a, beat("a", producers=("P",), groups=("G", "H")))
     tell(table, b, beat("b"))
@@ -89,7 +100,7 @@ def test_close_reports_the_rest_and_clears_everything():
     assert table.close(a) == []
 
 
-def test_silent_connections_expire():
+def test_silent_connections_expire() -> None:
     table, quiet, loud = ClientTable(), FakePeer("quiet"), FakePeer("loud")
     tell(table, quiet, beat("a"))
     tell(table, loud, beat("b"), now_ms=CHANNEL_EXPIRES_MS)
@@ -99,7 +110,7 @@ def test_silent_connections_expire():
     assert [(c.group, c.peers) for c in changes] == [("G", (loud,))]
 
 
-def test_the_newest_open_connection_of_a_producer_group_is_asked():
+def test_the_newest_open_connection_of_a_producer_group_is_asked() -> None:
     table, old, new = ClientTable(), FakePeer("old"), FakePeer("new")
     tell(table, new, beat("n", (), producers=("P",)), now_ms=2)
     tell(table, old, beat("o", (), producers=("P",)), now_ms=1)
@@ -111,7 +122,7 @@ def test_the_newest_open_connection_of_a_producer_group_is_asked():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_members_are_those_of_a_naive_model(seed):
+def test_members_are_those_of_a_naive_model(seed: int) -> None:
     chance, table, model = random.Random(seed), ClientTable(), {}
     peers = [FakePeer(str(n)) for n in range(6)]
     for now_ms in range(300):

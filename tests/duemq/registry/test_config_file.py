@@ -115,7 +115,9 @@ def test_an_older_snapshot_never_replaces_a_newer_one(
 
 
 @pytest.mark.finding("E4")
-def test_an_unreadable_file_is_replaced_by_its_backup(tmp_path, monkeypatch, caplog):
+def test_an_unreadable_file_is_replaced_by_its_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "t.json").write_text('{"n": 2}')
     (tmp_path / "t.json.bak").write_text('{"n": 1}')
     BadDisk(monkeypatch).break_file(tmp_path / "t.json")

@@ -1,4 +1,7 @@
+from __future__ import annotations
+
 import json
+from typing import Any
 
 import pytest
 
@@ -48,7 +51,7 @@ CPP = {
 }
 
 
-def test_java_go_and_cpp_agree():
+def test_java_go_and_cpp_agree() -> None:
     java, cpp = (parse_heartbeat(json.dumps(body).encode()) for body in (JAVA, CPP))
     assert java.client_id == "10.0.0.9@4711#123"
     assert java.producers == ("P",)
@@ -67,7 +70,7 @@ def test_java_go_and_cpp_agree():
         {"clientID": "c", "producerDataSet": [{}], "consumerDataSet": [{}], "new": [1]},
     ],
 )
-def test_missing_sets_are_empty(body):
+def test_missing_sets_are_empty(body: dict[str, str | list[int | dict[Any, Any]] | None]) -> None:
     heartbeat = parse_heartbeat(json.dumps(body).encode())
     assert (heartbeat.producers, heartbeat.consumers) == ((), ())
 
@@ -86,7 +89,7 @@ def test_missing_sets_are_empty(body):
         b"\xff\xfe",
     ],
 )
-def test_a_malformed_body_is_answered_with_system_error(body):
+def test_a_malformed_body_is_answered_with_system_error(body: bytes) -> None:
     with pytest.raises(RequestError) as refusal:
         parse_heartbeat(body)
     assert refusal.value.code == 1

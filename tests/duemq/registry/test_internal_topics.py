@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +25,7 @@ LETTERS = "abcdefghi"
 BODY_AT = 88  # of a record whose hosts are IPv4
 
 
-def send_fields(topic, **properties):
+def send_fields(topic: str, **properties: str) -> dict[str, str | int]:
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
     return {
         "producerGroup": "p", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 1,
@@ -32,11 +33,11 @@ def send_fields(topic, **properties):
     }  # fmt: skip
 
 
-def letters(fields):
+def letters(fields: dict[str, str | int]) -> dict[str, str | int]:
     return dict(zip(LETTERS, fields.values(), strict=True))
 
 
-def write_requests(topic):
+def write_requests(topic: str) -> list[tuple[int, dict[str, str | int], bytes]]:
     plain = send_fields(topic, UNIQ_KEY="U", REPLY_TO_CLIENT="c")
     half = send_fields(topic, UNIQ_KEY="U", TRAN_MSG="true", PGROUP="p")
     later = send_fields(topic, UNIQ_KEY="U", DELAY="1")
@@ -48,7 +49,7 @@ def write_requests(topic):
     ]  # fmt: skip
 
 
-def read_requests(topic):
+def read_requests(topic: str) -> list[tuple[int, dict[str, str | int]]]:
     pull = {
         "consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
         "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*",
@@ -68,8 +69,8 @@ def read_requests(topic):
 
 @pytest.mark.finding("A2")
 @pytest.mark.finding("A3")
-def test_no_request_writes_to_an_internal_topic(tmp_path):
-    async def scene():
+def test_no_request_writes_to_an_internal_topic(tmp_path: Path) -> None:
+    async def scene() -> None:
         async with running(small(tmp_path)) as (broker, client):
             assert (await client.send("T", b"warm")).code == 0
             end = broker.store.max_offset
@@ -83,8 +84,8 @@ def test_no_request_writes_to_an_internal_topic(tmp_path):
 
 
 @pytest.mark.finding("A2")
-def test_no_request_reads_an_internal_topic_or_names_offsets_in_it(tmp_path):
-    async def scene():
+def test_no_request_reads_an_internal_topic_or_names_offsets_in_it(tmp_path: Path) -> None:
+    async def scene() -> None:
         async with running(small(tmp_path)) as (broker, client):
             assert (await client.send("T", b"warm")).code == 0
             assert (await client.pull("T", 0)).code == 0  # now there is a group
@@ -102,8 +103,8 @@ def test_no_request_reads_an_internal_topic_or_names_offsets_in_it(tmp_path):
 
 
 @pytest.mark.parametrize("code", [17, 18, 215])
-def test_no_request_changes_or_deletes_an_internal_topic(tmp_path, code):
-    async def scene():
+def test_no_request_changes_or_deletes_an_internal_topic(tmp_path: Path, code: int) -> None:
+    async def scene() -> None:
         async with running(small(tmp_path)) as (broker, client):
             for topic in TOPICS:
                 config = {
@@ -120,8 +121,8 @@ def test_no_request_changes_or_deletes_an_internal_topic(tmp_path, code):
 
 
 @pytest.mark.finding("A4")
-def test_messages_of_internal_topics_cannot_be_read_by_their_offset(tmp_path):
-    async def scene():
+def test_messages_of_internal_topics_cannot_be_read_by_their_offset(tmp_path: Path) -> None:
+    async def scene() -> None:
         async with running(small(tmp_path)) as (_, client):
             assert (await client.send("T", b"warm")).code == 0
             assert (await client.pull("T", 0)).code == 0
@@ -140,7 +141,7 @@ def test_messages_of_internal_topics_cannot_be_read_by_their_offset(tmp_path):
     asyncio.run(scene())
 
 
-def by_offset(offset, offset_id):
+def by_offset(offset: int, offset_id: str) -> list[tuple[int, dict[str, int | str]]]:
     return [
         (33, {"offset": offset}),
         (36, {"offset": offset, "group": "g", "delayLevel": 0, "originTopic": "T"}),
@@ -150,8 +151,8 @@ def by_offset(offset, offset_id):
 
 
 @pytest.mark.finding("A4")
-def test_a_record_inside_a_body_is_read_by_no_request(tmp_path):
-    async def scene():
+def test_a_record_inside_a_body_is_read_by_no_request(tmp_path: Path) -> None:
+    async def scene() -> None:
         async with running(small(tmp_path)) as (broker, client):
             assert (await client.send("T", b"warm")).code == 0
             assert (await client.pull("T", 0)).code == 0
@@ -174,7 +175,7 @@ def test_a_record_inside_a_body_is_read_by_no_request(tmp_path):
     asyncio.run(scene())
 
 
-def end_fields(offset):
+def end_fields(offset: int) -> dict[str, str | int]:
     return {
         "producerGroup": "evil", "commitLogOffset": offset, "tranStateTableOffset": 0,
         "commitOrRollback": 8, "fromTransactionCheck": "false", "msgId": "X", "transactionId": "X",
@@ -183,10 +184,10 @@ def end_fields(offset):
 
 @pytest.mark.finding("A2")
 @pytest.mark.parametrize("code", [10, 310, 320, 325])
-def test_a_topic_without_the_permission_to_write_takes_nothing(tmp_path, code):
+def test_a_topic_without_the_permission_to_write_takes_nothing(tmp_path: Path, code: int) -> None:
     """Both ways of a send obey it, the compiled one and the plain one."""
 
-    async def scene():
+    async def scene() -> None:
         async with running(small(tmp_path)) as (broker, client):
             assert (await client.send("T", b"warm")).code == 0
             read_only = {
@@ -202,10 +203,10 @@ def test_a_topic_without_the_permission_to_write_takes_nothing(tmp_path, code):
 
 
 @pytest.mark.finding("A2")
-def test_offsets_of_the_brokers_own_group_cannot_be_changed(tmp_path):
+def test_offsets_of_the_brokers_own_group_cannot_be_changed(tmp_path: Path) -> None:
     group = "CID_RMQ_SYS_TRANS"
 
-    async def scene():
+    async def scene() -> None:
         async with running(small(tmp_path)) as (broker, client):
             assert (await client.send("T", b"warm")).code == 0
             broker.parts.offsets.commit(group, HALF, 0, 7)
@@ -223,7 +224,7 @@ def test_offsets_of_the_brokers_own_group_cannot_be_changed(tmp_path):
     asyncio.run(scene())
 
 
-def test_every_topic_of_a_plugin_is_in_the_list():
+def test_every_topic_of_a_plugin_is_in_the_list() -> None:
     """The broker does not import its plugins, so their names are written down a second time."""
     mine = {level_names.SCHEDULE_TOPIC, level_names.DECISION_TOPIC, level_names.QUARANTINE_TOPIC}
     mine |= {timer_names.TIMER_TOPIC, timer_names.HALF_TOPIC, OWNERSHIP_TOPIC}
@@ -244,6 +245,6 @@ def test_every_topic_of_a_plugin_is_in_the_list():
         ("TBW102", Access.READ | Access.WRITE),
     ],
 )
-def test_what_clients_may_do_with_a_topic(name, access):
+def test_what_clients_may_do_with_a_topic(name: str, access: Access) -> None:
     assert client_access(name) == access
     assert is_internal(name) == (access != Access.READ | Access.WRITE)

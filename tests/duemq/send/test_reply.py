@@ -1,3 +1,9 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from delivery.plugin import Request, Response
@@ -6,6 +12,8 @@ from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import Heartbeat
 from duemq.send.reply import ReplyProcessor
 from message_store.clock import FakeClock
+from message_store.log.batch import PutBatch
+from message_store.store import MessageStore
 from tests.support.fakes import HOST, FakePeer, FakeTopic, FakeTopics
 from tests.support.stores import open_store
 
@@ -24,7 +32,7 @@ HEADER = {
 
 
 class World:
-    def __init__(self, store, *, keeps=True):
+    def __init__(self, store: MessageStore, *, keeps: bool = True) -> None:
         self.store, self.clients, self.asker = store, ClientTable(), FakePeer("asker")
         self.asker.answers[326] = Response()
         self.clients.heartbeat(
@@ -36,10 +44,10 @@ class World:
             stores_replies=lambda: keeps,
         )  # fmt: skip
 
-    async def put(self, batch):
+    async def put(self, batch: PutBatch) -> None:
         self.store.put(batch)
 
-    async def reply(self, code=324, **changes):
+    async def reply(self, code: int = 324, **changes: str) -> Response:
         fields = HEADER | changes
         if code == 325:
             fields = dict(zip(LETTERS, fields.values(), strict=True))
@@ -48,13 +56,15 @@ class World:
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[MessageStore]:
     with open_store(tmp_path) as store:
         yield store
 
 
 @pytest.mark.parametrize("code", [324, 325])
-def test_a_reply_is_pushed_and_stored(run, store, code):
+def test_a_reply_is_pushed_and_stored(
+    run: Callable[..., Any], store: MessageStore, code: int
+) -> None:
     world = World(store)
     answer = run(world.reply(code))
     offset_id = "7F00000100002A9F0000000000000000"
@@ -87,7 +97,13 @@ def test_a_reply_is_pushed_and_stored(run, store, code):
         (HEADER["properties"], Response(1, "busy"), "busy"),
     ],
 )
-def test_a_reply_whose_push_fails_gets_code_1_and_is_stored(run, store, properties, answer, says):
+def test_a_reply_whose_push_fails_gets_code_1_and_is_stored(
+    run: Callable[..., Any],
+    store: MessageStore,
+    properties: str,
+    answer: Any | Response | None,
+    says: str,
+) -> None:
     world = World(store)
     world.asker.answers[326] = answer or Response()
     found = run(world.reply(properties=properties))
@@ -96,7 +112,9 @@ def test_a_reply_whose_push_fails_gets_code_1_and_is_stored(run, store, properti
     assert store.queue_bounds("C_REPLY_TOPIC", 0) == (0, 1)
 
 
-def test_replies_are_not_stored_if_disabled_or_without_a_topic(run, store):
+def test_replies_are_not_stored_if_disabled_or_without_a_topic(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     assert run(World(store, keeps=False).reply()).fields["msgId"] == "0"
     assert run(World(store).reply(topic="unknown")).fields["msgId"] == "0"
     assert store.max_offset == 0

@@ -1,12 +1,21 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from delivery.plugin import Request
+from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.ports import Identity
 from duemq.send.send_back import SendBackProcessor, plan_retry
 from message_store import layout
 from message_store.errors import RequestError
+from message_store.log.batch import PutBatch
+from message_store.log.record import Record
+from message_store.store import MessageStore
 from tests.support.fakes import HOST, FakeGroup, FakeGroups, FakeTopic, FakeTopics
 from tests.support.stores import open_store, put_one
 
@@ -25,13 +34,24 @@ IDENTITY = Identity("broker-a", "DefaultCluster", 0, HOST)
         (0, 0, 0, "%DLQ%G", 0),
     ],
 )
-def test_destination_of_a_message_that_was_sent_back(times, times_max, level, topic, delay):
+def test_destination_of_a_message_that_was_sent_back(
+    times: int, times_max: int, level: int, topic: str, delay: int
+) -> None:
     retry = plan_retry("G", times, times_max, level)
     assert (retry.topic, retry.level) == (topic, delay)
 
 
 class World:
-    def __init__(self, store, *, group=None, topics=None, auto_create=True, refuse=0, **config):
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        group: FakeGroup | None = None,
+        topics: FakeTopics | None = None,
+        auto_create: bool = True,
+        refuse: int = 0,
+        **config: int,
+    ) -> None:
         self.store, self.refuse = store, refuse
         self.topics = topics or FakeTopics()
         self.groups = FakeGroups(*([group] if group else ()), auto_create=auto_create)
@@ -42,28 +62,30 @@ class World:
         )  # fmt: skip
         self.batches = []
 
-    async def put(self, batch):
+    async def put(self, batch: PutBatch) -> None:
         if self.refuse:
             batch.refuse(0, self.refuse, "the disk is full")
         self.store.put(batch)
         self.batches.append(batch)
 
-    async def send_back(self, offset, *, version=479, **changes):
+    async def send_back(self, offset: int, *, version: int = 479, **changes: int | str) -> Response:
         fields = {"offset": offset, "group": "G", "delayLevel": 0, "originTopic": "T"} | changes
         found = {name: str(value) for name, value in fields.items()}
         return await self.processor.send_back(Request(36, found, version=version))
 
-    def stored(self):
+    def stored(self) -> Record:
         return self.store.read_record(int(self.batches[-1].rows[0]["phys_offset"]))
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[MessageStore]:
     with open_store(tmp_path) as store:
         yield store
 
 
-def test_a_retry_is_a_delayed_copy_with_an_incremented_count(run, store):
+def test_a_retry_is_a_delayed_copy_with_an_incremented_count(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     world = World(store, group=FakeGroup("G", retry_queues=1))
     properties = {"KEYS": "k", "TAGS": "TagB", "UNIQ_KEY": "u", "seq": "5"}
     row = put_one(store, "T", 2, b"hello", properties=properties, flag=7, sys_flag=0x301)
@@ -83,7 +105,9 @@ def test_a_retry_is_a_delayed_copy_with_an_incremented_count(run, store):
     assert world.topics.known["%RETRY%G"].read_queues == 1
 
 
-def test_retries_keep_the_original_id_and_topic(run, store):
+def test_retries_keep_the_original_id_and_topic(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     world = World(store)
     told = {"RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "first"}
     row = put_one(store, "%RETRY%G", properties=told, reconsume_times=2)
@@ -97,14 +121,16 @@ def test_retries_keep_the_original_id_and_topic(run, store):
     ("version", "told_max", "topic"),
     [(479, 2, "%DLQ%G"), (120, 2, "%RETRY%G"), (479, 3, "%RETRY%G"), (479, "", "%RETRY%G")],
 )
-def test_the_client_sets_the_maximum_of_retries_since_3_4_9(run, store, version, told_max, topic):
+def test_the_client_sets_the_maximum_of_retries_since_3_4_9(
+    run: Callable[..., Any], store: MessageStore, version: int, told_max: int | str, topic: str
+) -> None:
     world = World(store)
     row = put_one(store, "T", reconsume_times=2)
     run(world.send_back(row["phys_offset"], version=version, maxReconsumeTimes=told_max))
     assert world.stored().topic == topic
 
 
-def test_a_dead_letter_is_not_delayed(run, store):
+def test_a_dead_letter_is_not_delayed(run: Callable[..., Any], store: MessageStore) -> None:
     world = World(store)
     row = put_one(store, "T")
     run(world.send_back(row["phys_offset"], delayLevel=-1))
@@ -126,7 +152,13 @@ def test_a_dead_letter_is_not_delayed(run, store):
         ({}, {"delayLevel": "x"}, 1),
     ],
 )
-def test_codes_of_refused_send_backs(run, store, settings, changes, code):
+def test_codes_of_refused_send_backs(
+    run: Callable[..., Any],
+    store: MessageStore,
+    settings: dict[str, int | FakeTopics],
+    changes: dict[str, int | str],
+    code: int,
+) -> None:
     world = World(store, **settings)
     put_one(store, "T")
     with pytest.raises(RequestError) as refusal:
@@ -134,7 +166,9 @@ def test_codes_of_refused_send_backs(run, store, settings, changes, code):
     assert refusal.value.code == code
 
 
-def test_a_send_back_without_retry_queues_has_no_effect(run, store):
+def test_a_send_back_without_retry_queues_has_no_effect(
+    run: Callable[..., Any], store: MessageStore
+) -> None:
     world = World(store, group=FakeGroup("G", retry_queues=0))
     put_one(store, "T")
     assert run(world.send_back(0)).code == 0
@@ -144,7 +178,9 @@ def test_a_send_back_without_retry_queues_has_no_effect(run, store):
 @pytest.mark.parametrize(
     ("origin", "counted"), [("T", "T"), ("%RETRY%G", "%RETRY%G"), ("no such topic", "T"), ("", "T")]
 )
-def test_a_send_back_is_counted_under_an_existing_topic(run, store, origin, counted):
+def test_a_send_back_is_counted_under_an_existing_topic(
+    run: Callable[..., Any], store: MessageStore, origin: str, counted: str
+) -> None:
     """A client cannot add topics that do not exist to the statistics."""
     world = World(store, group=FakeGroup("G", retry_queues=1), topics=FakeTopics(FakeTopic("T")))
     row = put_one(store, "T")

@@ -18,14 +18,14 @@ from message_store.queues.topic_table import TopicTable
 from tests.support.fakes import HOST
 
 
-def half(born_ms=0, store_ms=0, **properties):
+def half(born_ms: int = 0, store_ms: int = 0, **properties: str) -> Record:
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
     return Record(
         0, 0, 0, 0, 0, 0, 0, 0, born_ms, HOST, store_ms, HOST, 0, 0, b"", "half", text
     )  # fmt: skip
 
 
-def test_a_half_message_stores_its_target_topic_and_queue():
+def test_a_half_message_stores_its_target_topic_and_queue() -> None:
     assert prepare_half({"UNIQ_KEY": "k", "REAL_TOPIC": "old"}, "T", 3) == {
         "UNIQ_KEY": "k",
         "__transactionId__": "k",
@@ -34,7 +34,7 @@ def test_a_half_message_stores_its_target_topic_and_queue():
     }
 
 
-def test_a_half_message_is_not_delayed_and_keeps_its_delay_property():
+def test_a_half_message_is_not_delayed_and_keeps_its_delay_property() -> None:
     topics, batch = TopicTable(), PutBatch(1)
     row = batch.add(
         topic_index=topics.add("T"),
@@ -66,12 +66,12 @@ def test_a_half_message_is_not_delayed_and_keeps_its_delay_property():
         (b"9" * 30, []),
     ],
 )
-def test_op_bodies_of_both_versions(body, offsets):
+def test_op_bodies_of_both_versions(body: bytes, offsets: list[int]) -> None:
     assert parse_op(body) == offsets
 
 
 @pytest.mark.parametrize(("text", "times"), [("", 0), ("0", 0), ("14", 14), ("x", 0), ("-1", 0)])
-def test_check_count(text, times):
+def test_check_count(text: str, times: int) -> None:
     assert check_count(half(TRANSACTION_CHECK_TIMES=text)) == times
 
 
@@ -93,13 +93,15 @@ IMMUNE = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}
         (6_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, Step.CHECK_BACK),
     ],
 )
-def test_step_of_an_unfinished_half_message(age_ms, properties, step):
+def test_step_of_an_unfinished_half_message(
+    age_ms: int, properties: dict[str, str], step: Step
+) -> None:
     record = half(1_000, 1_000, **properties)
     planned = plan_step(record, now_ms=1_000 + age_ms, timeout_ms=6_000, checks_max=15)
     assert planned is step
 
 
-def test_cursors_advance_past_finished_half_messages():
+def test_cursors_advance_past_finished_half_messages() -> None:
     halves = HalfMessages()
     halves.apply_op(0, [1])
     halves.apply_op(1, [2])
@@ -110,7 +112,7 @@ def test_cursors_advance_past_finished_half_messages():
     assert (halves.half_next, halves.op_next, halves.finished) == (3, 3, set())
 
 
-def test_the_op_cursor_stays_at_the_first_required_op_record():
+def test_the_op_cursor_stays_at_the_first_required_op_record() -> None:
     halves = HalfMessages()
     for op, half_offset in enumerate([0, 5, 1]):
         halves.apply_op(op, [half_offset])
@@ -119,7 +121,7 @@ def test_the_op_cursor_stays_at_the_first_required_op_record():
     assert halves.is_finished(5)
 
 
-def test_the_newest_copy_replaces_older_copies():
+def test_the_newest_copy_replaces_older_copies() -> None:
     halves, same = HalfMessages(), ("P", "u", 5)
     halves.replace(0, 3, same)
     halves.replace(3, 7, same)
@@ -135,7 +137,7 @@ def test_the_newest_copy_replaces_older_copies():
     assert halves.copies == {}
 
 
-def test_half_messages_removed_by_retention_are_skipped():
+def test_half_messages_removed_by_retention_are_skipped() -> None:
     halves = HalfMessages()
     halves.apply_op(0, [2, 6])
     halves.skip_to(5)
@@ -143,7 +145,7 @@ def test_half_messages_removed_by_retention_are_skipped():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_replaying_from_the_cursors_restores_the_state(seed):
+def test_replaying_from_the_cursors_restores_the_state(seed: int) -> None:
     chance, halves, ops, high = random.Random(seed), HalfMessages(), [], 0
     finished = set()
     for _ in range(200):

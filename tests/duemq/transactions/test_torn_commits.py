@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,7 @@ from delivery.plugin import Request
 from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
 from message_store.clock import FakeClock
 from message_store.layout import SYS_COMMIT
+from message_store.log.batch import PutBatch
 from tests.duemq.transactions.test_transactions import World
 from tests.support.running_broker import running, small
 from tests.support.stores import put_one
@@ -18,19 +22,19 @@ from tests.support.stores import put_one
 END = {"producerGroup": "p", "commitOrRollback": 8, "msgId": "TX1", "transactionId": "TX1"}
 
 
-def cut(log, start):
+def cut(log: Path, start: int) -> None:
     with log.open("r+b") as file:
         file.seek(start)
         file.write(bytes(4_096))
 
 
 @pytest.mark.finding("A11")
-def test_a_torn_commit_is_finished_before_a_plugin_delivers(tmp_path):
+def test_a_torn_commit_is_finished_before_a_plugin_delivers(tmp_path: Path) -> None:
     """An overdue level message, delivered at the start, must not hide the torn commit."""
     clock = FakeClock()
     properties = small(tmp_path, messageDelayLevel="1s 5s")
 
-    async def commit():
+    async def commit() -> tuple[dict[str, str | int], int]:
         async with running(properties, clock=clock) as (broker, remote):
             assert (await remote.send("T", b"overdue", DELAY="1")).code == 0
             half = await remote.send("T", b"tx", TRAN_MSG="true", PGROUP="p", UNIQ_KEY="TX1")
@@ -44,7 +48,7 @@ def test_a_torn_commit_is_finished_before_a_plugin_delivers(tmp_path):
             shutil.copytree(tmp_path / "store", tmp_path / "killed")
             return end, op_at
 
-    async def again(end):
+    async def again(end: dict[str, str | int]) -> None:
         store = {"storePathRootDir": str(tmp_path / "killed")}
         async with running(properties | store, clock=clock) as (broker, remote):
             assert (await remote.pull("T", 1)).code == 0  # the overdue message is delivered
@@ -60,19 +64,21 @@ def test_a_torn_commit_is_finished_before_a_plugin_delivers(tmp_path):
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     yield world
     world.store.__exit__(None, None, None)
 
 
-def refuse_op(batch, now_ms):
+def refuse_op(batch: PutBatch, now_ms: int) -> None:
     if batch.count > 1:
         batch.refuse(batch.count - 1, 14, "the disk is full")
 
 
 @pytest.mark.finding("A11")
-def test_an_op_record_that_a_full_disk_refuses_is_written_later(run, world):
+def test_an_op_record_that_a_full_disk_refuses_is_written_later(
+    run: Callable[..., Any], world: World
+) -> None:
     world.service.recover()
     row = world.send()
     world.hooks.append(refuse_op)
@@ -86,7 +92,9 @@ def test_an_op_record_that_a_full_disk_refuses_is_written_later(run, world):
 
 
 @pytest.mark.finding("A11")
-def test_a_commit_without_op_record_is_found_at_any_offset(run, world):
+def test_a_commit_without_op_record_is_found_at_any_offset(
+    run: Callable[..., Any], world: World
+) -> None:
     """The commit is also found after a regular stop and with later records in the log."""
     world.service.recover()
     rows = [world.send(key=f"u{n}") for n in range(3)]
@@ -103,7 +111,7 @@ def test_a_commit_without_op_record_is_found_at_any_offset(run, world):
 
 
 @pytest.mark.finding("A11")
-def test_a_clients_message_is_not_a_commit(run, world):
+def test_a_clients_message_is_not_a_commit(run: Callable[..., Any], world: World) -> None:
     """A commit has the key, group and born time of its half message."""
     row = world.send()
     assert row["phys_offset"] == 0  # what a client's message names as its half message
@@ -130,7 +138,9 @@ def test_a_clients_message_is_not_a_commit(run, world):
     ],
     ids=str,
 )
-def test_a_half_message_without_a_valid_target_is_not_committed(run, world, target):
+def test_a_half_message_without_a_valid_target_is_not_committed(
+    run: Callable[..., Any], world: World, target: dict[str, str]
+) -> None:
     properties = {"PGROUP": "P", "UNIQ_KEY": "u", "REAL_TOPIC": "T", "REAL_QID": "1"} | target
     row = put_one(world.store, HALF_TOPIC, properties=properties)
     end, topics = world.store.max_offset, len(world.store.topics)
@@ -139,7 +149,7 @@ def test_a_half_message_without_a_valid_target_is_not_committed(run, world, targ
     assert (world.store.max_offset, len(world.store.topics)) == (end, topics)
 
 
-def test_only_given_up_messages_are_resumed(run, world):
+def test_only_given_up_messages_are_resumed(run: Callable[..., Any], world: World) -> None:
     """Resuming a finished half message would commit it a second time."""
     row = world.send()
     run(world.end(row))

@@ -1,9 +1,15 @@
+from __future__ import annotations
+
 import asyncio
 import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from delivery.plugin import Request
+from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.ports import Identity
 from duemq.registry.clients import ClientTable
@@ -13,7 +19,7 @@ from duemq.transactions.transactions import Transactions
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
-from message_store.log.record import decode_record
+from message_store.log.record import Record, decode_record
 from tests.support.fakes import HOST, FakeOffsets, FakePeer, FakeTopics, settle
 from tests.support.stores import add_message, open_store
 
@@ -24,7 +30,7 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 class World:
     """Transaction service on a real store; `reopen` restarts it."""
 
-    def __init__(self, root, **config):
+    def __init__(self, root: Path, **config: int) -> None:
         self.root, self.clock = root, FakeClock()
         self.offsets, self.clients, self.topics = FakeOffsets(), ClientTable(), FakeTopics()
         self.config, self.peer = BrokerConfig(**config), FakePeer()
@@ -34,28 +40,35 @@ class World:
         )
         self.open()
 
-    def open(self):
+    def open(self) -> None:
         self.store = open_store(self.root, self.clock).__enter__()
         self.service = Transactions(
             self.store, self.topics, self.offsets, self.clients, self.put, IDENTITY,
             self.clock, lambda: self.config,
         )  # fmt: skip
 
-    def reopen(self):
+    def reopen(self) -> None:
         self.store.__exit__(None, None, None)
         self.open()
         self.service.recover()
 
-    async def put(self, batch):
+    async def put(self, batch: PutBatch) -> None:
         for hook in [*self.hooks, self.service.put_hook]:
             hook(batch, self.clock.now_ms())
         self.store.put(batch)
         await self.confirm()
 
-    async def confirm(self):
+    async def confirm(self) -> None:
         """Return at once, as if confirmed; tests replace it."""
 
-    def send(self, body=b"x", key="u", topic="T", queue_id=1, **properties):
+    def send(
+        self,
+        body: bytes = b"x",
+        key: str = "u",
+        topic: str = "T",
+        queue_id: int = 1,
+        **properties: str,
+    ) -> np.void:
         batch = PutBatch(1)
         told = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": key} | properties
         add_message(self.store, batch, topic, queue_id, body, properties=told, sys_flag=4)
@@ -63,7 +76,9 @@ class World:
         self.store.put(batch)
         return batch.rows[0].copy()
 
-    async def end(self, row, verdict=COMMIT, **changes):
+    async def end(
+        self, row: np.void | dict[str, int], verdict: int = COMMIT, **changes: str | int
+    ) -> Response | None:
         fields = {
             "producerGroup": "P",
             "tranStateTableOffset": row["queue_offset"],
@@ -74,25 +89,27 @@ class World:
         found = {name: str(value) for name, value in fields.items()}
         return await self.service.end(Request(37, found))
 
-    def records(self, topic, queue_id=0):
+    def records(self, topic: str, queue_id: int = 0) -> list[Record]:
         low, high = self.store.queue_bounds(topic, queue_id)
         units = [self.store.units(topic, queue_id, n, 1)[0] for n in range(low, high)]
         return [self.store.read_record(int(unit["phys_offset"])) for unit in units]
 
-    def asked(self):
+    def asked(self) -> list[tuple[int, int]]:
         """Return (queue offset, log offset) of each check-back request (39)."""
         told = [r.fields for r in self.peer.sent if r.code == 39]
         return [(int(f["tranStateTableOffset"]), int(f["commitLogOffset"])) for f in told]
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     yield world
     world.store.__exit__(None, None, None)
 
 
-def test_commit_makes_the_message_visible_as_apache_writes_it(run, world):
+def test_commit_makes_the_message_visible_as_apache_writes_it(
+    run: Callable[..., Any], world: World
+) -> None:
     row = world.send(b"hello", TAGS="a", DELAY="3")
     answer = run(world.end(row))
     assert (answer.code, answer.fields) == (0, {})
@@ -104,26 +121,28 @@ def test_commit_makes_the_message_visible_as_apache_writes_it(run, world):
     assert (op.body, op.property_text) == (b"0", b"WAIT\x01true\x02TAGS\x01d\x02")
 
 
-def test_the_delay_applies_at_commit_through_the_hooks(run, world):
+def test_the_delay_applies_at_commit_through_the_hooks(
+    run: Callable[..., Any], world: World
+) -> None:
     seen = []
     world.hooks.append(lambda batch, now: seen.extend(batch.filled["delay_level"].tolist()))
     run(world.end(world.send(DELAY="3")))
     assert seen == [3, 0]
 
 
-def test_rollback_only_appends_records(run, world):
+def test_rollback_only_appends_records(run: Callable[..., Any], world: World) -> None:
     run(world.end(world.send(), ROLLBACK))
     assert world.records("T", 1) == []
     assert [op.body for op in world.records(OP_TOPIC)] == [b"0"]
 
 
-def test_an_unknown_state_gets_no_response(run, world):
+def test_an_unknown_state_gets_no_response(run: Callable[..., Any], world: World) -> None:
     assert run(world.end(world.send(), UNKNOWN)) is None
     assert world.records(OP_TOPIC) == []
 
 
 @pytest.mark.parametrize("verdict", [COMMIT, ROLLBACK])
-def test_a_second_end_changes_nothing(run, world, verdict):
+def test_a_second_end_changes_nothing(run: Callable[..., Any], world: World, verdict: int) -> None:
     row = world.send()
     run(world.end(row, COMMIT))
     run(world.end(row, verdict))
@@ -132,8 +151,8 @@ def test_a_second_end_changes_nothing(run, world, verdict):
     assert len(world.records("T", 1)) == 1
 
 
-def test_two_concurrent_ends_are_applied_once(run, world):
-    async def scene():
+def test_two_concurrent_ends_are_applied_once(run: Callable[..., Any], world: World) -> None:
+    async def scene() -> None:
         row = world.send()
         await asyncio.gather(world.end(row), world.end(row))
 
@@ -151,7 +170,9 @@ def test_two_concurrent_ends_are_applied_once(run, world):
         {"commitLogOffset": "x"},
     ],
 )
-def test_an_end_without_a_matching_half_message_is_refused(run, world, changes):
+def test_an_end_without_a_matching_half_message_is_refused(
+    run: Callable[..., Any], world: World, changes: dict[str, str | int]
+) -> None:
     row = world.send()
     with pytest.raises(RequestError) as refusal:
         run(world.end(row, **changes))
@@ -159,7 +180,7 @@ def test_an_end_without_a_matching_half_message_is_refused(run, world, changes):
     assert world.records(OP_TOPIC) == []
 
 
-def test_an_ordinary_message_cannot_be_committed(run, world):
+def test_an_ordinary_message_cannot_be_committed(run: Callable[..., Any], world: World) -> None:
     batch = PutBatch(1)
     add_message(world.store, batch, "T", properties={"PGROUP": "P"})
     world.store.put(batch)
@@ -170,7 +191,9 @@ def test_an_ordinary_message_cannot_be_committed(run, world):
 @pytest.mark.parametrize(
     ("age_ms", "checked", "code"), [(1_000, False, 0), (1_001, False, 604), (1_001, True, 0)]
 )
-def test_an_end_after_the_immunity_time_must_follow_a_check_back(run, world, age_ms, checked, code):
+def test_an_end_after_the_immunity_time_must_follow_a_check_back(
+    run: Callable[..., Any], world: World, age_ms: int, checked: bool, code: int
+) -> None:
     row = world.send(CHECK_IMMUNITY_TIME_IN_SECONDS="1")
     world.clock.advance(age_ms)
     try:
@@ -180,8 +203,10 @@ def test_an_end_after_the_immunity_time_must_follow_a_check_back(run, world, age
     assert found == code
 
 
-def test_a_half_message_whose_commit_a_hook_refuses_is_unfinished(run, world):
-    def refuse_targets(batch, now_ms):
+def test_a_half_message_whose_commit_a_hook_refuses_is_unfinished(
+    run: Callable[..., Any], world: World
+) -> None:
+    def refuse_targets(batch: PutBatch, now_ms: int) -> None:
         for at in range(batch.count):
             if world.store.topics.name(int(batch.rows[at]["topic_index"])) == "T":
                 batch.refuse(at, 13, "not this one")
@@ -196,8 +221,8 @@ def test_a_half_message_whose_commit_a_hook_refuses_is_unfinished(run, world):
     assert len(world.records("T", 1)) == 1
 
 
-def test_a_check_back_names_the_newest_copy(run, world):
-    async def scene():
+def test_a_check_back_names_the_newest_copy(run: Callable[..., Any], world: World) -> None:
+    async def scene() -> np.void:
         first = world.send(b"hello", key="K", TAGS="a")
         world.clock.advance(5_999)
         await world.service.check()
@@ -229,7 +254,9 @@ def test_a_check_back_names_the_newest_copy(run, world):
     assert len(world.records("T", 1)) == 1
 
 
-def test_a_late_end_of_the_first_copy_ends_the_newest(run, world):
+def test_a_late_end_of_the_first_copy_ends_the_newest(
+    run: Callable[..., Any], world: World
+) -> None:
     row = world.send()
     for _ in range(3):
         world.clock.advance(30_000)
@@ -245,7 +272,7 @@ def test_a_late_end_of_the_first_copy_ends_the_newest(run, world):
     assert world.service.halves.copies == {}
 
 
-def test_a_replica_ends_no_transaction(run, world):
+def test_a_replica_ends_no_transaction(run: Callable[..., Any], world: World) -> None:
     """It refuses even a finished half message, which may have a newer copy on the master."""
     row = world.send()
     run(world.end(row))
@@ -255,10 +282,10 @@ def test_a_replica_ends_no_transaction(run, world):
     assert refused.value.code == 11
 
 
-def test_an_end_during_a_check_back_ends_the_copy(run, world):
+def test_an_end_during_a_check_back_ends_the_copy(run: Callable[..., Any], world: World) -> None:
     """While the copy is not confirmed, the end waits; it then applies to the copy."""
 
-    async def scene():
+    async def scene() -> Response:
         row, confirmed = world.send(), asyncio.Event()
         world.confirm = confirmed.wait
         world.clock.advance(30_000)
@@ -276,7 +303,9 @@ def test_an_end_during_a_check_back_ends_the_copy(run, world):
     assert record.prepared_offset == world.records(HALF_TOPIC)[1].phys_offset
 
 
-def test_a_half_message_is_given_up_after_the_last_check(run, tmp_path):
+def test_a_half_message_is_given_up_after_the_last_check(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
     world = World(tmp_path, transaction_checks_max=2)
     world.send(b"lost", DELAY="3")
     for _ in range(5):
@@ -291,8 +320,10 @@ def test_a_half_message_is_given_up_after_the_last_check(run, tmp_path):
 
 
 @pytest.mark.finding("E6")
-def test_a_round_over_many_half_messages_yields_to_other_tasks(run, world):
-    async def scene():
+def test_a_round_over_many_half_messages_yields_to_other_tasks(
+    run: Callable[..., Any], world: World
+) -> None:
+    async def scene() -> None:
         for number in range(50):
             world.send(key=str(number))
         world.clock.advance(30_000)
@@ -305,7 +336,9 @@ def test_a_round_over_many_half_messages_yields_to_other_tasks(run, world):
     run(scene())
 
 
-def test_an_immune_message_does_not_delay_other_check_backs(run, world):
+def test_an_immune_message_does_not_delay_other_check_backs(
+    run: Callable[..., Any], world: World
+) -> None:
     world.send(key="a", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
     world.send(key="b")
     world.clock.advance(6_000)
@@ -313,7 +346,9 @@ def test_an_immune_message_does_not_delay_other_check_backs(run, world):
     assert [request.fields["msgId"] for request in world.peer.sent] == ["b"]
 
 
-def test_finished_messages_advance_the_stored_cursors(run, world):
+def test_finished_messages_advance_the_stored_cursors(
+    run: Callable[..., Any], world: World
+) -> None:
     rows = [world.send(key=str(n)) for n in range(4)]
     for row in (rows[0], rows[1], rows[3]):
         run(world.end(row))
@@ -322,7 +357,7 @@ def test_finished_messages_advance_the_stored_cursors(run, world):
     assert world.offsets.query("CID_RMQ_SYS_TRANS", OP_TOPIC, 0) == 2
 
 
-def test_the_task_checks_back_every_interval(run, world):
+def test_the_task_checks_back_every_interval(run: Callable[..., Any], world: World) -> None:
     async def scene():
         world.send()
         async with world.service.running():
@@ -335,7 +370,9 @@ def test_the_task_checks_back_every_interval(run, world):
     assert run(scene()) == 3
 
 
-def test_a_check_back_without_a_connected_producer_is_no_error(run, world):
+def test_a_check_back_without_a_connected_producer_is_no_error(
+    run: Callable[..., Any], world: World
+) -> None:
     world.peer.close()
     world.send()
     world.clock.advance(6_000)
@@ -343,7 +380,7 @@ def test_a_check_back_without_a_connected_producer_is_no_error(run, world):
     assert len(world.records(HALF_TOPIC)) == 2
 
 
-def test_a_given_up_message_can_be_resumed(run, tmp_path):
+def test_a_given_up_message_can_be_resumed(run: Callable[..., Any], tmp_path: Path) -> None:
     world = World(tmp_path, transaction_checks_max=1)
     world.send(b"again")
     for _ in range(2):
@@ -362,7 +399,9 @@ def test_a_given_up_message_can_be_resumed(run, tmp_path):
     world.store.__exit__(None, None, None)
 
 
-def test_a_commit_whose_op_record_was_lost_is_not_repeated(run, world):
+def test_a_commit_whose_op_record_was_lost_is_not_repeated(
+    run: Callable[..., Any], world: World
+) -> None:
     row = world.send()
     run(world.end(row))
     (op,) = world.records(OP_TOPIC)
@@ -376,7 +415,7 @@ def test_a_commit_whose_op_record_was_lost_is_not_repeated(run, world):
     world.open()
     assert world.records(OP_TOPIC) == []
 
-    async def scene():
+    async def scene() -> None:
         async with world.service.running():
             await world.end(row)
 
@@ -386,10 +425,10 @@ def test_a_commit_whose_op_record_was_lost_is_not_repeated(run, world):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_transaction_ends_once_after_random_steps(tmp_path, seed):
+def test_every_transaction_ends_once_after_random_steps(tmp_path: Path, seed: int) -> None:
     """Run random sends, ends (also repeated and late), checks, restarts with old cursors."""
 
-    async def scene():
+    async def scene() -> None:
         chance, world = random.Random(seed), World(tmp_path, transaction_checks_max=100)
         rows, verdicts, stale = {}, {}, {}
         for step in range(120):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from delivery.plugin import Request
@@ -14,10 +18,12 @@ from duemq.registry.heartbeats import Heartbeat
 from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
 from duemq.transactions.transactions import Transactions
 from message_store.clock import FakeClock
+from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from tests.support.fakes import HOST, FakePeer, FakeTopics
 from tests.support.golden_stores import (
     STORES,
+    GoldenStore,
     copy_golden_store,
     end_ms,
     golden_config,
@@ -28,13 +34,15 @@ OPEN = {"apache-4.9.7-clean": 1, "apache-4.9.7-running": 1}
 
 
 @pytest.mark.parametrize("golden", STORES, ids=str)
-def test_only_half_messages_unfinished_in_apache_are_checked_back(run, tmp_path, golden):
+def test_only_half_messages_unfinished_in_apache_are_checked_back(
+    run: Callable[..., Any], tmp_path: Path, golden: GoldenStore
+) -> None:
     """The store of 4.9.7 has one unfinished half message, that of 5.3.3 has none."""
     clock = FakeClock(end_ms(golden.version))
     root = copy_golden_store(golden.name, tmp_path)
     store = MessageStore(golden_config(root), clock, tags_code_rules=level_rules())
 
-    async def scene():
+    async def scene() -> None:
         with store:
             offsets = OffsetManager(ConfigFile(store.config_path("consumerOffset.json")), clock)
             offsets.load()
@@ -42,7 +50,7 @@ def test_only_half_messages_unfinished_in_apache_are_checked_back(run, tmp_path,
             told = Heartbeat("c", ("golden_tx",), ())
             clients.heartbeat(told, peer, language="JAVA", version=479, now_ms=0)
 
-            async def put(batch):
+            async def put(batch: PutBatch) -> None:
                 store.put(batch)
 
             service = Transactions(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ MESSAGES = st.lists(
 
 
 @pytest.fixture(params=["on the loop", "in a thread", "long chains", "without an index"])
-def way(request):
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run a search in each of its modes."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in a thread":
@@ -44,7 +45,7 @@ def way(request):
         yield request.param
 
 
-def _no_room(index):
+def _no_room(index: IndexService) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -52,7 +53,7 @@ def _no_room(index):
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(messages=MESSAGES, keys=st.lists(st.sampled_from((*WORDS, "nobody", "")), max_size=9))
-def test_results(way, messages, keys):
+def test_results(way: str, messages: list[tuple[str, list[str], str]], keys: list[str]) -> None:
     with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
         batch = PutBatch(max(len(messages), 1))
         for topic, words, unique in messages:
@@ -75,7 +76,7 @@ def test_results(way, messages, keys):
         assert list(rows) == expected
 
 
-def test_a_switched_off_index_is_an_error_with_the_reason(tmp_path):
+def test_a_switched_off_index_is_an_error_with_the_reason(tmp_path: Path) -> None:
     with (
         open_store(tmp_path, index_enable=False) as store,
         pytest.raises(StoreError, match="messageIndexEnable"),
@@ -83,7 +84,7 @@ def test_a_switched_off_index_is_an_error_with_the_reason(tmp_path):
         search_now(store, ["T"], ["a"])
 
 
-def test_frames_at_records_and_elsewhere(tmp_path):
+def test_frames_at_records_and_elsewhere(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         batch = PutBatch(2)
         for queue_id in (0, 1):
@@ -97,7 +98,9 @@ def test_frames_at_records_and_elsewhere(tmp_path):
 
 
 @pytest.mark.finding("E2")
-def test_one_key_is_found_behind_an_index_without_room(tmp_path, monkeypatch):
+def test_one_key_is_found_behind_an_index_without_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_store(tmp_path) as store:
         first = int(put_one(store, "T", properties={"KEYS": "a"})["phys_offset"])
         store.index.catch_up()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -29,7 +32,9 @@ def room(size: int) -> np.ndarray:
     ],
 )
 @given(data=st.data())
-def test_big_endian_numbers(put, get, size, data):
+def test_big_endian_numbers(
+    put: Callable[..., Any], get: Callable[..., Any], size: int, data: st.DataObject
+) -> None:
     half = 1 << (8 * size - 1)
     value = data.draw(st.integers(-half, half - 1))
     pos = data.draw(st.integers(0, 9))
@@ -41,13 +46,13 @@ def test_big_endian_numbers(put, get, size, data):
 
 
 @given(st.binary(min_size=8, max_size=8))
-def test_unsigned_numbers(data):
+def test_unsigned_numbers(data: bytes) -> None:
     assert kernels.get_u4(array(data), 0) == int.from_bytes(data[:4], "big")
     assert int(kernels.get_u8(array(data), 0)) == int.from_bytes(data, "big")
 
 
 @given(st.binary(max_size=40), st.integers(0, 40), st.integers(-3, 40), st.integers(0, 5))
-def test_copy(data, pos, size, out_pos):
+def test_copy(data: bytes, pos: int, size: int, out_pos: int) -> None:
     size = min(size, len(data) - pos)
     out = room(50)
     kernels.copy(out, out_pos, array(data + b"\0"), pos, size)
@@ -58,12 +63,12 @@ def test_copy(data, pos, size, out_pos):
 
 
 @pytest.mark.parametrize("value", [0, 9, 10, -1, -9, -10, 10**18, -(10**18)])
-def test_digits_at_limits(value):
+def test_digits_at_limits(value: int) -> None:
     check_digits(value)
 
 
 @given(st.integers(-(10**18), 10**18))
-def test_digits(value):
+def test_digits(value: int) -> None:
     check_digits(value)
 
 

@@ -25,7 +25,7 @@ row_columns = st.tuples(
 )
 
 
-def rows_of(columns) -> np.ndarray:
+def rows_of(columns: list[tuple[int, ...]]) -> np.ndarray:
     rows, next_offset = np.zeros(len(columns), layout.PUT), [10 * slot for slot in range(SLOTS)]
     names = ("queue_slot", "status", "sys_flag", "phys_offset", "record_size", "tags_code")
     for row, values in zip(rows, columns, strict=True):
@@ -38,7 +38,7 @@ def rows_of(columns) -> np.ndarray:
 
 
 @given(st.lists(row_columns, max_size=30), st.integers(0, 5), st.integers(0, 5))
-def test_group_units(columns, first, behind):
+def test_group_units(columns: list[tuple[int, ...]], first: int, behind: int) -> None:
     rows = rows_of(columns)
     end = max(len(rows) - behind, first)
     first, end = min(first, len(rows)), min(end, len(rows))
@@ -68,8 +68,8 @@ def test_group_units(columns, first, behind):
     ],
 )
 def test_messages_that_can_never_be_stored_are_refused(
-    body_len, prop_len, queue_id, body_max, record_max, refused
-):
+    body_len: int, prop_len: int, queue_id: int, body_max: int, record_max: int, refused: int
+) -> None:
     batch, topics = PutBatch(), TopicTable()
     index = topics.add("T")
     topics.slot(index, 0, create=True)
@@ -94,7 +94,9 @@ def test_messages_that_can_never_be_stored_are_refused(
         ("a text that is too long alone is refused", 32_768, 13, False),
     ],
 )
-def test_informative_times_are_omitted_from_long_deliveries(rule, text_len, status, informs):
+def test_informative_times_are_omitted_from_long_deliveries(
+    rule: str, text_len: int, status: int, informs: bool
+) -> None:
     batch, topics = PutBatch(), TopicTable()
     index = topics.add("T")
     topics.slot(index, 0, create=True)
@@ -112,7 +114,7 @@ def test_informative_times_are_omitted_from_long_deliveries(rule, text_len, stat
 
 
 @pytest.mark.parametrize("left", [0, 91, 99, 100, 108, 199, 200, 208, 400])
-def test_a_record_leaves_room_for_the_blank_that_ends_its_file(left):
+def test_a_record_leaves_room_for_the_blank_that_ends_its_file(left: int) -> None:
     batch, topics = PutBatch(), TopicTable()
     index = topics.add("T")
     topics.slot(index, 0, create=True)

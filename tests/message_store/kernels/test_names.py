@@ -16,7 +16,7 @@ entries = st.one_of(
 
 
 @given(entries, st.integers(0, 3))
-def test_entries_with_a_name_and_with_a_value(entry, start):
+def test_entries_with_a_name_and_with_a_value(entry: bytes, start: int) -> None:
     data = np.frombuffer(b"x" * start + entry + b"\x02" + NAME + b"\x01v", np.uint8)
     name, end = np.frombuffer(NAME, np.uint8), start + len(entry)
     assert has_name(data, start, end, name) == entry.startswith(NAME + b"\x01")

@@ -37,7 +37,7 @@ def padded(text: bytes, before: int = 3) -> np.ndarray:
 
 
 @given(st.text(max_size=40))
-def test_java_hash_of_any_text(text):
+def test_java_hash_of_any_text(text: str) -> None:
     if any("\ud800" <= c <= "\udfff" for c in text):
         return
     data = text.encode()
@@ -46,7 +46,7 @@ def test_java_hash_of_any_text(text):
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20),
        st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20))  # fmt: skip
-def test_java_hash_continues_from_a_hash(first, second):
+def test_java_hash_continues_from_a_hash(first: str, second: str) -> None:
     data = second.encode()
     made = kernels.java_hash_on(java_hash(first), padded(data), 3, 3 + len(data))
     assert made == java_hash(first + second)
@@ -57,26 +57,26 @@ def test_java_hash_continues_from_a_hash(first, second):
     [("TagA", 2_598_919), ("refund", -934_813_832), ("order-created", -392_709_271),
      ("\u5ef6\u8fdf", 790_441), ("", 0), ("\U0001f600", 1_772_899)],
 )  # fmt: skip
-def test_known_hashes(text, value):
+def test_known_hashes(text: str, value: int) -> None:
     assert java_hash(text) == value
     assert kernels.java_hash(padded(text.encode()), 3, 3 + len(text.encode())) == value
 
 
 @given(st.binary(max_size=12))
-def test_java_hash_reads_only_the_range(data):
+def test_java_hash_reads_only_the_range(data: bytes) -> None:
     made = kernels.java_hash(array(data + b"\0"), 0, len(data))
     assert kernels.java_hash(array(data + b"\xff"), 0, len(data)) == made
 
 
 @given(numbers | values)
-def test_parse_number(text):
+def test_parse_number(text: str) -> None:
     data = text.encode()
     made = kernels.parse_number(padded(data), 3, 3 + len(data), ILLEGAL)
     assert made == naive.parse_number(text, ILLEGAL)
 
 
 @given(numbers | values)
-def test_parse_level(text):
+def test_parse_level(text: str) -> None:
     data = text.encode()
     assert kernels.parse_level(padded(data), 3, 3 + len(data)) == naive.parse_level(text)
 
@@ -86,12 +86,12 @@ def test_parse_level(text):
     [("3", 3), ("+3", 3), ("-3", -3), ("", DELAY_ILLEGAL), ("x", DELAY_ILLEGAL),
      ("2147483647", 2_147_483_647), ("2147483648", DELAY_ILLEGAL), ("03", 3)],
 )  # fmt: skip
-def test_known_levels(text, level):
+def test_known_levels(text: str, level: int) -> None:
     assert kernels.parse_level(padded(text.encode()), 3, 3 + len(text)) == level
 
 
 @given(texts, endings, names)
-def test_find_value(text, ending, name):
+def test_find_value(text: str, ending: str, name: str) -> None:
     data = (text + ending).encode()
     block = padded(data)
     start, end = kernels.find_value(block, 3, len(data), array(name.encode()))
@@ -100,14 +100,14 @@ def test_find_value(text, ending, name):
 
 
 @given(texts, endings)
-def test_find_tags_and_level(text, ending):
+def test_find_tags_and_level(text: str, ending: str) -> None:
     data = (text + ending).encode()
     made = kernels.find_tags_and_level(padded(data), 3, len(data))
     assert made == naive.tags_and_level(data)
 
 
 @given(st.binary(max_size=60))
-def test_parsing_any_bytes_reads_only_the_range(data):
+def test_parsing_any_bytes_reads_only_the_range(data: bytes) -> None:
     text = np.frombuffer(data + b"\x02TAGS\x01a\x02", np.uint8)
     other = np.frombuffer(data + b"\x02TAGS\x01b\x02", np.uint8)
     size = len(data)

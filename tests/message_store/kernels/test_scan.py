@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from message_store import layout
 from message_store.kernels import scan
-from message_store.log.record import encode_record
+from message_store.log.record import Record, encode_record
 from message_store.queues.topic_table import TopicTable
 from message_store.text import java_hash
 from tests.message_store.kernels import naive
@@ -38,14 +41,16 @@ COLUMNS = ("phys_offset", "queue_offset", "store_ms", "prepared_offset", "queue_
 TAILS = [b"", b"\0" * 30, b"\0\0\1\0\xcb\xd4\x31\x94", b"\xff" * 9, b"\0\0\0\x5b\xda\xa3\x20\xa7"]
 
 
-def log_of(messages_) -> bytes:
+def log_of(messages_: list[dict[str, Any]]) -> bytes:
     data = b""
     for message in messages_:
         data += encode_record(phys_offset=BASE + len(data), **message)
     return data
 
 
-def run_scan(data: bytes, base: int = BASE, topics: TopicTable | None = None, room: int = 100):
+def run_scan(
+    data: bytes, base: int = BASE, topics: TopicTable | None = None, room: int = 100
+) -> tuple[npt.NDArray[np.void], int, int]:
     """Return (rows, next position, reason for the end) over data between guards."""
     block = np.frombuffer(b"\xda\xa3" + data + b"\xda\xa3\x20\xa7", np.uint8)
     out = np.zeros(room, layout.SCANNED)
@@ -54,7 +59,13 @@ def run_scan(data: bytes, base: int = BASE, topics: TopicTable | None = None, ro
     return out[:count], pos - 2, stop
 
 
-def assert_same(rows, found, data: bytes, topics: TopicTable, base: int) -> None:
+def assert_same(
+    rows: npt.NDArray[np.void],
+    found: list[tuple[Record, bool]],
+    data: bytes,
+    topics: TopicTable,
+    base: int,
+) -> None:
     assert len(rows) == len(found)
     for row, (record, fits) in zip(rows, found, strict=True):
         assert [int(row[name]) for name in COLUMNS] == [getattr(record, name) for name in COLUMNS]
@@ -73,7 +84,7 @@ def assert_same(rows, found, data: bytes, topics: TopicTable, base: int) -> None
 
 
 @given(st.lists(messages, max_size=8), st.sampled_from(TAILS))
-def test_scan(messages_, tail):
+def test_scan(messages_: list[dict[str, Any]], tail: bytes) -> None:
     topics = TopicTable()
     topics.add("T")
     data = log_of(messages_) + tail
@@ -84,7 +95,7 @@ def test_scan(messages_, tail):
 
 
 @given(st.lists(messages, min_size=1, max_size=4), st.data())
-def test_scan_of_damaged_records(messages_, data):
+def test_scan_of_damaged_records(messages_: list[dict[str, Any]], data: st.DataObject) -> None:
     log = bytearray(log_of(messages_))
     for _ in range(data.draw(st.integers(1, 3))):
         log[data.draw(st.integers(0, len(log) - 1))] = data.draw(st.integers(0, 255))
@@ -95,14 +106,14 @@ def test_scan_of_damaged_records(messages_, data):
 
 
 @given(st.binary(max_size=200))
-def test_scan_of_random_bytes(noise):
+def test_scan_of_random_bytes(noise: bytes) -> None:
     rows, pos, stop = run_scan(noise, base=0)
     found, wanted_pos, wanted_stop = naive.walk(noise, 0)
     assert (len(rows), pos, stop) == (len(found), wanted_pos, wanted_stop)
 
 
 @given(st.lists(messages, min_size=2, max_size=6), st.integers(1, 5))
-def test_scan_stops_when_the_output_is_full(messages_, room):
+def test_scan_stops_when_the_output_is_full(messages_: list[dict[str, Any]], room: int) -> None:
     data = log_of(messages_)
     rows, pos, stop = run_scan(data, room=room)
     found, _, _ = naive.walk(data, BASE)
@@ -111,7 +122,7 @@ def test_scan_stops_when_the_output_is_full(messages_, room):
 
 
 @pytest.mark.parametrize("name", [store.name for store in STORES])
-def test_scan_of_apaches_logs(name):
+def test_scan_of_apaches_logs(name: str) -> None:
     for path in sorted((golden_store(name) / "commitlog").iterdir()):
         data, base, topics = path.read_bytes(), int(path.name), TopicTable()
         rows, pos, stop = run_scan(data, base, topics, 1_000)
@@ -122,7 +133,9 @@ def test_scan_of_apaches_logs(name):
 
 
 @given(st.lists(messages, min_size=1, max_size=1), st.data())
-def test_a_frame_cut_anywhere_is_invalid(messages_, data):
+def test_a_frame_cut_anywhere_is_invalid(
+    messages_: list[dict[str, Any]], data: st.DataObject
+) -> None:
     record = log_of(messages_)
     cut = data.draw(st.integers(0, len(record) - 1))
     row = np.zeros(1, layout.SCANNED)
@@ -139,13 +152,13 @@ units = st.tuples(
 )
 
 
-def block_of(units_) -> bytes:
+def block_of(units_: list[tuple[int, int, int]]) -> bytes:
     pack = layout.packer(layout.CQ_UNIT).pack
     return b"".join(pack(*unit) for unit in units_)
 
 
 @given(st.lists(units, max_size=20) | st.binary(max_size=200).map(naive.leading_units))
-def test_units_are_read_up_to_the_first_empty_one(units_):
+def test_units_are_read_up_to_the_first_empty_one(units_: list[tuple[int, int, int]]) -> None:
     block = block_of(units_)
     expected = naive.leading_units(block)
     out = np.zeros(len(units_), layout.UNIT)
@@ -157,7 +170,9 @@ def test_units_are_read_up_to_the_first_empty_one(units_):
 
 
 @given(st.lists(messages, min_size=1, max_size=6), st.data())
-def test_records_of_a_queue_are_copied(messages_, drawn):
+def test_records_of_a_queue_are_copied(
+    messages_: list[dict[str, Any]], drawn: st.DataObject
+) -> None:
     """Units are right, of another size, moved, or of another place in the queue."""
     for at, message in enumerate(messages_):
         message.update(topic="T", queue_id=2, queue_offset=50 + at)
@@ -187,7 +202,7 @@ def test_records_of_a_queue_are_copied(messages_, drawn):
     assert out.tobytes()[total:] == b"\xee\xee"
 
 
-def test_known_units():
+def test_known_units() -> None:
     block = bytes.fromhex("0000000000000000 0000009d 0000018bcfe58f10")
     assert naive.leading_units(block) == [(0, 157, 1_700_000_010_000)]
     for text, code in [("TagA", "000000000027a807"), ("refund", "ffffffffc847df78")]:
@@ -197,7 +212,7 @@ def test_known_units():
 
 
 @given(st.lists(st.tuples(st.integers(90, 130), st.integers(-1, 30)), max_size=8))
-def test_leading_units_inside(pairs):
+def test_leading_units_inside(pairs: list[tuple[int, int]]) -> None:
     chosen = np.array([(start, 0, size, 0) for start, size in pairs], layout.UNIT)
     expected = naive.leading_inside(pairs, 100, 130)
     assert scan.leading_inside(chosen, 100, 130) == (len(expected), sum(expected))

@@ -20,13 +20,13 @@ def find(table: TopicTable, name: bytes) -> int:
 
 
 @given(st.binary(max_size=40))
-def test_hash_name(data):
+def test_hash_name(data: bytes) -> None:
     block = np.frombuffer(b"x" + data + b"y", np.uint8)
     assert int(hash_name(block, 1, len(data))) == name_hash(data)
 
 
 @given(st.lists(names, max_size=400), st.lists(names, max_size=20))
-def test_find_topic(known, asked):
+def test_find_topic(known: list[str], asked: list[str]) -> None:
     table = TopicTable()
     index = {name: table.add(name) for name in known}
     for name in known + asked:
@@ -34,13 +34,13 @@ def test_find_topic(known, asked):
         assert table.find(name) == index.get(name, -1)
 
 
-def test_a_prefix_or_a_longer_name_is_not_the_topic():
+def test_a_prefix_or_a_longer_name_is_not_the_topic() -> None:
     table = TopicTable()
     table.add("Topic")
     assert [find(table, name) for name in (b"Topi", b"Topics", b"topic", b"")] == [-1] * 4
 
 
-def test_thousands_of_topics_are_distinguished():
+def test_thousands_of_topics_are_distinguished() -> None:
     table = TopicTable()
     expected = {f"%RETRY%group-{n}": table.add(f"%RETRY%group-{n}") for n in range(5_000)}
     assert all(find(table, name.encode()) == index for name, index in expected.items())

@@ -66,7 +66,9 @@ def gap_store(tmp_path: Path, at: int, data: bytes, count: int = 10) -> tuple[Me
         (4, layout.MAGIC_V2.to_bytes(4, "big", signed=True)),
     ],
 )
-def test_records_after_the_damage_are_kept(tmp_path, at, data, queues):
+def test_records_after_the_damage_are_kept(
+    tmp_path: Path, at: int, data: bytes, queues: str
+) -> None:
     store, notices = gap_store(tmp_path, at, data)
     if queues == "lost":
         shutil.rmtree(tmp_path / "consumequeue")
@@ -92,7 +94,7 @@ def test_records_after_the_damage_are_kept(tmp_path, at, data, queues):
         assert again.queue_bounds("T", 0) == (0, 11)
 
 
-def test_damage_at_every_byte_of_a_header(tmp_path):
+def test_damage_at_every_byte_of_a_header(tmp_path: Path) -> None:
     places = killed_store(tmp_path / "one", 6)
     start, size = places[3]
     for at in [*range(8), *range(28, 40), *range(84, 88)]:
@@ -109,7 +111,7 @@ def test_damage_at_every_byte_of_a_header(tmp_path):
         assert bridge.phys_offset == start
 
 
-def test_a_lost_blank_at_a_file_s_end_is_written_again(tmp_path):
+def test_a_lost_blank_at_a_file_s_end_is_written_again(tmp_path: Path) -> None:
     places = killed_store(tmp_path, 300)
     at = max(p + s for p, s in places if p < FILE_BYTES)
     overwrite(tmp_path, at, bytes(8))
@@ -118,7 +120,7 @@ def test_a_lost_blank_at_a_file_s_end_is_written_again(tmp_path):
         assert numbers(store) == list(range(300))
 
 
-def test_two_gaps_over_a_file_s_end(tmp_path):
+def test_two_gaps_over_a_file_s_end(tmp_path: Path) -> None:
     places = killed_store(tmp_path, 300)
     second = next(n for n, (p, _) in enumerate(places) if p >= FILE_BYTES)
     for number in (second - 1, second + 1):
@@ -131,7 +133,9 @@ def test_two_gaps_over_a_file_s_end(tmp_path):
 
 @pytest.mark.parametrize("size", [1, 100, 4_096])
 @pytest.mark.parametrize("marked", [True, False])
-def test_damage_at_the_start_of_a_file_costs_the_records_there(tmp_path, size, marked):
+def test_damage_at_the_start_of_a_file_costs_the_records_there(
+    tmp_path: Path, size: int, marked: bool
+) -> None:
     """The blank record before it is no damage: the gap begins with the file."""
     places = killed_store(tmp_path, 500)
     if marked:
@@ -151,7 +155,7 @@ def test_damage_at_the_start_of_a_file_costs_the_records_there(tmp_path, size, m
     assert verify_store(tmp_path).ok
 
 
-def test_old_records_behind_the_end_are_ignored(tmp_path):
+def test_old_records_behind_the_end_are_ignored(tmp_path: Path) -> None:
     """Apache cut the log without zeroing; old records are older than the last one."""
     clock = FakeClock()
     store = open_store(tmp_path, clock)
@@ -176,7 +180,7 @@ def test_old_records_behind_the_end_are_ignored(tmp_path):
         assert store.max_offset == end
 
 
-def test_old_records_with_a_used_queue_offset_are_ignored(tmp_path):
+def test_old_records_with_a_used_queue_offset_are_ignored(tmp_path: Path) -> None:
     """The clock stood still, but the queue has another message at their offset."""
     clock = FakeClock()
     store = open_store(tmp_path, clock)
@@ -200,7 +204,7 @@ def test_old_records_with_a_used_queue_offset_are_ignored(tmp_path):
         assert numbers(store) == [0, 20, 21]
 
 
-def test_a_bridged_store_is_in_order(tmp_path):
+def test_a_bridged_store_is_in_order(tmp_path: Path) -> None:
     store, _ = gap_store(tmp_path, 4, bytes(4))
     with store:
         pass

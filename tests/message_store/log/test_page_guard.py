@@ -24,12 +24,12 @@ EIO = "Input/output error"
 
 
 @pytest.fixture
-def disk(monkeypatch):
+def disk(monkeypatch: pytest.MonkeyPatch) -> BadDisk:
     return BadDisk(monkeypatch)
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Path:
     found = tmp_path / "file"
     found.write_bytes(b"a" * (PAGES * PAGE_BYTES))
     return found
@@ -41,7 +41,7 @@ def mapped(path: Path, **more: bool) -> tuple[GuardedMap, int]:
 
 
 @pytest.mark.finding("E4")
-def test_an_unreadable_page_is_zeroed_and_recorded(disk, path):
+def test_an_unreadable_page_is_zeroed_and_recorded(disk: BadDisk, path: Path) -> None:
     pages, _ = mapped(path)
     before = pages.replaced
     disk.break_page(path, 2 * PAGE_BYTES)
@@ -56,7 +56,7 @@ def test_an_unreadable_page_is_zeroed_and_recorded(disk, path):
 
 
 @pytest.mark.finding("E4")
-def test_a_truncated_file_is_zero_after_its_end(path):
+def test_a_truncated_file_is_zero_after_its_end(path: Path) -> None:
     pages, fd = mapped(path)
     os.ftruncate(fd, PAGE_BYTES)
     assert int(pages.data[-1]) == 0
@@ -66,7 +66,7 @@ def test_a_truncated_file_is_zero_after_its_end(path):
 
 
 @pytest.mark.finding("E7")
-def test_a_page_that_becomes_readable_is_mapped_again(disk, path):
+def test_a_page_that_becomes_readable_is_mapped_again(disk: BadDisk, path: Path) -> None:
     pages, fd = mapped(path)
     disk.break_page(path, 0, passing=True)
     assert pages.data[0] == 0
@@ -76,7 +76,7 @@ def test_a_page_that_becomes_readable_is_mapped_again(disk, path):
     assert bytes(pages.data[:4]) == b"newa"
 
 
-def test_a_page_written_as_a_whole_is_mapped_again(disk, path):
+def test_a_page_written_as_a_whole_is_mapped_again(disk: BadDisk, path: Path) -> None:
     pages, fd = mapped(path)
     for page in (1, 2, 3):
         disk.break_page(path, page * PAGE_BYTES)
@@ -91,7 +91,9 @@ def test_a_page_written_as_a_whole_is_mapped_again(disk, path):
 
 @pytest.mark.finding("E7")
 @pytest.mark.parametrize(("value", "lost"), [(0, False), (7, True)])
-def test_a_partial_write_to_a_replaced_page_is_lost(disk, path, value, lost):
+def test_a_partial_write_to_a_replaced_page_is_lost(
+    disk: BadDisk, path: Path, value: int, lost: bool
+) -> None:
     pages, _ = mapped(path, writable=True)
     disk.break_page(path, 0, passing=True)
     pages.data[5] = value
@@ -100,7 +102,7 @@ def test_a_partial_write_to_a_replaced_page_is_lost(disk, path, value, lost):
     assert pages.data[0] == (0 if lost else ord("a"))
 
 
-def test_a_file_without_a_descriptor_is_reopened(disk, path):
+def test_a_file_without_a_descriptor_is_reopened(disk: BadDisk, path: Path) -> None:
     pages, fd = mapped(path)
     pages.forget_file()
     os.close(fd)
@@ -112,7 +114,7 @@ def test_a_file_without_a_descriptor_is_reopened(disk, path):
     assert pages.data[0] == ord("a")
 
 
-def test_threads_fault_on_the_same_pages(disk, path):
+def test_threads_fault_on_the_same_pages(disk: BadDisk, path: Path) -> None:
     pages, _ = mapped(path)
     for page in range(0, PAGES, 2):
         disk.break_page(path, page * PAGE_BYTES)
@@ -138,7 +140,7 @@ def test_a_page_is_recorded_before_it_is_zeroed() -> None:
     assert 0 < handler.index("atomicrmw") < handler.index('@"mmap"') < handler.rindex("store i64")
 
 
-def test_all_pages_of_a_large_log_file_fail(tmp_path):
+def test_all_pages_of_a_large_log_file_fail(tmp_path: Path) -> None:
     """The whole disk fails while one call reads a file."""
     assert StoreConfig().commitlog_file_bytes < bus_error.RING_SIZE * PAGE_BYTES
     size = 70_000 * PAGE_BYTES
@@ -157,7 +159,7 @@ def test_all_pages_of_a_large_log_file_fail(tmp_path):
     os.close(fd)
 
 
-def test_a_closed_mapping_is_not_guarded(path):
+def test_a_closed_mapping_is_not_guarded(path: Path) -> None:
     guard = page_guard()
     gc.collect()
     before = len(guard.mappings)
@@ -170,7 +172,7 @@ def test_a_closed_mapping_is_not_guarded(path):
     assert len(guard.mappings) == before
 
 
-def test_other_faults_end_the_process(path):
+def test_other_faults_end_the_process(path: Path) -> None:
     script = (
         "import mmap, os, sys\n"
         "from pathlib import Path\n"
@@ -193,7 +195,7 @@ def test_other_faults_end_the_process(path):
 
 @pytest.mark.finding("E7")
 @pytest.mark.parametrize("path", product_files(), ids=name_of)
-def test_all_files_are_mapped_with_a_guard(path):
+def test_all_files_are_mapped_with_a_guard(path: Path) -> None:
     found = [
         node.lineno
         for node in ast.walk(tree_of(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import zlib
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -16,7 +17,13 @@ from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.kernels import encode
 from message_store.log.batch import PutBatch
-from message_store.log.record import decode_record, encode_again, encode_record, split_records
+from message_store.log.record import (
+    Record,
+    decode_record,
+    encode_again,
+    encode_record,
+    split_records,
+)
 from message_store.queues.topic_table import TopicTable
 from tests.support.stores import LOOPBACK
 
@@ -46,7 +53,7 @@ PLAIN_RECORD = bytes.fromhex(
 )
 
 
-def plain_record(**changes):
+def plain_record(**changes: bytes | int) -> bytes:
     fields = {
         "topic": "T",
         "queue_id": 3,
@@ -62,11 +69,11 @@ def plain_record(**changes):
     return encode_record(**(fields | changes))
 
 
-def test_plain_record_bytes():
+def test_plain_record_bytes() -> None:
     assert plain_record() == PLAIN_RECORD
 
 
-def test_schedule_record_bytes():
+def test_schedule_record_bytes() -> None:
     text = b"TAGS\x01TagA\x02DELAY\x013\x02REAL_TOPIC\x01T1\x02REAL_QID\x012"
     made = encode_record(
         topic="SCHEDULE_TOPIC_XXXX",
@@ -84,7 +91,7 @@ def test_schedule_record_bytes():
     assert len(made) == 157
 
 
-def test_the_kernel_redirects_as_5_3_3_does():
+def test_the_kernel_redirects_as_5_3_3_does() -> None:
     batch, topics = PutBatch(), TopicTable()
     row = batch.rows[
         batch.add(
@@ -108,7 +115,7 @@ def test_the_kernel_redirects_as_5_3_3_does():
     assert row["tags_code"] == T0 + 10_000
 
 
-def test_fields_round_trip():
+def test_fields_round_trip() -> None:
     record = decode_record(memoryview(PLAIN_RECORD), 123_456)
     assert (record.topic, record.queue_id, record.queue_offset) == ("T", 3, 7)
     assert record.born_host == (bytes([10, 0, 0, 9]), 5_555)
@@ -118,12 +125,12 @@ def test_fields_round_trip():
     assert record.properties == {"KEYS": "k1", "TAGS": "TagA"}
 
 
-def test_bytes_after_the_record_are_unchanged():
+def test_bytes_after_the_record_are_unchanged() -> None:
     assert decode_record(memoryview(PLAIN_RECORD + b"next"), 0).body == b"hello"
 
 
 @pytest.mark.parametrize("cut", range(len(PLAIN_RECORD)))
-def test_a_record_cut_anywhere_is_refused(cut):
+def test_a_record_cut_anywhere_is_refused(cut: int) -> None:
     with pytest.raises(RecordUnreadable):
         decode_record(memoryview(PLAIN_RECORD[:cut]), 0)
 
@@ -147,7 +154,7 @@ def test_a_record_cut_anywhere_is_refused(cut):
         (88, "69", "does not match its CRC"),
     ],
 )
-def test_damage_is_reported(at, new, why):
+def test_damage_is_reported(at: int, new: str, why: str) -> None:
     piece = bytes.fromhex(new)
     data = PLAIN_RECORD[:at] + piece + PLAIN_RECORD[at + len(piece) :]
     with pytest.raises(RecordUnreadable, match=why) as raised:
@@ -155,13 +162,13 @@ def test_damage_is_reported(at, new, why):
     assert raised.value.phys_offset == 4_711
 
 
-def test_the_crc_is_only_checked_on_request():
+def test_the_crc_is_only_checked_on_request() -> None:
     data = PLAIN_RECORD[:88] + b"j" + PLAIN_RECORD[89:]
     assert decode_record(memoryview(data), 0, check_crc=False).body == b"jello"
 
 
 @given(st.binary(max_size=300))
-def test_random_bytes_decode_or_are_refused(data):
+def test_random_bytes_decode_or_are_refused(data: bytes) -> None:
     try:
         record = decode_record(memoryview(data), 0)
     except RecordUnreadable:
@@ -170,7 +177,7 @@ def test_random_bytes_decode_or_are_refused(data):
 
 
 @given(st.integers(0, len(PLAIN_RECORD) - 1), st.integers(1, 255))
-def test_a_flipped_byte_is_refused_or_changes_one_field(at, flip):
+def test_a_flipped_byte_is_refused_or_changes_one_field(at: int, flip: int) -> None:
     data = bytearray(PLAIN_RECORD)
     data[at] ^= flip
     with contextlib.suppress(RecordUnreadable):
@@ -256,7 +263,9 @@ def written_text(message: dict) -> bytes:
 
 
 @given(st.lists(messages, min_size=1, max_size=6), st.integers(0, 1 << 50), st.integers(0, 1 << 45))
-def test_kernel_and_python_encoder_write_the_same_bytes(messages_, log_start, store_ms):
+def test_kernel_and_python_encoder_write_the_same_bytes(
+    messages_: list[dict[str, Any]], log_start: int, store_ms: int
+) -> None:
     batch, topics = PutBatch(2, 1), TopicTable()
     fill(batch, topics, messages_)
     made = encoded(batch, topics, log_start, store_ms)
@@ -277,7 +286,7 @@ def test_kernel_and_python_encoder_write_the_same_bytes(messages_, log_start, st
 
 
 @pytest.mark.parametrize("kind", [layout.SYS_PREPARED, layout.SYS_ROLLBACK])
-def test_prepared_and_rollback_records_take_no_queue_offset(kind):
+def test_prepared_and_rollback_records_take_no_queue_offset(kind: int) -> None:
     batch, topics = PutBatch(), TopicTable()
     index = topics.add("T")
     for sys_flag in (0, kind, 0):
@@ -289,7 +298,7 @@ def test_prepared_and_rollback_records_take_no_queue_offset(kind):
     assert batch.filled["queue_offset"].tolist() == [0, 0, 1]
 
 
-def test_an_empty_body_has_crc_0():
+def test_an_empty_body_has_crc_0() -> None:
     assert zlib.crc32(b"") == 0
     assert decode_record(memoryview(plain_record(body=b"")), 0).body_crc == 0
 
@@ -320,11 +329,11 @@ MODULE = "message_store.log.record"
 class NoHead:
     """A packer that no record fits."""
 
-    def pack(self, *values):
+    def pack(self, *values: int) -> None:
         raise struct.error
 
 
-def decoded(data, *, by_field):
+def decoded(data: bytes, *, by_field: bool) -> str | Record:
     """Return the record, or why there is none."""
     with contextlib.ExitStack() as stack:
         if by_field:
@@ -336,14 +345,16 @@ def decoded(data, *, by_field):
 
 
 @given(FIELDS)
-def test_the_plain_form_is_encoded_as_field_by_field(fields):
+def test_the_plain_form_is_encoded_as_field_by_field(fields: dict[str, Any]) -> None:
     with patch(f"{MODULE}._HEAD", NoHead()):
         expected = encode_record(**fields)
     assert encode_record(**fields) == expected
 
 
 @given(FIELDS, st.data())
-def test_the_plain_form_is_decoded_as_field_by_field(fields, data):
+def test_the_plain_form_is_decoded_as_field_by_field(
+    fields: dict[str, Any], data: st.DataObject
+) -> None:
     found = bytearray(encode_record(**fields))
     for _ in range(data.draw(st.integers(0, 2))):
         found[data.draw(st.integers(0, len(found) - 1))] = data.draw(st.integers(0, 255))
@@ -352,7 +363,7 @@ def test_the_plain_form_is_decoded_as_field_by_field(fields, data):
 
 
 @pytest.mark.parametrize("name", ["queue_id", "flag", "queue_offset", "born_ms", "reconsume_times"])
-def test_a_number_that_does_not_fit_is_refused(name):
+def test_a_number_that_does_not_fit_is_refused(name: str) -> None:
     for value in (1 << 63, -(1 << 63) - 1):
         with pytest.raises(OverflowError):
             plain_record(**{name: value})
@@ -361,14 +372,14 @@ def test_a_number_that_does_not_fit_is_refused(name):
 
 
 @given(st.lists(FIELDS.filter(lambda fields: fields["topic"]), max_size=4))
-def test_records_without_gaps_are_split(all_fields):
+def test_records_without_gaps_are_split(all_fields: list[dict[str, Any]]) -> None:
     records = [encode_record(**fields) for fields in all_fields]
     found = split_records(b"".join(records))
     assert [record.body for record in found] == [fields["body"] for fields in all_fields]
     assert [encode_again(record) for record in found] == records
 
 
-def test_a_cut_or_damaged_record_is_not_split():
+def test_a_cut_or_damaged_record_is_not_split() -> None:
     data = PLAIN_RECORD + SCHEDULE_RECORD
     assert len(split_records(data)) == 2
     assert split_records(b"") == []

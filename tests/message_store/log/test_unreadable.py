@@ -24,7 +24,7 @@ LAST_PAGE = 11
 
 
 @pytest.fixture
-def disk(monkeypatch):
+def disk(monkeypatch: pytest.MonkeyPatch) -> BadDisk:
     return BadDisk(monkeypatch)
 
 
@@ -50,7 +50,7 @@ def hit_by(rows: list[Any], page: int) -> list[bool]:
 
 
 @pytest.mark.finding("E4")
-def test_a_pull_skips_unreadable_records(tmp_path, disk):
+def test_a_pull_skips_unreadable_records(tmp_path: Path, disk: BadDisk) -> None:
     store, rows = filled(tmp_path)
     page = 5 * PAGE_BYTES
     hit = hit_by(rows, page)
@@ -73,7 +73,7 @@ def test_a_pull_skips_unreadable_records(tmp_path, disk):
 
 
 @pytest.mark.finding("E4")
-def test_places_are_recorded_before_their_count_changes(tmp_path, disk):
+def test_places_are_recorded_before_their_count_changes(tmp_path: Path, disk: BadDisk) -> None:
     """A thread that reads while another reports a place must not take zeros for data."""
     store, _ = filled(tmp_path)
     places, met = store.log.unreadable, list[bool]()
@@ -86,7 +86,7 @@ def test_places_are_recorded_before_their_count_changes(tmp_path, disk):
 
 
 @pytest.mark.finding("E4")
-def test_a_scan_of_the_log_skips_it(tmp_path, disk):
+def test_a_scan_of_the_log_skips_it(tmp_path: Path, disk: BadDisk) -> None:
     store, rows = filled(tmp_path)
     disk.break_page(log_path(tmp_path), 5 * PAGE_BYTES)
     seen = np.concatenate([chunk["phys_offset"].copy() for chunk in store.scan(0)]).tolist()
@@ -100,7 +100,7 @@ def test_a_scan_of_the_log_skips_it(tmp_path, disk):
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("ended", ["cleanly", "killed", "without its mark"])
 @pytest.mark.parametrize("page", [0, 5, LAST_PAGE])
-def test_a_start_continues_after_it(tmp_path, disk, ended, page):
+def test_a_start_continues_after_it(tmp_path: Path, disk: BadDisk, ended: str, page: int) -> None:
     store, rows = filled(tmp_path)
     if ended == "cleanly":
         store.__exit__(None, None, None)
@@ -126,7 +126,7 @@ def test_a_start_continues_after_it(tmp_path, disk, ended, page):
 
 
 @pytest.mark.finding("E4")
-def test_verify_reports_the_sector(tmp_path, disk):
+def test_verify_reports_the_sector(tmp_path: Path, disk: BadDisk) -> None:
     store, _ = filled(tmp_path)
     store.__exit__(None, None, None)
     disk.break_page(log_path(tmp_path), 3 * PAGE_BYTES)
@@ -140,7 +140,7 @@ def test_verify_reports_the_sector(tmp_path, disk):
 
 
 @pytest.mark.finding("E4")
-def test_an_unreadable_index_file_is_rebuilt(tmp_path, disk):
+def test_an_unreadable_index_file_is_rebuilt(tmp_path: Path, disk: BadDisk) -> None:
     settings: dict[str, Any] = {"index_slots_max": 2_000, "index_entries_max": 5_000}
     store, rows = filled(tmp_path, **settings)
     store.index.catch_up()
@@ -174,7 +174,9 @@ class Sync:
 
 
 @pytest.mark.finding("P:eio-page-cache")
-def test_after_a_failed_sync_a_start_rewrites_unsynced_data(tmp_path, monkeypatch):
+def test_after_a_failed_sync_a_start_rewrites_unsynced_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sync = Sync(monkeypatch)
     store, _ = filled(tmp_path)
     store.progress.mark_dispatched()
@@ -221,7 +223,7 @@ def written(patch: pytest.MonkeyPatch) -> tuple[list[tuple[int, int]], set[int]]
     return log, units
 
 
-def test_the_durable_mark_follows_while_the_log_grows_during_each_sync(tmp_path):
+def test_the_durable_mark_follows_while_the_log_grows_during_each_sync(tmp_path: Path) -> None:
     with open_store(tmp_path, flush_commitlog_interval_ms=100_000_000) as store:
         for _ in range(3):
             before = store.log.end
@@ -233,7 +235,7 @@ def test_the_durable_mark_follows_while_the_log_grows_during_each_sync(tmp_path)
 
 
 @pytest.mark.finding("E7")
-def test_a_temporary_error_loses_no_record(tmp_path, disk):
+def test_a_temporary_error_loses_no_record(tmp_path: Path, disk: BadDisk) -> None:
     store, rows = filled(tmp_path)
     whole = store.gather("T", 0, 0, store.units("T", 0, 0, RECORDS))
     for read in (
@@ -250,7 +252,9 @@ def test_a_temporary_error_loses_no_record(tmp_path, disk):
 
 @pytest.mark.finding("P:eio-page-cache")
 @pytest.mark.parametrize("passing", [False, True])
-def test_a_page_that_fails_while_it_is_written_again_keeps_its_bytes(tmp_path, disk, passing):
+def test_a_page_that_fails_while_it_is_written_again_keeps_its_bytes(
+    tmp_path: Path, disk: BadDisk, passing: bool
+) -> None:
     store, rows = filled(tmp_path)
     page = 5 * PAGE_BYTES
     before = log_path(tmp_path).read_bytes()

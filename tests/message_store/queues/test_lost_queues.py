@@ -28,7 +28,9 @@ def file_of(root: Path, number: int) -> Path:
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("mark", [True, False])
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_start_rebuilds_an_unreadable_queue(tmp_path, monkeypatch, mark, number):
+def test_a_start_rebuilds_an_unreadable_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: bool, number: int
+) -> None:
     offsets = filled(tmp_path)
     if not mark:
         (tmp_path / "config" / "duemq.mark").unlink()
@@ -47,8 +49,8 @@ def test_a_start_rebuilds_an_unreadable_queue(tmp_path, monkeypatch, mark, numbe
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_queue_that_becomes_unreadable_is_rebuilt_by_the_next_start(
-    tmp_path, monkeypatch, killed
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
     offsets = filled(tmp_path)
     store = open_store(tmp_path)
     store.__enter__()
@@ -67,7 +69,7 @@ def test_a_queue_that_becomes_unreadable_is_rebuilt_by_the_next_start(
         assert found == offsets
 
 
-def test_a_failed_write_of_the_list_stops_nothing(tmp_path):
+def test_a_failed_write_of_the_list_stops_nothing(tmp_path: Path) -> None:
     lost = LostQueues(tmp_path / "missing" / "note")
     lost.add("/store/consumequeue/T/3/00000000000000000000")
     assert lost.names == {"T/3"}

@@ -36,7 +36,9 @@ SLOT_STARTS = (0, module.SLOT_BYTES)
         ("apache-5.3.3-killed", 1795225862315, 1795225862315, 1795225832656, 0),
     ],
 )
-def test_apaches_checkpoints(store, physic_ms, logics_ms, index_ms, confirm):
+def test_apaches_checkpoints(
+    store: str, physic_ms: int, logics_ms: int, index_ms: int, confirm: int
+) -> None:
     path = golden_store(store) / "checkpoint"
     assert path.stat().st_size == CHECKPOINT_BYTES
     found = Checkpoint.load(path)
@@ -49,11 +51,13 @@ def test_apaches_checkpoints(store, physic_ms, logics_ms, index_ms, confirm):
     ("physic_ms", "logics_ms", "expected"),
     [(9_000, 8_000, 5_000), (8_000, 9_000, 5_000), (0, 9, 0)],
 )
-def test_the_smaller_time_less_three_seconds_counts(physic_ms, logics_ms, expected):
+def test_the_smaller_time_less_three_seconds_counts(
+    physic_ms: int, logics_ms: int, expected: int
+) -> None:
     assert Checkpoint(Path(), (physic_ms, logics_ms, 0, 0, 0)).min_timestamp_ms == expected
 
 
-def test_an_update_keeps_other_fields(tmp_path):
+def test_an_update_keeps_other_fields(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(TIMES.pack(1, 2, 3, 4, 5).ljust(CHECKPOINT_BYTES, b"\0"))
     Checkpoint.load(path).update(physic_ms=10, logics_ms=20, index_ms=30)
@@ -62,7 +66,7 @@ def test_an_update_keeps_other_fields(tmp_path):
 
 
 @pytest.mark.parametrize("left", [0, 1, 24, 39, 40, 4_095])
-def test_a_short_checkpoint_is_read_as_zeros_and_completed(tmp_path, left):
+def test_a_short_checkpoint_is_read_as_zeros_and_completed(tmp_path: Path, left: int) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(TIMES.pack(1, 2, 3, 4, 5).ljust(CHECKPOINT_BYTES, b"\0")[:left])
     found = Checkpoint.load(path)
@@ -72,17 +76,19 @@ def test_a_short_checkpoint_is_read_as_zeros_and_completed(tmp_path, left):
     assert path.stat().st_size == CHECKPOINT_BYTES
 
 
-def test_a_missing_checkpoint_is_created(tmp_path):
+def test_a_missing_checkpoint_is_created(tmp_path: Path) -> None:
     Checkpoint.load(tmp_path / "checkpoint").update(physic_ms=1, logics_ms=2, index_ms=3)
     assert (tmp_path / "checkpoint").stat().st_size == CHECKPOINT_BYTES
 
 
-def test_an_update_never_makes_the_file_shorter(tmp_path, monkeypatch):
+def test_an_update_never_makes_the_file_shorter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "checkpoint"
     checkpoint = Checkpoint.load(path)
     checkpoint.update(physic_ms=1, logics_ms=2, index_ms=3)
 
-    def refuse(fd, data, pos):
+    def refuse(fd: int, data: bytes, pos: int) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "pwrite", refuse)
@@ -110,19 +116,19 @@ def read(path: Path) -> Marks | None:
     return marks
 
 
-def test_a_new_file_has_no_notices(tmp_path):
+def test_a_new_file_has_no_notices(tmp_path: Path) -> None:
     mark = RecoveryMark.open(tmp_path / "mark")
     assert mark.read() is None
     assert mark.point() is None
     mark.close()
 
 
-def test_the_newest_ownership_records_are_read(tmp_path):
+def test_the_newest_ownership_records_are_read(tmp_path: Path) -> None:
     written(tmp_path / "mark")
     assert read(tmp_path / "mark") == NEW
 
 
-def test_other_fields_stay(tmp_path):
+def test_other_fields_stay(tmp_path: Path) -> None:
     mark = RecoveryMark.open(tmp_path / "mark")
     mark.update(**OLD._asdict())
     mark.update(dispatched=500)
@@ -132,7 +138,9 @@ def test_other_fields_stay(tmp_path):
 
 @pytest.mark.parametrize("slot", [0, 1])
 @pytest.mark.parametrize("at", range(SLOT_BYTES))
-def test_a_flip_at_every_byte_falls_back_to_the_other_slot(tmp_path, slot, at):
+def test_a_flip_at_every_byte_falls_back_to_the_other_slot(
+    tmp_path: Path, slot: int, at: int
+) -> None:
     path = tmp_path / "mark"
     data = bytearray(written(path))
     data[SLOT_STARTS[slot] + at] ^= 0x40
@@ -142,7 +150,7 @@ def test_a_flip_at_every_byte_falls_back_to_the_other_slot(tmp_path, slot, at):
 
 
 @pytest.mark.parametrize("cut", range(SLOT_BYTES + 1))
-def test_an_update_torn_at_every_byte_leaves_the_mark_before_it(tmp_path, cut):
+def test_an_update_torn_at_every_byte_leaves_the_mark_before_it(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "mark"
     before = bytearray(written(path))
     mark = RecoveryMark.open(path)
@@ -155,14 +163,14 @@ def test_an_update_torn_at_every_byte_leaves_the_mark_before_it(tmp_path, cut):
 
 
 @pytest.mark.parametrize("left", [0, 1, SLOT_BYTES - 1, SLOT_BYTES, 200, 4_095])
-def test_a_file_cut_short_reports_the_rest_or_nothing(tmp_path, left):
+def test_a_file_cut_short_reports_the_rest_or_nothing(tmp_path: Path, left: int) -> None:
     path = tmp_path / "mark"
     path.write_bytes(written(path)[:left])
     assert read(path) in ((NEW,) if left >= SLOT_BYTES else (None,))
 
 
 @given(st.binary(max_size=300))
-def test_random_bytes_are_ignored(tmp_path_factory, data):
+def test_random_bytes_are_ignored(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("mark") / "mark"
     path.write_bytes(data)
     assert read(path) is None
@@ -171,7 +179,9 @@ def test_random_bytes_are_ignored(tmp_path_factory, data):
 @pytest.mark.parametrize(
     ("boot", "point"), [(b"here", Point(200, 180, 20)), (b"there", Point(190, 170, 19))]
 )
-def test_after_another_boot_only_synced_data_counts(tmp_path, monkeypatch, boot, point):
+def test_after_another_boot_only_synced_data_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: bytes, point: Point
+) -> None:
     boot_id = tmp_path / "boot_id"
     monkeypatch.setattr(module, "BOOT_ID_PATH", boot_id)
     boot_id.write_bytes(b"here\n")
@@ -183,7 +193,9 @@ def test_after_another_boot_only_synced_data_counts(tmp_path, monkeypatch, boot,
     mark.close()
 
 
-def test_without_a_boot_id_nothing_is_the_same_boot(tmp_path, monkeypatch):
+def test_without_a_boot_id_nothing_is_the_same_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "BOOT_ID_PATH", tmp_path / "none")
     written(tmp_path / "mark")
     mark = RecoveryMark.open(tmp_path / "mark")
@@ -191,11 +203,13 @@ def test_without_a_boot_id_nothing_is_the_same_boot(tmp_path, monkeypatch):
     mark.close()
 
 
-def test_on_a_full_disk_the_mark_is_kept_in_memory(tmp_path, monkeypatch):
+def test_on_a_full_disk_the_mark_is_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "mark"
     before = written(path)
 
-    def full(fd, start, size):
+    def full(fd: int, start: int, size: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
@@ -208,7 +222,7 @@ def test_on_a_full_disk_the_mark_is_kept_in_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.finding("E4")
-def test_an_unreadable_mark_is_rebuilt(tmp_path, monkeypatch):
+def test_an_unreadable_mark_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mark"
     written(path)
     disk = BadDisk(monkeypatch)
@@ -224,7 +238,9 @@ def test_an_unreadable_mark_is_rebuilt(tmp_path, monkeypatch):
 
 
 @pytest.mark.finding("E4")
-def test_an_unreadable_checkpoint_is_rebuilt(tmp_path, monkeypatch):
+def test_an_unreadable_checkpoint_is_rebuilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(b"\x01" * CHECKPOINT_BYTES)
     BadDisk(monkeypatch).break_file(path)

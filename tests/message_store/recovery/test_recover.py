@@ -54,7 +54,7 @@ def write_log(root: Path, headers: list[dict]) -> None:
     ],
     ids=str,
 )
-def test_an_impossible_header_gives_no_unit(tmp_path, header):
+def test_an_impossible_header_gives_no_unit(tmp_path: Path, header: dict[str, int | str]) -> None:
     root = tmp_path / "store"
     write_log(root, [{}, header, {"queue_offset": 1}])
     notices: list[str] = []
@@ -68,7 +68,7 @@ def test_an_impossible_header_gives_no_unit(tmp_path, header):
     assert {p.name for p in (root / "consumequeue").iterdir()} == {"T"}
 
 
-def test_many_such_records_are_reported_once(tmp_path):
+def test_many_such_records_are_reported_once(tmp_path: Path) -> None:
     write_log(tmp_path, [{"queue_id": -1}] * 100)
     notices: list[str] = []
     with MessageStore(small_config(tmp_path), FakeClock(), notice=notices.append) as store:
@@ -77,7 +77,7 @@ def test_many_such_records_are_reported_once(tmp_path):
     assert "80 more records" in notices[-1]
 
 
-def test_a_last_record_with_a_wrong_offset_is_ignored(tmp_path):
+def test_a_last_record_with_a_wrong_offset_is_ignored(tmp_path: Path) -> None:
     write_log(tmp_path, [{}, {}, {}])
     path = tmp_path / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())
@@ -88,7 +88,7 @@ def test_a_last_record_with_a_wrong_offset_is_ignored(tmp_path):
     assert len(list((tmp_path / "truncated").iterdir())) == 1
 
 
-def test_a_failed_start_leaves_no_trace(tmp_path):
+def test_a_failed_start_leaves_no_trace(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         put_one(store, "T", 0, b"one")
     stray = tmp_path / "index" / "stray"
@@ -102,7 +102,7 @@ def test_a_failed_start_leaves_no_trace(tmp_path):
         assert bodies(store, "T") == [b"one"]
 
 
-def test_opening_twice_without_a_message_keeps_the_checkpoint(tmp_path):
+def test_opening_twice_without_a_message_keeps_the_checkpoint(tmp_path: Path) -> None:
     clock = FakeClock()
     with open_store(tmp_path, clock) as store:
         expected = put_one(store, "T")["store_ms"]
@@ -118,7 +118,7 @@ def test_opening_twice_without_a_message_keeps_the_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_a_missing_queue_file_between_others_is_reported(tmp_path, gone):
+def test_a_missing_queue_file_between_others_is_reported(tmp_path: Path, gone: int) -> None:
     with open_store(tmp_path) as store:
         for number in range(120):
             put_one(store, "T", 0, b"%d" % number)
@@ -153,7 +153,9 @@ MINUTE_MS = 60_000
         ([9, 9, 9, 9], (), 0),
     ],
 )
-def test_start_of_a_scan(tmp_path, minutes, torn, base):
+def test_start_of_a_scan(
+    tmp_path: Path, minutes: list[int], torn: tuple[int, ...], base: int
+) -> None:
     folder = tmp_path / "commitlog"
     folder.mkdir()
     for number, minute in enumerate(minutes):
@@ -171,7 +173,9 @@ def test_start_of_a_scan(tmp_path, minutes, torn, base):
 
 
 @pytest.mark.parametrize("torn", [(2,), (2, 3)])
-def test_damage_at_the_start_of_a_file_loses_no_later_file(tmp_path, torn):
+def test_damage_at_the_start_of_a_file_loses_no_later_file(
+    tmp_path: Path, torn: tuple[int, ...]
+) -> None:
     clock = FakeClock()
     with open_store(tmp_path, clock) as store:
         for number in range(500):

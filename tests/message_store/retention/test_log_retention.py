@@ -14,7 +14,7 @@ from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
 from message_store.retention.log_retention import LogFileInfo, Removal, plan_freeing, plan_removal
-from message_store.retention.pins import UNKNOWN
+from message_store.retention.pins import UNKNOWN, Unknown
 from message_store.store import MessageStore
 from tests.support.raw_connection import WAIT_S
 from tests.support.stores import add_message, open_store, put_one, small_config
@@ -39,7 +39,15 @@ OLD, NEW = NOW_MS - 73 * HOUR_MS, NOW_MS - HOUR_MS
         ("an unknown pin removes nothing above 85 %", [OLD, OLD, OLD], 4, 99, UNKNOWN, 900, 0),
     ],
 )
-def test_plan(rule, ages, hour, disk, pinned, durable, remove):
+def test_plan(
+    rule: str,
+    ages: list[int],
+    hour: int,
+    disk: int,
+    pinned: int | Unknown | None,
+    durable: int,
+    remove: int,
+) -> None:
     files = [LogFileInfo(end=(i + 1) * 100, modified_ms=age) for i, age in enumerate(ages)]
     plan = plan_removal(
         files,
@@ -53,7 +61,7 @@ def test_plan(rule, ages, hour, disk, pinned, durable, remove):
     assert plan.remove == remove, rule
 
 
-def test_requested_expired_files_are_deleted_at_any_hour():
+def test_requested_expired_files_are_deleted_at_any_hour() -> None:
     files = [
         LogFileInfo(100, OLD),
         LogFileInfo(200, OLD),
@@ -77,14 +85,14 @@ def test_requested_expired_files_are_deleted_at_any_hour():
         ("any file above 85 %", [NEW, NEW, NEW], 851, Removal(200, 1)),
     ],
 )
-def test_wanted_files(rule, ages, used, expected):
+def test_wanted_files(rule: str, ages: list[int], used: int, expected: Removal) -> None:
     files = [LogFileInfo(end=(i + 1) * 100, modified_ms=age) for i, age in enumerate(ages)]
     config = small_config(Path("/x"))
     found = plan_freeing(files, config, now_ms=NOW_MS, used=used, free=1_000 - used)
     assert found == expected, rule
 
 
-def test_a_pins_owner_is_not_asked(tmp_path):
+def test_a_pins_owner_is_not_asked(tmp_path: Path) -> None:
     with open_store(tmp_path) as s:
         s.retention.add_pin(lambda: 5, owner="a")
         s.retention.add_pin(lambda: 7, owner="b")
@@ -94,13 +102,13 @@ def test_a_pins_owner_is_not_asked(tmp_path):
 
 
 @pytest.mark.finding("A1")
-def test_a_pin_that_raises_is_unknown_and_reported_once(tmp_path):
+def test_a_pin_that_raises_is_unknown_and_reported_once(tmp_path: Path) -> None:
     notices: list[str] = []
     with open_store(tmp_path) as s:
         s.notice = notices.append
         answers = [ValueError("oh"), ValueError("oh"), 9, ValueError("oh")]
 
-        def pin():
+        def pin() -> int:
             answer = answers.pop(0)
             if isinstance(answer, Exception):
                 raise answer
@@ -114,7 +122,9 @@ def test_a_pin_that_raises_is_unknown_and_reported_once(tmp_path):
     assert notices[0].endswith("ValueError: oh")
 
 
-def test_a_store_reads_the_usage_of_its_disk(tmp_path, monkeypatch):
+def test_a_store_reads_the_usage_of_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_store(tmp_path) as s:
         for size in (1, 2):
             s.log.end = s.log.file_bytes * size
@@ -145,7 +155,9 @@ def expired_store(root: Path, clock: FakeClock) -> MessageStore:
 
 
 @pytest.mark.finding("P:unlink-on-the-loop")
-def test_large_files_are_removed_in_another_thread(tmp_path, monkeypatch):
+def test_large_files_are_removed_in_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = expired_store(tmp_path, FakeClock())
     began, go_on = threading.Event(), threading.Event()
     real = LogFile.erase
@@ -178,7 +190,9 @@ def test_large_files_are_removed_in_another_thread(tmp_path, monkeypatch):
 
 
 @pytest.mark.finding("P:unlink-on-the-loop")
-def test_a_file_that_failed_to_be_deleted_remains_at_the_next_start(tmp_path, monkeypatch):
+def test_a_file_that_failed_to_be_deleted_remains_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = FakeClock()
     store = expired_store(tmp_path, clock)
     notices: list[str] = []
@@ -196,7 +210,9 @@ def test_a_file_that_failed_to_be_deleted_remains_at_the_next_start(tmp_path, mo
 
 @pytest.mark.finding("P:unlink-on-the-loop")
 @pytest.mark.parametrize("apart", [True, False])
-def test_a_queue_that_cannot_be_read_keeps_no_log_file(tmp_path, monkeypatch, apart):
+def test_a_queue_that_cannot_be_read_keeps_no_log_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
     store = expired_store(tmp_path, FakeClock())
     notices: list[str] = []
     store.notice = notices.append
@@ -221,7 +237,7 @@ def refused(path: Path, *, missing_ok: bool = False) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-def test_files_and_queue_files_are_deleted_unless_pinned(tmp_path):
+def test_files_and_queue_files_are_deleted_unless_pinned(tmp_path: Path) -> None:
     clock = FakeClock()
     with open_store(
         tmp_path, clock, delete_when_hours=";".join(f"{h:02d}" for h in range(24))

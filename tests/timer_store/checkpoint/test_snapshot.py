@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -69,14 +71,14 @@ def bare(snapshot: Snapshot | None) -> Snapshot | None:
         ("killed", Check(1795225880000, 1664, 32, 32, 0, 1795225880404, 52)),
     ],
 )
-def test_apache_s_timercheck(store, check):
+def test_apache_s_timercheck(store: str, check: Check) -> None:
     data = (golden_store(f"apache-5.3.3-{store}") / "config" / CHECK_FILE).read_bytes()
     assert decode_check(data) == check
     assert encode_check(check) == data
 
 
 @given(st.tuples(*[counts] * 7))
-def test_timercheck_there_and_back(values):
+def test_timercheck_there_and_back(values: tuple[int, ...]) -> None:
     data = encode_check(Check(*values))
     assert len(data) == 4_096
     assert decode_check(data) == (Check(*values) if any(values) else None)
@@ -87,7 +89,7 @@ def test_timercheck_there_and_back(values):
     [b"", b"\0" * 4_096, encode_check(FIRST.check)[:55], b"\xff" * 4_096],
     ids=["empty", "zeroed", "cut short", "negative"],
 )
-def test_a_timercheck_that_is_silent(tmp_path, data):
+def test_a_timercheck_that_is_silent(tmp_path: Path, data: bytes) -> None:
     written(tmp_path, FIRST, SECOND)
     (tmp_path / CHECK_FILE).write_bytes(data)
     files = SnapshotFiles(tmp_path)
@@ -114,23 +116,23 @@ def test_a_timercheck_that_is_silent(tmp_path, data):
     ),
     st.builds(Check, *[counts] * 7),
 )
-def test_snapshots_there_and_back(snapshot, before):
+def test_snapshots_there_and_back(snapshot: Snapshot, before: Check) -> None:
     saved = Saved(snapshot, before)
     assert decode_saved(loads(encode_saved(saved))) == saved
 
 
-def test_both_queue_offsets_are_written():
+def test_both_queue_offsets_are_written() -> None:
     assert FIRST.check.queue_offset == FIRST.check.master_queue_offset == 10
 
 
-def test_a_flipped_digit_is_noticed(tmp_path):
+def test_a_flipped_digit_is_noticed(tmp_path: Path) -> None:
     written(tmp_path, FIRST)
     path = tmp_path / SNAPSHOT_FILE
     path.write_text(path.read_text().replace("4096", "4097"))
     assert SnapshotFiles(tmp_path).load() is None
 
 
-def test_the_last_instant_is_read(tmp_path):
+def test_the_last_instant_is_read(tmp_path: Path) -> None:
     written(tmp_path, FIRST, SECOND, THIRD)
     files = SnapshotFiles(tmp_path)
     assert bare(files.load()) == THIRD
@@ -138,13 +140,13 @@ def test_the_last_instant_is_read(tmp_path):
     assert {topic: item.count for topic, item in files.metrics.counts.items()} == {"T": 4, "ä": 0}
 
 
-def test_nothing_was_written_yet(tmp_path):
+def test_nothing_was_written_yet(tmp_path: Path) -> None:
     files = SnapshotFiles(tmp_path)
     assert files.load() is None
     assert files.check is None
 
 
-def test_the_version_moves_only_with_the_positions(tmp_path):
+def test_the_version_moves_only_with_the_positions(tmp_path: Path) -> None:
     files = written(tmp_path, FIRST)
     assert files.check.counter == 1
     files.write(replace(FIRST, version_ms=FIRST.version_ms + 5, log_offset=8_192))
@@ -154,7 +156,7 @@ def test_the_version_moves_only_with_the_positions(tmp_path):
     assert SnapshotFiles(tmp_path).load() == replace(SECOND, counter=2)
 
 
-def test_apache_ran_since(tmp_path):
+def test_apache_ran_since(tmp_path: Path) -> None:
     written(tmp_path, FIRST, SECOND)
     apache = Check(SECOND.read_ms + 9_000, 1_040, 20, 20, 0, 1_700_000_009_000, 11)
     module.write_check(tmp_path / CHECK_FILE, apache)
@@ -166,7 +168,7 @@ def test_apache_ran_since(tmp_path):
     assert bare(SnapshotFiles(tmp_path).load()) == THIRD
 
 
-def test_apache_s_files_alone_are_no_snapshot(tmp_path):
+def test_apache_s_files_alone_are_no_snapshot(tmp_path: Path) -> None:
     source = golden_store("apache-5.3.3-killed") / "config"
     for name in (CHECK_FILE, METRICS_FILE):
         (tmp_path / name).write_bytes((source / name).read_bytes())
@@ -177,13 +179,15 @@ def test_apache_s_files_alone_are_no_snapshot(tmp_path):
 
 
 @pytest.mark.parametrize("step", range(30))
-def test_a_crash_between_any_two_steps_leaves_an_instant(tmp_path, monkeypatch, step):
+def test_a_crash_between_any_two_steps_leaves_an_instant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
     """Every change of a file below `config` is a step; the process dies before one of them."""
     written(tmp_path, FIRST)
     left = [step]
 
-    def dying(function):
-        def call(*args, **kwargs):
+    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: int | Path, **kwargs: object) -> None:
             if not left[0]:
                 raise KeyboardInterrupt
             left[0] -= 1
@@ -210,11 +214,13 @@ def test_a_crash_between_any_two_steps_leaves_an_instant(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("refused", range(6))
-def test_a_disk_that_refuses_any_file_is_retried(tmp_path, monkeypatch, refused):
+def test_a_disk_that_refuses_any_file_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
     files = written(tmp_path, FIRST)
     left = [refused]
 
-    def no_room(fd):
+    def no_room(fd: int) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(28, "No space left on device")
@@ -232,7 +238,7 @@ def test_a_disk_that_refuses_any_file_is_retried(tmp_path, monkeypatch, refused)
 
 @pytest.mark.parametrize("keep", ["nothing", "half", "zeros", "missing"])
 @pytest.mark.parametrize("name", [SNAPSHOT_FILE, CHECK_FILE, METRICS_FILE])
-def test_one_file_torn(tmp_path, name, keep):
+def test_one_file_torn(tmp_path: Path, name: str, keep: str) -> None:
     written(tmp_path, FIRST, SECOND)
     path = tmp_path / name
     data = path.read_bytes()
@@ -242,7 +248,7 @@ def test_one_file_torn(tmp_path, name, keep):
     assert found == (FIRST if name == SNAPSHOT_FILE else SECOND)  # the backup is one behind
 
 
-def test_a_lost_snapshot_and_an_older_timercheck_are_not_taken_together(tmp_path):
+def test_a_lost_snapshot_and_an_older_timercheck_are_not_taken_together(tmp_path: Path) -> None:
     written(tmp_path, FIRST, SECOND)
     (tmp_path / SNAPSHOT_FILE).unlink()
     backup_path(tmp_path / SNAPSHOT_FILE).unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from timer_store.checkpoint.timer_metrics import Count, TimerMetrics
 
 
 @pytest.mark.parametrize("store", ["apache-5.3.3-clean", "apache-5.3.3-killed"])
-def test_apache_s_file_there_and_back(store):
+def test_apache_s_file_there_and_back(store: str) -> None:
     path = golden_store(store) / "config" / "timermetrics"
     metrics = TimerMetrics()
     metrics.load(path)
@@ -23,7 +24,7 @@ def test_apache_s_file_there_and_back(store):
     assert metrics.text() == path.read_text()
 
 
-def test_the_text_of_the_specification():
+def test_the_text_of_the_specification() -> None:
     metrics = TimerMetrics()
     metrics.update({"TopicTest": 1}, 1_700_000_000_100)
     metrics.update({"TopicTest": 3}, 1_700_000_000_110)
@@ -37,7 +38,7 @@ def test_the_text_of_the_specification():
 @pytest.mark.parametrize(
     ("topic", "text"), [("ä", "\\u00E4"), ("\u4e2d", "\\u4E2D"), ("😀", "\\uD83D\\uDE00")]
 )
-def test_other_letters_are_escaped_in_upper_case(topic, text):
+def test_other_letters_are_escaped_in_upper_case(topic: str, text: str) -> None:
     metrics = TimerMetrics()
     metrics.update({topic: 1}, 5)
     assert f'"{text}":' in metrics.text()
@@ -45,7 +46,7 @@ def test_other_letters_are_escaped_in_upper_case(topic, text):
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["A", "B", "C", ""]), st.integers(0, 9))))
-def test_every_timer_that_comes_or_goes_is_a_change(steps):
+def test_every_timer_that_comes_or_goes_is_a_change(steps: list[dict[str, int]]) -> None:
     metrics, now, expected = TimerMetrics(), {}, 0
     for time_ms, pending in enumerate(steps):
         moved = sum(abs(pending.get(t, 0) - now.get(t, 0)) for t in "ABC")
@@ -58,7 +59,9 @@ def test_every_timer_that_comes_or_goes_is_a_change(steps):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"timingCount":{"T":{"count":"x"}}}', "\0" * 99])
 @pytest.mark.parametrize("backup", [True, False])
-def test_a_torn_file_falls_back_to_its_backup_or_to_nothing(tmp_path, text, backup):
+def test_a_torn_file_falls_back_to_its_backup_or_to_nothing(
+    tmp_path: Path, text: str, backup: bool
+) -> None:
     path = tmp_path / "timermetrics"
     metrics = TimerMetrics()
     metrics.update({"T": 1}, 5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from delivery.pending import Verdict
 from delivery.plugin import Recalled
 from message_store.verify import verify_store
-from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, PinningRig
+from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, FullDisk, PinningRig
 from tests.support.synchronous import Synchronous
 from timer_store.compaction.compactor import PAUSE_MS
 from timer_store.compaction.plan import Blocked
@@ -40,7 +41,9 @@ def delivered_times(rig: PinningRig) -> list[tuple[int, int]]:
     return sorted((int(record.body), record.store_ms) for record in records)
 
 
-def test_pending_messages_are_copied_and_delivered_once_on_time(rig, disk):
+def test_pending_messages_are_copied_and_delivered_once_on_time(
+    rig: PinningRig, disk: FullDisk
+) -> None:
     due = fill_sparse(rig)
     assert rig.clean() == 0
     disk.percent = 86
@@ -65,7 +68,7 @@ def test_pending_messages_are_copied_and_delivered_once_on_time(rig, disk):
     assert rig.timers.counts.total == 0
 
 
-def test_only_as_many_files_as_needed(rig, disk):
+def test_only_as_many_files_as_needed(rig: PinningRig, disk: FullDisk) -> None:
     fill_sparse(rig, files=6)
     in_first = rig.timers.counts.by_file()[0]
     disk.percent = 85.05  # half a file too much
@@ -76,7 +79,7 @@ def test_only_as_many_files_as_needed(rig, disk):
     assert rig.timers.compaction.copied == in_first
 
 
-def test_compaction_stops_without_disk_pressure(rig, disk):
+def test_compaction_stops_without_disk_pressure(rig: PinningRig, disk: FullDisk) -> None:
     fill_sparse(rig, files=6)
     disk.percent = 88
     rig.timers.compaction.begin_if_needed()
@@ -92,7 +95,14 @@ def test_compaction_stops_without_disk_pressure(rig, disk):
     ("percent", "ratio", "blocked_by"),
     [(86, 10, Blocked.TOO_FULL), (89.99, 50, Blocked.NO_ROOM), (84, 50, Blocked.NOTHING)],
 )
-def test_files_without_gain_or_room_are_kept(rig, disk, percent, ratio, blocked_by, caplog):
+def test_files_without_gain_or_room_are_kept(
+    rig: PinningRig,
+    disk: FullDisk,
+    percent: float,
+    ratio: int,
+    blocked_by: Blocked,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for _ in range(4):
         rig.put_many([(rig.clock.now_ms() + DAY_MS, "T", 0, b"y" * 900)] * 5)
         rig.fill(0.6)
@@ -105,7 +115,7 @@ def test_files_without_gain_or_room_are_kept(rig, disk, percent, ratio, blocked_
     assert (compaction.why in caplog.text) == bool(compaction.why or not caplog.text)
 
 
-def test_ratio_0_copies_nothing(rig, disk):
+def test_ratio_0_copies_nothing(rig: PinningRig, disk: FullDisk) -> None:
     fill_sparse(rig)
     rig.timers.reconfigure(replace(rig.config, compact_percent=0))
     disk.percent = 88
@@ -113,7 +123,7 @@ def test_ratio_0_copies_nothing(rig, disk):
     assert rig.timers.compaction.copied == 0
 
 
-def test_files_that_others_need_are_kept(rig, disk):
+def test_files_that_others_need_are_kept(rig: PinningRig, disk: FullDisk) -> None:
     fill_sparse(rig)
     other = rig.store.log.files[1].base + 5
     rig.store.retention.add_pin(lambda: other, owner="levels")
@@ -126,7 +136,9 @@ def test_files_that_others_need_are_kept(rig, disk):
     assert rig.timers.state.first_needed == rig.store.log.files[1].base
 
 
-def test_nothing_is_copied_without_room_in_the_log_or_the_wheel(rig, disk):
+def test_nothing_is_copied_without_room_in_the_log_or_the_wheel(
+    rig: PinningRig, disk: FullDisk
+) -> None:
     fill_sparse(rig)
     disk.percent = 88
     compaction = rig.timers.compaction
@@ -145,7 +157,7 @@ def test_nothing_is_copied_without_room_in_the_log_or_the_wheel(rig, disk):
     assert (compaction.copied, compaction.blocked_by) == (12, Blocked.NOTHING)
 
 
-def test_due_timers_go_first(rig, disk):
+def test_due_timers_go_first(rig: PinningRig, disk: FullDisk) -> None:
     """While more timers are due than a batch holds, nothing is copied; then between batches."""
     fill_sparse(rig)
     disk.percent = 88
@@ -167,7 +179,7 @@ def test_due_timers_go_first(rig, disk):
 
 
 @pytest.mark.parametrize("roll_mode", ["index", "message"])
-def test_far_timers_are_copied_and_rolled(tmp_path, disk, roll_mode):
+def test_far_timers_are_copied_and_rolled(tmp_path: Path, disk: FullDisk, roll_mode: str) -> None:
     rig = PinningRig(tmp_path, disk, roll_window_slots=3_600, roll_mode=roll_mode)
     rig.open()
     due = fill_sparse(rig)
@@ -188,7 +200,9 @@ def test_far_timers_are_copied_and_rolled(tmp_path, disk, roll_mode):
 
 @pytest.mark.parametrize("action", ["cancel", "move", "fire"])
 @pytest.mark.parametrize("how", ["offset", "unique", "key", "topic"])
-def test_a_copy_can_be_found_cancelled_moved_and_fired(rig, disk, how, action):
+def test_a_copy_can_be_found_cancelled_moved_and_fired(
+    rig: PinningRig, disk: FullDisk, how: str, action: str
+) -> None:
     due = fill_sparse(rig)
     first = [record.phys_offset for record in rig.delivered(TIMER_TOPIC, TIMER_QUEUE)]
     disk.percent = 88
@@ -221,7 +235,7 @@ def test_a_copy_can_be_found_cancelled_moved_and_fired(rig, disk, how, action):
     assert [d for d, _ in delivered_times(rig)] == (rest if action == "cancel" else due)
 
 
-def test_a_copy_can_be_recalled_by_its_handle(rig, disk):
+def test_a_copy_can_be_recalled_by_its_handle(rig: PinningRig, disk: FullDisk) -> None:
     due = fill_sparse(rig)
     disk.percent = 88
     rig.compact()
@@ -234,7 +248,7 @@ def test_a_copy_can_be_recalled_by_its_handle(rig, disk):
     assert [d for d, _ in delivered_times(rig)] == due[1:]
 
 
-def test_a_timer_that_cannot_be_copied_keeps_its_file(rig, disk):
+def test_a_timer_that_cannot_be_copied_keeps_its_file(rig: PinningRig, disk: FullDisk) -> None:
     due_ms = rig.clock.now_ms() + DAY_MS
     batch = rig.put(due_ms, body=b"torn")
     rig.put(due_ms, body=b"plain")
@@ -272,7 +286,7 @@ def age(rig: PinningRig, hours: int) -> None:
         os.utime(file.path, (when_s, when_s))
 
 
-def test_a_request_frees_expired_files_at_any_hour(rig, disk):
+def test_a_request_frees_expired_files_at_any_hour(rig: PinningRig, disk: FullDisk) -> None:
     due = fill_sparse(rig)
     age(rig, 71)
     rig.compact(by_hand=True)
@@ -293,7 +307,7 @@ def test_a_request_frees_expired_files_at_any_hour(rig, disk):
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_verify_accepts_a_compacted_store(rig, disk, end):
+def test_verify_accepts_a_compacted_store(rig: PinningRig, disk: FullDisk, end: str) -> None:
     due = fill_sparse(rig)
     rig.put_many([(rig.clock.now_ms() + 1_000, "T", 0, b"x")] * 200)  # files of the timer log
     rig.advance(40_000)

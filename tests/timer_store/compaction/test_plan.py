@@ -34,7 +34,9 @@ def files(*percents: int) -> list[OldFile]:
         ("files in which nothing waits", [10, 0, 0], MUCH, MUCH, 3, Blocked.NOTHING),
     ],
 )
-def test_chosen_files(rule, percents, enough, room, chosen, blocked_by):
+def test_chosen_files(
+    rule: str, percents: list[int], enough: int, room: int, chosen: int, blocked_by: Blocked
+) -> None:
     old = files(*percents)
     plan = plan_compaction(old, enough=enough, percent=50, room=room)
     mine = old[:chosen]
@@ -46,7 +48,7 @@ def test_chosen_files(rule, percents, enough, room, chosen, blocked_by):
     assert bool(plan.why) == bool(blocked_by)
 
 
-def test_pending_messages_are_reported():
+def test_pending_messages_are_reported() -> None:
     plan = plan_compaction(files(70), enough=MUCH, percent=50, room=MUCH)
     assert "70 % of the log file that begins at 0" in plan.why
     plan = plan_compaction(files(10), enough=MUCH, percent=50, room=7)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from delivery.plugin import Request
 from message_store.errors import RequestError
-from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, PinningRig
+from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, FullDisk, PinningRig
 from timer_store.collector import StoreCollector
 from timer_store.compaction.request import (
     COMPACT_TIMERS,
@@ -41,7 +41,7 @@ def put_one(rig: PinningRig) -> int:
     return int(batch.rows[0]["record_size"])
 
 
-def test_a_dry_run_reports_what_a_run_then_does(rig):
+def test_a_dry_run_reports_what_a_run_then_does(rig: PinningRig) -> None:
     size = put_one(rig)
     assert call(rig)["why"] == NOTHING_EXPIRED
     age(rig)
@@ -59,7 +59,7 @@ def test_a_dry_run_reports_what_a_run_then_does(rig):
     assert rig.clean() == end // FILE_BYTES >= 2
 
 
-def test_missing_room_is_reported(rig, disk):
+def test_missing_room_is_reported(rig: PinningRig, disk: FullDisk) -> None:
     put_one(rig)
     age(rig)
     disk.percent = 89.999
@@ -69,12 +69,12 @@ def test_missing_room_is_reported(rig, disk):
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"dry": true}', b'{"dry_run": 1}'])
-def test_illegal_requests_are_refused(rig, body):
+def test_illegal_requests_are_refused(rig: PinningRig, body: bytes) -> None:
     with pytest.raises(RequestError):
         call(rig, body)
 
 
-def test_metrics_and_summary_contain_the_compaction(rig, disk):
+def test_metrics_and_summary_contain_the_compaction(rig: PinningRig, disk: FullDisk) -> None:
     size = put_one(rig)
     registry = CollectorRegistry()
     registry.register(StoreCollector(rig.timers))

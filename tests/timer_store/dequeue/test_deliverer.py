@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from delivery.deliverer import NOT_PUT
+from delivery.deliverer import NOT_PUT, Outcome
 from delivery.quarantine import QUARANTINE_TOPIC
 from delivery.redirected import HALF_TOPIC
 from message_store.log.batch import PutBatch
+from message_store.log.commit_log import LogFile
+from message_store.store import MessageStore
 from tests.support.due_timers import (
     PRECISION_MS,
     WRITE_MS,
@@ -27,22 +32,22 @@ from timer_store.names import TIMER_TOPIC
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[MessageStore]:
     with open_timer_store(tmp_path, commitlog_file_bytes=1 << 20) as store:
         timer_topics(store, "T", "U")
         yield store
 
 
-def deliver_batch(store, rows):
+def deliver_batch(store: MessageStore, rows: npt.NDArray[np.void]) -> Outcome:
     return TimerDeliverer(store, PRECISION_MS).deliver_batch(rows, store.clock.now_ms())
 
 
-def fail_writes(monkeypatch, store, *, after=0):
+def fail_writes(monkeypatch: pytest.MonkeyPatch, store: MessageStore, *, after: int = 0) -> None:
     """Let the disk refuse every append after the next `after` ones."""
     left = [after]
     write = type(store.log.files[0]).write
 
-    def failing(self, pos, data):
+    def failing(self: LogFile, pos: int, data: memoryview | bytes) -> None:
         if left[0] == 0:
             raise OSError(errno.ENOSPC, "no space left")
         left[0] -= 1
@@ -51,13 +56,13 @@ def fail_writes(monkeypatch, store, *, after=0):
     monkeypatch.setattr(type(store.log.files[0]), "write", failing)
 
 
-def recover(monkeypatch, store):
+def recover(monkeypatch: pytest.MonkeyPatch, store: MessageStore) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(type(store), "disk_used_ratio", 0.1)
     store.check_disk()
 
 
-def test_a_delivered_message_equals_apaches(store):
+def test_a_delivered_message_equals_apaches(store: MessageStore) -> None:
     body = b"hello" * 30
     rows = append_timers(store, body, queue_id=2, TAGS="A", KEYS="k", UNIQ_KEY="u", WAIT="true")
     store.clock.advance(7)
@@ -91,14 +96,14 @@ def test_a_delivered_message_equals_apaches(store):
     assert unit["tags_code"] == ord("A")
 
 
-def test_a_timer_that_was_due_at_the_put(store):
+def test_a_timer_that_was_due_at_the_put(store: MessageStore) -> None:
     rows = append_timers(store, b"body")
     rows["write_ms"] = 2**63 - 1
     deliver_batch(store, rows)
     assert records(store)[0].properties["TIMER_ENQUEUE_MS"] == "9223372036854775807"
 
 
-def test_order_across_all_ways_of_delivery(store):
+def test_order_across_all_ways_of_delivery(store: MessageStore) -> None:
     good = append_timers(store, *[b"%02d" % n for n in range(20)])
     bad = append_timers(store, b"bad", topic="nowhere")
     plain = append_timers(store, b"plain", TIMER_ENQUEUE_MS="1", **{"__CRC32#": "1"})
@@ -126,7 +131,9 @@ def test_order_across_all_ways_of_delivery(store):
         ({"TIMER_DEL_UNIQKEY": "T+k"}, "wrong_record"),
     ],
 )
-def test_undeliverable_timers_are_quarantined_with_a_reason(store, properties, reason):
+def test_undeliverable_timers_are_quarantined_with_a_reason(
+    store: MessageStore, properties: dict[str, str], reason: str
+) -> None:
     """T4, T7, T8: they are not dropped and do not block others."""
     bad = append_timers(store, b"bad", KEYS="k", UNIQ_KEY="u", **properties)
     outcome = deliver_batch(store, np.concatenate([bad, append_timers(store, b"good")]))
@@ -143,7 +150,7 @@ def test_undeliverable_timers_are_quarantined_with_a_reason(store, properties, r
     assert kept.body == bytes(store.record_bytes(int(bad[0]["phys_offset"]), size))
 
 
-def test_a_timer_for_a_deleted_topic(store):
+def test_a_timer_for_a_deleted_topic(store: MessageStore) -> None:
     rows = append_timers(store, b"bad")
     store.topics.set_routing("T", write_queues=0, read_queues=0, perm=0)
     outcome = deliver_batch(store, rows)
@@ -151,7 +158,9 @@ def test_a_timer_for_a_deleted_topic(store):
     assert outcome.topic_index.tolist() == [store.topics.find("T")]
 
 
-def test_a_unit_that_points_at_a_delivered_message_does_not_deliver_it_again(store):
+def test_a_unit_that_points_at_a_delivered_message_does_not_deliver_it_again(
+    store: MessageStore,
+) -> None:
     """T8: its properties still contain REAL_TOPIC and REAL_QID."""
     rows = append_timers(store, b"once")
     deliver_batch(store, rows)
@@ -162,7 +171,7 @@ def test_a_unit_that_points_at_a_delivered_message_does_not_deliver_it_again(sto
     assert bodies(store) == [b"once"]
 
 
-def test_a_full_disk_loses_nothing(store, monkeypatch):
+def test_a_full_disk_loses_nothing(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """T3: Apache gives up after three attempts within a second."""
     rows = append_timers(store, b"0", b"1", b"2")
     fail_writes(monkeypatch, store)
@@ -177,7 +186,9 @@ def test_a_full_disk_loses_nothing(store, monkeypatch):
     assert bodies(store) == [b"0", b"1", b"2"]
 
 
-def test_a_disk_that_fills_in_the_middle_of_a_batch(tmp_path, monkeypatch):
+def test_a_disk_that_fills_in_the_middle_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T")
         rows = append_timers(store, *[b"%02d" % n + bytes(3_000) for n in range(30)])
@@ -196,7 +207,9 @@ def test_a_disk_that_fills_in_the_middle_of_a_batch(tmp_path, monkeypatch):
         assert len(records(store, QUARANTINE_TOPIC)) == 1
 
 
-def test_an_undeliverable_timer_waits_too_while_the_disk_is_full(store, monkeypatch):
+def test_an_undeliverable_timer_waits_too_while_the_disk_is_full(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = np.concatenate(
         [append_timers(store, b"bad", topic="nowhere"), append_timers(store, b"good")]
     )
@@ -208,7 +221,7 @@ def test_an_undeliverable_timer_waits_too_while_the_disk_is_full(store, monkeypa
     assert len(records(store, QUARANTINE_TOPIC)) == 1
 
 
-def test_records_that_retention_removed_are_counted_as_lost(tmp_path):
+def test_records_that_retention_removed_are_counted_as_lost(tmp_path: Path) -> None:
     """T7: the loss is not silent."""
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T")
@@ -226,7 +239,7 @@ LONG = "x" * 250
 
 
 @pytest.mark.parametrize("where", [0, 1, 2])
-def test_a_record_that_exceeds_its_log_file_is_quarantined(tmp_path, where):
+def test_a_record_that_exceeds_its_log_file_is_quarantined(tmp_path: Path, where: int) -> None:
     """T4: it fills a log file, and the real topic's name is longer than the timer topic's."""
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
         timer_topics(store, "T", LONG)
@@ -241,7 +254,7 @@ def test_a_record_that_exceeds_its_log_file_is_quarantined(tmp_path, where):
         assert kept.body == b""  # the body stays in the log, at DUEMQ_PHYS_OFFSET
 
 
-def test_long_records_that_fit_are_delivered_in_order(tmp_path):
+def test_long_records_that_fit_are_delivered_in_order(tmp_path: Path) -> None:
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
         timer_topics(store, "T")
         rows = append_timers(store, b"0", bytes(50_000), b"1", bytes(60_000), b"2")
@@ -250,7 +263,7 @@ def test_long_records_that_fit_are_delivered_in_order(tmp_path):
         assert [len(body) for body in bodies(store)] == [1, 50_000, 1, 60_000, 1]
 
 
-def test_properties_at_their_limit_are_delivered_without_additions(store):
+def test_properties_at_their_limit_are_delivered_without_additions(store: MessageStore) -> None:
     """T4: delivery omits what it would add, not the message."""
     rows = append_timers(store, b"body", KEYS="k" * 32_650)
     outcome = deliver_batch(store, rows)
@@ -258,7 +271,9 @@ def test_properties_at_their_limit_are_delivered_without_additions(store):
     assert "TIMER_DEQUEUE_MS" not in records(store)[0].properties
 
 
-def test_single_long_lost_and_damaged_records(tmp_path, monkeypatch):
+def test_single_long_lost_and_damaged_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
         timer_topics(store, "T")
         rows = append_timers(store, bytes(60_000), bytes(60_001), bytes(60_002))
@@ -275,7 +290,7 @@ def test_single_long_lost_and_damaged_records(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("size", [-1, 0, 2**31 - 1])
-def test_a_forged_size_needs_no_memory(store, size):
+def test_a_forged_size_needs_no_memory(store: MessageStore, size: int) -> None:
     rows = append_timers(store, b"0", b"1")
     rows[0]["record_size"] = size
     outcome = deliver_batch(store, rows)
@@ -284,7 +299,7 @@ def test_a_forged_size_needs_no_memory(store, size):
     assert [item.reason for item in outcome.quarantined] == ["unreadable"]
 
 
-def test_an_empty_batch_reads_nothing(store):
+def test_an_empty_batch_reads_nothing(store: MessageStore) -> None:
     outcome = deliver_batch(store, np.zeros(0, layout.STAGED))
     assert (outcome.done, outcome.store_ms.size, outcome.refusal) == (0, 0, "")
 
@@ -292,7 +307,7 @@ def test_an_empty_batch_reads_nothing(store):
 # -- message mode ---------------------------------------------------------------------------------
 
 
-def test_rolled_timers_are_written_again(store):
+def test_rolled_timers_are_written_again(store: MessageStore) -> None:
     rows = append_timers(store, b"0", b"1", delay_ms=10_000_000)
     deliverer = TimerDeliverer(store, PRECISION_MS)
     outcome = deliverer.roll(rows, store.clock.now_ms())
@@ -306,7 +321,7 @@ def test_rolled_timers_are_written_again(store):
     ]
 
 
-def test_timers_that_cannot_be_rolled(store, monkeypatch):
+def test_timers_that_cannot_be_rolled(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = append_timers(store, b"0", b"1", b"2")
     rows[1]["phys_offset"] += 1
     deliverer = TimerDeliverer(store, PRECISION_MS)
@@ -319,7 +334,7 @@ def test_timers_that_cannot_be_rolled(store, monkeypatch):
     assert (outcome.done, outcome.delivered, len(outcome.quarantined)) == (2, 1, 1)
 
 
-def test_rolling_removed_and_longest_records(tmp_path):
+def test_rolling_removed_and_longest_records(tmp_path: Path) -> None:
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
         timer_topics(store, "T")
         rows = append_timers(store, bytes(60_000), bytes(65_265))
@@ -332,7 +347,9 @@ def test_rolling_removed_and_longest_records(tmp_path):
 # -- no timers at all -----------------------------------------------------------------------------
 
 
-def test_damaged_records_of_the_timer_queue_are_quarantined(store, monkeypatch):
+def test_damaged_records_of_the_timer_queue_are_quarantined(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch = PutBatch(4, 1)
     for pairs in ({"REAL_TOPIC": "T", "REAL_QID": "0"}, {"TIMER_OUT_MS": "5"}):
         add_message(store, batch, TIMER_TOPIC, 0, properties=pairs)
@@ -352,7 +369,7 @@ def test_damaged_records_of_the_timer_queue_are_quarantined(store, monkeypatch):
     ]
 
 
-def test_the_log_end_is_the_position_of_the_next_record(store):
+def test_the_log_end_is_the_position_of_the_next_record(store: MessageStore) -> None:
     deliverer = TimerDeliverer(store, PRECISION_MS)
     put = put_one(store, "T")
     assert deliverer.log_end == put["phys_offset"] + put["record_size"]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +18,7 @@ from delivery.redirected import HALF_TOPIC, without
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
+from message_store.store import MessageStore
 from message_store.text import java_hash
 from tests.support.due_timers import (
     PRECISION_MS,
@@ -24,7 +30,7 @@ from tests.support.due_timers import (
 )
 from tests.support.stores import add_message, put_one
 from timer_store import layout
-from timer_store.dequeue.gather import Gatherer
+from timer_store.dequeue.gather import Gatherer, Load
 from timer_store.dequeue.original_properties import DROPPED
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.fetch import Scratch
@@ -71,7 +77,7 @@ message = st.tuples(
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
     root = tmp_path_factory.mktemp("store")
     with open_timer_store(root, commitlog_file_bytes=1 << 22) as store:
         timer_topics(store, *TARGETS[:3])
@@ -80,7 +86,7 @@ def store(tmp_path_factory):
         yield store
 
 
-def put_timers(store, messages):
+def put_timers(store: MessageStore, messages: list[tuple[Any, ...]]) -> npt.NDArray[np.void]:
     """Append messages, some not valid timers; return STAGED rows due at 1,000,000 ms."""
     batch = PutBatch(8, 1)
     for body, pairs, born, stored, trailing in messages:
@@ -94,7 +100,9 @@ def put_timers(store, messages):
     return staged(batch.filled, 1_000_000)
 
 
-def gathered(store, rows, batch=None):
+def gathered(
+    store: MessageStore, rows: npt.NDArray[np.void], batch=None
+) -> tuple[Load, npt.NDArray[np.bool]]:
     """Return the results of kernel and Python path, and which rows the kernel converted."""
     gatherer, batch = Gatherer(store, PRECISION_MS), batch or PutBatch(1, 1)
     load = gatherer.plan(rows, batch, NOW_MS)
@@ -104,7 +112,7 @@ def gathered(store, rows, batch=None):
     return load, made
 
 
-def compare(batch, at, plain):
+def compare(batch: PutBatch, at: int, plain: PutBatch) -> None:
     """Check that both rows are equal except for positions in the staging buffer."""
     for name in sorted(set(store_layout.PUT.names) - {"body_pos", "prop_pos", "uniq_pos"}):
         assert batch.rows[at][name] == plain.rows[0][name], name
@@ -113,7 +121,9 @@ def compare(batch, at, plain):
 
 
 @given(st.lists(message, min_size=1, max_size=8), st.randoms(use_true_random=False))
-def test_the_kernel_agrees_with_the_python_path(store, messages, shuffle):
+def test_the_kernel_agrees_with_the_python_path(
+    store: MessageStore, messages: list[tuple[Any, ...]], shuffle: st.ArtificialRandom
+) -> None:
     rows = put_timers(store, messages)
     order = list(range(rows.size))
     shuffle.shuffle(order)
@@ -136,7 +146,7 @@ def test_the_kernel_agrees_with_the_python_path(store, messages, shuffle):
             assert load.batch.body(at) == item.data
 
 
-def test_properties_of_an_earlier_delivery_are_dropped(store):
+def test_properties_of_an_earlier_delivery_are_dropped(store: MessageStore) -> None:
     pairs = {
         "TIMER_ENQUEUE_MS": "1", "REAL_TOPIC": "T", "TIMER_ROLL_TIMES": "3", "REAL_QID": "1",
         "TIMER_DEQUEUE_MS": "2", "TIMER_OUT_MS": "999000", "UNIQ_KEY": "k",
@@ -168,7 +178,9 @@ def test_properties_of_an_earlier_delivery_are_dropped(store):
         (1_000_000, {"REAL_QID": "-1"}, "no_target"),
     ],
 )
-def test_another_record_at_the_offset_is_not_delivered(store, due_ms, properties, reason):
+def test_another_record_at_the_offset_is_not_delivered(
+    store: MessageStore, due_ms: int, properties: dict[str, str], reason: str | None
+) -> None:
     """T8: it would be early, or another message."""
     base = {"TIMER_DELIVER_MS": "", "TIMER_OUT_MS": "999000"}
     row = append_timers(store, b"body", due_ms=1_000_000, **(base | properties))
@@ -178,7 +190,7 @@ def test_another_record_at_the_offset_is_not_delivered(store, due_ms, properties
     assert [item.reason for item in load.quarantine_items.values()] == ([reason] if reason else [])
 
 
-def test_a_fired_timer_may_be_early(store):
+def test_a_fired_timer_may_be_early(store: MessageStore) -> None:
     row = append_timers(store, b"body", due_ms=NOW_MS + 10**6)
     row["due_ms"] = NOW_MS
     assert not gathered(store, row)[1].any()
@@ -191,7 +203,7 @@ def test_a_fired_timer_may_be_early(store):
 @pytest.mark.parametrize(
     ("shift", "growth"), [(1, 0), (0, 1), (0, -1), (10**9, 0), (0, 10**6), (0, -(10**6))]
 )
-def test_a_unit_with_a_wrong_offset_or_size(store, shift, growth):
+def test_a_unit_with_a_wrong_offset_or_size(store: MessageStore, shift: int, growth: int) -> None:
     row = append_timers(store, b"body", due_ms=1_000_000)
     row["phys_offset"] += shift
     row["record_size"] += growth
@@ -201,7 +213,7 @@ def test_a_unit_with_a_wrong_offset_or_size(store, shift, growth):
 
 
 @pytest.mark.parametrize("topic", ["T", TIMER_TOPIC])
-def test_a_record_of_another_queue_is_not_delivered(store, topic):
+def test_a_record_of_another_queue_is_not_delivered(store: MessageStore, topic: str) -> None:
     pairs = {"REAL_TOPIC": "T", "REAL_QID": "0", "TIMER_OUT_MS": "999000"}
     put = put_one(store, topic, 1, properties=pairs)
     load, _ = gathered(store, staged(np.array([put]), 1_000_000))
@@ -210,7 +222,9 @@ def test_a_record_of_another_queue_is_not_delivered(store, topic):
 
 
 @pytest.mark.parametrize("position", range(0, 210))
-def test_a_flipped_byte_is_never_delivered_as_another_message(store, position):
+def test_a_flipped_byte_is_never_delivered_as_another_message(
+    store: MessageStore, position: int
+) -> None:
     """For every damaged byte the kernel stays inside the record and rejects a wrong body."""
     row = append_timers(store, b"hello", due_ms=1_000_000, TAGS="A")
     start, size = int(row["phys_offset"][0]), int(row["record_size"][0])
@@ -243,7 +257,7 @@ def test_a_flipped_byte_is_never_delivered_as_another_message(store, position):
     ),
     st.sampled_from([FROM_TIMER, FROM_LEVEL, FROM_ROUTE]),
 )  # fmt: skip
-def test_copy_kept(entries, kind):
+def test_copy_kept(entries: list[bytes], kind: int) -> None:
     text = b"\x02".join(entries)
     data, out = np.frombuffer(text + b"TIMER", np.uint8), np.zeros(300, np.uint8)
     name_pos = text.rfind(b"DELAy\x01") + 4 if b"DELAy\x01" in text and kind else -1
@@ -252,7 +266,7 @@ def test_copy_kept(entries, kind):
     assert out[3:end].tobytes() == (expected.replace(b"DELAy", b"DELAY") if kind else expected)
 
 
-def test_timers_of_several_log_files_in_any_order(tmp_path):
+def test_timers_of_several_log_files_in_any_order(tmp_path: Path) -> None:
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T", "U")
         rows = append_timers(store, *[b"%03d" % n + bytes(2_000) for n in range(100)])
@@ -268,7 +282,7 @@ def test_timers_of_several_log_files_in_any_order(tmp_path):
         assert first.properties["TIMER_DEQUEUE_MS"] == str(NOW_MS)
 
 
-def test_a_removed_record_is_lost_and_gives_no_row(tmp_path):
+def test_a_removed_record_is_lost_and_gives_no_row(tmp_path: Path) -> None:
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T")
         rows = append_timers(store, *[bytes(2_000)] * 60)
@@ -280,7 +294,7 @@ def test_a_removed_record_is_lost_and_gives_no_row(tmp_path):
         assert not load.batch.filled["status"][gone:].any()
 
 
-def test_a_roll_keeps_all_properties_and_the_due_time(store):
+def test_a_roll_keeps_all_properties_and_the_due_time(store: MessageStore) -> None:
     row = append_timers(
         store, b"body", due_ms=5_000_500, TIMER_ENQUEUE_MS="1", UNIQ_KEY="k",
         TIMER_DELIVER_MS="", TIMER_DELAY_MS="7",
@@ -303,10 +317,10 @@ def test_a_roll_keeps_all_properties_and_the_due_time(store):
     assert "DUEMQ_DUE_MS" not in batch.properties(0)  # the encoder writes it from the column
 
 
-def test_the_topic_of_an_unreadable_timer_is_found_by_its_hash(store):
+def test_the_topic_of_an_unreadable_timer_is_found_by_its_hash(store: MessageStore) -> None:
     gatherer, row = Gatherer(store, PRECISION_MS), np.zeros(1, layout.STAGED)[0]
 
-    def topic_of(topic_hash):
+    def topic_of(topic_hash: int) -> int:
         row["topic_hash"] = topic_hash
         return gatherer.topic_of(row)
 
@@ -316,7 +330,7 @@ def test_the_topic_of_an_unreadable_timer_is_found_by_its_hash(store):
     assert topic_of(java_hash("made later")) == new
 
 
-def test_damaged_records_report_the_damage(store):
+def test_damaged_records_report_the_damage(store: MessageStore) -> None:
     batch = PutBatch(4, 1)
     for pairs in ({"REAL_TOPIC": "T", "REAL_QID": "0"}, {"TIMER_OUT_MS": "5"}):
         add_message(store, batch, TIMER_TOPIC, 0, properties=pairs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from timer_store.dequeue.near_stage import NearStage, sorted_run
 MUCH = 1 << 40
 
 
-def staged(*timers, size=100):
+def staged(*timers: tuple[int, int, int], size: int = 100) -> npt.NDArray[np.void]:
     """Return STAGED rows of (due_ms, phys_offset[, topic_hash])."""
     rows = np.zeros(len(timers), layout.STAGED)
     for row, timer in zip(rows, timers, strict=True):
@@ -26,22 +27,22 @@ def staged(*timers, size=100):
     return rows
 
 
-def keys(rows):
+def keys(rows: npt.NDArray[np.void]) -> list[tuple[int, int]]:
     return list(zip(rows["due_ms"].tolist(), rows["phys_offset"].tolist(), strict=True))
 
 
-def offsets(rows):
+def offsets(rows: npt.NDArray[np.void]) -> list[int]:
     return rows["phys_offset"].tolist()
 
 
-def take_all(stage, now_ms=MUCH, count_max=1_000):
+def take_all(stage: NearStage, now_ms: int = MUCH, count_max: int = 1_000) -> npt.NDArray[np.void]:
     return stage.take(now_ms, count_max, MUCH)
 
 
 class StageMachine(RuleBasedStateMachine):
     """Random loads, batches, refusals and cancels, compared with a list of timers."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.stage = NearStage(40)
         self.pending = set()  # (due_ms, phys_offset, topic)
@@ -54,7 +55,7 @@ class StageMachine(RuleBasedStateMachine):
         timers=st.lists(st.tuples(st.integers(-3, 12), st.integers(0, 2)), max_size=25),
         shuffle=st.randoms(use_true_random=False),
     )
-    def add(self, timers, shuffle):
+    def add(self, timers: list[tuple[int, int]], shuffle: st.ArtificialRandom) -> None:
         new = []
         for late_ms, topic in timers:
             new.append((self.now_ms + late_ms, self.next_offset, topic))
@@ -64,7 +65,7 @@ class StageMachine(RuleBasedStateMachine):
         self.stage.add(staged(*new))
 
     @rule(count_max=st.integers(1, 20), rows=st.integers(1, 20))
-    def take(self, count_max, rows):
+    def take(self, count_max: int, rows: int) -> None:
         self.delivered += self.taken
         got = self.stage.take(self.now_ms, count_max, rows * 100 + 50)
         self.taken = list(
@@ -79,7 +80,7 @@ class StageMachine(RuleBasedStateMachine):
         self.pending -= set(self.taken)
 
     @rule(share=st.floats(0, 1))
-    def refuse(self, share):
+    def refuse(self, share: float) -> None:
         done = int(share * len(self.taken))
         back = self.taken[done:]
         self.delivered += self.taken[:done]
@@ -88,7 +89,7 @@ class StageMachine(RuleBasedStateMachine):
         self.taken = []
 
     @rule(data=st.data())
-    def settle(self, data):
+    def settle(self, data: st.DataObject) -> None:
         everything = (
             sorted(self.pending) + sorted(self.taken) + self.delivered[-3:] + [(5, 10**9, 0)]
         )
@@ -101,17 +102,17 @@ class StageMachine(RuleBasedStateMachine):
         self.pending -= set(chosen)
 
     @rule(step_ms=st.integers(-5, 15))
-    def advance(self, step_ms):
+    def advance(self, step_ms: int) -> None:
         self.now_ms += step_ms
 
     @invariant()
-    def counts_are_exact(self):
+    def counts_are_exact(self) -> None:
         assert len(self.stage) == len(self.pending)
         first = min(self.pending, default=(None,))[0]
         assert self.stage.next_due_ms == first
         assert self.stage.room <= max(40 - len(self.pending), 0)
 
-    def teardown(self):
+    def teardown(self) -> None:
         """Check that timers of one topic and millisecond leave in log order."""
         self.delivered += self.taken
         rest = take_all(self.stage, MUCH, 10_000)
@@ -127,7 +128,7 @@ class StageMachine(RuleBasedStateMachine):
             seen[due_ms, topic] = phys_offset
 
 
-def first_of_each(timers, here):
+def first_of_each(timers: list[tuple[int, int, int]], here: list[bool]) -> list[bool]:
     """Return `here` without duplicates of earlier timers, which are settled by then."""
     return [
         found and timers.index(timer) == i
@@ -143,7 +144,7 @@ TestStageMachine.settings = settings(max_examples=150, stateful_step_count=40, d
     st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 10**6)), max_size=300, unique=True),
     st.integers(1, 50),
 )
-def test_a_run_is_sorted(timers, count_max):
+def test_a_run_is_sorted(timers: list[tuple[int, int]], count_max: int) -> None:
     stage = NearStage()
     stage.add_run(sorted_run(staged(*timers)))
     got = []
@@ -152,13 +153,13 @@ def test_a_run_is_sorted(timers, count_max):
     assert got == sorted(timers)
 
 
-def test_topics_take_turns_inside_a_millisecond():
+def test_topics_take_turns_inside_a_millisecond() -> None:
     stage = NearStage()
     stage.add(staged(*[(5, n, 1) for n in range(6)], (5, 6, 2), (5, 7, 3), (5, 8, 2), (4, 9, 1)))
     assert offsets(take_all(stage)) == [9, 0, 6, 7, 1, 8, 2, 3, 4, 5]
 
 
-def test_topics_take_turns_across_what_was_loaded_apart():
+def test_topics_take_turns_across_what_was_loaded_apart() -> None:
     stage = NearStage()
     stage.add(staged(*[(5, n, 1) for n in range(70_000)]))
     stage.add(staged((5, 70_000, 2), (6, 70_001, 2)))
@@ -166,7 +167,7 @@ def test_topics_take_turns_across_what_was_loaded_apart():
     assert offsets(take_all(stage, MUCH, 5)) == [0, 70_000, 1, 70_002, 2]
 
 
-def test_timers_added_to_a_started_millisecond_follow_it():
+def test_timers_added_to_a_started_millisecond_follow_it() -> None:
     stage = NearStage()
     stage.add(staged((5, 1), (5, 2), (5, 3)))
     assert offsets(take_all(stage, 5, 1)) == [1]
@@ -178,7 +179,7 @@ def test_timers_added_to_a_started_millisecond_follow_it():
     ("count_max", "bytes_max", "expected"),
     [(0, MUCH, 0), (1, MUCH, 1), (9, MUCH, 4), (9, 300, 3), (9, 299, 2), (9, 10, 1), (9, 0, 1)],
 )
-def test_a_batch_is_bounded(count_max, bytes_max, expected):
+def test_a_batch_is_bounded(count_max: int, bytes_max: int, expected: int) -> None:
     stage = NearStage()
     stage.add(staged((1, 1), (2, 2), (2, 3)))
     stage.add(staged((3, 4)))
@@ -186,7 +187,7 @@ def test_a_batch_is_bounded(count_max, bytes_max, expected):
     assert len(stage) == 4 - expected
 
 
-def test_nothing_is_early_after_a_clock_step_back():
+def test_nothing_is_early_after_a_clock_step_back() -> None:
     stage = NearStage()
     stage.add(staged((10, 1), (20, 2), (30, 3)))
     assert keys(take_all(stage, 20, 1)) == [(10, 1)]  # 20 is at the front now
@@ -195,7 +196,7 @@ def test_nothing_is_early_after_a_clock_step_back():
     assert keys(take_all(stage, 20)) == [(20, 2)]
 
 
-def test_returning_several_batches_in_one_call():
+def test_returning_several_batches_in_one_call() -> None:
     stage = NearStage()
     stage.add(staged(*[(n // 3, n) for n in range(9)]))
     first, second = take_all(stage, MUCH, 4), take_all(stage, MUCH, 3)
@@ -203,7 +204,7 @@ def test_returning_several_batches_in_one_call():
     assert offsets(take_all(stage)) == list(range(9))
 
 
-def test_returned_timers_follow_earlier_due_times():
+def test_returned_timers_follow_earlier_due_times() -> None:
     stage = NearStage()
     stage.add(staged((5, 1), (7, 2), (9, 3)))
     back = take_all(stage, 7)
@@ -212,7 +213,7 @@ def test_returned_timers_follow_earlier_due_times():
     assert offsets(take_all(stage)) == [1, 4, 2, 3]
 
 
-def test_room_counts_staged_timers_and_may_be_negative():
+def test_room_counts_staged_timers_and_may_be_negative() -> None:
     stage = NearStage(3)
     assert stage.room == 3
     stage.add(staged((1, 1), (2, 2)))
@@ -223,14 +224,14 @@ def test_room_counts_staged_timers_and_may_be_negative():
     assert stage.room == 1
 
 
-def test_empty_batches():
+def test_empty_batches() -> None:
     stage = NearStage()
     stage.add(staged())
     stage.put_back(staged())
     assert (len(stage), stage.next_due_ms, take_all(stage).size) == (0, None, 0)
 
 
-def test_settled_timers_do_not_keep_the_next_due_time():
+def test_settled_timers_do_not_keep_the_next_due_time() -> None:
     stage = NearStage()
     stage.add(staged((1, 1), (2, 2), (3, 3)))
     assert stage.settle(np.array([1, 2]), np.array([1, 2])).tolist() == [True, True]
@@ -240,7 +241,7 @@ def test_settled_timers_do_not_keep_the_next_due_time():
     assert stage.room == 1 << 20
 
 
-def test_runs_stay_few(monkeypatch):
+def test_runs_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_module, "MERGE_ROWS", 8)
     stage = NearStage()
     random = np.random.default_rng(4)

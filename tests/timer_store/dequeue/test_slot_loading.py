@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.support.timer_rig import TimerRig
@@ -23,7 +26,7 @@ class ManualPool:
         self.submitted = 0
         self._waiting = []
 
-    def submit(self, work):
+    def submit(self, work: Callable[..., Any]) -> Future:
         future = Future()
         self.submitted += 1
         self._waiting.append((work, future))
@@ -37,12 +40,14 @@ class ManualPool:
 
 
 @pytest.fixture
-def config():
+def config() -> dict[Any, Any]:
     return {}
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch, config):
+def rig(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, int]
+) -> Iterator[TimerRig]:
     monkeypatch.setattr(loading, "LARGE", 1)
     rig = TimerRig(tmp_path, **config).open()
     rig.pool = rig.timers.dequeue.loader.pool = ManualPool()
@@ -52,7 +57,7 @@ def rig(tmp_path: Path, monkeypatch, config):
         rig.close()
 
 
-def start_reading(rig, count=20):
+def start_reading(rig: TimerRig, count: int = 20) -> list[int]:
     """Put timers into one slot, due 10 ms apart, and start reading it; return the due times."""
     first_ms = rig.clock.now_ms() // SECOND_MS * SECOND_MS + 2 * SECOND_MS
     due = [first_ms + 10 * n for n in range(1, count + 1)]
@@ -64,19 +69,19 @@ def start_reading(rig, count=20):
     return due
 
 
-def put(rig, due):
+def put(rig: TimerRig, due: list[int]) -> npt.NDArray[np.int64]:
     batch = rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due])
     return batch.filled["phys_offset"].copy()
 
 
-def delivered(rig):
+def delivered(rig: TimerRig) -> list[int]:
     """Deliver everything, check that nothing is early, and return the due times in order."""
     came = finish(rig)
     assert all(record.store_ms >= int(record.body) for record in rig.delivered())
     return came
 
 
-def finish(rig):
+def finish(rig: TimerRig) -> list[int]:
     rig.pool.run()
     rig.work()
     rig.advance(10 * SECOND_MS)
@@ -85,7 +90,7 @@ def finish(rig):
     return [int(body) for body in rig.bodies()]
 
 
-def while_reading(rig, when, action):
+def while_reading(rig: TimerRig, when: str, action: Callable[..., Any]) -> None:
     """Run `action` before or after the thread has read the slot."""
     if when == "read":
         rig.pool.run()
@@ -93,7 +98,7 @@ def while_reading(rig, when, action):
 
 
 @pytest.mark.parametrize("when", ["read", "not read"])
-def test_timers_put_while_reading_keep_the_order(rig, when):
+def test_timers_put_while_reading_keep_the_order(rig: TimerRig, when: str) -> None:
     due = start_reading(rig)
     more = [due[3], due[0] - 5, due[-1] + 5]
     while_reading(rig, when, lambda: put(rig, more))
@@ -103,7 +108,9 @@ def test_timers_put_while_reading_keep_the_order(rig, when):
 @pytest.mark.parametrize("persisted", [False, True])
 @pytest.mark.parametrize("when", ["read", "not read"])
 @pytest.mark.parametrize("way", ["cancel", "move", "fire"])
-def test_timers_settled_while_reading_are_not_delivered_again(rig, when, way, persisted):
+def test_timers_settled_while_reading_are_not_delivered_again(
+    rig: TimerRig, when: str, way: str, persisted: bool
+) -> None:
     """Also if a checkpoint has been written and no other structure knows about it."""
     due = start_reading(rig)
     waiting = PendingTimers(rig.timers)
@@ -115,7 +122,7 @@ def test_timers_settled_while_reading_are_not_delivered_again(rig, when, way, pe
     }
     decide, expected = ways[way]
 
-    def action():
+    def action() -> None:
         assert not decide(rig.offsets[:3]).verdicts.any()
         assert not persisted or rig.persist()
 
@@ -129,7 +136,7 @@ def test_timers_settled_while_reading_are_not_delivered_again(rig, when, way, pe
 
 @pytest.mark.parametrize("config", [{"stage_records_max": 8}])
 @pytest.mark.parametrize("when", ["read", "not read"])
-def test_a_slot_in_parts(rig, when):
+def test_a_slot_in_parts(rig: TimerRig, when: str) -> None:
     """Each part is read in the thread; a new timer is staged at once or with its part."""
     due = start_reading(rig)
     while_reading(rig, when, lambda: put(rig, [due[2] + 1, due[15] + 1]))
@@ -141,7 +148,7 @@ def test_a_slot_in_parts(rig, when):
     assert delivered(rig) == sorted([*due, due[2] + 1, due[15] + 1])
 
 
-def test_a_restart_of_loading_drops_the_result(rig):
+def test_a_restart_of_loading_drops_the_result(rig: TimerRig) -> None:
     start_reading(rig)
     rig.pool.run()
     rig.timers.dequeue.loader.drop()
@@ -150,7 +157,7 @@ def test_a_restart_of_loading_drops_the_result(rig):
     assert len(rig.timers.stage) == 20
 
 
-def test_the_thread_wakes_the_loop(tmp_path, monkeypatch):
+def test_the_thread_wakes_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "LARGE", 1)
     rig, told = TimerRig(tmp_path).open(), threading.Event()
     with rig.timers.dequeue.loader.threaded(told.set):

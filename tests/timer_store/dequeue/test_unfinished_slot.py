@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.support.timer_rig import TimerRig, assert_each_once_for_apache, pending_unit_records
@@ -14,7 +16,7 @@ NO_PLACES = np.empty(0, np.int64)
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path, roll_window_slots=10).open()
     yield rig
     if rig.is_open:
@@ -34,7 +36,7 @@ DELAYS_MS = tuple(range(2_050, 3_000, 100))
 
 
 @pytest.mark.parametrize("after_ms", [2_000, 2_050, 2_500, 2_950, 3_000])
-def test_delivered_timers_of_a_slot_are_settled(rig, after_ms):
+def test_delivered_timers_of_a_slot_are_settled(rig: TimerRig, after_ms: int) -> None:
     put(rig, *DELAYS_MS)
     rig.advance(after_ms)
     left = sum(delay_ms > after_ms for delay_ms in DELAYS_MS)
@@ -48,7 +50,7 @@ def test_delivered_timers_of_a_slot_are_settled(rig, after_ms):
     assert rig.timers.state.rebuilds == 0
 
 
-def test_a_partly_loaded_slot(tmp_path):
+def test_a_partly_loaded_slot(tmp_path: Path) -> None:
     rig = TimerRig(tmp_path, stage_records_max=4).open()
     put(rig, *DELAYS_MS)
     rig.advance(2_250)
@@ -62,7 +64,7 @@ def test_a_partly_loaded_slot(tmp_path):
     rig.close()
 
 
-def test_a_timer_that_was_overdue_at_the_put(rig):
+def test_a_timer_that_was_overdue_at_the_put(rig: TimerRig) -> None:
     """It is in the slot being read, although its due time is earlier."""
     put(rig, 2_900)
     rig.advance(2_100)
@@ -75,7 +77,7 @@ def test_a_timer_that_was_overdue_at_the_put(rig):
 
 
 @pytest.mark.parametrize("after_ms", range(1_000, 13_000, 500))
-def test_timers_that_rolled_in_the_slot(rig, after_ms):
+def test_timers_that_rolled_in_the_slot(rig: TimerRig, after_ms: int) -> None:
     """The window is 10 slots: later timers roll from a slot inside the window."""
     delays_ms = list(range(2_050, 25_000, 300))
     put(rig, *delays_ms)
@@ -87,7 +89,7 @@ def test_timers_that_rolled_in_the_slot(rig, after_ms):
     assert rig.notices == []
 
 
-def test_cancelled_and_fired_timers_are_counted_once(rig):
+def test_cancelled_and_fired_timers_are_counted_once(rig: TimerRig) -> None:
     put(rig, *DELAYS_MS)
     at = np.array([record.phys_offset for record in rig.delivered("rmq_sys_wheel_timer")])
     rig.advance(2_100)
@@ -103,7 +105,7 @@ def test_cancelled_and_fired_timers_are_counted_once(rig):
     assert rig.notices == []
 
 
-def test_closing_while_a_checkpoint_is_written(rig):
+def test_closing_while_a_checkpoint_is_written(rig: TimerRig) -> None:
     async def both() -> list[bool]:
         return await asyncio.gather(rig.keeper.persist(), rig.keeper.persist_last())
 
@@ -113,7 +115,7 @@ def test_closing_while_a_checkpoint_is_written(rig):
     assert_each_once_for_apache(rig.timers)
 
 
-def test_a_kill_after_that_checkpoint(rig):
+def test_a_kill_after_that_checkpoint(rig: TimerRig) -> None:
     put(rig, *DELAYS_MS)
     rig.advance(2_500)
     assert rig.persist(last=True)
@@ -128,7 +130,9 @@ def test_a_kill_after_that_checkpoint(rig):
 
 @pytest.mark.parametrize("after_ms", range(1_000, 13_000, 500))
 @pytest.mark.parametrize("end", ["persist", "between", "late"])
-def test_a_kill_while_timers_rolled_needs_no_rebuild(rig, after_ms, end, monkeypatch):
+def test_a_kill_while_timers_rolled_needs_no_rebuild(
+    rig: TimerRig, after_ms: int, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rolled units get tombstones at the next checkpoint, and are not counted until then."""
     delays_ms = list(range(2_050, 25_000, 300))
     put(rig, *delays_ms)
@@ -149,7 +153,7 @@ def test_a_kill_while_timers_rolled_needs_no_rebuild(rig, after_ms, end, monkeyp
     assert rig.timers.state.rebuilds == 0
 
 
-def test_without_settling_apache_would_deliver_them_again(rig):
+def test_without_settling_apache_would_deliver_them_again(rig: TimerRig) -> None:
     put(rig, *DELAYS_MS)
     rig.advance(2_500)
     assert rig.persist(last=True)
@@ -157,10 +161,12 @@ def test_without_settling_apache_would_deliver_them_again(rig):
         assert_each_once_for_apache(rig.timers)
 
 
-def test_an_interrupted_turn_changes_no_unit(rig, monkeypatch, caplog):
+def test_an_interrupted_turn_changes_no_unit(
+    rig: TimerRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Timers taken for delivery but not delivered are neither staged nor settled."""
 
-    def fail(*_):
+    def fail(*_: npt.NDArray[np.void] | int) -> None:
         raise MemoryError
 
     put(rig, *DELAYS_MS)
@@ -179,7 +185,7 @@ def test_an_interrupted_turn_changes_no_unit(rig, monkeypatch, caplog):
     assert delivered(rig) == list(DELAYS_MS)
 
 
-def test_a_large_slot_is_settled_in_parts(rig, monkeypatch):
+def test_a_large_slot_is_settled_in_parts(rig: TimerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timer_store.log.units.PART_UNITS", 3)
     put(rig, *DELAYS_MS)
     rig.advance(2_500)

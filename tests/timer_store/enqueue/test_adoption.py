@@ -7,6 +7,7 @@ timercheck and timer log. A list contains the pending timers.
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,19 +32,19 @@ LOST = ["nothing", "timercheck", "timerlog", "timerwheel", "all"]
 class FakeApache:
     """The files of a 5.3.3 broker at some time."""
 
-    def __init__(self, rig, now_ms):
+    def __init__(self, rig: TimerRig, now_ms: int) -> None:
         self.rig, self.now_ms = rig, now_ms
         self.slot_ms = now_ms - now_ms % P - 2 * P  # the slot being read
         self.units, self.committed = [], 0
 
-    def put(self, topic, body, properties):
+    def put(self, topic: str, body: bytes, properties: dict[str, str]) -> np.void:
         batch = PutBatch(1, 1)
         add_message(self.rig.store, batch, topic, 0, body, properties=properties)
         batch.rows[0]["born_ms"] = 1_600_000_000_000
         self.rig.store.put(batch)
         return batch.rows[0].copy()
 
-    def timer(self, body, due_ms, **more):
+    def timer(self, body: bytes, due_ms: int, **more: str) -> dict[str, str]:
         out_ms = out_ms_of(due_ms, P)
         properties = {"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": f"U-{body.decode()}"}
         properties |= {"TIMER_OUT_MS": str(out_ms), "REAL_TOPIC": "T", "REAL_QID": "0"} | more
@@ -51,10 +52,10 @@ class FakeApache:
         self.units.append((row, out_ms))
         return properties
 
-    def deliver(self, body, properties):
+    def deliver(self, body: bytes, properties: dict[str, str]) -> None:
         self.put("T", body, properties | {"TIMER_ENQUEUE_MS": "1", "TIMER_DEQUEUE_MS": "2"})
 
-    def write_files(self):
+    def write_files(self) -> None:
         root = self.rig.root
         log = TimerLog(root / "timerlog", 2_600)
         log.load()
@@ -71,7 +72,7 @@ class FakeApache:
         write_check(root / "config" / "timercheck", check)
 
 
-def write_state(apache, state, body, rng):
+def write_state(apache: FakeApache, state: str, body: bytes, rng: random.Random) -> int | None:
     """Bring a timer into a state; return its due time if it is pending."""
     after_ms = apache.slot_ms + rng.randrange(5_000, 500_000)
     past_ms = apache.slot_ms - rng.randrange(1_000, 50_000)
@@ -97,7 +98,7 @@ def write_state(apache, state, body, rng):
 
 @pytest.mark.parametrize("lost", LOST)
 @pytest.mark.parametrize("seed", range(3))
-def test_pending_timers_are_found(seed, lost, tmp_path):
+def test_pending_timers_are_found(seed: int, lost: str, tmp_path: Path) -> None:
     rng = random.Random(seed)
     rig = TimerRig(tmp_path, FakeClock()).open()
     rig.timers.reconfigure(TimerRig(tmp_path, rig.clock, stop_enqueue=True).config)

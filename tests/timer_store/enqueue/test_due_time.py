@@ -41,13 +41,13 @@ OUT = {"TIMER_OUT_MS": "1700000010000"}
         ("a negative slot", {"TIMER_OUT_MS": "-1"}, None),
     ],
 )  # fmt: skip
-def test_due(rule, properties, due_ms):
+def test_due(rule: str, properties: dict[str, str], due_ms: int | None) -> None:
     found = {name: value for name, value in (OUT | properties).items() if value}
     assert due_ms_of(found, STORED, 1_000) == due_ms, rule
 
 
 @given(st.integers(1, DUE_MS_MAX), st.sampled_from([100, 200, 500, 1_000]))
-def test_a_slot_covers_the_due_time(due_ms, precision_ms):
+def test_a_slot_covers_the_due_time(due_ms: int, precision_ms: int) -> None:
     out_ms = out_ms_of(due_ms, precision_ms)
     assert out_ms % precision_ms == 0
     assert out_ms < due_ms <= out_ms + precision_ms
@@ -60,5 +60,5 @@ def test_a_slot_covers_the_due_time(due_ms, precision_ms):
         (None, None), ("1.0", None), (" 1", None), ("٣", None), ("-", None),
     ],
 )  # fmt: skip
-def test_numbers(text, number):
+def test_numbers(text: str | None, number: int | None) -> None:
     assert number_of(text) == number

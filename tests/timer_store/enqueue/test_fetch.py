@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.log.record import decode_record
+from message_store.store import MessageStore
 from tests.support.stores import add_message, open_store
 from tests.timer_store.kernels import naive
 from timer_store import layout
@@ -51,12 +55,12 @@ columns = st.fixed_dictionaries(
 )
 
 
-def text_of(entries, *, ends=True):
+def text_of(entries: list[tuple[str, str]], *, ends: bool = True) -> bytes:
     joined = "".join(f"{name}\x01{value}\x02" for name, value in entries)
     return (joined if ends else joined[:-1]).encode()
 
 
-def add(store, batch, text, made):
+def add(store: MessageStore, batch: PutBatch, text: bytes, made: dict[str, int | str]) -> None:
     at = add_message(
         store, batch, made["topic"], sys_flag=made["sys_flag"],
         prepared_offset=made["prepared_offset"],
@@ -68,14 +72,18 @@ def add(store, batch, text, made):
         row["real_topic_index"], row["real_queue_id"] = store.topics.add(made["real"]), 2
 
 
-def rows_of(timed):
+def rows_of(timed: npt.NDArray[np.void]) -> list[tuple[int, ...]]:
     names = ("phys_offset", "queue_offset", "record_size", *COLUMNS)
     return [tuple(int(row[name]) for name in names) for row in timed]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(st.lists(st.tuples(texts, columns), min_size=1, max_size=8), st.sampled_from([100, 1_000]))
-def test_both_sources_agree_with_the_naive_implementation(tmp_path_factory, messages, precision_ms):
+def test_both_sources_agree_with_the_naive_implementation(
+    tmp_path_factory: pytest.TempPathFactory,
+    messages: list[tuple[bytes, dict[str, int | str]]],
+    precision_ms: int,
+) -> None:
     with open_store(tmp_path_factory.mktemp("store"), FakeClock(T0)) as store:
         for name in ("Other", "T", "Thé"):
             store.topics.add(name)
@@ -98,13 +106,15 @@ def test_both_sources_agree_with_the_naive_implementation(tmp_path_factory, mess
             ), decode_record(memoryview(data)[phys_offset:], 0).properties
 
 
-def put_timer(store, batch, body=b"b", out_ms=1_700_000_010_000):
+def put_timer(
+    store: MessageStore, batch: PutBatch, body: bytes = b"b", out_ms: int = 1_700_000_010_000
+) -> None:
     at = add_message(store, batch, TIMER_TOPIC, body=body)
     row = batch.rows[at]
     row["out_ms"], row["real_topic_index"], row["real_queue_id"] = out_ms, store.topics.add("T"), 0
 
 
-def test_the_queue_is_read_across_log_files_and_from_the_middle(tmp_path):
+def test_the_queue_is_read_across_log_files_and_from_the_middle(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         fetcher, batch, live = Fetcher(store, TimerConfig()), PutBatch(), []
         for n in range(200):
@@ -122,7 +132,7 @@ def test_the_queue_is_read_across_log_files_and_from_the_middle(tmp_path):
         assert fetcher.fetch_queue(200, 10)[1] == 200
 
 
-def test_refused_rows_are_no_timers(tmp_path):
+def test_refused_rows_are_no_timers(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()
         put_timer(store, batch)
@@ -144,7 +154,9 @@ def test_refused_rows_are_no_timers(tmp_path):
         ("several, between good ones", [(1 << 40, 100), (3, 91)]),
     ],
 )
-def test_queue_units_without_a_record_do_not_stop_the_stage(tmp_path, rule, units):
+def test_queue_units_without_a_record_do_not_stop_the_stage(
+    tmp_path: Path, rule: str, units: list[tuple[int | None, int | None]]
+) -> None:
     with open_store(tmp_path) as store:
         fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()
         add_message(store, batch, "T")
@@ -168,7 +180,7 @@ def test_queue_units_without_a_record_do_not_stop_the_stage(tmp_path, rule, unit
         assert timed["queue_offset"].tolist() == list(range(all_units.size))
 
 
-def test_a_flipped_byte_anywhere_never_raises(tmp_path):
+def test_a_flipped_byte_anywhere_never_raises(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()
         put_timer(store, batch)
@@ -188,7 +200,7 @@ def test_a_flipped_byte_anywhere_never_raises(tmp_path):
             file.write(at, kept)
 
 
-def test_unknown_topics_with_equal_hashes(tmp_path):
+def test_unknown_topics_with_equal_hashes(tmp_path: Path) -> None:
     names = ["Aa", "BB", "Aa", "Cc", "BB", "Aa"]  # Java hashes of "Aa" and "BB" are equal
     with open_store(tmp_path, FakeClock(T0)) as store:
         fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()

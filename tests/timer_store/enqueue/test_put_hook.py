@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,14 +30,20 @@ DIRECT = {"TIMER_OUT_MS": str(NOW + 5_000), "REAL_TOPIC": "T", "REAL_QID": "3"}
 
 
 @pytest.fixture
-def topics():
+def topics() -> TopicTable:
     table = TopicTable()
     for name in ("%RETRY%g", "%DLQ%g", "T", "U"):
         table.add(name)
     return table
 
 
-def hook_of(topics, config=None, counts=None, pending=None, **settings):
+def hook_of(
+    topics: TopicTable,
+    config: TimerConfig | None = None,
+    counts: dict[int, int] | None = None,
+    pending: dict[str, int] | None = None,
+    **settings: int,
+) -> TimerHook:
     waiting = Counter(counts)
     return TimerHook(
         topics, config or TimerConfig(**settings), lambda time_ms: waiting[time_ms],
@@ -44,7 +51,14 @@ def hook_of(topics, config=None, counts=None, pending=None, **settings):
     )  # fmt: skip
 
 
-def add(topics, batch, properties, topic="T", queue_id=3, sys_flag=0):
+def add(
+    topics: TopicTable,
+    batch: PutBatch,
+    properties: bytes | dict[str, str],
+    topic: str = "T",
+    queue_id: int = 3,
+    sys_flag: int = 0,
+) -> int:
     text = properties
     if not isinstance(text, bytes):
         text = b"".join(f"{name}\x01{value}\x02".encode() for name, value in properties.items())
@@ -54,7 +68,7 @@ def add(topics, batch, properties, topic="T", queue_id=3, sys_flag=0):
     )  # fmt: skip
 
 
-def held(topics, row):
+def held(topics: TopicTable, row: np.void) -> tuple[str | int, ...]:
     """Return (topic, queue, real topic, real queue, TIMER_OUT_MS) of a row."""
     real = int(row["real_topic_index"])
     return (
@@ -83,7 +97,9 @@ def held(topics, row):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("sys_flag", [0, 1, layout.SYS_COMMIT])
-def test_a_future_time_delays_the_message(topics, rule, properties, out_ms, sys_flag):
+def test_a_future_time_delays_the_message(
+    topics: TopicTable, rule: str, properties: dict[str, str], out_ms: int, sys_flag: int
+) -> None:
     batch = PutBatch(4, 1)
     add(topics, batch, properties, sys_flag=sys_flag)
     hook_of(topics)(batch, NOW)
@@ -102,7 +118,9 @@ def test_a_future_time_delays_the_message(topics, rule, properties, out_ms, sys_
         (200, 1_700_000_001_000, 1_700_000_000_800),
     ],
 )
-def test_times_are_rounded_down_to_the_precision(topics, precision_ms, due_ms, out_ms):
+def test_times_are_rounded_down_to_the_precision(
+    topics: TopicTable, precision_ms: int, due_ms: int, out_ms: int
+) -> None:
     batch = PutBatch(4, 1)
     add(topics, batch, {"TIMER_DELIVER_MS": str(due_ms)})
     hook_of(topics, precision_ms=precision_ms)(batch, NOW)
@@ -129,7 +147,9 @@ def test_times_are_rounded_down_to_the_precision(topics, precision_ms, due_ms, o
         ("sent again, with its time", {"TIMER_DELIVER_MS": "1699999999500"} | DELIVERED, "T", 0),
     ],
 )
-def test_other_messages_are_unchanged(topics, rule, properties, topic, sys_flag):
+def test_other_messages_are_unchanged(
+    topics: TopicTable, rule: str, properties: dict[str, str], topic: str, sys_flag: int
+) -> None:
     batch = PutBatch(4, 1)
     add(topics, batch, properties, topic, sys_flag=sys_flag)
     hook_of(topics)(batch, NOW)
@@ -152,7 +172,9 @@ def test_other_messages_are_unchanged(topics, rule, properties, topic, sys_flag)
          "no message to cancel"),
     ],
 )  # fmt: skip
-def test_impossible_delays_are_refused_with_code_13_and_the_maximum(topics, rule, properties, says):
+def test_impossible_delays_are_refused_with_code_13_and_the_maximum(
+    topics: TopicTable, rule: str, properties: dict[str, str], says: str
+) -> None:
     batch = PutBatch(4, 1)
     add(topics, batch, properties)
     hook_of(topics)(batch, NOW)
@@ -161,7 +183,7 @@ def test_impossible_delays_are_refused_with_code_13_and_the_maximum(topics, rule
     assert f"{MAX_MS}ms" in batch.remarks[0]
 
 
-def test_any_delay_is_allowed_without_a_configured_maximum(topics):
+def test_any_delay_is_allowed_without_a_configured_maximum(topics: TopicTable) -> None:
     batch = PutBatch(4, 1)
     for asked in ("9" * 18, "9" * 17):
         add(topics, batch, {"TIMER_DELIVER_MS": asked})
@@ -171,7 +193,7 @@ def test_any_delay_is_allowed_without_a_configured_maximum(topics):
     assert batch.rows[1]["out_ms"] == 10**17 - 1_000
 
 
-def test_a_new_time_on_a_received_timer_is_obeyed(topics):
+def test_a_new_time_on_a_received_timer_is_obeyed(topics: TopicTable) -> None:
     """T21: Apache delivers it at once, because TIMER_OUT_MS is set."""
     batch = PutBatch(4, 1)
     add(topics, batch, DELIVERED | {"KEYS": "k", "TIMER_DELAY_SEC": "10"})
@@ -181,7 +203,7 @@ def test_a_new_time_on_a_received_timer_is_obeyed(topics):
 
 
 @pytest.mark.parametrize("name", STALE_NAMES)
-def test_properties_of_an_earlier_delivery_are_removed(topics, name):
+def test_properties_of_an_earlier_delivery_are_removed(topics: TopicTable, name: str) -> None:
     batch = PutBatch(4, 1)
     add(topics, batch, {name: DELIVERED[name], "TIMER_DELIVER_MS": "1700000100001"})
     hook_of(topics)(batch, NOW)
@@ -209,7 +231,9 @@ def test_properties_of_an_earlier_delivery_are_removed(topics, name):
         ("not even a time", dict.fromkeys(DIRECT, ""), 13),
     ],
 )
-def test_only_complete_timers_may_be_sent_to_the_timer_topic(topics, rule, changes, status):
+def test_only_complete_timers_may_be_sent_to_the_timer_topic(
+    topics: TopicTable, rule: str, changes: dict[str, str], status: int
+) -> None:
     """T1: one invalid message there stops all timers of an Apache broker."""
     topics.set_routing("Closed", write_queues=1, read_queues=1, perm=6, closed=True)
     batch = PutBatch(4, 1)
@@ -223,7 +247,9 @@ def test_only_complete_timers_may_be_sent_to_the_timer_topic(topics, rule, chang
 
 
 @pytest.mark.parametrize(("over", "status"), [(0, 0), (1, 13)])
-def test_a_timer_whose_delivery_would_not_fit_is_refused_at_once(topics, over, status):
+def test_a_timer_whose_delivery_would_not_fit_is_refused_at_once(
+    topics: TopicTable, over: int, status: int
+) -> None:
     """T4: Apache accepts it and drops it when it is due."""
     batch = PutBatch(4, 1)
     text, added = "TIMER_DELAY_SEC\x0110\x02", "TIMER_OUT_MS\x011700000010000\x02"
@@ -239,14 +265,14 @@ def test_a_timer_whose_delivery_would_not_fit_is_refused_at_once(topics, over, s
 # Flow control.
 
 
-def crowd(topics, due_s):
+def crowd(topics: TopicTable, due_s: list[int]) -> PutBatch:
     batch = PutBatch(4, 1)
     for seconds in due_s:
         add(topics, batch, {"TIMER_DELAY_SEC": str(seconds)})
     return batch
 
 
-def test_a_slot_takes_exactly_its_limit(topics):
+def test_a_slot_takes_exactly_its_limit(topics: TopicTable) -> None:
     batch = crowd(topics, [10, 20, 10, 10, 20, 10])
     hook = hook_of(topics, counts={1_700_000_010_000: 8}, slot_timers_max=10)
     hook(batch, NOW)
@@ -260,14 +286,14 @@ def test_a_slot_takes_exactly_its_limit(topics):
         assert part in batch.remarks[3]
 
 
-def test_a_refusal_reports_the_lateness(topics):
+def test_a_refusal_reports_the_lateness(topics: TopicTable) -> None:
     batch = crowd(topics, [10])
     hook_of(topics, counts={1_700_000_010_000: 2_000_000}, slot_timers_max=1_000_000)(batch, NOW)
     assert "2000000 timers are pending" in batch.remarks[0]
     assert "4000 ms late" in batch.remarks[0]
 
 
-def test_a_topic_takes_exactly_its_quota(topics):
+def test_a_topic_takes_exactly_its_quota(topics: TopicTable) -> None:
     batch = crowd(topics, [10, 20, 30])
     add(topics, batch, {"TIMER_DELAY_SEC": "40"}, "U")
     hook_of(topics, pending={"T": 98, "U": 100}, topic_quota=100)(batch, NOW)
@@ -275,14 +301,14 @@ def test_a_topic_takes_exactly_its_quota(topics):
     assert "100 timers of topic T are pending, timerTopicQuota is 100" in batch.remarks[2]
 
 
-def test_cancels_are_not_limited(topics):
+def test_cancels_are_not_limited(topics: TopicTable) -> None:
     batch = PutBatch(4, 1)
     add(topics, batch, {"TIMER_DELAY_SEC": "10", "TIMER_DEL_UNIQKEY": "T+U"})
     hook_of(topics, slot_timers_max=0)(batch, NOW)
     assert batch.rows[0]["status"] == 0
 
 
-def test_flow_control_can_be_switched_off_while_running(topics):
+def test_flow_control_can_be_switched_off_while_running(topics: TopicTable) -> None:
     config = TimerConfig(slot_timers_max=0)
     hook = hook_of(topics, config)
     refused, taken = crowd(topics, [10]), crowd(topics, [10])
@@ -293,7 +319,7 @@ def test_flow_control_can_be_switched_off_while_running(topics):
     assert taken.rows[0]["out_ms"] == 1_700_000_010_000  # in slots of the store's precision
 
 
-def test_a_stripped_timer_counts_for_the_limit(topics):
+def test_a_stripped_timer_counts_for_the_limit(topics: TopicTable) -> None:
     batch = PutBatch(4, 1)
     for _ in range(3):
         add(topics, batch, DELIVERED | {"TIMER_DELAY_SEC": "10"})
@@ -304,7 +330,7 @@ def test_a_stripped_timer_counts_for_the_limit(topics):
 # Spread.
 
 
-def test_spread_is_constant_for_an_id_never_early_and_even(topics):
+def test_spread_is_constant_for_an_id_never_early_and_even(topics: TopicTable) -> None:
     found = []
     for _ in range(2):
         batch = PutBatch(4, 1)
@@ -324,7 +350,7 @@ def test_spread_is_constant_for_an_id_never_early_and_even(topics):
     assert all(20 <= n <= 65 for n in Counter(ms // 100 for ms in late).values())
 
 
-def test_a_cancel_is_not_spread(topics):
+def test_a_cancel_is_not_spread(topics: TopicTable) -> None:
     batch = PutBatch(4, 1)
     properties = {"TIMER_DELAY_SEC": "10", "TIMER_DEL_UNIQKEY": "T+U", "UNIQ_KEY": "U"}
     add(topics, batch, properties)
@@ -354,7 +380,9 @@ messages = st.fixed_dictionaries(
 
 
 @given(st.lists(messages, max_size=12), st.sampled_from([100, 1_000]))
-def test_rows_equal_the_naive_implementation(made, precision_ms):
+def test_rows_equal_the_naive_implementation(
+    made: list[dict[str, str | int | dict[str, str]]], precision_ms: int
+) -> None:
     topics, batch = TopicTable(), PutBatch(4, 1)
     for message in made:
         at = add(topics, batch, **{k: v for k, v in message.items() if k != "status"})
@@ -373,7 +401,7 @@ def test_rows_equal_the_naive_implementation(made, precision_ms):
             assert batch.properties(at) == message["properties"]
 
 
-def test_a_batch_larger_than_any_before(topics):
+def test_a_batch_larger_than_any_before(topics: TopicTable) -> None:
     batch = PutBatch(8, 1)
     for _ in range(3_000):
         add(topics, batch, {"TIMER_DELAY_SEC": "10"})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.support.timer_rig import TimerRig
@@ -13,14 +15,14 @@ from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path, roll_window_slots=10).open()
     yield rig
     if rig.is_open:
         rig.close()
 
 
-def units(rig: TimerRig):
+def units(rig: TimerRig) -> npt.NDArray[np.void]:
     return np.concatenate([rows.copy() for rows in rig.timers.units.log.scan()])
 
 
@@ -29,7 +31,7 @@ def last_in_queue(rig: TimerRig) -> int:
 
 
 @pytest.mark.parametrize("count", [1, 48, 49, 50])
-def test_the_last_unit_refers_to_the_last_record_after_rolls(rig, count):
+def test_the_last_unit_refers_to_the_last_record_after_rolls(rig: TimerRig, count: int) -> None:
     due_ms = rig.clock.now_ms() + 45_000
     rig.put_many([(due_ms - n * 1_000, "T", 0, b"%d" % n) for n in range(count)])
     rig.advance(21_500)
@@ -47,20 +49,20 @@ def test_the_last_unit_refers_to_the_last_record_after_rolls(rig, count):
     assert sorted(map(int, rig.bodies())) == list(range(count))
 
 
-def test_a_correct_log_end_is_kept(rig):
+def test_a_correct_log_end_is_kept(rig: TimerRig) -> None:
     rig.put_many([(rig.clock.now_ms() + 5_000 + n, "T", 0, b"x") for n in range(5)])
     assert rig.persist(last=True)
     assert rig.persist(last=True)
     assert units(rig).size == 5
 
 
-def test_an_empty_store_gets_no_unit(rig):
+def test_an_empty_store_gets_no_unit(rig: TimerRig) -> None:
     assert rig.persist(last=True)
     assert rig.timers.units.log.end == 0
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_timer_in_the_slot_of_that_unit_stays_pending(rig, killed):
+def test_a_timer_in_the_slot_of_that_unit_stays_pending(rig: TimerRig, killed: bool) -> None:
     """The unit refers to the timer's record and is settled, but the timer is not."""
     now_ms = rig.clock.now_ms()
     rig.put_many([(now_ms + 13_000, "T", 0, b"rolls"), (now_ms + 3_500, "T", 0, b"last")])

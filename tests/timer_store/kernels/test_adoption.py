@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from message_store import layout as store_layout
-from message_store.log.record import decode_record
+from message_store.log.record import Record, decode_record
 from tests.support.stores import open_store, put_one
 from timer_store import layout
 from timer_store.enqueue.due_time import number_of
@@ -23,21 +26,21 @@ properties = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES))
 RECALL = {"TAGS": "_RECALL_TAG_", "REAL_TOPIC": "T", "TIMER_OUT_MS": "1"}
 
 
-def naive_mix(h, values):
+def naive_mix(h: int, values: bytes | list[int]) -> int:
     for value in values:
         h = ((h ^ value) * PRIME) & MASK
     return h
 
 
-def naive_number(h, number):
+def naive_number(h: int, number: int) -> int:
     return naive_mix(h, (number & MASK).to_bytes(8, "little"))
 
 
-def signed(h):
+def signed(h: int) -> int:
     return h - (1 << 64) if h >= 1 << 63 else h
 
 
-def naive_identify(record, wanted):
+def naive_identify(record: Record, wanted: int) -> tuple[int, ...] | None:
     """Return a row as a tuple, None if there is none."""
     text = record.properties
     out_ms = number_of(text.get("TIMER_OUT_MS"))
@@ -71,7 +74,9 @@ def naive_identify(record, wanted):
     st.lists(st.tuples(properties, st.sampled_from([0, -5])), max_size=20),
     st.sampled_from([ALL, DELIVERED, SPECIAL]),
 )
-def test_identities_equal_the_naive_implementation(tmp_path_factory, made, wanted):
+def test_identities_equal_the_naive_implementation(
+    tmp_path_factory: pytest.TempPathFactory, made: list[tuple[dict[str, str], int]], wanted: int
+) -> None:
     with open_store(tmp_path_factory.mktemp("identities")) as store:
         rows = [
             put_one(store, "T", properties=text, prepared_offset=origin) for text, origin in made
@@ -91,7 +96,7 @@ def test_identities_equal_the_naive_implementation(tmp_path_factory, made, wante
         ]
 
 
-def names_of(tmp_path, *texts):
+def names_of(tmp_path: Path, *texts: dict[str, str]) -> list[int]:
     with open_store(tmp_path) as store:
         rows = [put_one(store, "T", properties=text) for text in texts]
         offsets = np.array([row["phys_offset"] for row in rows], np.int64)
@@ -101,7 +106,7 @@ def names_of(tmp_path, *texts):
         return out["name"].tolist()
 
 
-def test_a_recall_of_apache_5_5_names_the_timer_by_its_key_alone(tmp_path):
+def test_a_recall_of_apache_5_5_names_the_timer_by_its_key_alone(tmp_path: Path) -> None:
     timer = {"REAL_TOPIC": "T", "UNIQ_KEY": "k", "TIMER_OUT_MS": "1"}
     recall = RECALL | {"UNIQ_KEY": "k", "TIMER_DEL_UNIQKEY": "k"}
     of_others = [

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +26,7 @@ numbers = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 @st.composite
-def files(draw, damage=True):
+def files(draw: Callable[..., Any], damage: bool = True) -> bytes:
     """Return the bytes of a file with chained units of two slots, some damaged, and its end."""
     count = draw(st.integers(1, 14))
     newest = dict.fromkeys(TICKS, -1)
@@ -65,11 +68,11 @@ places = st.integers(0, 14).map(lambda n: BASE + n * WIDTH) | st.integers(BASE -
 offsets = st.sets(st.integers(0, 14)).map(lambda s: np.array(sorted(s), np.int64) * 100)
 
 
-def array(data: bytes):
+def array(data: bytes) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)
 
 
-def cursors_of(*items):
+def cursors_of(*items: tuple[int, int]) -> npt.NDArray[np.void]:
     cursors = np.zeros(len(items), layout.CURSOR)
     for cursor, (tick, pos) in zip(cursors, items, strict=True):
         cursor["tick"], cursor["pos"] = tick, pos
@@ -77,7 +80,7 @@ def cursors_of(*items):
 
 
 @given(files(), places)
-def test_faults(data, pos):
+def test_faults(data: bytes, pos: int) -> None:
     at = max(pos, BASE) - BASE
     assert chain.unit_fault(array(data), at, BASE + at) == naive.fault(data, BASE, BASE + at)
     for tick in TICKS:
@@ -85,7 +88,7 @@ def test_faults(data, pos):
         assert found == naive.fault(data, BASE, BASE + at, tick, PRECISION)
 
 
-def test_a_cycle_is_a_fault():
+def test_a_cycle_is_a_fault() -> None:
     one = Unit(BASE + WIDTH, 1, TICKS[0] * PRECISION, 0, 0, 99, 0, 5)
     two = Unit(BASE, 1, TICKS[0] * PRECISION, 0, 100, 99, 0, 5)
     found, pos, fault = naive.follow(one.pack() + two.pack(), BASE, BASE + WIDTH, TICKS[0], 1_000)
@@ -100,7 +103,9 @@ def test_a_cycle_is_a_fault():
 # -- one chain ----------------------------------------------------------------------------------
 
 
-def expected_rows(data, pos, tick, skip):
+def expected_rows(
+    data: bytes, pos: int, tick: int, skip: list[int]
+) -> tuple[list[tuple[int, ...]], int, int, tuple[int, int, bool]]:
     """Return the expected (rows oldest first, end of the walk, fault, flags)."""
     units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION)
     mixed = any(a[1].phys_offset <= b[1].phys_offset for a, b in pairwise(units))
@@ -116,7 +121,7 @@ def expected_rows(data, pos, tick, skip):
     return rows[::-1], end, fault, (sum(settled), markers, mixed)
 
 
-def doubtful(units):
+def doubtful(units: list[Unit]) -> int:
     """Return the number of units to compare with their records.
 
     They have a due time that no enqueueing gives their slot time, or are markers that roll.
@@ -126,12 +131,12 @@ def doubtful(units):
     )
 
 
-def rolls_as_marker(unit):
+def rolls_as_marker(unit: Unit) -> bool:
     flags = layout.MAGIC_ROLL | layout.MAGIC_DELETE
     return unit.due_ms >= 0 and unit.magic & flags == flags
 
 
-def may_be_due(unit):
+def may_be_due(unit: Unit) -> bool:
     own_ms = unit.due_ms - 1
     if own_ms <= unit.slot_ms:  # overdue timers are put at the start of the slot that is read
         return own_ms == unit.slot_ms or unit.slot_ms % PRECISION == 0
@@ -139,7 +144,7 @@ def may_be_due(unit):
 
 
 @given(files(), places, st.sampled_from(TICKS), offsets, st.integers(1, 20))
-def test_collect(data, pos, tick, skip, room):
+def test_collect(data: bytes, pos: int, tick: int, skip: npt.NDArray[np.int64], room: int) -> None:
     rows, end, fault, flags = expected_rows(data, pos, tick, skip.tolist())
     walk, out = new_walk(pos), np.zeros(room, layout.STAGED)
     state = chain.collect(array(data), BASE, (tick, PRECISION, WINDOW), skip, walk, out)
@@ -156,7 +161,9 @@ def test_collect(data, pos, tick, skip, room):
 
 
 @given(files(), places, st.sampled_from(TICKS), offsets, st.integers(1, 6), st.data())
-def test_collect_first(data, pos, tick, skip, room, drawn):
+def test_collect_first(
+    data: bytes, pos: int, tick: int, skip: npt.NDArray[np.int64], room: int, drawn: st.DataObject
+) -> None:
     units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION)
     timers = []
     for at, unit in units:
@@ -179,7 +186,7 @@ def test_collect_first(data, pos, tick, skip, room, drawn):
 
 
 @given(files(), places, places, places)
-def test_walk_back(data, first, second, limit_pos):
+def test_walk_back(data: bytes, first: int, second: int, limit_pos: int) -> None:
     cursors = cursors_of((TICKS[0], first), (TICKS[1], second))
     chain.walk_back(array(data), BASE, cursors, PRECISION, limit_pos)
     for cursor, tick, pos in zip(cursors, TICKS, (first, second), strict=True):
@@ -188,7 +195,7 @@ def test_walk_back(data, first, second, limit_pos):
 
 
 @given(files(), places, places, offsets)
-def test_count_pending(data, first, second, skip):
+def test_count_pending(data: bytes, first: int, second: int, skip: npt.NDArray[np.int64]) -> None:
     cursors = cursors_of((TICKS[0], first), (TICKS[1], second))
     chain.count_pending(array(data), BASE, cursors, PRECISION, skip)
     for cursor, tick, pos in zip(cursors, TICKS, (first, second), strict=True):
@@ -202,7 +209,7 @@ def test_count_pending(data, first, second, skip):
 
 
 @given(files(), places)
-def test_check_units(data, pos):
+def test_check_units(data: bytes, pos: int) -> None:
     cursors = cursors_of(*[(tick, pos) for tick in TICKS])
     chain.check_units(array(data), BASE, cursors, PRECISION)
     inside = 0 <= pos - BASE < len(data)
@@ -212,7 +219,9 @@ def test_check_units(data, pos):
 
 
 @given(files(), places, places, offsets, offsets)
-def test_match(data, first, second, some, others):
+def test_match(
+    data: bytes, first: int, second: int, some: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
+) -> None:
     cursors = cursors_of((TICKS[0], first), (TICKS[1], second))
     wanted = np.concatenate([some, others])
     cursors["first"], cursors["end"] = [0, some.size], [some.size, wanted.size]
@@ -230,7 +239,7 @@ def test_match(data, first, second, some, others):
 
 
 @given(files(), st.lists(st.tuples(st.integers(0, 14), st.sampled_from(TICKS)), max_size=9))
-def test_find_in_log_order(data, asked):
+def test_find_in_log_order(data: bytes, asked: list[tuple[int, int]]) -> None:
     wanted = np.array([n * 100 for n, _ in asked], np.int64)
     ticks = np.array([tick for _, tick in asked], np.int64)
     count = len(data) // WIDTH
@@ -265,7 +274,7 @@ def logged(pos: int, unit: Unit) -> tuple[int, ...]:
 
 
 @given(files(), st.integers(0, 20), st.integers(1, 20))
-def test_units_as_columns(data, room, end):
+def test_units_as_columns(data: bytes, room: int, end: int) -> None:
     leading = []
     while not naive.fault(data, BASE, BASE + len(leading) * WIDTH):
         leading.append(naive.unpack(data, len(leading) * WIDTH))
@@ -278,7 +287,7 @@ def test_units_as_columns(data, room, end):
 
 
 @given(files(), st.lists(places, max_size=9))
-def test_stage_at(data, positions):
+def test_stage_at(data: bytes, positions: list[int]) -> None:
     out = np.zeros(len(positions), layout.STAGED)
     count = chain.stage_at(array(data), BASE, np.array(positions, np.int64), PRECISION, out)
     good = [p >= BASE and not naive.fault(data, BASE, p) for p in positions]
@@ -292,7 +301,7 @@ def test_stage_at(data, positions):
 
 
 @given(files(), st.lists(places.filter(lambda p: p >= BASE), max_size=9), st.booleans())
-def test_settle(data, positions, copied):
+def test_settle(data: bytes, positions: list[int], copied: bool) -> None:
     due, ticks = np.zeros(len(positions), np.int64), np.zeros(len(positions), np.int64)
     places_ = np.array(positions, np.int64)
     state = chain.settle(array(data), BASE, places_, PRECISION, copied, due, ticks)
@@ -311,7 +320,7 @@ def test_settle(data, positions, copied):
 
 
 @pytest.mark.parametrize("value", [-1, 0, 1, 2, 3, 4, 5, 9])
-def test_find_sorted(value):
+def test_find_sorted(value: int) -> None:
     values = np.array([9, 1, 3, 3, 5, 0], np.int64)
     found = chain.find_sorted(values, 1, 5, value)
     assert found == ([9, 1, 3, 3, 5].index(value) if value in (1, 3, 5) else -1)

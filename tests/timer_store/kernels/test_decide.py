@@ -88,7 +88,9 @@ def new_records(store: Any, first: int) -> list[Any]:
 
 @settings(max_examples=60, deadline=None)
 @given(targets=TARGETS, named=st.booleans(), later_ms=st.integers(1, 10**15))
-def test_markers_and_copies(targets, named, later_ms):
+def test_markers_and_copies(
+    targets: list[dict[str, int | bytes | str]], named: bool, later_ms: int
+) -> None:
     with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
         rows = put_targets(store, targets)
         made = DecidingRecords(store, PRECISION_MS)
@@ -118,7 +120,7 @@ def test_markers_and_copies(targets, named, later_ms):
         assert units["tags_code"].tolist() == codes
 
 
-def test_a_damaged_record_is_not_copied(tmp_path):
+def test_a_damaged_record_is_not_copied(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         rows = put_targets(store, [{"due_ms": 5, "body": b"whole"}, {"due_ms": 6, "body": b"torn"}])
         at = int(rows[0]["phys_offset"])  # the second of them

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ timer = st.tuples(
 timers = st.lists(timer, max_size=30, unique_by=lambda t: t[:2])
 
 
-def stage_rows(values):
+def stage_rows(values: list[tuple[int, int, int, bool]]) -> npt.NDArray[np.void]:
     """Return STAGE_ROW rows."""
     held = np.zeros(len(values), layout.STAGE_ROW)
     for row, (due_ms, phys_offset, topic, settled) in zip(held, values, strict=True):
@@ -29,7 +30,7 @@ def stage_rows(values):
     return held
 
 
-def values_of(held):
+def values_of(held: npt.NDArray[np.void]) -> list[tuple[int, int, int, bool]]:
     return [
         (int(r["due_ms"]), int(r["phys_offset"]), int(r["topic_hash"]), bool(r["write_ms"] < 0))
         for r in held
@@ -37,7 +38,7 @@ def values_of(held):
 
 
 @given(st.lists(st.integers(-(1 << 40), 1 << 62), max_size=40), st.data())
-def test_radix_passes_sort_stably(numbers, data):
+def test_radix_passes_sort_stably(numbers: list[int], data: st.DataObject) -> None:
     keys = np.array(numbers, np.int64)
     start = np.array(data.draw(st.permutations(range(len(numbers)))), np.int32)
     low = min(numbers, default=0)
@@ -50,12 +51,12 @@ def test_radix_passes_sort_stably(numbers, data):
 
 
 @given(st.lists(st.integers(0, 5)))
-def test_ascends(numbers):
+def test_ascends(numbers: list[int]) -> None:
     assert kernels.ascends(np.array(numbers, np.int64)) == (numbers == sorted(numbers))
 
 
 @given(timers, st.data())
-def test_copy_staged(values, data):
+def test_copy_staged(values: list[tuple[int, int, int, bool]], data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(values))))
     held = stage_rows(values)
     rows = np.zeros(len(values), layout.STAGED)
@@ -67,7 +68,7 @@ def test_copy_staged(values, data):
 
 
 @given(timers, timers)
-def test_merge(a, b):
+def test_merge(a: list[tuple[int, int, int, bool]], b: list[tuple[int, int, int, bool]]) -> None:
     both = [value for value in a + b if not value[3]]
     out = np.zeros(len(a) + len(b), layout.STAGE_ROW)
     count = kernels.merge(stage_rows(sorted(a)), stage_rows(sorted(b)), out)
@@ -77,7 +78,7 @@ def test_merge(a, b):
 
 
 @given(timers, st.integers(-1, 8))
-def test_bound_and_skip_settled(values, due_ms):
+def test_bound_and_skip_settled(values: list[tuple[int, int, int, bool]], due_ms: int) -> None:
     values = sorted(values)
     held = stage_rows(values)
     expected = sum(value[0] <= due_ms for value in values)
@@ -86,7 +87,7 @@ def test_bound_and_skip_settled(values, due_ms):
     assert kernels.skip_settled(held, 0, held.size) == first
 
 
-def naive_turns(values):
+def naive_turns(values: list[tuple[int, int, int, bool]]) -> list[tuple[int, int, int, bool]]:
     """Return pending timers of one millisecond, sorted by log offset, with the topics in turn."""
     by_topic = {}
     ranked = []
@@ -97,7 +98,7 @@ def naive_turns(values):
 
 
 @given(timers)
-def test_interleave(values):
+def test_interleave(values: list[tuple[int, int, int, bool]]) -> None:
     values = sorted(values)
     n = len(values)
     spots, ranks, starts = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n + 1, np.int32)
@@ -115,7 +116,13 @@ def test_interleave(values):
     assert kernels.is_mixed(held) == mixed
 
 
-def naive_take_batch(values, first, count_max, bytes_max, alone):
+def naive_take_batch(
+    values: list[tuple[int, int, int, bool]],
+    first: int,
+    count_max: int,
+    bytes_max: int,
+    alone: bool,
+) -> tuple[int, list[tuple[int, int, int, bool]], int]:
     drawn, total = [], 0
     while first < len(values) and len(drawn) < count_max:
         if not values[first][3]:
@@ -129,7 +136,13 @@ def naive_take_batch(values, first, count_max, bytes_max, alone):
 
 
 @given(timers, st.integers(0, 5), st.integers(0, 9), st.integers(-10, 900), st.booleans())
-def test_take_batch(values, first, count_max, bytes_max, alone):
+def test_take_batch(
+    values: list[tuple[int, int, int, bool]],
+    first: int,
+    count_max: int,
+    bytes_max: int,
+    alone: bool,
+) -> None:
     first = min(first, len(values))
     out = np.zeros(count_max, layout.STAGED)
     limits = (count_max, bytes_max, int(alone))
@@ -147,7 +160,12 @@ def test_take_batch(values, first, count_max, bytes_max, alone):
 @given(
     timers, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 50)), max_size=9), st.booleans()
 )
-def test_find(turns, values, asked, settle):
+def test_find(
+    turns: bool,
+    values: list[tuple[int, int, int, bool]],
+    asked: list[tuple[int, int]],
+    settle: bool,
+) -> None:
     held = stage_rows(sorted(values, key=lambda v: (v[0], v[2] if turns else v[1])))
     waiting = {value[:2] for value in values if not value[3]}
     expected = []

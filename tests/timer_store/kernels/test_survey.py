@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ ROWS = st.lists(
 )
 
 
-def timed(rows):
+def timed(rows: list[tuple[int, int, int, int]]) -> npt.NDArray[np.void]:
     found = np.zeros(len(rows), TIMED)
     for at, (due_ms, kind, phys_offset, topic_index) in enumerate(rows):
         found[at]["due_ms"], found[at]["kind"] = due_ms, kind
@@ -28,7 +29,9 @@ def timed(rows):
 
 
 @given(ROWS, st.integers(1, 300), st.integers(0, 50))
-def test_slots_and_times_are_those_of_the_twin(rows, read, ahead):
+def test_slots_and_times_are_those_of_the_twin(
+    rows: list[tuple[int, int, int, int]], read: int, ahead: int
+) -> None:
     found = timed(rows)
     read_ms = read * PRECISION_MS
     staged_ms = read_ms + ahead * PRECISION_MS
@@ -42,7 +45,7 @@ def test_slots_and_times_are_those_of_the_twin(rows, read, ahead):
 
 
 @given(ROWS, st.sampled_from([1, -1]))
-def test_counts_are_those_of_the_twin(rows, sign):
+def test_counts_are_those_of_the_twin(rows: list[tuple[int, int, int, int]], sign: int) -> None:
     found = timed(rows)
     by_topic = np.arange(8, dtype=np.int64)
     before = by_topic.copy()

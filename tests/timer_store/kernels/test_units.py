@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ rows = st.builds(
 laps = st.dictionaries(st.integers(READ - 3, READ + 9), st.sampled_from([-LAP, 0, LAP]), max_size=6)
 
 
-def fill(model: Model, laps_) -> None:
+def fill(model: Model, laps_: dict[int, int]) -> None:
     """Give some slots units of this lap or another."""
     for tick, lap in laps_.items():
         model.slots[tick % LAP] = Slot(tick + lap, 0, 52, 2)
@@ -46,7 +47,7 @@ def load(model: Model) -> None:
         SLOTS[place] = (slot.tick, slot.first_pos, slot.last_pos, slot.num, 0)
 
 
-def empty(pages) -> None:
+def empty(pages: npt.NDArray[np.uint8]) -> None:
     for page in np.flatnonzero(pages):
         WHEEL[page * PAGE_BYTES : (page + 1) * PAGE_BYTES] = 0
 
@@ -57,12 +58,12 @@ def near(model: Model) -> dict[int, tuple[int, ...]]:
     }
 
 
-def at_places(places) -> dict[int, tuple[int, ...]]:
+def at_places(places: dict[int, Slot]) -> dict[int, tuple[int, ...]]:
     return {at: tuple(SLOTS[at].tolist()[:4]) for at in places if SLOTS[at]["tick"]}
 
 
 @given(st.lists(rows, max_size=20), laps, st.sampled_from([0, 40 * 86_400_000]))
-def test_link_and_unlink(timers, laps_, later_ms):
+def test_link_and_unlink(timers: list[Timer], laps_: dict[int, int], later_ms: int) -> None:
     model = Model(file_bytes=MANY_BYTES, end=520)
     fill(model, laps_)
     load(model)
@@ -114,7 +115,7 @@ def times_fit(unit: Unit) -> bool:
 @given(
     st.lists(units, max_size=12), st.integers(1, 12), st.sets(st.integers(0, 9)), st.integers(0, 3)
 )
-def test_relink(found, room, skip, gone):
+def test_relink(found: list[Unit], room: int, skip: set[int], gone: int) -> None:
     """The first `gone` units were in a removed file; a unit whose times do not fit is the end."""
     base = gone * WIDTH
     fit = [u if u.prev_pos < base + n * WIDTH else None for n, u in enumerate(found)]
@@ -153,7 +154,7 @@ def test_relink(found, room, skip, gone):
         empty(pages)
 
 
-def test_relink_stops_at_bytes_that_are_not_a_unit():
+def test_relink_stops_at_bytes_that_are_not_a_unit() -> None:
     unit = Unit(-1, 1, READ_MS, 0, 0, 99, 0, 5)
     data = np.frombuffer(unit.pack() + b"\0" * 68, np.uint8)
     pages = np.zeros(WHEEL_BYTES // PAGE_BYTES, np.uint8)
@@ -164,7 +165,7 @@ def test_relink_stops_at_bytes_that_are_not_a_unit():
 
 
 @given(st.sets(st.integers(0, 19)), st.integers(0, 1 << 40), st.randoms())
-def test_make_tombstones(which, base, chance):
+def test_make_tombstones(which: set[int], base: int, chance: st.ArtificialRandom) -> None:
     """Two numbers of each unit change and no other byte."""
     block = np.frombuffer(chance.randbytes(20 * WIDTH), np.uint8).copy()
     positions = np.array(sorted(which), np.int64) * WIDTH + base

@@ -40,7 +40,7 @@ def wheel_of(slots_: dict[int, tuple[int, int, int]]) -> Iterator[np.ndarray]:
             WHEEL[page * kernels.PAGE_BYTES : (page + 1) * kernels.PAGE_BYTES] = 0
 
 
-def live(slots_, first: int, count: int) -> list[tuple[int, ...]]:
+def live(slots_: dict[int, tuple[int, int, int]], first: int, count: int) -> list[tuple[int, ...]]:
     return [
         (tick, *slots_[tick], 77)
         for tick in sorted(slots_)
@@ -49,7 +49,9 @@ def live(slots_, first: int, count: int) -> list[tuple[int, ...]]:
 
 
 @given(wheels, ticks, st.integers(0, 400) | st.just(WHEEL_SLOTS), st.integers(1, 6))
-def test_live_slots(slots_, first, count, room):
+def test_live_slots(
+    slots_: dict[int, tuple[int, int, int]], first: int, count: int, room: int
+) -> None:
     expected = live(slots_, first, count)
     with wheel_of(slots_) as pages:
         tick = kernels.next_live(WHEEL, pages, first, count)
@@ -65,7 +67,7 @@ def test_live_slots(slots_, first, count, room):
 
 
 @given(wheels, st.integers(FIRST - 5, FIRST + 400))
-def test_stray_slots(slots_, end_tick):
+def test_stray_slots(slots_: dict[int, tuple[int, int, int]], end_tick: int) -> None:
     with wheel_of(slots_) as pages:
         strays = [tick for tick in slots_ if tick >= end_tick]
         assert kernels.stray_slots(WHEEL, pages, end_tick) == len(strays)
@@ -74,7 +76,7 @@ def test_stray_slots(slots_, end_tick):
 @given(
     wheels, st.lists(ticks | ticks.map(lambda t: t - WHEEL_SLOTS) | st.just(0)), st.integers(-2, 2)
 )
-def test_add_num(slots_, asked, by):
+def test_add_num(slots_: dict[int, tuple[int, int, int]], asked: list[int], by: int) -> None:
     with wheel_of(slots_) as pages:
         kernels.add_num(WHEEL, pages, np.array(asked, np.int64), by)
         changed = set()
@@ -87,7 +89,7 @@ def test_add_num(slots_, asked, by):
 
 
 @given(wheels, st.integers(-1, 5_000), st.integers(0, 12))
-def test_slots_after(slots_, log_end, room):
+def test_slots_after(slots_: dict[int, tuple[int, int, int]], log_end: int, room: int) -> None:
     with wheel_of(slots_) as pages:
         out = np.zeros(room, layout.CURSOR)
         count = kernels.slots_after(WHEEL, pages, log_end, out)
@@ -99,7 +101,7 @@ def test_slots_after(slots_, log_end, room):
 
 
 @given(wheels, st.data())
-def test_set_slots(slots_, data):
+def test_set_slots(slots_: dict[int, tuple[int, int, int]], data: st.DataObject) -> None:
     some = sorted(data.draw(st.sets(st.sampled_from(sorted(slots_))) if slots_ else st.just(set())))
     last = [data.draw(st.integers(-1, 9_000)) for _ in some]
     nums = [data.draw(st.integers(0, 99)) for _ in some]
@@ -114,7 +116,7 @@ def test_set_slots(slots_, data):
 
 
 @given(ticks, st.tuples(*[st.integers(-(1 << 63), (1 << 63) - 1)] * 3), st.integers(-9, 99))
-def test_put_slot(tick, longs, num):
+def test_put_slot(tick: int, longs: tuple[int, int, int], num: int) -> None:
     at = kernels.slot_at(tick)
     assert at == tick % WHEEL_SLOTS * SLOT_BYTES
     with wheel_of({tick: (1, 2, 3)}) as pages:

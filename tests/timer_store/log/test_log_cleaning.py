@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from tests.support.timer_rig import LOG_FILE_BYTES, TimerRig
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path, roll_window_slots=600).open()
     yield rig
     if rig.is_open:
@@ -29,7 +30,7 @@ def put(rig: TimerRig, count: int, delay_ms: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_files_are_deleted_after_the_delivery_of_their_timers(rig, end):
+def test_files_are_deleted_after_the_delivery_of_their_timers(rig: TimerRig, end: str) -> None:
     put(rig, 200, 5_000)
     rig.advance(31_000)
     assert len(files(rig)) == 5
@@ -45,7 +46,9 @@ def test_files_are_deleted_after_the_delivery_of_their_timers(rig, end):
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_file_with_a_pending_timer_stays_until_the_timer_is_rolled(rig, end):
+def test_a_file_with_a_pending_timer_stays_until_the_timer_is_rolled(
+    rig: TimerRig, end: str
+) -> None:
     put(rig, 60, 1_000)
     put(rig, 1, 700_000)  # rolls after 100 s, into file 1
     put(rig, 100, 1_000)
@@ -65,7 +68,9 @@ def test_a_file_with_a_pending_timer_stays_until_the_timer_is_rolled(rig, end):
     assert len(rig.bodies()) == 161
 
 
-def test_deliveries_outside_of_a_checkpoint_delete_no_file(tmp_path, monkeypatch):
+def test_deliveries_outside_of_a_checkpoint_delete_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = Disk(monkeypatch, tmp_path)
     rig = TimerRig(tmp_path).open()
     put(rig, 200, 5_000)
@@ -82,7 +87,7 @@ def test_deliveries_outside_of_a_checkpoint_delete_no_file(tmp_path, monkeypatch
     rig.close()
 
 
-def test_units_of_settled_timers_keep_no_file(rig):
+def test_units_of_settled_timers_keep_no_file(rig: TimerRig) -> None:
     put(rig, 60, 5_000)
     put(rig, 60, 500_000)
     units = np.concatenate([rows.copy() for rows in rig.timers.units.log.scan()])
@@ -97,7 +102,7 @@ def test_units_of_settled_timers_keep_no_file(rig):
     assert rig.timers.counts.total == 0
 
 
-def test_settled_units_at_the_end_of_a_chain_keep_no_file(rig):
+def test_settled_units_at_the_end_of_a_chain_keep_no_file(rig: TimerRig) -> None:
     """The slot is needed, but not its oldest units."""
     due_ms = rig.clock.now_ms() + 50_000
     first = rig.put_many([(due_ms, "T", 0, b"first")] * 60)
@@ -113,7 +118,7 @@ def test_settled_units_at_the_end_of_a_chain_keep_no_file(rig):
     assert rig.bodies() == [b"second"] * 60
 
 
-def test_a_rebuilt_log_is_checked_from_its_start(rig):
+def test_a_rebuilt_log_is_checked_from_its_start(rig: TimerRig) -> None:
     put(rig, 200, 5_000)
     rig.advance(10_000)
     rig.persist()

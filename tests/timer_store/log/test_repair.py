@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.golden_stores import golden_store
-from tests.support.naive_timer_log import LAP, Model, columns, staged
+from tests.support.naive_timer_log import LAP, Model, Timer, columns, staged
 from tests.support.timer_logs import (
     FILE_BYTES,
     NOW_MS,
@@ -30,7 +31,7 @@ SECOND = 1_000
 skips = st.sets(st.integers(0, 40).map(lambda n: n * 100))
 
 
-def offsets(skip) -> np.ndarray:
+def offsets(skip: set[int]) -> np.ndarray:
     return np.array(sorted(skip), np.int64)
 
 
@@ -49,7 +50,9 @@ def slot_bytes(units: TimerUnits, time_ms: int) -> np.ndarray:
 
 @settings(deadline=None, max_examples=50)
 @given(batches, st.data(), skips)
-def test_after_a_crash_slots_return_to_the_snapshot(made, data, skip):
+def test_after_a_crash_slots_return_to_the_snapshot(
+    made: list[list[Timer]], data: st.DataObject, skip: set[int]
+) -> None:
     with temporary_units() as units:
         model = fill(units, made)
         ends = [0, model.end, *(pos for pos in model.units), *(pos + 52 for pos in model.units)]
@@ -61,7 +64,7 @@ def test_after_a_crash_slots_return_to_the_snapshot(made, data, skip):
         assert_same_slots(units, model)
 
 
-def test_every_mix_of_old_and_new_slots_is_repaired(tmp_path):
+def test_every_mix_of_old_and_new_slots_is_repaired(tmp_path: Path) -> None:
     """The wheel's file has any mix of slots of the snapshot and of the next one."""
     units = open_units(tmp_path)
     model = spread(units, 60)
@@ -77,7 +80,7 @@ def test_every_mix_of_old_and_new_slots_is_repaired(tmp_path):
     assert_same_wheel(units, model)
 
 
-def test_a_slot_that_points_after_the_log_is_reported(tmp_path):
+def test_a_slot_that_points_after_the_log_is_reported(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     spread(units, 12)
     slot_bytes(units, NOW_MS)[16:24] = np.frombuffer((99 * FILE_BYTES).to_bytes(8, "big"), np.uint8)
@@ -86,7 +89,7 @@ def test_a_slot_that_points_after_the_log_is_reported(tmp_path):
     assert "linked again from the timer log" in found.remedy
 
 
-def test_slots_are_counted_again(tmp_path):
+def test_slots_are_counted_again(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     units.add(
         timed([timer(NOW_MS + 1 + n % 2 * SECOND, n * 100) for n in range(8)]),
@@ -101,7 +104,7 @@ def test_slots_are_counted_again(tmp_path):
     assert units.read_slot(NOW_MS).rows["phys_offset"].tolist() == [200, 400, 600]
 
 
-def test_discount_and_make_tombstones_together_settle(tmp_path):
+def test_discount_and_make_tombstones_together_settle(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     model = spread(units, 20)
     places = np.array(sorted(model.units)[3:9])
@@ -119,7 +122,9 @@ def test_discount_and_make_tombstones_together_settle(tmp_path):
 
 @settings(deadline=None, max_examples=50)
 @given(batches, st.data(), skips)
-def test_relink_rebuilds_the_wheel_from_the_log(made, data, skip):
+def test_relink_rebuilds_the_wheel_from_the_log(
+    made: list[list[Timer]], data: st.DataObject, skip: set[int]
+) -> None:
     with temporary_units() as units:
         model = fill(units, made)
         settled = data.draw(st.lists(st.sampled_from(sorted(model.units) or [0]), max_size=5))
@@ -152,7 +157,7 @@ def test_relink_rebuilds_the_wheel_from_the_log(made, data, skip):
                 assert both == [staged(*item, SECOND) for item in model.pending(tick)]
 
 
-def test_a_wheel_ahead_of_the_log_is_detected_and_rebuilt(tmp_path):
+def test_a_wheel_ahead_of_the_log_is_detected_and_rebuilt(tmp_path: Path) -> None:
     """T13: before a power cut the wheel was flushed, the log was not."""
     units = open_units(tmp_path)
     model = spread(units, 30)
@@ -167,7 +172,7 @@ def test_a_wheel_ahead_of_the_log_is_detected_and_rebuilt(tmp_path):
     assert units.check(NOW_MS) == []
 
 
-def test_a_chain_that_leads_into_another_slot_is_reported_and_corrected(tmp_path):
+def test_a_chain_that_leads_into_another_slot_is_reported_and_corrected(tmp_path: Path) -> None:
     """T13: new units are chained to a position that other slots reused."""
     units = open_units(tmp_path)
     model = spread(units, 30)
@@ -184,7 +189,7 @@ def test_a_chain_that_leads_into_another_slot_is_reported_and_corrected(tmp_path
     assert_same_slots(units, model)
 
 
-def test_a_cycle_ends(tmp_path):
+def test_a_cycle_ends(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     spread(units, 30)
     slot = units.wheel.slot(NOW_MS)
@@ -194,7 +199,7 @@ def test_a_cycle_ends(tmp_path):
     assert found.rows.size == 4
 
 
-def test_damage_in_the_log_loses_only_damaged_units(tmp_path):
+def test_damage_in_the_log_loses_only_damaged_units(tmp_path: Path) -> None:
     """T15: a gap in the chain."""
     units = open_units(tmp_path)
     model = spread(units, 120)
@@ -212,7 +217,7 @@ def test_damage_in_the_log_loses_only_damaged_units(tmp_path):
     assert np.concatenate(list(units.log.scan()))["pos"].tolist() == sorted(model.units)
 
 
-def test_stale_units_after_a_cut_are_never_linked(tmp_path):
+def test_stale_units_after_a_cut_are_never_linked(tmp_path: Path) -> None:
     """T14: the cut-off part is zeroed, so it is not mistaken for new units."""
     units = open_units(tmp_path)
     spread(units, 60)
@@ -221,7 +226,7 @@ def test_stale_units_after_a_cut_are_never_linked(tmp_path):
     assert units.log.find_end(0) == 11 * 52
 
 
-def test_another_precision_moves_units_into_other_slots(tmp_path):
+def test_another_precision_moves_units_into_other_slots(tmp_path: Path) -> None:
     """T20: the configuration key timerPrecisionMs was changed."""
     units = open_units(tmp_path)
     spread(units, 30)
@@ -238,7 +243,7 @@ def test_another_precision_moves_units_into_other_slots(tmp_path):
     assert units.wheel.total(NOW_MS) == 30
 
 
-def test_slots_of_removed_files_count_only_if_pending(tmp_path):
+def test_slots_of_removed_files_count_only_if_pending(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     units.add(timed([timer(NOW_MS + 1, n) for n in range(49)]), write_ms=NOW_MS, read_ms=NOW_MS)
     later = [timer(NOW_MS + 9_001, n) for n in range(100, 110)]
@@ -250,7 +255,7 @@ def test_slots_of_removed_files_count_only_if_pending(tmp_path):
     assert units.read_slot(NOW_MS).rows.size == 0
 
 
-def test_clear(tmp_path):
+def test_clear(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     spread(units, 120)
     units.clear()
@@ -264,7 +269,7 @@ def test_clear(tmp_path):
 
 
 @pytest.fixture(params=GOLDEN)
-def apache(request, tmp_path: Path):
+def apache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TimerUnits]:
     """Open a copy of Apache's timer log and wheel."""
     source = golden_store(request.param)
     shutil.copytree(source / "timerlog", tmp_path / "timerlog")
@@ -278,7 +283,7 @@ def apache(request, tmp_path: Path):
 APACHE_READ_MS = 1_795_225_834_000
 
 
-def test_apaches_chains_resolve(apache):
+def test_apaches_chains_resolve(apache: TimerUnits) -> None:
     assert apache.check(APACHE_READ_MS) == []
     rows = np.concatenate(list(apache.log.scan()))
     assert rows.size == 32
@@ -299,13 +304,13 @@ def test_apaches_chains_resolve(apache):
     assert sum((rows["magic"] & 2) > 0) == 8
 
 
-def test_apaches_units_are_found_by_their_records(apache):
+def test_apaches_units_are_found_by_their_records(apache: TimerUnits) -> None:
     rows = np.concatenate(list(apache.log.scan()))
     assert apache.find(rows["phys_offset"], rows["slot_ms"]).tolist() == rows["pos"].tolist()
     assert (apache.find(rows["phys_offset"], rows["slot_ms"] + SECOND) == -1).all()
 
 
-def test_apaches_wheel_is_rebuilt_from_its_log(apache):
+def test_apaches_wheel_is_rebuilt_from_its_log(apache: TimerUnits) -> None:
     before = apache.wheel.live(APACHE_READ_MS).copy()
     found = apache.relink(APACHE_READ_MS)
     assert (found.units, found.corrected, found.damaged.size) == (32, 0, 0)
@@ -315,7 +320,7 @@ def test_apaches_wheel_is_rebuilt_from_its_log(apache):
     assert after["num"].sum() == 29  # markers do not count
 
 
-def test_our_units_follow_apaches(apache):
+def test_our_units_follow_apaches(apache: TimerUnits) -> None:
     rows = timed([timer(APACHE_READ_MS + 3_600_000 - 2_000 + 1, 70_000)])
     slot_ms = int(rows["slot_ms"][0])
     before = apache.read_slot(slot_ms).rows.size

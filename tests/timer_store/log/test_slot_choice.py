@@ -28,7 +28,7 @@ def slot_of(due_ms: int, read_ms: int, staged_ms: int) -> int:
         (25_001, 2_000, 3_000, 5_000),  # two windows
     ],
 )
-def test_slot_of_a_timer(due_ms, read_ms, staged_ms, slot_ms):
+def test_slot_of_a_timer(due_ms: int, read_ms: int, staged_ms: int, slot_ms: int) -> None:
     assert slot_of(due_ms, read_ms, staged_ms) == slot_ms
 
 
@@ -38,7 +38,9 @@ def test_slot_of_a_timer(due_ms, read_ms, staged_ms, slot_ms):
     staged=st.integers(0, 5),
     later=st.integers(0, 100),
 )
-def test_a_unit_is_found_from_its_due_time(due_ms, read_ms, staged, later):
+def test_a_unit_is_found_from_its_due_time(
+    due_ms: int, read_ms: int, staged: int, later: int
+) -> None:
     """While the read time has not passed the slot it was put into."""
     slot_ms = slot_of(due_ms, read_ms, read_ms + staged * SECOND)
     now_ms = min(read_ms + later * SECOND, slot_ms - slot_ms % SECOND)
@@ -48,7 +50,9 @@ def test_a_unit_is_found_from_its_due_time(due_ms, read_ms, staged, later):
 
 
 @given(due_ms=st.integers(1, 500_000), read=st.integers(0, 100), staged=st.integers(0, 5))
-def test_a_slot_is_before_the_due_time_and_inside_the_window(due_ms, read, staged):
+def test_a_slot_is_before_the_due_time_and_inside_the_window(
+    due_ms: int, read: int, staged: int
+) -> None:
     read_ms, staged_ms = read * SECOND, (read + staged) * SECOND
     slot_ms = slot_of(due_ms, read_ms, staged_ms)
     assert slot_ms <= max(due_ms - 1, read_ms)
@@ -61,7 +65,9 @@ def test_a_slot_is_before_the_due_time_and_inside_the_window(due_ms, read, stage
     read=st.integers(0, 100),
     loaded=st.integers(0, 100),
 )
-def test_a_unit_is_found_although_slots_are_loaded_far_ahead(due_ms, read, loaded):
+def test_a_unit_is_found_although_slots_are_loaded_far_ahead(
+    due_ms: int, read: int, loaded: int
+) -> None:
     """A timer that is rolled with the loaded slots, or waits in its own slot to be delivered."""
     read_ms, loaded_ms = read * SECOND, (read + loaded) * SECOND
     slot_ms = slot_of(due_ms, read_ms, loaded_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def block(first: int, count: int) -> memoryview:
     return memoryview(b"".join(unit(n).pack() for n in range(first, first + count)))
 
 
-def open_log(tmp_path, file_bytes: int = FILE_BYTES) -> TimerLog:
+def open_log(tmp_path: Path, file_bytes: int = FILE_BYTES) -> TimerLog:
     log = TimerLog(tmp_path / "timerlog", file_bytes)
     log.load()
     return log
@@ -47,7 +48,7 @@ def write_units(log: TimerLog, count: int, first: int = 0) -> None:
 # -- layout -------------------------------------------------------------------------------------
 
 
-def test_unit_layout_of_the_specification():
+def test_unit_layout_of_the_specification() -> None:
     text = """
         00 00 00 34  ff ff ff ff ff ff ff ff  00 00 00 01  00 00 01 8b cf e5 6b e8  00 01 82 b8
         00 00 00 00 00 00 10 00  00 00 01 2c  00 00 0a 5d  00 00 00 00 00 00 00 00
@@ -59,7 +60,7 @@ def test_unit_layout_of_the_specification():
     assert found.pack() == data
 
 
-def test_a_default_file_has_apaches_number_of_units(tmp_path):
+def test_a_default_file_has_apaches_number_of_units(tmp_path: Path) -> None:
     log = open_log(tmp_path, FILE_BYTES_DEFAULT)
     assert log.units_per_file == log.room() == 2_016_492
     log.append(block(0, 1))
@@ -74,7 +75,7 @@ def test_a_default_file_has_apaches_number_of_units(tmp_path):
 
 
 @pytest.mark.parametrize("store", GOLDEN)
-def test_apaches_log_round_trip(store):
+def test_apaches_log_round_trip(store: str) -> None:
     log = TimerLog(golden_store(store) / "timerlog", FILE_BYTES)
     log.load()
     data = log.files[0].data.tobytes()
@@ -85,7 +86,7 @@ def test_apaches_log_round_trip(store):
 
 
 @pytest.mark.parametrize("file_bytes", [0, 67, 1 << 31])
-def test_illegal_file_sizes(tmp_path, file_bytes):
+def test_illegal_file_sizes(tmp_path: Path, file_bytes: int) -> None:
     with pytest.raises(ConfigError, match="mappedFileSizeTimerLog"):
         TimerLog(tmp_path, file_bytes)
 
@@ -95,7 +96,9 @@ def test_illegal_file_sizes(tmp_path, file_bytes):
 
 @settings(deadline=None, max_examples=30)
 @given(count=st.integers(0, 160), file_bytes=st.sampled_from([68, 120, 171, FILE_BYTES]))
-def test_units_are_found_again(tmp_path_factory, count, file_bytes):
+def test_units_are_found_again(
+    tmp_path_factory: pytest.TempPathFactory, count: int, file_bytes: int
+) -> None:
     root = tmp_path_factory.mktemp("log")
     log = open_log(root, file_bytes)
     write_units(log, count)
@@ -115,7 +118,7 @@ def test_units_are_found_again(tmp_path_factory, count, file_bytes):
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_the_end_of_a_full_file(tmp_path, closed):
+def test_the_end_of_a_full_file(tmp_path: Path, closed: bool) -> None:
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS)
     if closed:
@@ -125,7 +128,7 @@ def test_the_end_of_a_full_file(tmp_path, closed):
 
 
 @pytest.mark.parametrize(("pos", "why"), [(0, "starts at"), (5_300, "ends at"), (2_613, "no unit")])
-def test_positions_without_a_unit(tmp_path, pos, why):
+def test_positions_without_a_unit(tmp_path: Path, pos: int, why: str) -> None:
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS + 3)
     log.remove_first()
@@ -144,7 +147,7 @@ def test_positions_without_a_unit(tmp_path, pos, why):
         ("00000000000000002601", 2_600, "starts at 2600"),
     ],
 )
-def test_foreign_files_are_reported_by_name(tmp_path, name, size, why):
+def test_foreign_files_are_reported_by_name(tmp_path: Path, name: str, size: int, why: str) -> None:
     log = open_log(tmp_path)
     write_units(log, 1)
     log.close()
@@ -153,7 +156,7 @@ def test_foreign_files_are_reported_by_name(tmp_path, name, size, why):
         open_log(tmp_path)
 
 
-def test_an_empty_last_file_and_directories_are_ignored(tmp_path):
+def test_an_empty_last_file_and_directories_are_ignored(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write_units(log, 1)
     log.close()
@@ -167,7 +170,7 @@ def test_an_empty_last_file_and_directories_are_ignored(tmp_path):
 
 
 @pytest.mark.parametrize("end", [0, 52, 2_548, 2_600, 2_652, 5_200, 5_252])
-def test_truncated_bytes_read_as_zeros(tmp_path, end):
+def test_truncated_bytes_read_as_zeros(tmp_path: Path, end: int) -> None:
     log = open_log(tmp_path)
     write_units(log, 2 * FILE_UNITS + 9)
     log.truncate(end)
@@ -180,7 +183,7 @@ def test_truncated_bytes_read_as_zeros(tmp_path, end):
     assert log.unit(end if end % FILE_BYTES <= 2_496 else 2_600)["phys_offset"] == 99_900
 
 
-def test_remove_first(tmp_path):
+def test_remove_first(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write_units(log, 2 * FILE_UNITS)
     log.remove_first()
@@ -197,7 +200,9 @@ def test_remove_first(tmp_path):
 
 @settings(deadline=None, max_examples=40)
 @given(st.sets(st.integers(0, 119), min_size=1), st.sampled_from(["due_ms", "prev_pos"]))
-def test_patched_numbers(tmp_path_factory, which, column):
+def test_patched_numbers(
+    tmp_path_factory: pytest.TempPathFactory, which: set[int], column: str
+) -> None:
     log = open_log(tmp_path_factory.mktemp("log"))
     write_units(log, 120)
     places = [n // FILE_UNITS * FILE_BYTES + n % FILE_UNITS * WIDTH for n in range(120)]
@@ -217,7 +222,9 @@ def test_patched_numbers(tmp_path_factory, which, column):
 
 @settings(deadline=None, max_examples=40)
 @given(st.sets(st.integers(0, 119)), st.sampled_from([1, 7, 8_192]))
-def test_tombstones(tmp_path_factory, which, at_once):
+def test_tombstones(
+    tmp_path_factory: pytest.TempPathFactory, which: set[int], at_once: int
+) -> None:
     log = open_log(tmp_path_factory.mktemp("log"))
     write_units(log, 120)
     places = [n // FILE_UNITS * FILE_BYTES + n % FILE_UNITS * WIDTH for n in range(120)]
@@ -237,7 +244,7 @@ def test_tombstones(tmp_path_factory, which, at_once):
 # -- to the disk --------------------------------------------------------------------------------
 
 
-def synced(monkeypatch) -> list[int]:
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the inodes of synced files."""
     found: list[int] = []
     monkeypatch.setattr(os, "fdatasync", lambda fd: found.append(os.fstat(fd).st_ino))
@@ -248,7 +255,9 @@ def inodes(log: TimerLog) -> list[int]:
     return [os.fstat(file.fd).st_ino for file in log.files]
 
 
-def test_only_changed_files_up_to_a_position_are_synced(tmp_path, monkeypatch):
+def test_only_changed_files_up_to_a_position_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, found = open_log(tmp_path), synced(monkeypatch)
     write_units(log, 2 * FILE_UNITS + 1)
     first, second, third = inodes(log)
@@ -263,7 +272,9 @@ def test_only_changed_files_up_to_a_position_are_synced(tmp_path, monkeypatch):
     assert found[3:] == [second]
 
 
-def test_files_of_a_killed_process_are_synced_again(tmp_path, monkeypatch):
+def test_files_of_a_killed_process_are_synced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS + 1)
     log.close()
@@ -275,11 +286,13 @@ def test_files_of_a_killed_process_are_synced_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.finding("A8")
-def test_a_failed_sync_fails_until_the_log_is_reopened(tmp_path, monkeypatch):
+def test_a_failed_sync_fails_until_the_log_is_reopened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS + 1)
 
-    def refuse(fd):
+    def refuse(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
@@ -296,7 +309,7 @@ def test_a_failed_sync_fails_until_the_log_is_reopened(tmp_path, monkeypatch):
     assert found == inodes(log)
 
 
-def test_a_thread_syncs_while_units_are_appended(tmp_path):
+def test_a_thread_syncs_while_units_are_appended(tmp_path: Path) -> None:
     log, done = open_log(tmp_path), threading.Event()
     failures = []
 
@@ -315,12 +328,14 @@ def test_a_thread_syncs_while_units_are_appended(tmp_path):
     assert not failures
 
 
-def test_a_failed_file_creation_does_not_change_the_log(tmp_path, monkeypatch):
+def test_a_failed_file_creation_does_not_change_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS)
     log.close_file()
 
-    def no_room(fd, size):
+    def no_room(fd: int, size: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -333,7 +348,7 @@ def test_a_failed_file_creation_does_not_change_the_log(tmp_path, monkeypatch):
     assert log.unit(FILE_BYTES)["phys_offset"] == 500
 
 
-def test_released_pages_are_read_again(tmp_path):
+def test_released_pages_are_read_again(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write_units(log, 60)
     log.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ FAR_MS = 50_000
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path, roll_window_slots=100).open()
     yield rig
     rig.close()
@@ -38,7 +39,7 @@ def walked(rig: TimerRig, until: int = 1 << 60) -> list[int]:
     return found
 
 
-def test_pending_messages_before_an_offset(rig):
+def test_pending_messages_before_an_offset(rig: TimerRig) -> None:
     far = put(rig, 120, FAR_MS)
     assert len(rig.timers.units.log.files) == 3
     assert walked(rig) == far
@@ -46,7 +47,7 @@ def test_pending_messages_before_an_offset(rig):
     assert walked(rig, 0) == []
 
 
-def test_staged_settled_and_rolled_units_are_omitted(rig):
+def test_staged_settled_and_rolled_units_are_omitted(rig: TimerRig) -> None:
     near, far = put(rig, 30, 300), put(rig, 30, FAR_MS)
     rolls = put(rig, 30, 150_000)  # all but the last few roll after 50 s
     rig.advance(100)
@@ -59,7 +60,7 @@ def test_staged_settled_and_rolled_units_are_omitted(rig):
     assert len(rig.bodies()) == len(near) + len(far) - 10
 
 
-def test_damaged_units_are_skipped(rig):
+def test_damaged_units_are_skipped(rig: TimerRig) -> None:
     far = put(rig, 60, FAR_MS)
     file = rig.timers.units.log.files[0]
     file.write(3 * UNIT_BYTES, bytes(UNIT_BYTES))
@@ -68,7 +69,7 @@ def test_damaged_units_are_skipped(rig):
     file.write(3 * UNIT_BYTES, file.data[2 * UNIT_BYTES : 3 * UNIT_BYTES].tobytes())
 
 
-def test_a_rebuilt_log_ends_the_walk(rig):
+def test_a_rebuilt_log_ends_the_walk(rig: TimerRig) -> None:
     put(rig, 60, FAR_MS)
     walk = UnitWalk(rig.timers.state, 1 << 60)
     walk.piece()
@@ -78,7 +79,9 @@ def test_a_rebuilt_log_ends_the_walk(rig):
     assert walk.piece().size == 0
 
 
-def test_memory_of_finished_files_is_released(rig, monkeypatch):
+def test_memory_of_finished_files_is_released(
+    rig: TimerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(rig, 120, FAR_MS)
     released = []
     monkeypatch.setattr(UnitFile, "release", lambda self: released.append(self.base))

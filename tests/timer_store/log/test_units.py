@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +17,7 @@ from tests.support.naive_timer_log import (
     LAP,
     Model,
     Timer,
+    Unit,
     columns,
     is_plain_marker,
     staged,
@@ -28,13 +34,14 @@ from tests.support.timer_logs import (
     timer,
 )
 from timer_store.layout import MAGIC_DELETE, MAGIC_ROLL, TIMED_BROKEN, TIMED_MARKER, TIMED_PLAIN
+from timer_store.log.timer_log import TimerLog, UnitFile
 from timer_store.log.units import TimerUnits
 
 SECOND = 1_000
 
 
 @st.composite
-def timers(draw):
+def timers(draw: Callable[..., Any]) -> Timer:
     """Draw a timer: overdue, in one of few slots, or one that will roll."""
     record = draw(st.integers(0, 40))
     due_ms = NOW_MS - 3 * SECOND + record * 7_919 % (11 * SECOND)  # a record has one due time
@@ -49,7 +56,7 @@ def timers(draw):
 batches = st.lists(st.lists(timers(), max_size=60), max_size=5)
 
 
-def fill(units: TimerUnits, made) -> Model:
+def fill(units: TimerUnits, made: list[list[Timer]]) -> Model:
     """Add batches of timers; return the model of them."""
     model = Model(units.precision_ms, FILE_BYTES)
     for batch in made:
@@ -62,7 +69,9 @@ def ticks_of(model: Model) -> list[int]:
     return sorted({unit.slot_ms // model.precision_ms for unit in model.units.values()})
 
 
-def assert_same_slots(units: TimerUnits, model: Model, skip=()) -> None:
+def assert_same_slots(
+    units: TimerUnits, model: Model, skip: tuple[Any, ...] | set[int] = ()
+) -> None:
     """Check that every slot, read as a whole and in parts, equals the model's."""
     skipped = np.array(sorted(skip), np.int64)
     for tick in ticks_of(model):
@@ -77,7 +86,7 @@ def assert_same_slots(units: TimerUnits, model: Model, skip=()) -> None:
         assert found.broken is None
 
 
-def not_marker(item) -> bool:
+def not_marker(item: tuple[int, Unit]) -> bool:
     return not is_plain_marker(item[1])
 
 
@@ -86,7 +95,7 @@ def not_marker(item) -> bool:
 
 @settings(deadline=None, max_examples=50)
 @given(batches, st.sampled_from([100, 200, 500, 1_000]))
-def test_log_and_wheel_equal_the_model(made, precision_ms):
+def test_log_and_wheel_equal_the_model(made: list[list[Timer]], precision_ms: int) -> None:
     with temporary_units(precision_ms=precision_ms) as units:
         model = fill(units, made)
         assert_same_log(units, model)
@@ -106,7 +115,9 @@ def test_log_and_wheel_equal_the_model(made, precision_ms):
     ],
     ids=["own slot", "rolls", "inside the slot", "overdue", "roll time passed", "months overdue"],
 )
-def test_which_slot_and_magic(tmp_path, due, slot, magic, slot_ms):
+def test_which_slot_and_magic(
+    tmp_path: Path, due: int, slot: int, magic: int, slot_ms: int
+) -> None:
     units = open_units(tmp_path)
     assert units.add(timed([Timer(due, slot, 77)]), write_ms=NOW_MS, read_ms=NOW_MS) == 1
     unit = units.log.unit(0)
@@ -114,7 +125,7 @@ def test_which_slot_and_magic(tmp_path, due, slot, magic, slot_ms):
     assert units.read_slot(slot_ms).rows["due_ms"].tolist() == [due]
 
 
-def test_units_refer_to_their_slot_after_an_outage_of_months(tmp_path):
+def test_units_refer_to_their_slot_after_an_outage_of_months(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     later_ms = NOW_MS + 90 * 86_400_000
     assert units.add(timed([timer(NOW_MS + 1, 0)]), write_ms=later_ms, read_ms=NOW_MS) == 1
@@ -122,7 +133,7 @@ def test_units_refer_to_their_slot_after_an_outage_of_months(tmp_path):
     assert units.read_slot(NOW_MS).broken is None
 
 
-def test_markers_count_in_no_slot(tmp_path):
+def test_markers_count_in_no_slot(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     rows = timed([timer(NOW_MS + 1, 0), timer(NOW_MS + 2, 9, kind=TIMED_MARKER)])
     units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)
@@ -132,7 +143,7 @@ def test_markers_count_in_no_slot(tmp_path):
     assert units.log.unit(52)["magic"] == 1 | MAGIC_DELETE
 
 
-def test_a_slot_with_an_older_lap_delays_new_units(tmp_path):
+def test_a_slot_with_an_older_lap_delays_new_units(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     lap_ms = LAP * SECOND
     units.add(timed([timer(NOW_MS + 5_001, 0)]), write_ms=NOW_MS, read_ms=NOW_MS)
@@ -149,7 +160,7 @@ def test_a_slot_with_an_older_lap_delays_new_units(tmp_path):
     assert units.read_slot(NOW_MS + 5_001 + lap_ms).rows["phys_offset"].tolist() == [2]
 
 
-def test_timers_a_lap_ahead_wait_although_their_slot_is_free(tmp_path):
+def test_timers_a_lap_ahead_wait_although_their_slot_is_free(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     far = timer(NOW_MS + LAP * SECOND + 1, 0)
     assert units.add(timed([far]), write_ms=NOW_MS, read_ms=NOW_MS) == 0
@@ -157,12 +168,14 @@ def test_timers_a_lap_ahead_wait_although_their_slot_is_free(tmp_path):
 
 
 @pytest.mark.parametrize("written", [0, 1, 51, 52, 200])
-def test_a_full_disk_does_not_change_log_and_wheel(tmp_path, monkeypatch, written):
+def test_a_full_disk_does_not_change_log_and_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
     units = open_units(tmp_path)
     model = fill(units, [[timer(NOW_MS + 1, 0), timer(NOW_MS + 3_001, 1)]])
     before = units.wheel.data.tobytes()
 
-    def no_room(self, pos, data):
+    def no_room(self: UnitFile, pos: int, data: memoryview) -> None:
         self_write(self, pos, bytes(data)[:written])
         raise OSError(28, "No space left on device")
 
@@ -179,12 +192,14 @@ def test_a_full_disk_does_not_change_log_and_wheel(tmp_path, monkeypatch, writte
     assert units.read_slot(NOW_MS).rows["phys_offset"].tolist() == [0, 2, 3, 4]
 
 
-def test_a_disk_full_between_two_files_takes_the_first_part(tmp_path, monkeypatch):
+def test_a_disk_full_between_two_files_takes_the_first_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     units = open_units(tmp_path)
     rows = timed([timer(NOW_MS + 1, n) for n in range(60)])
     file_class = type(open_units(tmp_path / "other").log)
 
-    def no_room(self):
+    def no_room(self: TimerLog) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -201,14 +216,18 @@ def test_a_disk_full_between_two_files_takes_the_first_part(tmp_path, monkeypatc
 
 @settings(deadline=None, max_examples=50)
 @given(batches, st.sets(st.integers(0, 40).map(lambda n: n * 100)))
-def test_settled_timers_and_second_units_are_omitted(made, skip):
+def test_settled_timers_and_second_units_are_omitted(
+    made: list[list[Timer]], skip: set[int]
+) -> None:
     with temporary_units() as units:
         assert_same_slots(units, fill(units, made), skip=skip)
 
 
 @settings(deadline=None, max_examples=50)
 @given(batches, st.integers(1, 20), st.data())
-def test_a_slot_read_in_parts_is_in_due_order(made, count_max, data):
+def test_a_slot_read_in_parts_is_in_due_order(
+    made: list[list[Timer]], count_max: int, data: st.DataObject
+) -> None:
     with temporary_units() as units:
         model = fill(units, made)
         positions = data.draw(st.lists(st.sampled_from(sorted(model.units) or [0]), max_size=9))
@@ -223,7 +242,9 @@ def test_a_slot_read_in_parts_is_in_due_order(made, count_max, data):
             assert found == sorted((unit.due_ms, unit.phys_offset) for _, unit in expected)
 
 
-def read_in_parts(units: TimerUnits, slot_ms: int, count_max: int, skip):
+def read_in_parts(
+    units: TimerUnits, slot_ms: int, count_max: int, skip: npt.NDArray[np.int64]
+) -> list[np.void]:
     rows, after = [], None
     while True:
         part = units.read_slot_part(slot_ms, count_max, after=after, skip=skip)
@@ -234,14 +255,14 @@ def read_in_parts(units: TimerUnits, slot_ms: int, count_max: int, skip):
         after = int(part.rows[-1]["due_ms"]), int(part.rows[-1]["phys_offset"])
 
 
-def test_apaches_units_are_not_due_before_their_slot_ends(tmp_path):
+def test_apaches_units_are_not_due_before_their_slot_ends(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     units.add(timed([timer(NOW_MS + 1, 0)]), write_ms=NOW_MS, read_ms=NOW_MS)
     units.log.patch(np.array([0]), "due_ms", np.array([0]))
     assert units.read_slot(NOW_MS).rows["due_ms"].tolist() == [NOW_MS + SECOND]
 
 
-def test_scan_gives_every_unit_as_columns(tmp_path):
+def test_scan_gives_every_unit_as_columns(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     model = fill(units, [[timer(NOW_MS + 1 + n * 100, n) for n in range(120)]])
     rows = np.concatenate(list(units.log.scan()))
@@ -253,7 +274,7 @@ def test_scan_gives_every_unit_as_columns(tmp_path):
     assert units.read(rows["pos"][::-7])["phys_offset"].tolist() == list(range(119, -1, -7))
 
 
-def test_a_full_file_ends_with_a_row_without_a_unit(tmp_path):
+def test_a_full_file_ends_with_a_row_without_a_unit(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     rows = [timer(NOW_MS + 1, n) for n in range(49)]
     model = fill(units, [[*rows, Timer(NOW_MS + 1, NOW_MS, 7, kind=TIMED_BROKEN)]])
@@ -266,7 +287,7 @@ def test_a_full_file_ends_with_a_row_without_a_unit(tmp_path):
 
 @settings(deadline=None, max_examples=50)
 @given(batches, st.data())
-def test_units_are_found_and_settled(made, data):
+def test_units_are_found_and_settled(made: list[list[Timer]], data: st.DataObject) -> None:
     with temporary_units() as units:
         model = fill(units, made)
         for _ in range(3):
@@ -293,7 +314,7 @@ def test_units_are_found_and_settled(made, data):
         assert_same_slots(units, model)
 
 
-def test_a_copied_unit_replaces_its_original(tmp_path):
+def test_a_copied_unit_replaces_its_original(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     rows = timed([timer(NOW_MS + 1, 100), timer(NOW_MS + 2, 200)])
     units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)
@@ -306,7 +327,7 @@ def test_a_copied_unit_replaces_its_original(tmp_path):
     assert units.find(np.array([100]), NOW_MS).tolist() == [104]
 
 
-def test_one_settled_unit_settles_all_of_its_record(tmp_path):
+def test_one_settled_unit_settles_all_of_its_record(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     rows = timed([timer(NOW_MS + 1, 100), timer(NOW_MS + 2, 200), timer(NOW_MS + 1, 100)])
     units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)
@@ -316,7 +337,7 @@ def test_one_settled_unit_settles_all_of_its_record(tmp_path):
         assert read_in_parts(units, NOW_MS, 1, np.empty(0, np.int64))[0]["phys_offset"] == 200
 
 
-def test_only_units_can_be_settled(tmp_path):
+def test_only_units_can_be_settled(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     units.add(timed([timer(NOW_MS + 1, 0)]), write_ms=NOW_MS, read_ms=NOW_MS)
     for pos in (13, 52, 5 * FILE_BYTES):
@@ -326,7 +347,7 @@ def test_only_units_can_be_settled(tmp_path):
     assert unpack(units.log.files[0].data.tobytes()).due_ms == NOW_MS + 1
 
 
-def test_units_of_removed_files_are_no_fault(tmp_path):
+def test_units_of_removed_files_are_no_fault(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     rows = timed([timer(NOW_MS + 1, n) for n in range(100)])
     units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)

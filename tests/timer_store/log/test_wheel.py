@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ GOLDEN = ["apache-5.3.3-clean", "apache-5.3.3-killed"]
 
 
 @pytest.fixture
-def wheel(tmp_path):
+def wheel(tmp_path: Path) -> Iterator[TimerWheel]:
     wheel = TimerWheel(tmp_path / "timerwheel", SECOND)
     yield wheel
     wheel.close()
@@ -35,7 +37,7 @@ def put(wheel: TimerWheel, time_ms: int, first: int = 0, last: int = 0, num: int
     put_slot(wheel.data, wheel.pages, at, tick, first, last, num)
 
 
-def test_slot_layout_of_the_specification(wheel):
+def test_slot_layout_of_the_specification(wheel: TimerWheel) -> None:
     put(wheel, 1_700_000_100_000)
     wheel.write(wheel.capture())
     data = wheel.path.read_bytes()[16_387_200:16_387_232]
@@ -43,7 +45,7 @@ def test_slot_layout_of_the_specification(wheel):
 
 
 @pytest.mark.parametrize("precision_ms", [100, 200, 500, 1_000])
-def test_a_slot_holds_the_times_of_one_tick_of_one_lap(tmp_path, precision_ms):
+def test_a_slot_holds_the_times_of_one_tick_of_one_lap(tmp_path: Path, precision_ms: int) -> None:
     wheel = TimerWheel(tmp_path / "timerwheel", precision_ms)
     put(wheel, NOW_MS, 52, 104, 2)
     slot = Slot(NOW_MS // precision_ms, 52, 104, 2, 0)
@@ -63,7 +65,7 @@ def test_a_slot_holds_the_times_of_one_tick_of_one_lap(tmp_path, precision_ms):
 
 
 @pytest.mark.parametrize("store", GOLDEN)
-def test_apaches_wheel(store):
+def test_apaches_wheel(store: str) -> None:
     wheel = TimerWheel(golden_store(store) / "timerwheel", SECOND)
     live = wheel.live(0)
     raw = np.frombuffer((golden_store(store) / "timerwheel").read_bytes(), layout.TIMER_SLOT)
@@ -80,7 +82,7 @@ def test_apaches_wheel(store):
     wheel.close()
 
 
-def test_a_wheel_of_another_size_is_refused_with_the_action(tmp_path):
+def test_a_wheel_of_another_size_is_refused_with_the_action(tmp_path: Path) -> None:
     path = tmp_path / "timerwheel"
     path.write_bytes(b"\0" * (WHEEL_BYTES // 2))
     with pytest.raises(CorruptStore, match="it has 19353600 bytes; a wheel has 38707200") as raised:
@@ -89,7 +91,7 @@ def test_a_wheel_of_another_size_is_refused_with_the_action(tmp_path):
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_missing_wheel_is_created_as_a_sparse_file(tmp_path, empty):
+def test_a_missing_wheel_is_created_as_a_sparse_file(tmp_path: Path, empty: bool) -> None:
     path = tmp_path / "timerwheel"
     if empty:
         path.touch()
@@ -101,7 +103,7 @@ def test_a_missing_wheel_is_created_as_a_sparse_file(tmp_path, empty):
     wheel.close()
 
 
-def test_the_file_changes_only_when_it_is_written(wheel):
+def test_the_file_changes_only_when_it_is_written(wheel: TimerWheel) -> None:
     put(wheel, NOW_MS)
     assert not any(wheel.path.read_bytes())
     captured = wheel.capture()
@@ -116,7 +118,9 @@ def test_the_file_changes_only_when_it_is_written(wheel):
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.sets(st.integers(0, WHEEL_SLOTS - 1), max_size=40), max_size=4))
-def test_only_changed_pages_are_written(tmp_path_factory, rounds):
+def test_only_changed_pages_are_written(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[set[int]]
+) -> None:
     path = tmp_path_factory.mktemp("wheel") / "timerwheel"
     wheel = TimerWheel(path, SECOND)
     for number, places in enumerate(rounds):
@@ -139,12 +143,14 @@ def test_only_changed_pages_are_written(tmp_path_factory, rounds):
 
 
 @pytest.mark.parametrize("written", [0, 1, 2])
-def test_pages_not_written_to_a_full_disk_are_captured_again(wheel, monkeypatch, written):
+def test_pages_not_written_to_a_full_disk_are_captured_again(
+    wheel: TimerWheel, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
     for n in (0, 1, 500):
         put(wheel, NOW_MS + n * 128 * SECOND)
     left, pwrite = [written], os.pwrite
 
-    def no_room(*args):
+    def no_room(*args: int | memoryview) -> int:
         left[0] -= 1
         if left[0] < 0 or len(args) == 1:
             raise OSError(28, "No space left on device")
@@ -159,7 +165,9 @@ def test_pages_not_written_to_a_full_disk_are_captured_again(wheel, monkeypatch,
     assert wheel.capture().pages.tolist() == before.pages.tolist()
 
 
-def test_the_wheel_of_a_killed_process_is_synced_again(wheel, monkeypatch):
+def test_the_wheel_of_a_killed_process_is_synced_again(
+    wheel: TimerWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced = []
     monkeypatch.setattr(os, "fdatasync", synced.append)
     wheel.write(wheel.capture())
@@ -168,7 +176,7 @@ def test_the_wheel_of_a_killed_process_is_synced_again(wheel, monkeypatch):
     assert len(synced) == 1, "once"
 
 
-def test_an_unwritten_capture_is_restored(wheel):
+def test_an_unwritten_capture_is_restored(wheel: TimerWheel) -> None:
     put(wheel, NOW_MS)
     captured = wheel.capture()
     wheel.mark_changed(captured)
@@ -176,7 +184,7 @@ def test_an_unwritten_capture_is_restored(wheel):
     assert set(wheel.capture().pages.tolist()) > set(captured.pages.tolist())
 
 
-def test_clear_changes_the_file(wheel):
+def test_clear_changes_the_file(wheel: TimerWheel) -> None:
     put(wheel, NOW_MS)
     wheel.write(wheel.capture())
     wheel.clear()
@@ -199,13 +207,15 @@ def test_clear_changes_the_file(wheel):
         (NOW_MS + LAP_MS, NOW_MS + 3 * LAP_MS, None),
     ],
 )
-def test_the_next_slot_with_units(wheel, from_ms, until_ms, found):
+def test_the_next_slot_with_units(
+    wheel: TimerWheel, from_ms: int, until_ms: int, found: int | None
+) -> None:
     for time_ms in (NOW_MS + 2_000, NOW_MS + 5_000, NOW_MS + LAP_MS - SECOND):
         put(wheel, time_ms)
     assert wheel.next_live(from_ms, until_ms) == found
 
 
-def test_slots_are_listed_in_the_order_of_time(wheel):
+def test_slots_are_listed_in_the_order_of_time(wheel: TimerWheel) -> None:
     times = [NOW_MS + n * 400 * SECOND for n in range(3_000)]  # wraps around the wheel's end
     for n, time_ms in enumerate(times):
         put(wheel, time_ms, num=n - 1)
@@ -215,7 +225,7 @@ def test_slots_are_listed_in_the_order_of_time(wheel):
     assert wheel.total(NOW_MS) == sum(range(2_999))
 
 
-def test_the_forecast(wheel):
+def test_the_forecast(wheel: TimerWheel) -> None:
     for n, num in [(0, 1), (59, 2), (60, 4), (61, 8), (179, 16), (180, 32)]:
         put(wheel, NOW_MS + n * SECOND, num=num)
     put(wheel, NOW_MS + 70 * SECOND, num=-3)
@@ -223,7 +233,7 @@ def test_the_forecast(wheel):
     assert wheel.forecast(NOW_MS + 500, 60_000, 1).tolist() == [7]
 
 
-def test_slots_with_impossible_times_are_counted(wheel):
+def test_slots_with_impossible_times_are_counted(wheel: TimerWheel) -> None:
     put(wheel, NOW_MS + LAP_MS - SECOND)
     assert wheel.stray_slots(NOW_MS) == 0
     put(wheel, NOW_MS + LAP_MS)

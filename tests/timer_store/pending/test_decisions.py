@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path, max_delay_s=100 * 86_400).open()
     yield rig
     if rig.is_open:
@@ -62,7 +63,7 @@ ENDS = ["none", "close", "kill", "persist kill"]
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("delay_ms", [1, 1_000, 90_000, 5 * DAY_MS])
-def test_a_cancelled_timer_is_never_delivered(rig, delay_ms, end):
+def test_a_cancelled_timer_is_never_delivered(rig: TimerRig, delay_ms: int, end: str) -> None:
     target, other = put(rig, delay_ms, "a"), put(rig, delay_ms, "b")
     assert pending_timers(rig).cancel(one(target)).verdicts.tolist() == [Verdict.DONE]
     assert rig.timers.counts.total == 1
@@ -81,7 +82,9 @@ def test_a_cancelled_timer_is_never_delivered(rig, delay_ms, end):
     ("first_ms", "then_ms"),
     [(1, 2), (700, 701), (700, 60_000), (90_000, 2_500), (90_000, 9 * DAY_MS), (5 * DAY_MS, 2)],
 )
-def test_a_moved_timer_is_delivered_at_its_new_time_and_once(rig, first_ms, then_ms, end):
+def test_a_moved_timer_is_delivered_at_its_new_time_and_once(
+    rig: TimerRig, first_ms: int, then_ms: int, end: str
+) -> None:
     start_ms = rig.clock.now_ms()
     offset = put(rig, first_ms, "a", TAGS="blue", mine="kept")
     decided = pending_timers(rig).move(one(offset), one(start_ms + then_ms), None)
@@ -106,7 +109,9 @@ def test_a_moved_timer_is_delivered_at_its_new_time_and_once(rig, first_ms, then
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("delay_ms", [1, 90_000, 5 * DAY_MS])
 @pytest.mark.parametrize("how", ["fire", "move"])
-def test_a_fired_timer_is_delivered_now_and_once(rig, delay_ms, how, end):
+def test_a_fired_timer_is_delivered_now_and_once(
+    rig: TimerRig, delay_ms: int, how: str, end: str
+) -> None:
     offset = put(rig, delay_ms, "a")
     decided = decide_on(rig, how, one(offset), 0)
     assert decided.verdicts.tolist() == [Verdict.DONE]
@@ -118,7 +123,7 @@ def test_a_fired_timer_is_delivered_now_and_once(rig, delay_ms, how, end):
     assert pending_timers(rig).by_offset(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
 
 
-def test_delivered_timers_and_other_messages_are_reported(rig):
+def test_delivered_timers_and_other_messages_are_reported(rig: TimerRig) -> None:
     offset = put(rig, 5, "a")
     rig.advance(5)
     assert pending_timers(rig).cancel(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
@@ -130,7 +135,7 @@ def test_delivered_timers_and_other_messages_are_reported(rig):
 
 
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
-def test_a_decision_in_the_millisecond_of_delivery(rig, decide):
+def test_a_decision_in_the_millisecond_of_delivery(rig: TimerRig, decide: str) -> None:
     offsets = [put(rig, 50, f"{n}") for n in range(60)]
     rig.clock.advance(50)
     rig.timers.dequeue.config = rig.timers.config.__class__(
@@ -150,7 +155,7 @@ def test_a_decision_in_the_millisecond_of_delivery(rig, decide):
 
 @pytest.mark.parametrize("end", ["none", "kill", "persist kill"])
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
-def test_a_slot_loaded_in_parts(tmp_path, decide, end):
+def test_a_slot_loaded_in_parts(tmp_path: Path, decide: str, end: str) -> None:
     rig = TimerRig(tmp_path, stage_records_max=16, max_delay_s=100 * 86_400).open()
     offsets = [put(rig, 1_200 + n, f"{n}") for n in range(100)]
     rig.advance(900)
@@ -169,7 +174,7 @@ def test_a_slot_loaded_in_parts(tmp_path, decide, end):
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
-def test_a_timer_that_is_not_in_the_wheel_yet(rig, decide, end):
+def test_a_timer_that_is_not_in_the_wheel_yet(rig: TimerRig, decide: str, end: str) -> None:
     rig.timers.state.config = rig.timers.config.__class__(
         stop_enqueue=True, max_delay_s=100 * 86_400
     )
@@ -191,7 +196,9 @@ def test_a_timer_that_is_not_in_the_wheel_yet(rig, decide, end):
 
 
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
-def test_a_full_disk_changes_nothing(rig, decide, monkeypatch):
+def test_a_full_disk_changes_nothing(
+    rig: TimerRig, decide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     offset = put(rig, 3_000, "a")
     file = rig.store.log.writable_file()
     with monkeypatch.context() as patch:
@@ -211,7 +218,9 @@ def test_a_full_disk_changes_nothing(rig, decide, monkeypatch):
 
 @pytest.mark.parametrize("decide", ["move", "fire"])
 @pytest.mark.parametrize("keep", [0, 1])
-def test_a_crash_between_the_deciding_record_and_its_marker(rig, decide, keep, monkeypatch):
+def test_a_crash_between_the_deciding_record_and_its_marker(
+    rig: TimerRig, decide: str, keep: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only an Apache broker on this store would be affected."""
     offset = put(rig, 3_000, "a")
     rig.persist()
@@ -238,7 +247,7 @@ def test_a_crash_between_the_deciding_record_and_its_marker(rig, decide, keep, m
     assert rig.bodies() == [b"a"]
 
 
-def test_a_time_beyond_the_limit_is_refused_and_the_timer_stays(rig):
+def test_a_time_beyond_the_limit_is_refused_and_the_timer_stays(rig: TimerRig) -> None:
     offset = put(rig, 3_000, "a")
     decided = pending_timers(rig).move(one(offset), one(rig.clock.now_ms() + 101 * DAY_MS), None)
     assert decided.verdicts.tolist() == [Verdict.REFUSED]
@@ -247,7 +256,7 @@ def test_a_time_beyond_the_limit_is_refused_and_the_timer_stays(rig):
     assert rig.bodies() == [b"a"]
 
 
-def test_a_full_slot_refuses_moved_timers(tmp_path):
+def test_a_full_slot_refuses_moved_timers(tmp_path: Path) -> None:
     rig = TimerRig(tmp_path, slot_timers_max=3).open()
     now_ms = rig.clock.now_ms()
     rig.put_many([(now_ms + 5_001 + n, "T", 0, b"full") for n in range(2)])
@@ -265,7 +274,7 @@ def test_a_full_slot_refuses_moved_timers(tmp_path):
     rig.close()
 
 
-def test_a_moved_timer_is_found_by_all_its_records(rig):
+def test_a_moved_timer_is_found_by_all_its_records(rig: TimerRig) -> None:
     offset = put(rig, 60_000, "a")
     for step in range(5):
         found = pending_timers(rig).by_offset(one(offset))
@@ -289,7 +298,7 @@ def test_a_moved_timer_is_found_by_all_its_records(rig):
     assert rig.bodies() == []
 
 
-def test_found_by_key_topic_and_time(rig):
+def test_found_by_key_topic_and_time(rig: TimerRig) -> None:
     start_ms = rig.clock.now_ms()
     for n in range(50):
         put(rig, 1_000 * (n + 1), f"t{n}", KEYS=f"all k{n % 5}")
@@ -310,7 +319,7 @@ def test_found_by_key_topic_and_time(rig):
     assert (len(rig.bodies("T")), len(rig.bodies("U"))) == (40, 50)
 
 
-def test_a_marker_identifies_its_target_as_apaches_does(rig):
+def test_a_marker_identifies_its_target_as_apaches_does(rig: TimerRig) -> None:
     offset = put(rig, 90_000, "a", KEYS="k")
     due_ms = rig.clock.now_ms() + 90_000
     pending_timers(rig).cancel(one(offset))
@@ -326,7 +335,9 @@ def test_a_marker_identifies_its_target_as_apaches_does(rig):
 
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize("end", ENDS)
-def test_a_marker_of_a_client_cancels_its_target_only(tmp_path, index, end):
+def test_a_marker_of_a_client_cancels_its_target_only(
+    tmp_path: Path, index: bool, end: str
+) -> None:
     rig = TimerRig(tmp_path)
     rig.store_changes = {"index_enable": index}
     rig.open()
@@ -352,7 +363,9 @@ def test_a_marker_of_a_client_cancels_its_target_only(tmp_path, index, end):
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_a_recall_of_apache_5_5_names_its_target_by_the_key_alone(tmp_path, index):
+def test_a_recall_of_apache_5_5_names_its_target_by_the_key_alone(
+    tmp_path: Path, index: bool
+) -> None:
     rig = TimerRig(tmp_path)
     rig.store_changes = {"index_enable": index}
     rig.open()
@@ -367,7 +380,7 @@ def test_a_recall_of_apache_5_5_names_its_target_by_the_key_alone(tmp_path, inde
     rig.close()
 
 
-def test_a_late_marker_is_reported_and_has_no_effect(rig):
+def test_a_late_marker_is_reported_and_has_no_effect(rig: TimerRig) -> None:
     put(rig, 300, "a")
     rig.advance(300)
     rig.put(rig.clock.now_ms() + 100, "T", body=b"0", UNIQ_KEY="a", TIMER_DEL_UNIQKEY="T+a")

@@ -123,7 +123,7 @@ class DecidedTimers:
 
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS)
-def test_verdicts_match_the_deliveries(steps):
+def test_verdicts_match_the_deliveries(steps: list[tuple[str | int | list[int], ...]]) -> None:
     with tempfile.TemporaryDirectory() as root:
         world = DecidedTimers(Path(root))
         for step in steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +19,14 @@ MINUTE_MS = 60_000
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path, roll_window_slots=120, max_delay_s=366 * 86_400).open()
     yield rig
     if rig.is_open:
         rig.close()
 
 
-def whole(rig, span):
+def whole(rig: TimerRig, span: Span) -> list[int]:
     """Return all bins, combined from the pieces."""
     bins, pos = forecast(rig.timers, span)
     while pos is not None:
@@ -34,7 +35,7 @@ def whole(rig, span):
     return bins.tolist()
 
 
-def naive(due_ms, span):
+def naive(due_ms: list[int], span: Span) -> list[int]:
     """Count the timers one by one."""
     bins = [0] * (span.count + 2)
     for due in due_ms:
@@ -47,7 +48,9 @@ def naive(due_ms, span):
 
 @pytest.mark.parametrize("horizon_ms", [900, 90_000, 20 * MINUTE_MS])
 @pytest.mark.parametrize("scan_units", [7, 1 << 20])
-def test_each_timer_counts_in_the_bin_of_its_due_time(rig, horizon_ms, scan_units, monkeypatch):
+def test_each_timer_counts_in_the_bin_of_its_due_time(
+    rig: TimerRig, horizon_ms: int, scan_units: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "SCAN_UNITS", scan_units)
     choose, now_ms = random.Random(2), rig.clock.now_ms()
     due_ms = [now_ms + choose.randint(1, horizon_ms) for _ in range(200)] + [now_ms + 3_000]
@@ -60,7 +63,7 @@ def test_each_timer_counts_in_the_bin_of_its_due_time(rig, horizon_ms, scan_unit
     assert whole(rig, span) == naive(left, span)
 
 
-def test_a_slot_staged_in_parts(tmp_path):
+def test_a_slot_staged_in_parts(tmp_path: Path) -> None:
     rig = TimerRig(tmp_path, stage_records_max=1_024).open()
     start_ms = rig.clock.now_ms() // 1_000 * 1_000 + 5_000
     due_ms = [start_ms + 1 + n % 900 for n in range(3_000)]
@@ -73,13 +76,13 @@ def test_a_slot_staged_in_parts(tmp_path):
     rig.close()
 
 
-def test_bin_of():
+def test_bin_of() -> None:
     for time_ms in range(-20, 60):
         told = 0 if time_ms < 5 else min((time_ms - 5) // 7 + 1, 5)
         assert bin_of(time_ms, 5, 7, 6) == told
 
 
-def test_the_scan_equals_the_naive_count():
+def test_the_scan_equals_the_naive_count() -> None:
     choose = np.random.default_rng(3)
     for _ in range(100):
         units = np.zeros(30, TIMER_UNIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,14 @@ YEAR_S = 366 * 86_400
 
 
 @pytest.fixture
-def rig(tmp_path: Path):
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
     rig = TimerRig(tmp_path, roll_window_slots=120, max_delay_s=YEAR_S).open()
     yield rig
     if rig.is_open:
         rig.close()
 
 
-def listed(rig, limit=7, **query):
+def listed(rig: TimerRig, limit: int = 7, **query: str | int) -> list[dict[str, int | str]]:
     """Return all timers of a list, page by page."""
     found, cursor = [], Cursor()
     for _ in range(10_000):
@@ -37,11 +38,11 @@ def listed(rig, limit=7, **query):
     raise AssertionError("the list does not end")
 
 
-def dues(found):
+def dues(found: list[dict[str, int | str]]) -> list[int]:
     return [timer["due_ms"] for timer in found]
 
 
-def put_random(rig, count, horizon_ms, seed=1):
+def put_random(rig: TimerRig, count: int, horizon_ms: int, seed: int = 1) -> list[tuple[int, str]]:
     """Put timers; return (due_ms, topic), in due order."""
     choose, now_ms = random.Random(seed), rig.clock.now_ms()
     wanted = [(now_ms + choose.randint(1, horizon_ms), choose.choice("TU")) for _ in range(count)]
@@ -52,13 +53,15 @@ def put_random(rig, count, horizon_ms, seed=1):
 
 @pytest.mark.parametrize("horizon_ms", [400, 30_000, 10 * 60_000, 30 * 86_400_000])
 @pytest.mark.parametrize("limit", [1, 7, 1_000])
-def test_every_timer_is_listed_once_in_due_order(rig, horizon_ms, limit):
+def test_every_timer_is_listed_once_in_due_order(
+    rig: TimerRig, horizon_ms: int, limit: int
+) -> None:
     expected = put_random(rig, 120, horizon_ms)
     assert dues(listed(rig, limit)) == [due_ms for due_ms, _ in expected]
 
 
 @pytest.mark.parametrize("horizon_ms", [30_000, HOUR_MS])
-def test_pages_while_time_passes(rig, horizon_ms):
+def test_pages_while_time_passes(rig: TimerRig, horizon_ms: int) -> None:
     wanted = put_random(rig, 100, horizon_ms)
     rig.advance(wanted[50][0] - rig.clock.now_ms())
     left = [due_ms for due_ms, _ in wanted if due_ms > rig.clock.now_ms()]
@@ -66,7 +69,7 @@ def test_pages_while_time_passes(rig, horizon_ms):
     assert next_due_ms(rig.timers) == left[0]
 
 
-def test_a_topic_and_a_time_range(rig):
+def test_a_topic_and_a_time_range(rig: TimerRig) -> None:
     wanted = put_random(rig, 200, 20 * 60_000)
     low, high = wanted[60][0], wanted[150][0]
     mine = [due_ms for due_ms, topic in wanted if topic == "U" and low <= due_ms < high]
@@ -76,7 +79,7 @@ def test_a_topic_and_a_time_range(rig):
     assert listed(rig, topic="Nobody") == []
 
 
-def test_a_key_is_found_through_the_index(rig):
+def test_a_key_is_found_through_the_index(rig: TimerRig) -> None:
     expected = put_random(rig, 60, 10 * 60_000)
     with_key = [due_ms for due_ms, _ in expected if due_ms % 7 == 3]
     assert dues(listed(rig, 1_000, key="k3")) == with_key
@@ -89,7 +92,7 @@ def test_a_key_is_found_through_the_index(rig):
 
 
 @pytest.mark.parametrize("horizon_ms", [400, 30_000, 30 * 86_400_000])
-def test_skipped_pages(rig, horizon_ms):
+def test_skipped_pages(rig: TimerRig, horizon_ms: int) -> None:
     expected = put_random(rig, 120, horizon_ms)
     skip, cursor, found = 50, Cursor(), []
     while cursor is not None and len(found) < 10:
@@ -99,7 +102,9 @@ def test_skipped_pages(rig, horizon_ms):
     assert dues(found) == [due_ms for due_ms, _ in expected[50:60]]
 
 
-def test_a_slot_larger_than_a_part_and_than_the_stage(tmp_path, monkeypatch):
+def test_a_slot_larger_than_a_part_and_than_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listing, "PART_ROWS", 50)
     monkeypatch.setattr(listing, "PART_ROWS_MIN", 10)
     monkeypatch.setattr(listing, "LOOK_UNITS", 300)
@@ -117,7 +122,7 @@ def test_a_slot_larger_than_a_part_and_than_the_stage(tmp_path, monkeypatch):
     rig.close()
 
 
-def test_settled_timers_are_not_listed(rig):
+def test_settled_timers_are_not_listed(rig: TimerRig) -> None:
     expected = put_random(rig, 40, 10 * 60_000)
     everything = listed(rig)
     offsets = np.array([timer["commit_log_offset"] for timer in everything[::2]], np.int64)
@@ -128,7 +133,7 @@ def test_settled_timers_are_not_listed(rig):
 
 
 @pytest.mark.parametrize("horizon_ms", [30_000, 30 * 86_400_000])
-def test_reading_slots_together_or_one_by_one(rig, horizon_ms):
+def test_reading_slots_together_or_one_by_one(rig: TimerRig, horizon_ms: int) -> None:
     put_random(rig, 200, horizon_ms)
     units = rig.timers.units
     slots = units.wheel.live(rig.timers.position.staged_ms)
@@ -143,7 +148,7 @@ def test_reading_slots_together_or_one_by_one(rig, horizon_ms):
     assert list(zip(ticks, *(together[c].tolist() for c in columns), strict=True)) == expected
 
 
-def test_row_of_a_timer(rig):
+def test_row_of_a_timer(rig: TimerRig) -> None:
     due_ms = rig.clock.now_ms() + HOUR_MS
     rig.put(due_ms, "U", 3, b"12345", KEYS="order-7", UNIQ_KEY="ABC", TAGS="tag")
     [timer] = listed(rig)
@@ -156,12 +161,12 @@ def test_row_of_a_timer(rig):
 
 
 @pytest.mark.parametrize("text", ["x", "1_2", "1_2_3_4_5_6", "-2_0_0_0_0", f"0_0_0_0_{1 << 63}"])
-def test_illegal_cursors(text):
+def test_illegal_cursors(text: str) -> None:
     with pytest.raises(ValueError, match=r"cursor|invalid literal"):
         Cursor.parse(text)
 
 
-def test_first_rows_equal_a_sort():
+def test_first_rows_equal_a_sort() -> None:
     choose = np.random.default_rng(1)
     for _ in range(300):
         rows = np.zeros(choose.integers(1, 40), listing.FOUND)

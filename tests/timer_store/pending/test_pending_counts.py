@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ FILE_BYTES = 100
 TIMER = st.tuples(st.integers(-1, 200), st.integers(0, 5_000))
 
 
-def columns(timers):
+def columns(timers: list[tuple[int, int]]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     topics = np.array([topic for topic, _ in timers], np.int32)
     return topics, np.array([offset for _, offset in timers], np.int64)
 
@@ -28,7 +29,7 @@ def table() -> TopicTable:
 
 
 @given(st.lists(st.lists(TIMER, max_size=20), max_size=8), st.integers(0, 3))
-def test_counts_equal_the_list(batches, settled):
+def test_counts_equal_the_list(batches: list[list[tuple[int, int]]], settled: int) -> None:
     counts, there = PendingCounts(table(), FILE_BYTES), []
     for number, timers in enumerate(batches):
         counts.change(*columns(timers), 1)

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from duemq.admin.views import VIEW_REQUEST
+from duemq.broker import Broker
 from duemq.cli.decision_client import DecisionClient
 from duemq.messages.recall_handle import RecallHandle
 from message_store.clock import FakeClock
 from message_store.errors import DueMQError
 from tests.migration.bench import Bench
-from tests.support.running_broker import running, small
+from tests.support.running_broker import BrokerClient, running, small
 from timer_store.pending.stopped_timers import NOT_RUNNING, NOTICE
 
 HOUR_MS = 3_600_000
@@ -43,8 +44,10 @@ def stopped(root: Path, work: Callable[[Any, Any], Awaitable[None]], *, pending:
     "names", [{"ids": ["U0"]}, {"handles": [HANDLE]}, {"topic": "T"}, {"ids": ["L", "U1"]}]
 )
 @pytest.mark.parametrize("action", ["cancel", "move", "fire"])
-def test_a_decision_on_a_timer_is_an_error_and_not_unknown(tmp_path, names, action):
-    async def work(broker, client):
+def test_a_decision_on_a_timer_is_an_error_and_not_unknown(
+    tmp_path: Path, names: dict[str, str | list[str]], action: str
+) -> None:
+    async def work(broker: Broker, client: BrokerClient) -> None:
         extra = {"delay_ms": 5} if action == "move" else {}
         async with DecisionClient(broker=broker.address) as client:
             with pytest.raises(DueMQError, match=NOT_RUNNING):
@@ -53,8 +56,8 @@ def test_a_decision_on_a_timer_is_an_error_and_not_unknown(tmp_path, names, acti
     stopped(tmp_path, work)
 
 
-def test_a_decision_on_a_transferred_message_is_an_error(tmp_path):
-    async def work():
+def test_a_decision_on_a_transferred_message_is_an_error(tmp_path: Path) -> None:
+    async def work() -> None:
         clock = FakeClock()
         async with running(small(tmp_path), clock=clock) as (broker, client):
             await client.send("T", b"m", UNIQ_KEY="M", DELAY="5")
@@ -72,8 +75,8 @@ def test_a_decision_on_a_transferred_message_is_an_error(tmp_path):
     asyncio.run(work())
 
 
-def test_an_error_names_the_number_of_earlier_decisions(tmp_path):
-    async def work(broker, client):
+def test_an_error_names_the_number_of_earlier_decisions(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: BrokerClient) -> None:
         async with DecisionClient(broker=broker.address) as client:
             with pytest.raises(DueMQError, match="1 messages were decided on before"):
                 await client.cancel(ids=["L"], handles=[HANDLE])
@@ -81,8 +84,8 @@ def test_an_error_names_the_number_of_earlier_decisions(tmp_path):
     stopped(tmp_path, work)
 
 
-def test_level_messages_can_be_cancelled(tmp_path):
-    async def work(broker, client):
+def test_level_messages_can_be_cancelled(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: BrokerClient) -> None:
         async with DecisionClient(broker=broker.address) as client:
             [unknown] = await client.cancel(ids=["nothing"])
             assert unknown.verdict == "unknown"
@@ -92,8 +95,10 @@ def test_level_messages_can_be_cancelled(tmp_path):
     stopped(tmp_path, work)
 
 
-def test_a_store_without_pending_timers_is_not_concerned(tmp_path, caplog):
-    async def work(broker, client):
+def test_a_store_without_pending_timers_is_not_concerned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(broker: Broker, client: BrokerClient) -> None:
         async with DecisionClient(broker=broker.address) as client:
             [done] = await client.cancel(topic="T")
             assert (done.verdict, done.messages) == ("done", 1)
@@ -103,8 +108,10 @@ def test_a_store_without_pending_timers_is_not_concerned(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("view", ["summary", "list", "forecast"])
-def test_views_report_why_they_are_empty(tmp_path, caplog, view):
-    async def work(broker, client):
+def test_views_report_why_they_are_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, view: str
+) -> None:
+    async def work(broker: Broker, client: BrokerClient) -> None:
         answer = await client.call(VIEW_REQUEST, {"view": f"timer_store.{view}"})
         assert (answer.code, answer.remark) == (1, NOT_RUNNING)
 

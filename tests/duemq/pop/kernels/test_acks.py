@@ -45,7 +45,7 @@ ALL_OFFSETS = (0, 12)
 BOUND = st.sampled_from([(UNKNOWN, UNKNOWN), (0, 12), (3, 8), (1, 0)])
 
 
-def naive_valid(rows, bounds):
+def naive_valid(rows: list[dict[int, int]], bounds: list[tuple[int, int]]) -> tuple[int, int]:
     """Return the number of leading valid rows, and the queue whose bounds are missing."""
     for count, row in enumerate(rows):
         if row[QUEUE] >= len(bounds) or row[REVIVE_QUEUE] >= REVIVE_QUEUES:
@@ -58,7 +58,7 @@ def naive_valid(rows, bounds):
     return len(rows), ALL_KNOWN
 
 
-def naive_groups(rows):
+def naive_groups(rows: list[dict[int, int]]) -> dict[tuple[int, ...], list[int]]:
     """Return the offsets of each checkpoint in the order of their arrival."""
     groups = {}
     for row in rows:
@@ -67,7 +67,7 @@ def naive_groups(rows):
     return groups
 
 
-def columns_of(rows):
+def columns_of(rows: list[dict[int, int]]) -> AckRows:
     numbers = np.zeros((max(len(rows), 1), COLUMNS), np.int64)
     for at, row in enumerate(rows):
         for column, value in row.items():
@@ -84,16 +84,20 @@ def columns_of(rows):
 
 
 @given(ANY_ROWS, st.lists(BOUND, min_size=QUEUES, max_size=QUEUES))
-def test_rows_up_to_an_invalid_one_are_those_of_the_twin(rows, bounds):
+def test_rows_up_to_an_invalid_one_are_those_of_the_twin(
+    rows: list[dict[int, int]], bounds: list[tuple[int, int]]
+) -> None:
     compare(rows, bounds)
 
 
 @given(VALID_ROWS, ANY_ROWS)
-def test_groups_and_responses_are_those_of_the_twin(valid_rows, others):
+def test_groups_and_responses_are_those_of_the_twin(
+    valid_rows: list[dict[int, int]], others: list[dict[int, int]]
+) -> None:
     compare(valid_rows + others, [ALL_OFFSETS] * QUEUES)
 
 
-def compare(rows, bounds):
+def compare(rows: list[dict[int, int]], bounds: list[tuple[int, int]]) -> None:
     """Compare the results of the kernel with those of the twins."""
     found = columns_of(rows)
     limits = np.array(bounds, np.int64)
@@ -117,6 +121,6 @@ def compare(rows, bounds):
     assert responses == b"".join(codec.encode_success(row[OPAQUE]) for row in rows[:valid])
 
 
-def test_a_topic_without_queues_has_no_valid_acknowledgement():
+def test_a_topic_without_queues_has_no_valid_acknowledgement() -> None:
     found = columns_of([{QUEUE: 0}])
     assert group_acks(1, np.zeros((0, 2), np.int64), SUCCESS_PARTS, found) == (0, 0, 0, ALL_KNOWN)

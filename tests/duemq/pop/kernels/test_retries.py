@@ -18,7 +18,9 @@ LONG = "n" * 200
 TEXTS = st.lists(st.sampled_from(["KEYS\x01k\x02", "TAGS\x01\u00e4\x02", "a\x01b\x02"]), max_size=3)
 
 
-def record(text: str, offset: int, *, topic: str = RETRY, flags: int = 0, body: bytes = b"body"):
+def record(
+    text: str, offset: int, *, topic: str = RETRY, flags: int = 0, body: bytes = b"body"
+) -> bytes:
     return encode_record(
         topic=topic,
         queue_id=0,
@@ -55,13 +57,15 @@ def answers(*records: bytes, topic: str = TOPIC) -> list[bytes]:
     ),
     st.sampled_from([TOPIC, "U" * 127]),
 )
-def test_the_kernel_writes_the_messages_that_python_encodes(records, topic):
+def test_the_kernel_writes_the_messages_that_python_encodes(
+    records: list[bytes], topic: str
+) -> None:
     kernel, plain = answers(*records, topic=topic)
     assert kernel == plain
     assert plain.count(b"POP_CK\x0112 34 56 7 1 broker 0 ") == len(records)
 
 
-def test_records_of_another_form_are_encoded_in_python():
+def test_records_of_another_form_are_encoded_in_python() -> None:
     for each in (
         record("KEYS\x01k", 1),
         record("KEYS\x01k\x02POP_CK\x01old\x02", 1),

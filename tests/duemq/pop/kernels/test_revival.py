@@ -70,7 +70,14 @@ class Captured:
         self.together = list(batch.together)
 
 
-def record(text: bytes, offset: int, *, reconsume: int = 0, host=HOSTS[0], flags: int = 1) -> bytes:
+def record(
+    text: bytes,
+    offset: int,
+    *,
+    reconsume: int = 0,
+    host: tuple[bytes, int] = HOSTS[0],
+    flags: int = 1,
+) -> bytes:
     return encode_record(
         topic="T",
         queue_id=2,
@@ -94,7 +101,9 @@ def raw_records(*records: bytes) -> RawRecords:
     return RawRecords(OFFSETS, log_offsets, np.frombuffer(b"".join(records), np.uint8))
 
 
-def copies(found: RawRecords, host=HOSTS[0]) -> tuple[Captured | None, Captured]:
+def copies(
+    found: RawRecords, host: tuple[bytes, int] = HOSTS[0]
+) -> tuple[Captured | None, Captured]:
     """Return the copies of the kernel, None if Python is needed, and the copies of Python."""
     checkpoint = Checkpoint("T", "g", 2, 3, POP_MS, 1_000, OFFSETS, "b")
     made: list[Captured | None] = []
@@ -133,14 +142,19 @@ def text_of(properties: dict[str, str], *, ended: bool = True) -> bytes:
     st.integers(0, 0x7FF),
 )
 def test_the_kernel_makes_the_copies_that_python_makes(
-    properties, ended, reconsume, born, host, flags
-):
+    properties: dict[str, str],
+    ended: bool,
+    reconsume: int,
+    born: tuple[bytes, int],
+    host: tuple[bytes, int],
+    flags: int,
+) -> None:
     first = record(text_of(properties, ended=ended), 3, reconsume=reconsume, host=born, flags=flags)
     same(*copies(raw_records(first, record(b"KEYS\x01k\x02", 7)), host))
 
 
 @pytest.mark.parametrize("reconsume", [0, 1])
-def test_a_time_of_the_first_pop_is_kept_by_later_pops(reconsume):
+def test_a_time_of_the_first_pop_is_kept_by_later_pops(reconsume: int) -> None:
     first = record(b"1ST_POP_TIME\x0112\x02TAGS\x01A\x02", 3, reconsume=reconsume)
     kernel, plain = copies(raw_records(first, record(b"", 7)))
     assert (kernel is None) == (reconsume == 0), "Python replaces the value in its place"
@@ -150,18 +164,18 @@ def test_a_time_of_the_first_pop_is_kept_by_later_pops(reconsume):
 
 
 @pytest.mark.parametrize("name", IN_PYTHON)
-def test_rare_properties_need_python(name):
+def test_rare_properties_need_python(name: str) -> None:
     text = text_of({"KEYS": "k", name: IN_PYTHON[name]})
     found = raw_records(record(text, 3), record(b"", 7))
     assert copies(found)[0] is None
 
 
 @pytest.mark.parametrize("text", [b"\x02KEYS\x01k", b"KEYS\x02", b"\x01k\x02", b"KEYS\x01\x02"])
-def test_an_entry_without_name_or_value_needs_python(text):
+def test_an_entry_without_name_or_value_needs_python(text: bytes) -> None:
     assert copies(raw_records(record(b"", 3), record(text, 7)))[0] is None
 
 
-def test_a_damaged_record_is_not_copied():
+def test_a_damaged_record_is_not_copied() -> None:
     damaged = bytearray(record(b"KEYS\x01k\x02", 7))
     damaged[damaged.index(b"body")] ^= 1
     batch = RetryCopies(Captured(), Identity("b", "c", 0, HOSTS[0]), lambda: True)

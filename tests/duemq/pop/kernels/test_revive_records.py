@@ -32,7 +32,12 @@ ACKS = st.builds(
 ENTRIES = st.lists(st.tuples(st.integers(0, 7), CHECKPOINTS | ACKS), max_size=6)
 
 
-def batch_of(entries, host, *, compiled):
+def batch_of(
+    entries: list[tuple[int, Checkpoint | Acknowledgement]],
+    host: tuple[bytes, int],
+    *,
+    compiled: bool,
+) -> PutBatch | None:
     """Return a batch with the entries after another row; or the error of encoding."""
     identity = Identity("test", "c", 0, host)
     batch = PutBatch(2)
@@ -48,7 +53,7 @@ def batch_of(entries, host, *, compiled):
 ACK = Acknowledgement("T", "g", 2, 17, 1_000, (17,), "b", 61_000)
 
 
-def rows_of(batch):
+def rows_of(batch: PutBatch) -> list[tuple[dict[str, int], bytes, bytes, bytes]]:
     """Return everything that a batch's rows contain, with texts in place of their positions."""
     found = []
     for row in range(batch.count):
@@ -65,7 +70,9 @@ def rows_of(batch):
 
 @pytest.mark.parametrize("host", HOSTS, ids=["IPv4", "IPv6"])
 @given(entries=ENTRIES)
-def test_rows_equal_those_of_python(entries, host):
+def test_rows_equal_those_of_python(
+    entries: list[tuple[int, Checkpoint | Acknowledgement]], host: tuple[bytes, int]
+) -> None:
     expected = batch_of(entries, host, compiled=False)
     found = batch_of(entries, host, compiled=True)
     if expected is None or found is None:
@@ -76,13 +83,13 @@ def test_rows_equal_those_of_python(entries, host):
 
 
 @pytest.mark.parametrize("name", ["a\x01b", "a\x02b", "\ud800"])
-def test_names_that_need_python_have_no_texts(name):
+def test_names_that_need_python_have_no_texts(name: str) -> None:
     assert texts_of("T", "g", "b") is not None
     for names in ((name, "g", "b"), ("T", name, "b"), ("T", "g", name)):
         assert texts_of(*names) is None
 
 
-def test_long_names_are_encoded_in_python():
+def test_long_names_are_encoded_in_python() -> None:
     long = "g" * (NAME_CHARS_MAX + 1)
     record = Checkpoint("T", long, 0, 0, 1, 1_000, (0,), "b")
     found = batch_of([(0, record)], HOSTS[0], compiled=True)
@@ -90,7 +97,7 @@ def test_long_names_are_encoded_in_python():
     assert found.body(1) == record.body()
 
 
-def test_many_records_exceed_the_first_staging_buffer():
+def test_many_records_exceed_the_first_staging_buffer() -> None:
     record = Acknowledgement("T", "g", 2, 17, 1_000, tuple(range(10**17, 10**17 + 500)), "b", 61)
     entries = [(0, record)] * 40
     found = batch_of(entries, HOSTS[0], compiled=True)
