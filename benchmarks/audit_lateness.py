@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.bench import Bench
+from benchmarks.bench import WIRELOAD, Bench
 from benchmarks.loads.timers import TRICKLE_PER_S, trickled
-from benchmarks.run import OURS, SERVERS, WIRELOAD, parse
+from benchmarks.run import OURS, SERVERS, parse
 from reconciliation.config import ReconcileConfig
 from reconciliation.jobs.child_process import command_of, run
 from tests.interop.programs import go_program

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine
-from benchmarks.bench import Bench, Found
+from benchmarks.bench import WIRELOAD, Bench, Found
 from benchmarks.loads.timers import TRICKLE_PER_S, trickled
-from benchmarks.run import APACHE, OURS, SERVERS, WIRELOAD, parse
+from benchmarks.run import APACHE, OURS, SERVERS, parse
 from tests.interop.programs import go_program
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tomllib
 from importlib.metadata import requires, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -21,7 +22,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 def needs_of(extra: str) -> dict[str, Requirement]:
     """Return the packages that an extra installs, with our own extras resolved."""
-    found = {}
+    found: dict[Any, Any] = {}
     for text in EXTRAS[extra]:
         one = Requirement(text)
         if one.name == PROJECT["name"]:

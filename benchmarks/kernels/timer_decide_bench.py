@@ -111,21 +111,25 @@ def run(store: MessageStore, timers: TimerStore, clock: FakeClock, offsets: Any,
         found = measure(
             "find by unique key",
             size,
-            lambda keys=keys: asyncio.run(decide.by_key("bench", keys, unique=True)),
+            lambda keys=keys: asyncio.run(decide.by_key("bench", keys, unique=True)),  # type: ignore[misc]
         )
         assert found.offsets.size == size
         while store.index.lag_bytes:
             store.index.catch_up()
         measure(
-            "find by offset", size, lambda at=mine[1]: asyncio.run(decide.by_offset(offsets[at]))
+            "find by offset",
+            size,
+            lambda at=mine[1]: asyncio.run(decide.by_offset(offsets[at])),  # type: ignore[misc]
         )
         done = [
-            measure("cancel", size, lambda at=found.offsets: decide.cancel(at)),
-            measure("cancel by offset", size, lambda at=mine[1]: decide.cancel(offsets[at])),
+            measure("cancel", size, lambda at=found.offsets: decide.cancel(at)),  # type: ignore[misc]
+            measure("cancel by offset", size, lambda at=mine[1]: decide.cancel(offsets[at])),  # type: ignore[misc]
             measure(
-                "move", size, lambda at=mine[2]: decide.move(offsets[at], later, lambda *_: None)
+                "move",
+                size,
+                lambda at=mine[2]: decide.move(offsets[at], later, lambda *_: None),  # type: ignore[misc]
             ),
-            measure("fire", size, lambda at=mine[3]: decide.fire(offsets[at])),
+            measure("fire", size, lambda at=mine[3]: decide.fire(offsets[at])),  # type: ignore[misc]
         ]
         assert all((one.verdicts == Verdict.DONE).all() for one in done)
 

@@ -68,7 +68,7 @@ def measure_stage(count: int, batch_rows: int) -> None:
     for span_ms, topics in ((1, 1), (1, 1_000), (1_000, 4), (10**9, 4)):
         rows = staged(count, span_ms, topics)
         name = f"{span_ms} ms, {topics} topics"
-        measure(f"sort, {name}", count, lambda rows=rows: sorted_run(rows))
+        measure(f"sort, {name}", count, lambda rows=rows: sorted_run(rows))  # type: ignore[misc]
         worst = []
 
         def take(rows: Rows = rows, worst: list[float] = worst) -> None:

@@ -50,7 +50,8 @@ def fill(root: Path, count: int) -> None:
             some = min(PIECE, count - engine.filler.count)
             start_ms = engine.clock.now_ms() + 2_000
             engine.filler.fill(
-                some, lambda n, at=start_ms: at + random.integers(0, SPAN_MS, n.size)
+                some,
+                lambda n, at=start_ms: at + random.integers(0, SPAN_MS, n.size),  # type: ignore[misc]
             )
             for _ in range((SPAN_MS + 2_500) // STEP_MS):
                 engine.clock.advance(STEP_MS)

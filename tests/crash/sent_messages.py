@@ -150,7 +150,7 @@ def pull_request(topic: str, queue_id: int, offset: int) -> Request:
 
 def records_of(answer: Response) -> list[Record]:
     """Return the messages in the response to a pull."""
-    body, found = bytes(answer.body), []  # type: ignore[arg-type]
+    body, found = bytes(answer.body), []
     view = memoryview(body)
     while view:
         size = int.from_bytes(view[:4], "big")

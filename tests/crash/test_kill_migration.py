@@ -46,7 +46,7 @@ async def command(
     """Send a command; return the response, or None if the broker refused the command."""
     body = json.dumps({"action": action, "who": "test", **more}).encode()
     answer = await client.call(Request(MIGRATE, {}, body), timeout_s=timeout_s)
-    return json.loads(bytes(answer.body)) if answer.code == 0 else None  # type: ignore[arg-type]
+    return json.loads(bytes(answer.body)) if answer.code == 0 else None
 
 
 @dataclass(slots=True)

@@ -74,7 +74,7 @@ class DecisionWorld:
 
     async def put_batch(self) -> None:
         """Send timers as one batch: all have its unique key."""
-        unique, entries = self._unique(), []
+        unique, entries = self._unique(), list[Any]()
         count = self._chance.choice([2, 10, 90])
         for _ in range(count):
             text, body = (
@@ -130,7 +130,7 @@ class DecisionWorld:
         command = {"keys" if by_keys else "ids": names}
         answer = await self._client.call(code, {}, json.dumps(command).encode())
         assert answer.code == 0, answer.remark
-        told = json.loads(bytes(answer.body))["results"]  # type: ignore[arg-type]
+        told = json.loads(bytes(answer.body))["results"]
         if sum(map(len, meant.values())) > len({m.number for ms in meant.values() for m in ms}):
             self._compare_shared(told, meant, code)
         else:

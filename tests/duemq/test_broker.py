@@ -33,7 +33,7 @@ def test_what_is_sent_can_be_read(tmp_path: Path) -> None:
             assert (sent.code, (sent.fields or {})["queueOffset"]) == (0, "0")
             pulled = await client.pull("T", 0)
             assert pulled.code == 0
-            assert b"hello" in bytes(pulled.body)  # type: ignore[arg-type]
+            assert b"hello" in bytes(pulled.body)
 
     asyncio.run(main())
     assert not (tmp_path / "store" / "abort").exists()
@@ -49,7 +49,7 @@ def test_a_level_message_is_delivered_when_it_is_due_and_not_before(tmp_path: Pa
             clock.advance(999)
             assert (await client.call(RequestCode.GET_MAX_OFFSET, QUEUE)).fields == {"offset": "1"}
             clock.advance(1)
-            assert b"later" in bytes((await pull).body)  # type: ignore[arg-type]
+            assert b"later" in bytes((await pull).body)
 
     asyncio.run(main())
 
@@ -75,7 +75,7 @@ def test_a_restart_keeps_topics_progress_and_pending_messages(tmp_path: Path) ->
             query = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, commit)
             assert (query.fields or {})["offset"] == "1"
             clock.advance(5_000)
-            assert b"later" in bytes((await client.pull("T", 1)).body)  # type: ignore[arg-type]
+            assert b"later" in bytes((await client.pull("T", 1)).body)
 
     asyncio.run(before())
     asyncio.run(after())
@@ -88,7 +88,7 @@ def test_the_name_server_inside_knows_the_broker(tmp_path: Path) -> None:
             await client.send("T", b"hello")
             async with connected(broker.namesrv_address) as namesrv:
                 route = await namesrv.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
-            assert broker.address.encode() in bytes(route.body)  # type: ignore[arg-type]
+            assert broker.address.encode() in bytes(route.body)
 
     asyncio.run(main())
 
@@ -154,7 +154,7 @@ def test_request_25_changes_what_is_live_and_the_file(tmp_path: Path) -> None:
             assert (answer.code, answer.remark) == (0, None)
             assert broker.store.config.message_bytes_max == 77
             shown = await client.call(RequestCode.GET_BROKER_CONFIG)
-            lines = bytes(shown.body).decode().splitlines()  # type: ignore[arg-type]
+            lines = bytes(shown.body).decode().splitlines()
             assert "messageDelayLevel=3s 9s" in lines
             assert "maxMessageSize=77" in lines
 
@@ -191,7 +191,7 @@ def test_a_reload_takes_the_file_and_a_bad_one_changes_nothing(tmp_path: Path) -
         return read_properties(path).merged(small(tmp_path))
 
     async def main() -> None:
-        async with running(read(), config_file=path, read_again=read) as (broker, _):  # type: ignore[arg-type]
+        async with running(read(), config_file=path, read_again=read) as (broker, _):
             assert broker.config.transaction_checks_max == 3
             for text, expected in (("4", 4), ("four", 4), ("5", 5)):
                 path.write_text(f"transactionCheckMax={text}\n")
@@ -226,7 +226,7 @@ def test_an_installed_plugin_takes_part(tmp_path: Path, site: Path) -> None:
             answer = await client.call(9100)
             assert answer.fields == {"counted": "1", "task": "True"}
             view = await client.call(VIEW_REQUEST, {"view": "counting.count"})
-            assert json.loads(bytes(view.body)) == {"counted": 1}  # type: ignore[arg-type]
+            assert json.loads(bytes(view.body)) == {"counted": 1}
             await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"countingWord=good")
             assert (await client.send("T", b"good")).code == 13
 
@@ -371,7 +371,7 @@ def test_the_levels_view_counts_pending_messages(tmp_path: Path) -> None:
             for _ in range(3):
                 await client.send("T", b"later", DELAY="2")
             answer = await client.call(VIEW_REQUEST, {"view": "schedule_service.levels"})
-            view = json.loads(bytes(answer.body))  # type: ignore[arg-type]
+            view = json.loads(bytes(answer.body))
             level = view["levels"][1]
             assert (view["pending"], level["level"], level["pending"]) == (3, 2, 3)
             assert level["next_due_ms"] == clock.now_ms() + 5_000

@@ -26,7 +26,7 @@ KEYS = {"messageDelayLevel": "1s 60s", "maxIndexNum": "100000", "maxHashSlotNum"
 async def cancel(remote: BrokerClient, **command: Any) -> list[tuple[str, int]]:
     answer = await remote.call(CANCEL_PENDING, {}, json.dumps(command).encode())
     assert answer.code == 0, answer.remark
-    results = json.loads(bytes(answer.body))["results"]  # type: ignore[arg-type]
+    results = json.loads(bytes(answer.body))["results"]
     return [(result["verdict"], result.get("messages", 0)) for result in results]
 
 

@@ -23,7 +23,7 @@ def line(*arguments: object, exc_info: object = None) -> str:
         1,
         "%s" * len(arguments),
         arguments,
-        exc_info,  # type: ignore[arg-type]
+        exc_info,
     )
     return FORMATTER.format(record)
 

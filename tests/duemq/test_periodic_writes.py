@@ -43,4 +43,4 @@ def test_other_errors_are_raised() -> None:
         raise ValueError("a fault of ours")
 
     with pytest.raises(ValueError, match="a fault of ours"):
-        asyncio.run(with_reports(write, "consumer offsets")())  # type: ignore[arg-type]
+        asyncio.run(with_reports(write, "consumer offsets")())

@@ -70,7 +70,7 @@ class Taker(PluginBase):
     def __init__(self, word: str) -> None:
         self.word, self.taken = word, "before"
 
-    def reconfigure(self, properties: dict[str, str]) -> None:  # type: ignore[no-untyped-def]
+    def reconfigure(self, properties: dict[str, str]) -> None:
         if properties.get("a") == self.word:
             raise RuntimeError("no")
         self.taken = properties["a"]
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_written_changes_nothing(
     assert path.read_text() == before + "transactionCheckMax = 3\n"
 
 
-def broker_os() -> ModuleType:  # type: ignore[no-untyped-def]
+def broker_os() -> ModuleType:
     return config_edit.os
 
 

@@ -130,11 +130,11 @@ def test_consumers_are_given_what_is_on_the_disk_as_soon_as_it_is(
             ]
             assert [(answer.fields or {})["offset"] for answer in told] == ["1", "1"]
             stats = await client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
-            assert b'"maxOffset":1,' in bytes(stats.body)  # type: ignore[arg-type]
+            assert b'"maxOffset":1,' in bytes(stats.body)
             assert not held_before.done() | held_after.done()
             disk.set()
             for answer in (await held_before, await held_after):
-                assert (answer.code, b"second" in bytes(answer.body)) == (0, True)  # type: ignore[arg-type]
+                assert (answer.code, b"second" in bytes(answer.body)) == (0, True)
                 assert (answer.fields or {})["maxOffset"] == "2"
 
     asyncio.run(scene())

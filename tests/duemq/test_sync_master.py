@@ -72,7 +72,7 @@ def test_a_send_is_answered_and_read_when_a_replica_has_it(tmp_path: Path, flush
             assert await readable(client) == 1
             assert not held.done()
             await resume(client, peer)
-            assert b"second" in bytes((await held).body)  # type: ignore[arg-type]
+            assert b"second" in bytes((await held).body)
             await connected(broker)
             assert await readable(client) == 3
             assert (await client.send("T", b"third")).code == 0
@@ -89,7 +89,7 @@ def test_without_a_replica_messages_are_stored_answered_11_and_not_read(tmp_path
             async with following(broker.ha_port):
                 await connected(broker)
                 assert await readable(client) == 2
-            await until(lambda: not broker.parts.ha_server.connections)  # type: ignore[union-attr]
+            await until(lambda: not broker.parts.ha_server.connections)
             assert (await client.send("T", b"x")).code == NO_REPLICA
             assert await readable(client) == 2
 
@@ -219,7 +219,7 @@ def test_deliveries_are_read_when_a_replica_has_them(tmp_path: Path, mode: str) 
             await until(lambda: broker.store.queue_bounds("T", 0)[1] == 7)
             await connected(broker)
             assert await readable(client) == 7
-            body = bytes((await client.pull("T", 1)).body)  # type: ignore[arg-type]
+            body = bytes((await client.pull("T", 1)).body)
             assert sorted(body.count(b"%s %d" % (k, n)) for k in (b"level", b"timer")
                           for n in range(3)) == [1] * 6  # fmt: skip
 

@@ -16,11 +16,11 @@ from duemq.replication.ha_client import HaClient, HaState
 from message_store.clock import SystemClock
 from message_store.store import MessageStore
 from tests.interop.apache_controller import ApacheController, ApacheMember
-from tests.interop.replicas import COPIED_S
-from tests.interop.store_work import KEYS, SUCCESS, TOPIC, Ledger, verify
-from tests.interop.test_our_replica import NO_REPLICA, send_code
+from tests.interop.replicas import COPIED_S, NO_REPLICA, send_code
+from tests.interop.store_work import KEYS, TOPIC, Ledger, verify
 from tests.message_store.replication.test_raw_append import log_of
 from tests.support.free_ports import LOOPBACK
+from tests.support.remoting_requests import SUCCESS
 from tests.support.stores import small_config
 from tests.support.wait_until import until
 

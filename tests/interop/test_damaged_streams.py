@@ -8,9 +8,10 @@ import pytest
 
 from tests.interop.apache import Apache
 from tests.interop.replicas import OurReplica, log_bytes, wait_code, wait_copied
-from tests.interop.store_work import KEYS, SUCCESS, TOPIC, Ledger, verify
+from tests.interop.store_work import KEYS, TOPIC, Ledger, verify
 from tests.support.duemq_server import DueMQ
 from tests.support.relay import Relay
+from tests.support.remoting_requests import SUCCESS
 from tests.support.server import Server
 
 SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "10000"}

@@ -13,9 +13,8 @@ import pytest
 from duemq.replication.epoch_file import FILE_NAME, Epochs, read_epochs
 from tests.interop.apache import CONTROLLER_VERSIONS
 from tests.interop.apache_controller import ApacheController, ApacheMember, OurMember
-from tests.interop.replicas import COPIED_S
+from tests.interop.replicas import COPIED_S, NO_REPLICA, send_code
 from tests.interop.store_work import KEYS, TOPIC, Ledger, pull_topic, verify
-from tests.interop.test_our_replica import NO_REPLICA, send_code
 from tests.support.server import Server
 from tests.support.wait_until import until
 

@@ -53,7 +53,7 @@ async def queues(client: RemotingClient, topic: str) -> dict[str, Any] | None:
     if answer.code == 17:
         return None
     assert answer.code == 0
-    (found,) = parse(bytes(answer.body))["queueDatas"]  # type: ignore[arg-type]
+    (found,) = parse(bytes(answer.body))["queueDatas"]
     return dict(found)
 
 

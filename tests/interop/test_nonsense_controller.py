@@ -13,9 +13,9 @@ from typing import Any
 from duemq.admin.views import VIEW_REQUEST
 from tests.interop.apache_controller import ApacheController, OurMember
 from tests.interop.replicas import send_code
-from tests.interop.store_work import KEYS, SUCCESS, TOPIC, pull_topic
+from tests.interop.store_work import KEYS, TOPIC, pull_topic
 from tests.support.relay import Relay
-from tests.support.remoting_requests import call
+from tests.support.remoting_requests import SUCCESS, call
 from tests.support.wait_until import until
 
 VERSION = "5.3.3"

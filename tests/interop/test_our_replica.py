@@ -21,17 +21,9 @@ from tests.interop.replicas import (
     wait_code,
     wait_copied,
 )
-from tests.interop.store_work import (
-    KEYS,
-    SUCCESS,
-    TOPIC,
-    Ledger,
-    cursors_of_running,
-    pull,
-    verify,
-)
+from tests.interop.store_work import KEYS, TOPIC, Ledger, cursors_of_running, pull, verify
 from tests.support.duemq_server import ROOT
-from tests.support.remoting_requests import call
+from tests.support.remoting_requests import SUCCESS, call
 from tests.support.server import Server
 from tests.support.wait_until import until
 

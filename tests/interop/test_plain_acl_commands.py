@@ -128,7 +128,7 @@ async def answers(server: Server) -> list[Answer]:
             header = dict(answer.fields or {})
             if code == 52:  # Apache changes `version` later, when it reads the default file again
                 header |= {"version": "", "allAclFileVersion": by_file(header["allAclFileVersion"])}
-            body = json.loads(bytes(answer.body)) if answer.body else None  # type: ignore[arg-type]
+            body = json.loads(bytes(answer.body)) if answer.body else None
             one = (answer.code, answer.remark or None, header, body)
             found.append(tuple(without_places(one, server)))
     return found

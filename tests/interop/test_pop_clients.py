@@ -165,7 +165,7 @@ async def members(server: Server, group: str, topic: str, count: int) -> AsyncIt
             )
             if answer.code:
                 return answer.code
-            found = json.loads(bytes(answer.body))  # type: ignore[arg-type]
+            found = json.loads(bytes(answer.body))
             assigned = found.get("messageQueueAssignments")
             return assigned and sorted(map(json.dumps, map(_plain, assigned)))
 

@@ -25,7 +25,6 @@ from tests.interop.replicas import (
 from tests.interop.store_work import (
     KEYS,
     QUEUE_COUNT,
-    SUCCESS,
     TOPIC,
     Ledger,
     due_times,
@@ -36,7 +35,7 @@ from tests.interop.store_work import (
 )
 from tests.interop.timer_work import TimerLedger
 from tests.support.duemq_server import DueMQ
-from tests.support.remoting_requests import call
+from tests.support.remoting_requests import SUCCESS, call
 from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
 

@@ -142,7 +142,7 @@ def test_a_proxy_header_before_the_handshake_names_the_client(world: World, vers
             peer.send(view)
             found = (await peer.read_answer()).response
             assert found.code == ResponseCode.SUCCESS, found
-            address, port = decode_record(bytes(found.body), offset).born_host  # type: ignore[arg-type]
+            address, port = decode_record(bytes(found.body), offset).born_host
             return address, port
 
     assert asyncio.run(main()) == (bytes([192, 0, 2, 7]), 56_324)

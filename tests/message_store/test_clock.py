@@ -78,7 +78,7 @@ def test_a_clock_set_back_ends_the_wait(
     # Only the clock's module: other threads read the time as well.
     monkeypatch.setattr("message_store.clock.time", SimpleNamespace(time=lambda: next(times)))
     clock = SystemClock()
-    clock.WAIT_MS_MAX = 1  # type: ignore[misc]
+    clock.WAIT_MS_MAX = 1
 
     async def main() -> None:
         async with asyncio.timeout(60):

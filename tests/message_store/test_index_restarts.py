@@ -89,7 +89,7 @@ class RecordingWords:
     """An array that records every write."""
 
     def __init__(self, words: Any) -> None:
-        self.words, self.writes, self.size = words, [], words.size
+        self.words, self.writes, self.size = words, list[Any](), words.size
 
     def __getitem__(self, at: Any) -> Any:
         return self.words[int(at)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.ownership import OwnershipRefused
+from message_store.errors import OwnershipRefused
 from tests.migration.steps.test_drain import fill
 from tests.support.failing_disk import Disk, SimulatedCrash
 from tests.support.migration_rig import MigrationRig

@@ -60,8 +60,8 @@ class Runs:
 
 @asynccontextmanager
 async def running(host: Host, runs: Runs) -> AsyncIterator[ReconciliationPlugin]:
-    plugin = ReconciliationPlugin(host, runs)  # type: ignore[arg-type]
-    async with plugin.running(None):  # type: ignore[arg-type]
+    plugin = ReconciliationPlugin(host, runs)
+    async with plugin.running(None):
         yield plugin
 
 

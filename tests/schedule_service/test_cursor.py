@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -119,7 +121,7 @@ def test_a_cursor_is_rebuilt_from_pending_messages(
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=60))
 def test_against_a_list(steps: list[tuple[int, int]]) -> None:
     """Units with any due time are added; at each step all due units are delivered."""
-    cursor, due, done = LevelCursor(1), [], set()
+    cursor, due, done = LevelCursor(1), list[Any](), set()
     for due_ms, now_ms in steps:
         offset = len(due)
         cuts = [Cut(offset, due_ms)] if due and due_ms < due[-1] else []

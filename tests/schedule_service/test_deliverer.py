@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from delivery.deliverer import NOT_PUT
+from delivery.redirected import NoTarget
 from message_store import layout
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
-from schedule_service.deliverer import Deliverer, NoTarget, target_of
+from schedule_service.deliverer import Deliverer, target_of
 from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from tests.support.level_rig import level_service
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -282,7 +283,7 @@ def test_other_tasks_run_between_batches(tmp_path: Path) -> None:
             tmp_path, properties={"scheduleDeliverBatchRecords": "100"}
         ) as rig:
             rig.send(1, count=5_000)
-            seen = []
+            seen: list[Any] = []
 
             async def other() -> None:
                 while len(seen) < 1_000:

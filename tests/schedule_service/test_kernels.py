@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delivery.redirected import NoTarget
 from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
@@ -19,7 +20,7 @@ from message_store.queues.topic_table import TopicTable
 from message_store.store import MessageStore
 from schedule_service import kernels
 from schedule_service.cursor import NEVER_MS
-from schedule_service.deliverer import NoTarget, add_delivery, target_of
+from schedule_service.deliverer import add_delivery, target_of
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 from tests.support.stores import add_message, open_store
 
@@ -93,7 +94,7 @@ def naive_track(
     units: list[tuple[int, ...]], last_due: dict[Any, Any]
 ) -> tuple[dict[int, tuple[int, int, int]], list[tuple[int, int, int]]]:
     """Return ({queue: (first, due, end)}, cuts) of (topic, queue, offset, due, status, kind)."""
-    seen, cuts = {}, []
+    seen, cuts = dict[Any, Any](), []
     for topic, queue, offset, due, status, kind in units:
         if topic != SCHEDULE or status or kind in (4, 12):
             continue

@@ -55,7 +55,7 @@ class Consumer:
         request = pull_request(topic, queue_id, len(mine), consumerGroup=GROUP, **changes)
         answer = await self._world.call(request)
         assert answer.code in (FOUND, NOT_FOUND), (place, len(mine), answer)
-        view = memoryview(bytes(answer.body))  # type: ignore[arg-type]
+        view = memoryview(bytes(answer.body))
         while view:
             record = decode_record(view[: int.from_bytes(view[:4], "big")], 0, check_crc=True)
             assert record.queue_offset == len(mine), (place, len(mine), record.queue_offset)

@@ -168,7 +168,7 @@ class SimLoop(BaseSelectorEventLoop):
     ) -> SimSocket:
         sock = self.host.new_socket()
         try:
-            await self.sock_connect(sock, addr_info[4])  # type: ignore[arg-type]
+            await self.sock_connect(sock, addr_info[4])
         except BaseException as error:
             exceptions.append([error])
             sock.close()

@@ -54,7 +54,7 @@ class Decisions:
             except OSError:
                 continue
             if answer.code == 0:
-                body = bytes(answer.body)  # type: ignore[arg-type]
+                body = bytes(answer.body)
                 self._take(code, message, body, delay_ms)
         for client in clients.values():
             await client.close()

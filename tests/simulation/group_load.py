@@ -190,7 +190,7 @@ class GroupLoad:
 
     def _take(self, place: tuple[str, int], at: int, answer: Response, where: str) -> int:
         """Check the response to a pull; return the next queue offset."""
-        view = memoryview(bytes(answer.body))  # type: ignore[arg-type]
+        view = memoryview(bytes(answer.body))
         while view:
             size = int.from_bytes(view[:4], "big")
             record = decode_record(view[:size], 0, check_crc=True)

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from delivery.plugin import Request, Response
-from duemq.pull.pull import PullRequest
+from duemq.pull.pull_plan import PullRequest
 from message_store.log.record import decode_record
 from schedule_service.levels import parse_levels
 from tests.simulation.consumer import Consumer
@@ -204,7 +204,7 @@ class Simulation:
         pulled = await self.world.call(pull_request("T", 0, offset, maxMsgNums="1"))
         if pulled.code != 0:
             return
-        record = decode_record(memoryview(bytes(pulled.body)), 0)  # type: ignore[arg-type]
+        record = decode_record(memoryview(bytes(pulled.body)), 0)
         level = self.chance.randint(1, 3)
         key = (GROUP, record.body)
         if key in self.model.messages:
@@ -374,7 +374,7 @@ class Simulation:
             assert int((response.fields or {})["nextBeginOffset"]) > offset, response
             assert response.fields is not None
             offset = int(response.fields["nextBeginOffset"])
-            view = memoryview(bytes(response.body))  # type: ignore[arg-type]
+            view = memoryview(bytes(response.body))
             while view:
                 size = int.from_bytes(view[:4], "big")
                 found.append(decode_record(view[:size], 0, check_crc=True).body)

@@ -103,7 +103,7 @@ class Client:
             try:
                 answer = await client.call(Request(code, {}, body), timeout_s=CALL_S_MAX)
                 if answer.code == 0:
-                    self.answer = msgspec.json.decode(bytes(answer.body))  # type: ignore[arg-type]
+                    self.answer = msgspec.json.decode(bytes(answer.body))
             except OSError:
                 pass
         self.has_ended = True

@@ -105,7 +105,7 @@ class Injector:
 
         injector = self
         mmap.mmap = Mapped  # type: ignore[misc]
-        builtins.open = io.open = self.open_file  # type: ignore[assignment]
+        builtins.open = io.open = self.open_file
 
     def _wrapped(self, name: str) -> Callable[..., Any]:
         real = self._real[name]

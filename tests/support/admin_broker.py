@@ -54,7 +54,7 @@ class AdminBroker:
 
     def call(self, code: int, body: bytes = b"", **fields: str) -> Response:
         """Return the response to a request."""
-        response = asyncio.run(self.handlers[code](Request(code, fields, body)))  # type: ignore[arg-type]
+        response = asyncio.run(self.handlers[code](Request(code, fields, body)))
         assert response is not None
         return response
 
@@ -62,7 +62,7 @@ class AdminBroker:
         """Return the body of a successful response; queue keys are compact JSON text."""
         response = self.call(code, body, **fields)
         assert response.code == 0
-        return json_dialect.loads(bytes(response.body).decode())  # type: ignore[arg-type]
+        return json_dialect.loads(bytes(response.body).decode())
 
     def create(self, topic: str, queues: int = 2) -> None:
         """Create a topic."""

@@ -217,7 +217,14 @@ class FakeStore:
         if row["real_topic_index"] >= 0:
             real = self.topics.name(int(row["real_topic_index"]))
             properties += f"REAL_TOPIC\x01{real}\x02REAL_QID\x01{row['real_queue_id']}\x02".encode()
-        columns = ("queue_id", "flag", "queue_offset", "phys_offset", "sys_flag", "born_ms")
+        columns: tuple[str, ...] = (
+            "queue_id",
+            "flag",
+            "queue_offset",
+            "phys_offset",
+            "sys_flag",
+            "born_ms",
+        )
         columns += ("store_ms", "reconsume_times", "prepared_offset")
         record = encode_record(
             topic=self.topics.name(int(row["topic_index"])),

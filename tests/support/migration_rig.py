@@ -10,7 +10,7 @@ from typing import Any
 
 from delivery import ownership
 from delivery.ownership import OWNERSHIP_TOPIC
-from delivery.ownership_projection import JournalProjection
+from delivery.ownership_projection import JournalProjection, LevelProjection
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from migration.ownership import projection
@@ -236,9 +236,7 @@ class MigrationRig:
 
     def verify(self, level: int) -> Verified:
         """Count both sides of a level."""
-        folded = projection.restore(self.store).levels.get(
-            level, projection.LevelProjection(level=level)
-        )
+        folded = projection.restore(self.store).levels.get(level, LevelProjection(level=level))
         counting = Verification(self.levels, self.timers, self.store, level, folded)
         assert all(size >= 0 for size in counting.pieces())
         assert counting.found is not None

@@ -89,7 +89,7 @@ def naive_files(
 
 def records_of(root: Path, file_bytes: int = LOG_FILE_BYTES) -> list[Record]:
     with open_log(root, file_bytes) as log:
-        found, at = [], log.min_offset
+        found, at = list[Any](), log.min_offset
         while True:
             file = next((f for f in log.files if f.base <= at < f.base + f.size), None)
             if file is None:

@@ -217,7 +217,7 @@ def follow(
     data: bytes, base: int, pos: int, tick: int, precision_ms: int, limit_pos: int = -1
 ) -> tuple[list[tuple[int, Unit]], int, int]:
     """Return (units newest first, position where the chain leaves the file, final fault)."""
-    found = []
+    found: list[Any] = []
     while pos >= base and pos >= limit_pos:
         wrong = fault(data, base, pos, tick, precision_ms)
         if wrong:

@@ -86,7 +86,7 @@ class PopClient:
 
 def records_of(answer: Response) -> Iterator[Record]:
     """Yield the messages of a response."""
-    data = memoryview(bytes(answer.body))  # type: ignore[arg-type]
+    data = memoryview(bytes(answer.body))
     while data:
         record = decode_record(data, 0)
         yield record

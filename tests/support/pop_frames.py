@@ -63,7 +63,7 @@ class ReviveAppends:
             inner(batch)
             self.batches.append(tags)
 
-        path.put = put  # type: ignore[method-assign]
+        path.put = put
 
 
 @dataclass

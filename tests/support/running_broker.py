@@ -85,7 +85,7 @@ class BrokerClient:
 
 def bodies_of(answer: Response) -> list[bytes]:
     """Return the bodies of the messages in the response to a pull, in order."""
-    found, data = [], memoryview(bytes(answer.body))  # type: ignore[arg-type]
+    found, data = [], memoryview(bytes(answer.body))
     while data:
         record = decode_record(data, 0)
         found.append(record.body)

@@ -141,7 +141,7 @@ class SendPath:
         self.sender = SendProcessor(
             self.table,
             self.topics,
-            self,  # type: ignore[arg-type]
+            self,
             half=to_half_message,
             run_hooks=self.path.run_hooks,
             group_locked=self.locked.__contains__,

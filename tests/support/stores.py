@@ -83,7 +83,7 @@ def records_of(store: MessageStore, topic: str, queue_id: int = 0) -> list[Recor
 def crash(store: MessageStore) -> None:
     """End a store without syncing, like a killed process; the file `abort` remains."""
     store.index.stop()
-    store.flusher._after_flush = lambda end: None  # type: ignore[method-assign]
+    store.flusher._after_flush = lambda end: None
     store.read_ahead.stop()
     store.flusher.stop()
     store.mark.close()

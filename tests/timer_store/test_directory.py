@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -48,9 +47,7 @@ class OpenedTimers:
 
 
 @asynccontextmanager
-async def opened(
-    root: Path, clock: FakeClock, **properties: str
-) -> AsyncIterator[asyncio.Future[Any] | Any | asyncio.Task[Any] | None]:
+async def opened(root: Path, clock: FakeClock, **properties: str) -> AsyncIterator[OpenedTimers]:
     async with open_timers(root, clock=clock, properties=SMALL | properties) as timers:
         run = OpenedTimers(timers, clock)
         await run.rest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -165,7 +166,7 @@ def test_a_cancel_during_a_roll(
     far = [rig.clock.now_ms() + 20_000 + n for n in range(60)]
     batch = rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in far])
     offsets = batch.filled["phys_offset"].copy()
-    add, taken = rig.timers.units.add, []
+    add, taken = rig.timers.units.add, list[Any]()
 
     def half(rows: npt.NDArray[np.void], **times: int) -> int:
         if rows.size < 10:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_a_turn_rolls_a_limited_number(tmp_path: Path, monkeypatch: pytest.Monke
         due = [now_ms + 150_000 + 100 * n for n in range(400)]
         rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due])
         rig.clock.advance(100_000)
-        turns = []
+        turns: list[Any] = []
         while rig.timers.turn(rig.clock.now_ms()):
             turns.append(rig.timers.dequeue.rolled - sum(turns))
             assert sum(turns) <= 400, "a slot that is loaded again is rolled again"

@@ -32,7 +32,7 @@ class World:
         identity = Identity("broker-a", "C", 0, HOST)
         self.handlers = ClientAdminProcessor(self.clients, store, identity).handlers()
 
-    async def call(self, code: int, body: bytes = b"", **fields: str) -> Response:
+    async def call(self, code: int, body: bytes = b"", **fields: str) -> Response | None:
         return await self.handlers[code](Request(code, fields, body))
 
 

@@ -25,7 +25,7 @@ class World:
             raise ConfigError("fileReservedTime", "x", "must be a whole number")
         self.values |= changes
 
-    async def call(self, code: int, body: bytes = b"") -> Response:
+    async def call(self, code: int, body: bytes = b"") -> Response | None:
         return await self.processor.handlers()[code](Request(code, {}, body))
 
 

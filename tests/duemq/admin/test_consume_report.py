@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import pytest
 
 from delivery.plugin import Request, Response
 from duemq.admin.consume_report import ConsumeReport
-from duemq.net.codes import RequestCode
 from duemq.registry.clients import ClientTable
 from tests.support.fakes import FakeGroups, FakeOffsets, FakeTopics
 from tests.support.stores import open_store, put_one
@@ -34,7 +33,7 @@ class OrderTopic:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[dict[RequestCode, Callable[..., Any]]]:
+def world(tmp_path: Path) -> Iterator[Mapping[int, Callable[..., Any]]]:
     with open_store(tmp_path) as store:
         for queue in (0, 0, 0, 1):
             put_one(store, "T", queue)
@@ -47,7 +46,7 @@ def world(tmp_path: Path) -> Iterator[dict[RequestCode, Callable[..., Any]]]:
         offsets.commit("H", "T", 0, 2)
         offsets.commit("H", "T", 1, 1)
 
-        async def stats_of(request: pytest.FixtureRequest) -> Response:
+        async def stats_of(request: Request) -> Response:
             return Response(body=json.dumps({"asked": request.fields["topic"]}).encode())
 
         report = ConsumeReport(
@@ -57,7 +56,7 @@ def world(tmp_path: Path) -> Iterator[dict[RequestCode, Callable[..., Any]]]:
 
 
 def test_every_group_and_the_lag_of_all(
-    run: Callable[..., Any], world: dict[RequestCode, Callable[..., Any]]
+    run: Callable[..., Any], world: Mapping[int, Callable[..., Any]]
 ) -> None:
     body = json.loads(run(world[317](Request(317, {"isOrder": "false"}))).body)
     assert body == {
@@ -80,7 +79,7 @@ def test_every_group_and_the_lag_of_all(
 )
 def test_corrections_are_the_lowest_of_all_groups(
     run: Callable[..., Any],
-    world: dict[RequestCode, Callable[..., Any]],
+    world: Mapping[int, Callable[..., Any]],
     left_out: str,
     body: bytes,
 ) -> None:

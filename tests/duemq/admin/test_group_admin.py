@@ -172,7 +172,7 @@ def test_from_when_to_when_and_how_late(broker: AdminBroker) -> None:
 
 def test_all_progress_for_slaves_has_bare_numbers_as_keys(broker: AdminBroker) -> None:
     broker.offsets.commit("G", "T", 0, 5)
-    assert b'"offsetTable":{"T@G":{0:5}}' in bytes(broker.call(43).body)  # type: ignore[arg-type]
+    assert b'"offsetTable":{"T@G":{0:5}}' in bytes(broker.call(43).body)
 
 
 @pytest.mark.parametrize(

@@ -274,8 +274,7 @@ def test_recorded_tools_get_the_answers_apache_gave(broker: AdminBroker) -> None
         ours = broker.call(request.code, request.body, **request.fields)
         assert (ours.code, set(ours.fields or ())) == (apache.code, set(apache.fields or ()))
         mine, theirs = (
-            shape(json_dialect.loads(bytes(each.body).decode() or "{}"))  # type: ignore[arg-type]
-            for each in (ours, apache)
+            shape(json_dialect.loads(bytes(each.body).decode() or "{}")) for each in (ours, apache)
         )
         assert mine == theirs, request
         compared.add(int(request.code))

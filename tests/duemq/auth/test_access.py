@@ -51,7 +51,7 @@ async def grant(root: BrokerClient) -> None:
 
 
 def body_of(answer: Response) -> Any:
-    return json.loads(bytes(answer.body)) if answer.body else None  # type: ignore[arg-type]
+    return json.loads(bytes(answer.body)) if answer.body else None
 
 
 def test_accounts_send_and_consume_what_they_may_also_after_a_restart(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_secrets_are_shown_to_super_users_only(tmp_path: Path) -> None:
             shown = [body_of(await alice.call(3004, {"username": "root"}))]
             shown += body_of(await alice.call(3005, {"filter": ""}))
             assert {each["password"] for each in shown} == {""}
-            config = bytes((await root.call(RequestCode.GET_BROKER_CONFIG)).body)  # type: ignore[arg-type]
+            config = bytes((await root.call(RequestCode.GET_BROKER_CONFIG)).body)
             assert b"root-secret" not in config
 
     asyncio.run(main())

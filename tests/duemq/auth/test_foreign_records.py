@@ -157,7 +157,7 @@ def test_a_message_is_not_read_by_its_offset(kind: str, tmp_path: Path) -> None:
         for more in ({}, {"topic": "mine"}):
             world.assert_denied(await world.alice.call(33, offset | more))
         found = await world.bob.call(33, offset)
-        assert MESSAGE in bytes(found.body)  # type: ignore[arg-type]
+        assert MESSAGE in bytes(found.body)
 
     run(kind, tmp_path, work)
 
@@ -313,10 +313,10 @@ def test_own_topics_do_not_reach_messages_of_others(tmp_path: Path) -> None:
         for selection in selections:
             answer = await world.alice.call(9_011, {}, json.dumps(selection).encode())
             assert answer.code == 0, answer
-            verdicts = {one["verdict"] for one in json.loads(bytes(answer.body))["results"]}  # type: ignore[arg-type]
+            verdicts = {one["verdict"] for one in json.loads(bytes(answer.body))["results"]}
             assert verdicts == {"unknown"}, selection
         body = json.dumps({"topic": "secret", "dry_run": True}).encode()
-        [result] = json.loads(bytes((await world.bob.call(9_011, {}, body)).body))["results"]  # type: ignore[arg-type]
+        [result] = json.loads(bytes((await world.bob.call(9_011, {}, body)).body))["results"]
         assert (result["verdict"], result["messages"]) == ("done", 1)
 
     run("users", tmp_path, work)

@@ -172,7 +172,7 @@ def test_addresses_are_replaced_in_the_named_file(tmp_path: Path) -> None:
 def test_accounts_are_listed_as_plain_access_configs(tmp_path: Path) -> None:
     async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         body = (await admin.call(54)).body
-        found = json.loads(bytes(body))  # type: ignore[arg-type]
+        found = json.loads(bytes(body))
         assert found["globalWhiteAddrs"] == ["10.1.1.1"]
         assert found["plainAccessConfigs"][1] == {
             "accessKey": "alice12", "admin": False, "defaultTopicPerm": "DENY",

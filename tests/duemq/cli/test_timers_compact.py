@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -22,9 +23,9 @@ PLAN = {
 @pytest.fixture
 def broker(
     monkeypatch: pytest.MonkeyPatch,
-) -> dict[str, dict[str, int | str] | list[dict[str, bool | str]]]:
+) -> dict[str, Any]:
     """A broker that answers with `plan` and, one after the other, `views`."""
-    state = {
+    state: dict[str, Any] = {
         "plan": dict(PLAN),
         "views": [{"running": False, "blocked_by": "", "why": ""}],
         "requests": [],
@@ -34,7 +35,7 @@ def broker(
         self: Cluster,
         address: str,
         code: int,
-        fields=None,
+        fields: object = None,
         body: bytes = b"",
         *,
         timeout_s: float = 0.0,
@@ -58,7 +59,7 @@ def run(*words: str) -> Result:
 
 
 def test_it_waits_until_the_broker_is_done(
-    broker: dict[str, dict[str, int | str] | list[dict[str, bool | str]]],
+    broker: dict[str, Any],
 ) -> None:
     running = {"running": True, "blocked_by": "", "why": ""}
     broker["views"] = [
@@ -75,7 +76,7 @@ def test_it_waits_until_the_broker_is_done(
 
 
 def test_a_dry_run_waits_for_nothing(
-    broker: dict[str, dict[str, int | str] | list[dict[str, bool | str]]],
+    broker: dict[str, Any],
 ) -> None:
     broker["plan"] |= {"started": False, "dry_run": True}
     ran = run("--dry-run", "--json")
@@ -91,7 +92,7 @@ def test_a_dry_run_waits_for_nothing(
     [("no_room", 4), ("refused", 4), ("behind", 4), ("too_full", 0), ("", 0)],
 )
 def test_the_exit_code_shows_whether_it_can(
-    broker: dict[str, dict[str, int | str] | list[dict[str, bool | str]]],
+    broker: dict[str, Any],
     blocked_by: str,
     code: int,
 ) -> None:
@@ -102,14 +103,14 @@ def test_the_exit_code_shows_whether_it_can(
 
 
 def test_at_work_already(
-    broker: dict[str, dict[str, int | str] | list[dict[str, bool | str]]],
+    broker: dict[str, Any],
 ) -> None:
     broker["plan"] |= {"started": False, "running": True}
     assert "already running" in run().stdout
 
 
 def test_another_broker_reports_it(
-    broker: dict[str, dict[str, int | str] | list[dict[str, bool | str]]],
+    broker: dict[str, Any],
 ) -> None:
     broker["code"] = 3
     assert isinstance(run().exception, RequestError)

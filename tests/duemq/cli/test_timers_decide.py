@@ -7,6 +7,7 @@ import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -23,9 +24,9 @@ def result(verdict: str, messages: int = 0, **more: int) -> Result:
 
 
 @pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[list[Result]]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Respond to each decision with the first item; append the requests after it."""
-    found = [[result("done", 1)]]
+    found: list[Any] = [[result("done", 1)]]
 
     async def decide(
         self: DecisionClient, action: str, named: MessageSelection, **more: int
@@ -45,7 +46,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[list[Result]]:
     ],
 )  # fmt: skip
 def test_the_exit_code_shows_whether_all_was_done(
-    requests: list[list[Result]], verdicts: list[str], code: int
+    requests: list[Any], verdicts: list[str], code: int
 ) -> None:
     requests[0] = [result(verdict) for verdict in verdicts]
     ran = CliRunner().invoke(timers_app, ["cancel", "--id", "a", "--json"])
@@ -54,7 +55,7 @@ def test_the_exit_code_shows_whether_all_was_done(
     assert [one["verdict"] for one in shown] == verdicts
 
 
-def test_what_is_requested(requests: list[list[Result]], tmp_path: Path) -> None:
+def test_what_is_requested(requests: list[Any], tmp_path: Path) -> None:
     (tmp_path / "ids").write_text("b\nc\n")
     words = ["--id", "a", "--ids-from", str(tmp_path / "ids"), "--topic", "T", "--dry-run"]
     ran = CliRunner().invoke(timers_app, ["move", *words, "--at", "1700000000000"])
@@ -66,12 +67,12 @@ def test_what_is_requested(requests: list[list[Result]], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("words", [["cancel"], ["fire"], ["move", "--id", "a"]])
-def test_nothing_named_is_a_usage_error(requests: list[list[Result]], words: list[str]) -> None:
+def test_nothing_named_is_a_usage_error(requests: list[Any], words: list[str]) -> None:
     assert isinstance(CliRunner().invoke(timers_app, words).exception, UsageError)
 
 
 def test_a_selection_that_ends_before_it_begins_is_a_usage_error(
-    requests: list[list[Result]],
+    requests: list[Any],
 ) -> None:
     words = ["cancel", "--topic", "T", "--from", "2027-01-01", "--to", "2026-01-01"]
     error = CliRunner().invoke(timers_app, words).exception
@@ -85,7 +86,7 @@ def test_a_selection_that_ends_before_it_begins_is_a_usage_error(
     [("y\n", 0, [True, False]), ("\n", 1, [True]), ("", 1, [True])],
 )
 def test_a_whole_topic_needs_confirmation_at_a_terminal(
-    requests: list[list[Result]],
+    requests: list[Any],
     monkeypatch: pytest.MonkeyPatch,
     answer: str,
     code: int,

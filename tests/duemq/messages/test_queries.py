@@ -23,7 +23,7 @@ class FakeIndex:
     """Replacement of `query_keys` in a real store; returns the offsets that a test sets."""
 
     def __init__(self, store: MessageStore) -> None:
-        self.store, self.found, self.asked = store, [], []
+        self.store, self.found, self.asked = store, list[Any](), list[Any]()
         store.query_keys = self.query
 
     def query(self, *question: str | int) -> list[int]:
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 
 async def call(
     store: MessageStore, code: int, clients: ClientTable | None = None, **fields: str | int
-) -> Response:
+) -> Response | None:
     processor = QueryProcessor(store, clients or ClientTable(), lambda: (7, 8))
     found = {name: str(value) for name, value in fields.items()}
     return await processor.handlers()[code](Request(code, found))

@@ -56,7 +56,7 @@ class World:
 
 class Port:
     def __init__(self, answer: Recalled) -> None:
-        self.answer, self.asked = answer, []
+        self.answer, self.asked = answer, list[Any]()
 
     async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
         self.asked.append((topic, time_ms, unique_id))

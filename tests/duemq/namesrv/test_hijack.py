@@ -59,7 +59,7 @@ class World:
             "broker_id": 0,
         }
         request = register_request(
-            BrokerAddress(**us | changes),  # type: ignore[arg-type]
+            BrokerAddress(**us | changes),
             DataVersion(9, 1 << 40, 99),
             TOPICS,
             0,

@@ -68,7 +68,7 @@ def server() -> Server:
 
 def body(response: Response) -> Any:
     assert response.code == 0
-    return json.loads(bytes(response.body))  # type: ignore[arg-type]
+    return json.loads(bytes(response.body))
 
 
 # -- clients --------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_a_registration_is_answered_with_the_order_table(returned: bool, expecte
     server = Server(return_order_config=returned)
     server.call(100, namespace="ORDER_TOPIC_CONFIG", key="T", value="a:4")
     answer = server.register()
-    assert (json.loads(bytes(answer.body)) if answer.body else None) == expected  # type: ignore[arg-type]
+    assert (json.loads(bytes(answer.body)) if answer.body else None) == expected
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_topic_is_deleted(server: Server) -> None:
 
 def test_a_topic_is_registered(server: Server) -> None:
     route = server.call(105, topic="T").body
-    assert server.call(217, bytes(route), topic="New") == Response()  # type: ignore[arg-type]
+    assert server.call(217, bytes(route), topic="New") == Response()
     assert server.call(105, topic="New").body == route
 
 
@@ -269,10 +269,10 @@ def test_key_values(server: Server) -> None:
 
 
 def test_configuration_is_shown_and_changed(server: Server) -> None:
-    assert b"orderMessageEnable=false\n" in bytes(server.call(319).body)  # type: ignore[arg-type]
+    assert b"orderMessageEnable=false\n" in bytes(server.call(319).body)
     server.call(318, b"orderMessageEnable=true\nno.such.key=1\n")
     assert server.processor.config.order_message_enable
-    assert b"orderMessageEnable=true\n" in bytes(server.call(319).body)  # type: ignore[arg-type]
+    assert b"orderMessageEnable=true\n" in bytes(server.call(319).body)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def registration_before(exchanges: list[Exchange]) -> Request:
             if apache.code == 17 and name not in topics:
                 unknown.add(name)
             elif apache.code == 0:
-                queues = parse(bytes(apache.body))["queueDatas"][0]  # type: ignore[arg-type]
+                queues = parse(bytes(apache.body))["queueDatas"][0]
                 topics[name] = TopicConfig.from_json(queues, name)
         elif request.code == 103:
             us = request.fields
@@ -342,7 +342,7 @@ def test_recorded_clients_get_the_answers_apache_gave(stream: Path) -> None:
 
 def _plain(response: Response) -> Any:
     """Return the body as data, without what 4.9.7 does not know and without order."""
-    data = parse(bytes(response.body)) if response.body else None  # type: ignore[arg-type]
+    data = parse(bytes(response.body)) if response.body else None
     if isinstance(data, dict) and "topicList" in data:
         return sorted(data["topicList"])
     text = json.dumps(data, sort_keys=True)

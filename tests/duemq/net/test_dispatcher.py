@@ -165,7 +165,7 @@ def test_held_codes_are_handled_when_the_wait_ends() -> None:
         ready.set()
         assert await asyncio.gather(*held) == ["at once", "later"]
 
-    async def answer(dispatcher: Dispatcher, code: int) -> str:
+    async def answer(dispatcher: Dispatcher, code: int) -> str | None:
         found = dispatcher.begin(Request(code, {}))
         assert not isinstance(found, Response)
         response = await found

@@ -39,7 +39,7 @@ async def address_of_peer(request: Request) -> Response:
 def server(mode: str = "permissive", **limits: int) -> RemotingServer:
     return RemotingServer(
         Dispatcher({11: echo, 12: address_of_peer}),
-        limits=RemotingLimits(**limits),  # type: ignore[arg-type]
+        limits=RemotingLimits(**limits),
         clock=FakeClock(),
         tls=ServerTls(TlsConfig(mode=mode, config_file=NO_FILE)),
     )

@@ -32,7 +32,7 @@ async def nothing(request: Request) -> None:
 
 
 def server(handlers: dict[int, RequestHandler], **limits: int) -> RemotingServer:
-    bounds = RemotingLimits(**limits)  # type: ignore[arg-type]
+    bounds = RemotingLimits(**limits)
     return RemotingServer(Dispatcher(handlers), limits=bounds, clock=FakeClock())
 
 

@@ -32,7 +32,7 @@ def server_config(files: CertificateFiles, **more: object) -> TlsConfig:
         config_file="",
         server_cert_path=str(files.certificate),
         server_key_path=str(files.key),
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from delivery.plugin import Request
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.pop.templates.ack_templates import AckTemplate
@@ -82,7 +83,7 @@ def test_an_invalid_acknowledgement_does_not_affect_others(
 ) -> None:
     async def scene(rig: PopRig) -> None:
         messages = await popped(rig, queues=1)
-        peer, changes = await rig.peer(), dict(invalid)
+        peer, changes = await rig.peer(), dict[str, Any](invalid)
         parts = messages[2].handle.split(" ")
         parts[2] = str(changes.pop("invisible", parts[2]))
         parts[3] = str(changes.pop("revive", parts[3]))
@@ -107,7 +108,7 @@ def test_the_topics_of_a_connection_have_their_own_templates(
     """With more topics than a connection has templates, the codec decodes each frame."""
     decoded, of = [], AckTemplate.of
 
-    def counted(frame: bytes, request: pytest.FixtureRequest) -> AckTemplate:
+    def counted(frame: bytes, request: Request) -> AckTemplate | None:
         decoded.append(request.fields["topic"])
         return of(frame, request)
 

@@ -43,12 +43,12 @@ def make_processor(tmp_path: Path, **config: Any) -> AssignmentProcessor:
     modes = RequestModes.loaded(lambda name: tmp_path / name)
     topics, groups = NamedTable("T", "%RETRY%g"), NamedTable("g")
     made = BrokerConfig(**config)
-    return AssignmentProcessor(topics, groups, groups, topics, modes, lambda: made)  # type: ignore[arg-type]
+    return AssignmentProcessor(topics, groups, groups, topics, modes, lambda: made)
 
 
 def call(processor: AssignmentProcessor, code: int, **body: object) -> Response:
     request = Request(code, {}, json.dumps(body).encode())
-    answer = asyncio.run(processor.handlers()[code](request))  # type: ignore[arg-type]
+    answer = asyncio.run(processor.handlers()[code](request))
     assert isinstance(answer, Response)
     return answer
 
@@ -56,7 +56,7 @@ def call(processor: AssignmentProcessor, code: int, **body: object) -> Response:
 def assigned(
     processor: AssignmentProcessor, **changes: object
 ) -> list[tuple[str, int, str]] | None:
-    answer = json.loads(bytes(call(processor, 400, **(ASK | changes)).body))  # type: ignore[arg-type]
+    answer = json.loads(bytes(call(processor, 400, **(ASK | changes)).body))
     found = answer.get("messageQueueAssignments")
     if found is None:
         return None
@@ -93,7 +93,7 @@ def test_a_group_pops_after_its_mode_is_set(tmp_path: Path) -> None:
     assert assigned(processor, topic="%RETRY%g") == [("a", 0, "PULL"), ("a", 1, "PULL")]
     call(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=0)
     assert assigned(processor, clientId="unknown") == [("a", -1, "POP"), ("b", -1, "POP")]
-    modes = json.loads(bytes(call(processor, 402).body))  # type: ignore[arg-type]
+    modes = json.loads(bytes(call(processor, 402).body))
     assert modes["messageRequestModeMap"]["T"]["g"]["mode"] == "POP"
 
 
@@ -155,5 +155,5 @@ async def of_group(client: BrokerClient) -> list[Any]:
             "producerDataSet": []}  # fmt: skip
     assert (await client.call(34, {}, json.dumps(beat).encode())).code == 0
     answer = await client.call(400, {}, json.dumps(ASK).encode())
-    found = json.loads(bytes(answer.body))["messageQueueAssignments"]  # type: ignore[arg-type]
+    found = json.loads(bytes(answer.body))["messageQueueAssignments"]
     return [each["mode"] for each in found]

@@ -22,7 +22,7 @@ APACHES = {  # written by the classes of Apache 5.3.3
     "ack": '{"ao":19,"bn":"broker-a","c":"g","pt":1000000,"q":2,"so":17,"t":"T"}',
     "bAck": '{"ao":-1,"aol":[17,20],"bn":"broker-a","c":"g","pt":1000000,"q":2,"so":17,"t":"T"}',
 }
-OURS = {"ck": CHECKPOINT, "ack": ACK, "bAck": BATCH_ACK}
+OURS: dict[str, Checkpoint | Acknowledgement] = {"ck": CHECKPOINT, "ack": ACK, "bAck": BATCH_ACK}
 
 
 def record_of(body: bytes, **properties: str) -> Record:

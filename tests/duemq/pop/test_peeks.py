@@ -34,7 +34,7 @@ def world(tmp_path: Path) -> Callable[..., Any]:
 
 async def notification(
     remote: BrokerClient, clock: FakeClock, poll_ms: int = 0, **changes: object
-) -> dict[str, str]:
+) -> dict[str, str] | None:
     fields = TARGET | {"pollTime": poll_ms, "bornTime": clock.now_ms()} | changes
     answer = await remote.call(200_054, fields)
     assert answer.code == 0, answer.remark

@@ -17,7 +17,7 @@ class World:
         self.store, self.offsets = FakeStore(FakeClock()), FakeOffsets()
         if count:
             put(self.store, "T", *[b"x"] * count)
-        self.pops = PopOffsets(self.store, self.offsets)  # type: ignore[arg-type]
+        self.pops = PopOffsets(self.store, self.offsets)
 
     @property
     def committed(self) -> int | None:
@@ -141,7 +141,7 @@ def test_pops_of_known_queues_commit_while_the_table_is_full() -> None:
     """Pops of other queues continue in memory until a restart."""
     world, other = World(9), GroupQueue("g", "U", 0)
     world.offsets = FullOffsets({("g", "U", 0): 0})
-    pops = PopOffsets(world.store, world.offsets)  # type: ignore[arg-type]
+    pops = PopOffsets(world.store, world.offsets)
     for place in (PLACE, other):
         pops.move(place, 3)
     pops.put(0, [(PLACE, 3), (other, 3)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Response
+from delivery.plugin import Request, Response
 from duemq.broker import Broker
 from duemq.net.codes import RequestCode
 from duemq.net.connection import Connection
@@ -216,7 +216,7 @@ def test_a_pop_without_messages_is_a_long_poll(
     """The pop is admitted once; the handler does not admit it again."""
     admitted, admit = [], PopProcessor.admit
 
-    def counted(self: PopProcessor, request: pytest.FixtureRequest) -> PopRequest:
+    def counted(self: PopProcessor, request: Request) -> PopRequest:
         admitted.append(request)
         return admit(self, request)
 
@@ -298,7 +298,7 @@ class Written:
     unsent_bytes = 0
 
     def __init__(self) -> None:
-        self.frames = []
+        self.frames: list[Any] = []
 
     def write(self, data: bytes) -> None:
         self.frames.append(data)
@@ -378,7 +378,7 @@ def test_pops_that_match_a_template_are_read_without_decoding(
     def counted(
         turns: PopTurns,
         connection: Connection,
-        request: pytest.FixtureRequest,
+        request: Request,
         serialize_type: int,
         frame: bytes,
     ) -> bool:
@@ -406,7 +406,7 @@ def test_a_matching_pop_after_acknowledgements_shares_their_turn(rig: Callable[.
     async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 24)
         peer, found, opaque = await rig.peer(), [], 0
-        messages = []
+        messages: list[Any] = []
         for _ in range(6):
             requests = [ack_request(m, opaque + at) for at, m in enumerate(messages, 1)]
             opaque += len(requests) + 1

@@ -97,7 +97,7 @@ def test_the_route_of_the_embedded_name_server_needs_no_account(
         ):
             await client.call(17, topic("T", 3))
             found = await client.call(400, {}, json.dumps(asked).encode())
-            body = json.loads(bytes(found.body))  # type: ignore[arg-type]
+            body = json.loads(bytes(found.body))
             assert len(body["messageQueueAssignments"]) == 3
 
     asyncio.run(main())

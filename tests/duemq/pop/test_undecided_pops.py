@@ -33,7 +33,7 @@ def store() -> FakeStore:
 
 @pytest.fixture
 def undecided(store: FakeStore) -> UndecidedPops:
-    return UndecidedPops(store)  # type: ignore[arg-type]
+    return UndecidedPops(store)
 
 
 def log_offset(store: FakeStore, offset: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ WANTED = parse_expression("T", "wanted || A")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> MessageStore:
+def store(tmp_path: Path) -> Iterator[MessageStore]:
     with open_store(tmp_path) as found:
         for number in range(COUNT):
             put_one(found, "T", 0, b"m%d" % number, properties={"TAGS": TAGS[number % 3]})
@@ -102,7 +102,7 @@ IN_USE = ["A", "C", "B"]  # A differs from C, and C from B, in one bit
 
 
 @pytest.fixture
-def restarted(tmp_path: Path) -> MessageStore:
+def restarted(tmp_path: Path) -> Iterator[MessageStore]:
     """The store of a second run, with messages of tags whose codes differ in one bit."""
     with open_store(tmp_path) as before:
         for number in range(COUNT):

@@ -277,7 +277,7 @@ class Unconfirmed:
     """A log whose end consumers may not read until `confirm`."""
 
     def __init__(self) -> None:
-        self.max_offset, self.confirm_offset, self.calls = 0, 0, []
+        self.max_offset, self.confirm_offset, self.calls = 0, 0, list[Any]()
 
     def when_confirmed(self, offset: int, call: Callable[..., Any]) -> None:
         self.calls.append((offset, call))

@@ -35,7 +35,7 @@ class World:
             lambda: PullLimits(**limits),
         ).handlers()
 
-    async def call(self, code: int, **changes: str | int) -> Response:
+    async def call(self, code: int, **changes: str | int) -> Response | None:
         values = {"consumerGroup": "G", "topic": "T", "queueId": 0} | changes
         found = {name: str(value) for name, value in values.items()}
         return await self.handlers[code](Request(code, found))

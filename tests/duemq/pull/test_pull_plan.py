@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +118,7 @@ def naive_choose(
     limits: PullLimits,
     log_min: int,
 ) -> tuple[list[int], int]:
-    taken, size, next_offset = [], 0, 0
+    taken, size, next_offset = list[Any](), 0, 0
     for phys, tag, length in rows:
         if phys >= log_min and length != BLANK_UNIT_SIZE and (tags is None or tag in tags):
             memory = LOG_MAX - phys <= limits.memory_span_bytes

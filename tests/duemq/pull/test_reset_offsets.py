@@ -54,7 +54,7 @@ class World:
             Heartbeat(peer.name, (), (entry,)), peer, language=language, version=version, now_ms=0
         )
 
-    async def reset(self, **changes: int | str) -> Response:
+    async def reset(self, **changes: int | str) -> Response | None:
         fields = {"topic": "T", "group": "G", "timestamp": START_MS, "isForce": "true"} | changes
         found = {name: str(value) for name, value in fields.items()}
         return await self.processor.handlers()[222](Request(222, found))

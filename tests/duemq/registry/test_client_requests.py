@@ -27,7 +27,9 @@ class World:
         )
         self.handlers = self.processor.handlers()
 
-    async def call(self, code: int, peer: FakePeer, body: bytes = b"", **fields: str) -> Response:
+    async def call(
+        self, code: int, peer: FakePeer, body: bytes = b"", **fields: str
+    ) -> Response | None:
         return await self.handlers[code](Request(code, fields, body, peer=peer))
 
     async def beat(

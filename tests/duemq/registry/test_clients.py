@@ -123,7 +123,7 @@ def test_the_newest_open_connection_of_a_producer_group_is_asked() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_members_are_those_of_a_naive_model(seed: int) -> None:
-    chance, table, model = random.Random(seed), ClientTable(), {}
+    chance, table, model = random.Random(seed), ClientTable(), dict[Any, Any]()
     peers = [FakePeer(str(n)) for n in range(6)]
     for now_ms in range(300):
         peer, group = chance.choice(peers), chance.choice("GHI")

@@ -146,5 +146,5 @@ class Histories(RuleBasedStateMachine):
             self.own.log.first = self.other.log.first = max(self.own.log.first, base)
 
 
-class TestHistories(Histories.TestCase):  # type: ignore[name-defined, misc]
+class TestHistories(Histories.TestCase):  # type: ignore[misc]
     settings = settings(max_examples=200, stateful_step_count=30, deadline=None)

@@ -109,7 +109,7 @@ def with_replica(
         server = await asyncio.start_server(master.serve, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
         config = ReplicationConfig(
-            role="SLAVE", ha_master_address=f"{host}:{port}", **keys,  # type: ignore[arg-type]
+            role="SLAVE", ha_master_address=f"{host}:{port}", **keys,
         )  # fmt: skip
         with (
             open_store(root / "master", clock) as source,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -91,7 +92,7 @@ def test_a_replica_reads_what_masters_write(
     written: list[tuple[int, list[bytes]]], early: bool, cuts: list[int]
 ) -> None:
     """Epochs with the log that each master wrote, in transfers; with a heartbeat after each."""
-    entries, frames, log = [], [], b""
+    entries, frames, log = list[Any](), list[Any](), b""
     for more, parts in written:
         epoch = (entries[-1].epoch if entries else 0) + more
         entries.append(EpochEntry(epoch, len(log)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -142,7 +143,7 @@ def test_our_replica_has_the_epochs_of_our_master(
     written: list[tuple[int, bytes]], size: int, held: int
 ) -> None:
     """A log of several epochs, to a replica that has the beginning of it."""
-    entries, log = [], b""
+    entries, log = list[Any](), b""
     for more, data in written:
         entries.append(((entries[-1][0] if entries else 0) + more, len(log)))
         log += data

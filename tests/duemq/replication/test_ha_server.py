@@ -205,7 +205,7 @@ def test_an_idle_connection_gets_heartbeats(tmp_path: Path) -> None:
             assert await peer.transfer() == (end, 0)
             peer.report(end)
             read_ms = bench.clock.now_ms()
-            await until(lambda at=read_ms: bench.server.connections[0].reported_ms == at)
+            await until(lambda at=read_ms: bench.server.connections[0].reported_ms == at)  # type: ignore[misc]
 
     with_master(tmp_path, work)
 

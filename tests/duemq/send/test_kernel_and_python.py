@@ -331,7 +331,7 @@ def golden_frames() -> Iterator[tuple[str, dict[str, Any], bytes]]:
 def as_sent(header: dict[str, Any], body: bytes) -> bytes:
     style = STYLES[header["language"]]
     end = b"\n" if header["language"] == "CPP" else b""
-    return frame_of(json.dumps(header, **style).encode() + end, body)  # type: ignore[arg-type]
+    return frame_of(json.dumps(header, **style).encode() + end, body)
 
 
 def test_kernel_and_python_add_equal_rows_for_recorded_sends() -> None:

@@ -47,7 +47,7 @@ class World:
     async def put(self, batch: PutBatch) -> None:
         self.store.put(batch)
 
-    async def reply(self, code: int = 324, **changes: str) -> Response:
+    async def reply(self, code: int = 324, **changes: str) -> Response | None:
         fields = HEADER | changes
         if code == 325:
             fields = dict(zip(LETTERS, fields.values(), strict=True))

@@ -60,7 +60,7 @@ class World:
             store, self.topics, self.groups, self.put, IDENTITY, self.stats,
             lambda: BrokerConfig(**config),
         )  # fmt: skip
-        self.batches = []
+        self.batches: list[Any] = []
 
     async def put(self, batch: PutBatch) -> None:
         if self.refuse:

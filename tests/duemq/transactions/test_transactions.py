@@ -34,7 +34,7 @@ class World:
         self.root, self.clock = root, FakeClock()
         self.offsets, self.clients, self.topics = FakeOffsets(), ClientTable(), FakeTopics()
         self.config, self.peer = BrokerConfig(**config), FakePeer()
-        self.hooks = []
+        self.hooks: list[Any] = []
         self.clients.heartbeat(
             Heartbeat("c", ("P",), ()), self.peer, language="JAVA", version=479, now_ms=0
         )
@@ -285,7 +285,7 @@ def test_a_replica_ends_no_transaction(run: Callable[..., Any], world: World) ->
 def test_an_end_during_a_check_back_ends_the_copy(run: Callable[..., Any], world: World) -> None:
     """While the copy is not confirmed, the end waits; it then applies to the copy."""
 
-    async def scene() -> Response:
+    async def scene() -> Response | None:
         row, confirmed = world.send(), asyncio.Event()
         world.confirm = confirmed.wait
         world.clock.advance(30_000)
@@ -430,7 +430,7 @@ def test_every_transaction_ends_once_after_random_steps(tmp_path: Path, seed: in
 
     async def scene() -> None:
         chance, world = random.Random(seed), World(tmp_path, transaction_checks_max=100)
-        rows, verdicts, stale = {}, {}, {}
+        rows, verdicts, stale = dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()
         for step in range(120):
             match chance.randrange(8):
                 case 0 | 1 | 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -28,7 +29,7 @@ def test_sums_are_crcs(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> CommitLog:
+def log(tmp_path: Path) -> Iterator[CommitLog]:
     found = CommitLog(tmp_path / "commitlog", FILE_BYTES)
     found.load()
     yield found

@@ -269,7 +269,7 @@ def test_kernel_and_python_encoder_write_the_same_bytes(
     batch, topics = PutBatch(2, 1), TopicTable()
     fill(batch, topics, messages_)
     made = encoded(batch, topics, log_start, store_ms)
-    expected, numbers = b"", {}
+    expected, numbers = b"", dict[Any, Any]()
     for message in messages_:
         queue = (message["topic"], message["queue_id"])
         queue_offset = numbers.setdefault(queue, 0)

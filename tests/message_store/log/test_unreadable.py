@@ -30,7 +30,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> BadDisk:
 
 def filled(root: Path, **changes: Any) -> tuple[MessageStore, list[Any]]:
     store = open_store(root, **changes)
-    store.notice = (notices := []).append
+    store.notice = (notices := list[Any]()).append
     store.told = notices  # type: ignore[attr-defined]
     store.__enter__()
     keys = ({"KEYS": f"k{n}"} for n in range(RECORDS))

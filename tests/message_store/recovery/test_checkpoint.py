@@ -9,15 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from message_store.layout import CHECKPOINT_BYTES
 from message_store.recovery import checkpoint as module
-from message_store.recovery.checkpoint import (
-    CHECKPOINT_BYTES,
-    TIMES,
-    Checkpoint,
-    Marks,
-    Point,
-    RecoveryMark,
-)
+from message_store.recovery.checkpoint import TIMES, Checkpoint, Marks, Point, RecoveryMark
 from tests.support.bad_disk import BadDisk
 from tests.support.golden_stores import golden_store
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ FIELDS = ["phys_offset", "size", "tags_code"]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> MessageStore:
+def store(tmp_path: Path) -> Iterator[MessageStore]:
     with open_store(tmp_path) as found:
         found.notices = []
         found.notice = found.notices.append

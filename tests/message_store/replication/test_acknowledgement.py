@@ -76,7 +76,7 @@ def test_a_wait_has_an_end_and_leaves_nothing() -> None:
 def test_calls_come_in_the_order_of_the_log_at_most_once() -> None:
     replicated, called = possible(10), list[int]()
     for end in (5, 20, 30):
-        replicated.when_reached(end, lambda at=end: called.append(at))
+        replicated.when_reached(end, lambda at=end: called.append(at))  # type: ignore[misc]
     assert called == [5]
     replicated.advance(29)
     replicated.advance(40)

@@ -72,7 +72,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 def first_records(root: Path, count: int) -> list[Any]:
     data = memoryview(log_file(root).read_bytes())
-    found, at = [], 0
+    found, at = list[Any](), 0
     while len(found) < count:
         found.append(decode_record(data[at:], at))
         at += found[-1].total_size

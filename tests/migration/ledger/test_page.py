@@ -41,7 +41,7 @@ VOID = {"meta", "br"}
 
 
 def sample(second: int, **values: float | None) -> SampleRecord:
-    return SampleRecord(migration_id="r", at_ms=START_MS + 1_000 * second, **values)  # type: ignore[arg-type]
+    return SampleRecord(migration_id="r", at_ms=START_MS + 1_000 * second, **values)
 
 
 def a_plan(text: str) -> Plan:

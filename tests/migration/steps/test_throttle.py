@@ -91,7 +91,7 @@ class SimulatedBroker:
 
 def simulated(limits: Limits | None = None, **how: object) -> SimulatedBroker:
     throttle = Throttle(limits or ALONE, now_ms=START_MS)
-    return SimulatedBroker(throttle, **how)  # type: ignore[arg-type]
+    return SimulatedBroker(throttle, **how)
 
 
 def test_an_idle_broker_is_soon_at_full_speed() -> None:

@@ -17,7 +17,6 @@ from tests.support.golden_stores import golden_store
 from timer_store.checkpoint import snapshot as module
 from timer_store.checkpoint.snapshot import (
     CHECK_FILE,
-    METRICS_FILE,
     SNAPSHOT_FILE,
     Check,
     Saved,
@@ -28,6 +27,7 @@ from timer_store.checkpoint.snapshot import (
     encode_check,
     encode_saved,
 )
+from timer_store.checkpoint.timer_metrics import METRICS_FILE
 
 FIRST = Snapshot(
     read_ms=1_700_000_000_000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -47,7 +48,7 @@ def test_other_letters_are_escaped_in_upper_case(topic: str, text: str) -> None:
 
 @given(st.lists(st.dictionaries(st.sampled_from(["A", "B", "C", ""]), st.integers(0, 9))))
 def test_every_timer_that_comes_or_goes_is_a_change(steps: list[dict[str, int]]) -> None:
-    metrics, now, expected = TimerMetrics(), {}, 0
+    metrics, now, expected = TimerMetrics(), dict[Any, Any](), 0
     for time_ms, pending in enumerate(steps):
         moved = sum(abs(pending.get(t, 0) - now.get(t, 0)) for t in "ABC")
         assert metrics.update(pending, time_ms) == (moved > 0)

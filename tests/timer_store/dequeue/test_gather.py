@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,7 @@ def compare(batch: PutBatch, at: int, plain: PutBatch) -> None:
 
 @given(st.lists(message, min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_the_kernel_agrees_with_the_python_path(
-    store: MessageStore, messages: list[tuple[Any, ...]], shuffle: st.ArtificialRandom
+    store: MessageStore, messages: list[tuple[Any, ...]], shuffle: random.Random
 ) -> None:
     rows = put_timers(store, messages)
     order = list(range(rows.size))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -45,9 +48,9 @@ class StageMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stage = NearStage(40)
-        self.pending = set()  # (due_ms, phys_offset, topic)
-        self.taken = []  # the last batch, not settled yet
-        self.delivered = []  # in order
+        self.pending: set[Any] = set()  # (due_ms, phys_offset, topic)
+        self.taken: list[Any] = []  # the last batch, not settled yet
+        self.delivered: list[Any] = []  # in order
         self.next_offset = 0
         self.now_ms = 10_000
 
@@ -55,7 +58,7 @@ class StageMachine(RuleBasedStateMachine):
         timers=st.lists(st.tuples(st.integers(-3, 12), st.integers(0, 2)), max_size=25),
         shuffle=st.randoms(use_true_random=False),
     )
-    def add(self, timers: list[tuple[int, int]], shuffle: st.ArtificialRandom) -> None:
+    def add(self, timers: list[tuple[int, int]], shuffle: random.Random) -> None:
         new = []
         for late_ms, topic in timers:
             new.append((self.now_ms + late_ms, self.next_offset, topic))
@@ -119,7 +122,7 @@ class StageMachine(RuleBasedStateMachine):
         assert set(keys(rest)) == {timer[:2] for timer in self.pending}
         assert not len(self.stage)
         assert self.stage.next_due_ms is None
-        seen = {}
+        seen: dict[Any, Any] = {}
         topics = {timer[1]: timer[2] for timer in self.pending}
         both = self.delivered + [(due, phys, topics[phys]) for due, phys in keys(rest)]
         assert len({timer[1] for timer in both}) == len(both)

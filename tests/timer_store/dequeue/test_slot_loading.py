@@ -24,10 +24,10 @@ class ManualPool:
 
     def __init__(self) -> None:
         self.submitted = 0
-        self._waiting = []
+        self._waiting: list[Any] = []
 
-    def submit(self, work: Callable[..., Any]) -> Future:
-        future = Future()
+    def submit(self, work: Callable[[], Any]) -> Future[Any]:
+        future = Future[Any]()
         self.submitted += 1
         self._waiting.append((work, future))
         return future
@@ -39,6 +39,13 @@ class ManualPool:
             future.set_result(work())
 
 
+class PooledRig(TimerRig):
+    """Rig whose slots are read by a `ManualPool`, with the offsets of its timers."""
+
+    pool: ManualPool
+    offsets: npt.NDArray[np.int64]
+
+
 @pytest.fixture
 def config() -> dict[Any, Any]:
     return {}
@@ -47,17 +54,19 @@ def config() -> dict[Any, Any]:
 @pytest.fixture
 def rig(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, int]
-) -> Iterator[TimerRig]:
+) -> Iterator[PooledRig]:
     monkeypatch.setattr(loading, "LARGE", 1)
-    rig = TimerRig(tmp_path, **config).open()
-    rig.pool = rig.timers.dequeue.loader.pool = ManualPool()
+    rig = PooledRig(tmp_path, **config)
+    rig.open()
+    rig.pool = ManualPool()
+    rig.timers.dequeue.loader.pool = rig.pool  # type: ignore[assignment]
     yield rig
     rig.pool.run()
     if rig.is_open:
         rig.close()
 
 
-def start_reading(rig: TimerRig, count: int = 20) -> list[int]:
+def start_reading(rig: PooledRig, count: int = 20) -> list[int]:
     """Put timers into one slot, due 10 ms apart, and start reading it; return the due times."""
     first_ms = rig.clock.now_ms() // SECOND_MS * SECOND_MS + 2 * SECOND_MS
     due = [first_ms + 10 * n for n in range(1, count + 1)]
@@ -69,19 +78,19 @@ def start_reading(rig: TimerRig, count: int = 20) -> list[int]:
     return due
 
 
-def put(rig: TimerRig, due: list[int]) -> npt.NDArray[np.int64]:
+def put(rig: PooledRig, due: list[int]) -> npt.NDArray[np.int64]:
     batch = rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due])
     return batch.filled["phys_offset"].copy()
 
 
-def delivered(rig: TimerRig) -> list[int]:
+def delivered(rig: PooledRig) -> list[int]:
     """Deliver everything, check that nothing is early, and return the due times in order."""
     came = finish(rig)
     assert all(record.store_ms >= int(record.body) for record in rig.delivered())
     return came
 
 
-def finish(rig: TimerRig) -> list[int]:
+def finish(rig: PooledRig) -> list[int]:
     rig.pool.run()
     rig.work()
     rig.advance(10 * SECOND_MS)
@@ -90,7 +99,7 @@ def finish(rig: TimerRig) -> list[int]:
     return [int(body) for body in rig.bodies()]
 
 
-def while_reading(rig: TimerRig, when: str, action: Callable[..., Any]) -> None:
+def while_reading(rig: PooledRig, when: str, action: Callable[..., Any]) -> None:
     """Run `action` before or after the thread has read the slot."""
     if when == "read":
         rig.pool.run()
@@ -98,7 +107,7 @@ def while_reading(rig: TimerRig, when: str, action: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("when", ["read", "not read"])
-def test_timers_put_while_reading_keep_the_order(rig: TimerRig, when: str) -> None:
+def test_timers_put_while_reading_keep_the_order(rig: PooledRig, when: str) -> None:
     due = start_reading(rig)
     more = [due[3], due[0] - 5, due[-1] + 5]
     while_reading(rig, when, lambda: put(rig, more))
@@ -109,7 +118,7 @@ def test_timers_put_while_reading_keep_the_order(rig: TimerRig, when: str) -> No
 @pytest.mark.parametrize("when", ["read", "not read"])
 @pytest.mark.parametrize("way", ["cancel", "move", "fire"])
 def test_timers_settled_while_reading_are_not_delivered_again(
-    rig: TimerRig, when: str, way: str, persisted: bool
+    rig: PooledRig, when: str, way: str, persisted: bool
 ) -> None:
     """Also if a checkpoint has been written and no other structure knows about it."""
     due = start_reading(rig)
@@ -136,7 +145,7 @@ def test_timers_settled_while_reading_are_not_delivered_again(
 
 @pytest.mark.parametrize("config", [{"stage_records_max": 8}])
 @pytest.mark.parametrize("when", ["read", "not read"])
-def test_a_slot_in_parts(rig: TimerRig, when: str) -> None:
+def test_a_slot_in_parts(rig: PooledRig, when: str) -> None:
     """Each part is read in the thread; a new timer is staged at once or with its part."""
     due = start_reading(rig)
     while_reading(rig, when, lambda: put(rig, [due[2] + 1, due[15] + 1]))
@@ -148,7 +157,7 @@ def test_a_slot_in_parts(rig: TimerRig, when: str) -> None:
     assert delivered(rig) == sorted([*due, due[2] + 1, due[15] + 1])
 
 
-def test_a_restart_of_loading_drops_the_result(rig: TimerRig) -> None:
+def test_a_restart_of_loading_drops_the_result(rig: PooledRig) -> None:
     start_reading(rig)
     rig.pool.run()
     rig.timers.dequeue.loader.drop()

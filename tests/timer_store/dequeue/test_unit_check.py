@@ -35,10 +35,17 @@ def test_is_promised(unit_ms: int, record_ms: int, promised: bool) -> None:
     assert found.tolist() == [promised]
 
 
+class FilledRig(TimerRig):
+    """Rig with the due times of its timers."""
+
+    due_ms: list[int]
+
+
 @pytest.fixture
-def rig(tmp_path: Path) -> TimerRig:
+def rig(tmp_path: Path) -> FilledRig:
     """A stopped store of pending timers."""
-    found = TimerRig(tmp_path).open()
+    found = FilledRig(tmp_path)
+    found.open()
     now_ms = found.clock.now_ms()
     found.due_ms = [now_ms + 5_000 + STEP_MS * number for number in range(COUNT)]
     for number, due_ms in enumerate(found.due_ms):
@@ -47,13 +54,13 @@ def rig(tmp_path: Path) -> TimerRig:
     return found
 
 
-def field(rig: TimerRig, unit: int, name: str) -> tuple[Path, int, int]:
+def field(rig: FilledRig, unit: int, name: str) -> tuple[Path, int, int]:
     """Return the file, the position and the size of a field of a unit."""
     kind, offset = TIMER_UNIT.fields[name][:2]
     return rig.root / "timerlog" / f"{0:020d}", unit * UNIT_BYTES + offset, kind.itemsize
 
 
-def change(rig: TimerRig, unit: int, name: str, value: int | None = None, bit: int = 0) -> None:
+def change(rig: FilledRig, unit: int, name: str, value: int | None = None, bit: int = 0) -> None:
     """Set a field of a unit, or flip a bit of it."""
     path, pos, size = field(rig, unit, name)
     data = bytearray(path.read_bytes())
@@ -64,12 +71,12 @@ def change(rig: TimerRig, unit: int, name: str, value: int | None = None, bit: i
     rig.is_sound = False
 
 
-def value(rig: TimerRig, unit: int, name: str) -> int:
+def value(rig: FilledRig, unit: int, name: str) -> int:
     path, pos, size = field(rig, unit, name)
     return int.from_bytes(path.read_bytes()[pos : pos + size], "big")
 
 
-def delivered(rig: TimerRig) -> dict[int, int]:
+def delivered(rig: FilledRig) -> dict[int, int]:
     """Let everything come due; return the delivery time of each timer."""
     rig.config = TimerRig(rig.root).config
     rig.open()
@@ -81,7 +88,7 @@ def delivered(rig: TimerRig) -> dict[int, int]:
     return found
 
 
-def assert_all_in_time(rig: TimerRig) -> None:
+def assert_all_in_time(rig: FilledRig) -> None:
     found = delivered(rig)
     assert sorted(found) == list(range(COUNT))
     late = [found[number] - due_ms for number, due_ms in enumerate(rig.due_ms)]
@@ -92,7 +99,7 @@ def assert_all_in_time(rig: TimerRig) -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 5, 9, 12, 17, 30, 40, 62, 63])
-def test_a_due_time_that_was_flipped_neither_loses_nor_delays(rig: TimerRig, bit: int) -> None:
+def test_a_due_time_that_was_flipped_neither_loses_nor_delays(rig: FilledRig, bit: int) -> None:
     change(rig, 4, "due_ms", bit=bit)
     assert_all_in_time(rig)
 
@@ -100,19 +107,19 @@ def test_a_due_time_that_was_flipped_neither_loses_nor_delays(rig: TimerRig, bit
 @pytest.mark.parametrize("name", ["write_ms", "delay_ms"])
 @pytest.mark.parametrize("bit", [0, 3, 8])
 def test_a_time_of_the_slot_that_was_flipped_changes_nothing(
-    rig: TimerRig, name: str, bit: int
+    rig: FilledRig, name: str, bit: int
 ) -> None:
     change(rig, 4, name, bit=bit)
     assert_all_in_time(rig)
 
 
 @pytest.mark.parametrize("bit", [0, 4, 8, 11, 35, 62, 63])
-def test_a_log_offset_that_was_flipped_is_repaired(rig: TimerRig, bit: int) -> None:
+def test_a_log_offset_that_was_flipped_is_repaired(rig: FilledRig, bit: int) -> None:
     change(rig, 4, "phys_offset", bit=bit)
     assert_all_in_time(rig)
 
 
-def test_a_unit_with_the_place_of_another_timer_is_repaired(rig: TimerRig) -> None:
+def test_a_unit_with_the_place_of_another_timer_is_repaired(rig: FilledRig) -> None:
     """Both records have the same size: only the due times show it."""
     for number in (3, 5):
         change(rig, 4, "phys_offset", value(rig, number, "phys_offset"))
@@ -122,12 +129,12 @@ def test_a_unit_with_the_place_of_another_timer_is_repaired(rig: TimerRig) -> No
 
 
 @pytest.mark.parametrize("bit", [0, 3, 20, 31])
-def test_a_size_that_was_flipped_is_repaired(rig: TimerRig, bit: int) -> None:
+def test_a_size_that_was_flipped_is_repaired(rig: FilledRig, bit: int) -> None:
     change(rig, 4, "record_size", bit=bit)
     assert_all_in_time(rig)
 
 
-def test_a_damaged_record_goes_to_quarantine_and_costs_one_rebuild_at_most(rig: TimerRig) -> None:
+def test_a_damaged_record_goes_to_quarantine_and_costs_one_rebuild_at_most(rig: FilledRig) -> None:
     start = value(rig, 4, "phys_offset")
     path = rig.root / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())
@@ -140,7 +147,7 @@ def test_a_damaged_record_goes_to_quarantine_and_costs_one_rebuild_at_most(rig: 
     rig.close()
 
 
-def test_a_record_whose_time_was_flipped_goes_to_quarantine(rig: TimerRig) -> None:
+def test_a_record_whose_time_was_flipped_goes_to_quarantine(rig: FilledRig) -> None:
     """Its block has another checksum: the unit is right."""
     start, size = value(rig, 4, "phys_offset"), value(rig, 4, "record_size")
     path = rig.root / "commitlog" / f"{0:020d}"
@@ -161,7 +168,8 @@ def test_a_flipped_magic_of_a_timer_that_rolls_loses_nothing(
     tmp_path: Path, rolls: int, bit: int
 ) -> None:
     """One of the bits makes a marker of it: the count of its slot stays right."""
-    rig = TimerRig(tmp_path, roll_window_slots=5).open()
+    rig = FilledRig(tmp_path, roll_window_slots=5)
+    rig.open()
     first_ms = rig.clock.now_ms() + 4_000 + 5_000 * rolls
     rig.due_ms = [first_ms + 100 * number for number in range(COUNT)]
     for number, due_ms in enumerate(rig.due_ms):
@@ -192,7 +200,8 @@ def test_a_marker_that_rolls_is_compared_once_and_no_damage(tmp_path: Path) -> N
 
 def test_timers_rolled_by_another_window_are_no_damage(tmp_path: Path) -> None:
     """Their distance is no multiple of the window in force: the records show them right."""
-    rig = TimerRig(tmp_path, roll_window_slots=7).open()
+    rig = FilledRig(tmp_path, roll_window_slots=7)
+    rig.open()
     rig.due_ms = [rig.clock.now_ms() + 17_300 + STEP_MS * number for number in range(COUNT)]
     for number, due_ms in enumerate(rig.due_ms):
         rig.put(due_ms, body=b"%03d" % number)

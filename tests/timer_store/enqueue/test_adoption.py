@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ class FakeApache:
     def __init__(self, rig: TimerRig, now_ms: int) -> None:
         self.rig, self.now_ms = rig, now_ms
         self.slot_ms = now_ms - now_ms % P - 2 * P  # the slot being read
-        self.units, self.committed = [], 0
+        self.units, self.committed = list[Any](), 0
 
     def put(self, topic: str, body: bytes, properties: dict[str, str]) -> np.void:
         batch = PutBatch(1, 1)

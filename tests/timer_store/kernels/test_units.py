@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import numpy.typing as npt
 from hypothesis import given
@@ -165,7 +167,7 @@ def test_relink_stops_at_bytes_that_are_not_a_unit() -> None:
 
 
 @given(st.sets(st.integers(0, 19)), st.integers(0, 1 << 40), st.randoms())
-def test_make_tombstones(which: set[int], base: int, chance: st.ArtificialRandom) -> None:
+def test_make_tombstones(which: set[int], base: int, chance: random.Random) -> None:
     """Two numbers of each unit change and no other byte."""
     block = np.frombuffer(chance.randbytes(20 * WIDTH), np.uint8).copy()
     positions = np.array(sorted(which), np.int64) * WIDTH + base

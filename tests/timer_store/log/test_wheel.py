@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,7 +169,7 @@ def test_pages_not_written_to_a_full_disk_are_captured_again(
 def test_the_wheel_of_a_killed_process_is_synced_again(
     wheel: TimerWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced = []
+    synced: list[Any] = []
     monkeypatch.setattr(os, "fdatasync", synced.append)
     wheel.write(wheel.capture())
     assert len(synced) == 1, "nothing was changed by this process"

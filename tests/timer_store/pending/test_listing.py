@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_a_key_is_found_through_the_index(rig: TimerRig) -> None:
 @pytest.mark.parametrize("horizon_ms", [400, 30_000, 30 * 86_400_000])
 def test_skipped_pages(rig: TimerRig, horizon_ms: int) -> None:
     expected = put_random(rig, 120, horizon_ms)
-    skip, cursor, found = 50, Cursor(), []
+    skip, cursor, found = 50, Cursor(), list[Any]()
     while cursor is not None and len(found) < 10:
         query = Query(skip=skip, limit=10 - len(found), cursor=cursor)
         page = list_timers(rig.timers, query)

@@ -40,7 +40,7 @@ def answers(*records: bytes, topic: str = TOPIC) -> list[bytes]:
     """Return the messages of the reader with the kernel, and without it."""
     found = ReadResult(0, 9, np.zeros(0), tuple(range(len(records))), b"".join(records))
     store = FakeStore(FakeClock())
-    readers = [QueueReader(store, lambda value=value: value) for value in (True, False)]
+    readers = [QueueReader(store, lambda value=value: value) for value in (True, False)]  # type: ignore[misc]
     return [reader.retry_records(found, topic, RECEIPT) for reader in readers]
 
 

@@ -109,7 +109,7 @@ def copies(
     made: list[Captured | None] = []
     for compiled in (True, False):
         path = Captured()
-        batch = RetryCopies(path, Identity("b", "c", 0, host), lambda compiled=compiled: compiled)
+        batch = RetryCopies(path, Identity("b", "c", 0, host), lambda compiled=compiled: compiled)  # type: ignore[misc]
         batch.add(0, checkpoint, split_records(record(b"", 1)), topic_index=4, now_ms=NOW_MS)
         place = {"topic_index": 5, "now_ms": NOW_MS}
         done = batch.add_raw(0, checkpoint, found, **place)

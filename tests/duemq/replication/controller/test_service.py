@@ -420,7 +420,7 @@ def test_a_former_master_is_elected_again_before_it_serves(tmp_path: Path) -> No
         rig = Rig(tmp_path)
         async with rig.member(1) as (first, _):
             await rig.until(lambda: first.holds(1))
-            rig.controller.close = lambda channel: None  # type: ignore[method-assign]
+            rig.controller.close = lambda channel: None
         del rig.controller.close  # the power is back
         rig.controller.alive.clear()
         async with rig.member(1, last_epoch=1) as (again, host):
@@ -437,7 +437,7 @@ def test_a_start_before_the_controller_noticed_the_end_of_the_last_one(tmp_path:
         rig = Rig(tmp_path)
         async with rig.member(1) as (first, _):
             await rig.until(lambda: first.holds(1))
-            rig.controller.close = lambda channel: None  # type: ignore[method-assign]
+            rig.controller.close = lambda channel: None
         del rig.controller.close
         async with rig.member(1, last_epoch=1) as (again, host):
             await rig.run(LIMIT_MS - 500)
