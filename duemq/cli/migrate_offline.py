@@ -15,7 +15,7 @@ from duemq.cli.migration_client import operator
 from duemq.cli.output import console, print_json
 from message_store.clock import SystemClock
 from message_store.config import Properties
-from migration.steps.offline import Moved, copy_store, migrate_offline
+from migration.steps.offline import OfflineResult, copy_store, migrate_offline
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -55,7 +55,7 @@ def migrate_store(
     console().print(f"{root}: {total:,} messages are timers now; {done.migration}")
 
 
-def _plain(root: Path, done: Moved) -> dict[str, object]:
+def _plain(root: Path, done: OfflineResult) -> dict[str, object]:
     return {
         "store": str(root),
         "migration": done.migration,

@@ -15,7 +15,7 @@ from delivery.plugin import Peer, Request, Response
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.kv_config import ORDER_NAMESPACE, KVConfig
 from duemq.namesrv.registration_body import crc_of, decode_body
-from duemq.namesrv.route_table import LiveKey, QueueData, Registration, RouteTable
+from duemq.namesrv.route_table import BrokerAddrInfo, QueueData, Registration, RouteTable
 from duemq.net import fields, wire_json
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.codes import RequestCode, ResponseCode
@@ -356,8 +356,8 @@ class NamesrvProcessor:
         return Response(body="".join(lines).encode())
 
 
-def _live_key(request: Request) -> LiveKey:
-    return LiveKey(fields.text(request, "clusterName"), fields.text(request, "brokerAddr"))
+def _live_key(request: Request) -> BrokerAddrInfo:
+    return BrokerAddrInfo(fields.text(request, "clusterName"), fields.text(request, "brokerAddr"))
 
 
 def _topic_list(names: list[str], address: str = "") -> Response:

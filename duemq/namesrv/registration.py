@@ -23,7 +23,7 @@ from typing import Protocol, Self
 
 from delivery.plugin import Peer, Request, Response
 from duemq.namesrv.registration_body import crc_of, encode_body
-from duemq.namesrv.route_table import LiveKey, Registration
+from duemq.namesrv.route_table import BrokerAddrInfo, Registration
 from duemq.namesrv.second_master import CALL_S_MAX, SecondMaster
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
@@ -77,7 +77,7 @@ class LocalNamesrv(Protocol):
     """Name server embedded in this process."""
 
     def register_local(self, registration: Registration) -> None: ...
-    def unregister_local(self, key: LiveKey) -> None: ...
+    def unregister_local(self, key: BrokerAddrInfo) -> None: ...
     def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
 
 
@@ -170,7 +170,7 @@ class Snapshot:
             yield topic if whole else topic.replace(perm=topic.perm & mask)
 
 
-class Link:
+class NameServerRegistration:
     """Registration with one name server.
 
     Attributes:
@@ -360,11 +360,11 @@ class Registrar:
         self._local_permission: int | None = None  # permission in the last local registration
         self._addresses, self._on_registered = list(addresses), on_registered
         self._interval_ms, self._timeout_s, self._connect = interval_ms, timeout_s, connect
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, NameServerRegistration] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
-    def links(self) -> Mapping[str, Link]:
+    def links(self) -> Mapping[str, NameServerRegistration]:
         """Links by name server address."""
         return self._links
 
@@ -388,7 +388,7 @@ class Registrar:
         finally:
             if self._local is not None:
                 broker = self._snapshot.broker
-                self._local.unregister_local(LiveKey(broker.cluster, broker.address))
+                self._local.unregister_local(BrokerAddrInfo(broker.cluster, broker.address))
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Register with these name servers; unregister from removed ones."""
@@ -402,9 +402,9 @@ class Registrar:
             if address not in self._links:
                 self._links[address] = self._start_link(address, self._tasks)
 
-    def _start_link(self, address: str, tasks: asyncio.TaskGroup) -> Link:
+    def _start_link(self, address: str, tasks: asyncio.TaskGroup) -> NameServerRegistration:
         client = self._connect(address)
-        link = Link(
+        link = NameServerRegistration(
             address,
             self._snapshot,
             client,

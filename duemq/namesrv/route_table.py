@@ -38,7 +38,7 @@ class QueueData(NamedTuple):
     sys_flag: int
 
 
-class LiveKey(NamedTuple):
+class BrokerAddrInfo(NamedTuple):
     """Identity of a broker process."""
 
     cluster: str
@@ -89,7 +89,7 @@ class BrokerData:
 
 
 @dataclass(slots=True)
-class Live:
+class BrokerLiveInfo:
     """State of a registered broker process."""
 
     broker_name: str
@@ -106,7 +106,7 @@ class RouteTable:
     def __init__(self) -> None:
         self._brokers: dict[str, BrokerData] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
-        self._live: dict[LiveKey, Live] = {}
+        self._live: dict[BrokerAddrInfo, BrokerLiveInfo] = {}
         self._local: set[str | None] = set()  # addresses of the broker in this process
 
     # -- registration -------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class RouteTable:
         data = self._brokers.get(registration.broker_name)
         known = data.addresses.get(registration.broker_id) if data else None
         self._check(registration, data, known)
-        key = LiveKey(registration.cluster, registration.address)
+        key = BrokerAddrInfo(registration.cluster, registration.address)
         live = self._live.get(key)
         if live is not None and live.broker_name != registration.broker_name:
             self.unregister(key)  # the same process under a new name
@@ -139,7 +139,7 @@ class RouteTable:
             self._update_topics(
                 registration, data, replace=known is None or self._differs(key, registration)
             )
-        self._live[key] = Live(
+        self._live[key] = BrokerLiveInfo(
             registration.broker_name,
             now_ms,
             registration.expires_after_ms,
@@ -165,7 +165,7 @@ class RouteTable:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"more than {TOPICS_MAX} topics")
         if known is None or known == registration.address:
             return
-        other = self._live.get(LiveKey(registration.cluster, known))
+        other = self._live.get(BrokerAddrInfo(registration.cluster, known))
         if other is not None and other.version.state_version > registration.version.state_version:
             text = f"{registration.broker_name}: {known} is registered with a newer state version"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
@@ -194,7 +194,7 @@ class RouteTable:
             data.addresses
         )
 
-    def _differs(self, key: LiveKey, registration: Registration) -> bool:
+    def _differs(self, key: BrokerAddrInfo, registration: Registration) -> bool:
         live = self._live.get(key)
         return live is None or live.version != registration.version
 
@@ -213,26 +213,26 @@ class RouteTable:
 
     def _master_for(self, registration: Registration, data: BrokerData) -> Registered:
         master = data.addresses.get(MASTER_ID)
-        live = self._live.get(LiveKey(registration.cluster, master)) if master else None
+        live = self._live.get(BrokerAddrInfo(registration.cluster, master)) if master else None
         if registration.broker_id == MASTER_ID or master is None or live is None:
             return Registered()
         return Registered(live.ha_address, master)
 
-    def record_heartbeat(self, key: LiveKey, now_ms: int) -> bool:
+    def record_heartbeat(self, key: BrokerAddrInfo, now_ms: int) -> bool:
         """Record a heartbeat of a broker; return whether it is registered."""
         live = self._live.get(key)
         if live is not None:
             live.last_ms = now_ms
         return live is not None
 
-    def version_of(self, key: LiveKey) -> DataVersion | None:
+    def version_of(self, key: BrokerAddrInfo) -> DataVersion | None:
         """Return the version of a broker's last registration."""
         live = self._live.get(key)
         return live.version if live else None
 
     # -- removal ------------------------------------------------------------------------------
 
-    def unregister(self, key: LiveKey) -> bool:
+    def unregister(self, key: BrokerAddrInfo) -> bool:
         """Remove a broker process; return whether it was registered.
 
         Source: RouteInfoManager.unRegisterBroker
@@ -257,26 +257,26 @@ class RouteTable:
         data = self._brokers.get(broker_name)
         return data.addresses.get(broker_id) if data is not None else None
 
-    def is_local(self, key: LiveKey) -> bool:
+    def is_local(self, key: BrokerAddrInfo) -> bool:
         """Return whether an address is that of the broker in this process."""
         return key.address in self._local
 
     def is_known(self, registration: Registration) -> bool:
         """Return whether the broker process is already registered."""
-        return LiveKey(registration.cluster, registration.address) in self._live
+        return BrokerAddrInfo(registration.cluster, registration.address) in self._live
 
     def count_of(self, channel: object) -> int:
         """Return the number of brokers whose last heartbeat came on a connection."""
         return sum(live.channel is channel for live in self._live.values())
 
-    def drop_brokers_on(self, channel: object) -> list[LiveKey]:
+    def drop_brokers_on(self, channel: object) -> list[BrokerAddrInfo]:
         """Remove the brokers that registered on a connection; return their keys."""
         gone = [key for key, live in self._live.items() if live.channel is channel]
         for key in gone:
             self.unregister(key)
         return gone
 
-    def expire(self, now_ms: int) -> list[LiveKey]:
+    def expire(self, now_ms: int) -> list[BrokerAddrInfo]:
         """Remove the brokers whose heartbeat is overdue; return their keys."""
         expired = [
             key
@@ -405,7 +405,7 @@ class RouteTable:
             if any(predicate(data.sys_flag) for data in brokers.values())
         )
 
-    def live(self) -> Iterator[tuple[LiveKey, Live]]:
+    def live(self) -> Iterator[tuple[BrokerAddrInfo, BrokerLiveInfo]]:
         """Yield every registered broker process."""
         yield from self._live.items()
 

@@ -20,7 +20,7 @@ from duemq.exposure import LOOPBACK
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.kv_config import KVConfig
 from duemq.namesrv.processor import NamesrvProcessor
-from duemq.namesrv.route_table import LiveKey, Registration, RouteTable
+from duemq.namesrv.route_table import BrokerAddrInfo, Registration, RouteTable
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
 from duemq.net.limits import limits_of
@@ -105,7 +105,7 @@ class NameServer:
         """Delete the route of a topic that the broker of this process deleted."""
         self.table.drop_topic_of(broker_name, topic)
 
-    def unregister_local(self, key: LiveKey) -> None:
+    def unregister_local(self, key: BrokerAddrInfo) -> None:
         """Remove the broker of this process."""
         self.table.unregister(key)
 

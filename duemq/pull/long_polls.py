@@ -58,7 +58,7 @@ class LongPoll:
         awaits: Set in `LongPolls._unconfirmed` that contains the pull; None: no set contains it.
     """
 
-    sharing: Sharing
+    sharing: PollGroup
     bucket: int
     peer: Peer | None
     resumed: asyncio.Future[ResumeReason]
@@ -76,7 +76,7 @@ class LongPoll:
 
 
 @dataclass(eq=False, slots=True)
-class Sharing:
+class PollGroup:
     """Group of long polls with equal share, queues and filter; a message resumes one of them.
 
     Attributes:
@@ -130,8 +130,8 @@ class LongPolls:
         self._memory = memory or MemoryBudget()
         self._polls_max = polls_max
         self._count = 0
-        self._by_slot: dict[int, set[Sharing]] = {}
-        self._by_share: dict[Hashable, dict[Hashable, Sharing]] = {}
+        self._by_slot: dict[int, set[PollGroup]] = {}
+        self._by_share: dict[Hashable, dict[Hashable, PollGroup]] = {}
         self._by_bucket: dict[int, set[LongPoll]] = {}
         self._by_peer: dict[Peer, set[LongPoll]] = {}
         self._watched = np.zeros(64, np.uint8)  # indexed by slot: 1 if it has long polls
@@ -174,7 +174,7 @@ class LongPolls:
         deadline_ms = self._clock.steady_ms() + min(max(hold_ms, 0), HOLD_MS_MAX)
         bucket = -(-deadline_ms // BUCKET_MS)
         resumed = asyncio.get_running_loop().create_future()
-        sharing = self._sharing(Sharing(slots, subscription, share))
+        sharing = self._sharing(PollGroup(slots, subscription, share))
         poll = LongPoll(sharing, bucket, peer, resumed)
         sharing.members[poll] = None
         if bucket not in self._by_bucket:
@@ -184,7 +184,7 @@ class LongPolls:
         self._count += 1
         return poll
 
-    def _sharing(self, new: Sharing) -> Sharing:
+    def _sharing(self, new: PollGroup) -> PollGroup:
         """Return the existing group equal to `new`; without one, add `new` to the indexes."""
         if new.share is not None:
             of_share = self._by_share.setdefault(new.share, {})
@@ -225,7 +225,7 @@ class LongPolls:
         self._count -= 1
         self._memory.free(memory_bytes(poll.subscription, len(poll.slots)))
 
-    def _forget(self, sharing: Sharing) -> None:
+    def _forget(self, sharing: PollGroup) -> None:
         """Remove a group without pulls from the indexes."""
         for slot in sharing.slots:
             polls = self._by_slot[slot]

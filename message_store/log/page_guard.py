@@ -59,7 +59,7 @@ class Mapping:
     Attributes:
         unreadable: File positions of pages known to be unreadable, ascending.
         why: Reason why the last of them cannot be read.
-        gone: Whether the file is unmapped.
+        unmapped: Whether the file is unmapped.
     """
 
     def __init__(self, path: Path, fd: int, first: int, size: int, protection: int) -> None:
@@ -67,7 +67,7 @@ class Mapping:
         self.first, self.size, self.protection = first, size, protection
         self.unreadable: list[Range] = []
         self.why = ""
-        self.gone = False
+        self.unmapped = False
 
     def classify(self, pos: int) -> UnreadablePage | None:
         """Return a replaced page as unreadable, or map the file there again."""
@@ -110,7 +110,7 @@ class Mapping:
 
     def _map_again(self, fd: int, pos: int) -> str:
         """Map the file's page again in place of zeros; return the reason if that fails."""
-        if self.gone:
+        if self.unmapped:
             return ""
         if self.protection & mmap.PROT_WRITE and any(
             ctypes.string_at(self.first + pos, min(PAGE_BYTES, self.size - pos))
@@ -174,7 +174,7 @@ class PageGuard:
     def remove(self, row: int) -> None:
         """Stop guarding a mapping that is being unmapped."""
         with self._lock:
-            self.mappings[row].gone = True
+            self.mappings[row].unmapped = True
             self.update()
             at = bus_error.ROWS + row * bus_error.ROW_WORDS
             self.words[at] = self.words[at + 1] = 0

@@ -40,7 +40,7 @@ from message_store.queues.consume_queues import QueueSet, is_topic_name
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from message_store.ranges import minus
 from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
-from message_store.recovery.queue_places import QueuePlaces, has_possible_offset
+from message_store.recovery.queue_offset_check import QueueOffsetCheck, has_possible_offset
 from message_store.recovery.truncated_bytes import save_tail
 
 CHUNK_RECORDS = 32_768
@@ -54,7 +54,7 @@ class Recovered:
     """Result of a recovery."""
 
     start: int
-    places: QueuePlaces
+    places: QueueOffsetCheck
     end: int = 0
     torn_from: int | None = None
     last_record: int = -1
@@ -230,7 +230,7 @@ def recover(
         units: Sum of the queues' ends at `start`. If fewer remain, the disk has changed units, and
             all queues are written again.
     """
-    found = Recovered(start, QueuePlaces(queues, log), end=start, torn_from=torn_from)
+    found = Recovered(start, QueueOffsetCheck(queues, log), end=start, torn_from=torn_from)
     _replay(log, queues, rules, found)
     if found.gaps and start > log.min_offset:
         notice(
@@ -238,7 +238,7 @@ def recover(
             f"written again from the log"
         )
         start = log.min_offset
-        found = Recovered(start, QueuePlaces(queues, log), end=start, torn_from=torn_from)
+        found = Recovered(start, QueueOffsetCheck(queues, log), end=start, torn_from=torn_from)
         _replay(log, queues, rules, found)
     _bridge_gaps(log, queues, rules, found, known_end, notice)
     found.end = _skip_blank(log, found.end)
@@ -416,7 +416,7 @@ def dispatch(
     queues: QueueSet,
     rules: Sequence[TagsCodeRule],
     log: CommitLog,
-    places: QueuePlaces | None = None,
+    places: QueueOffsetCheck | None = None,
 ) -> int:
     """Write the units of scanned records; return the number of blocks with a gap in their queue.
 
@@ -462,7 +462,7 @@ def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
     return np.asarray(has_queue(rows) & has_possible_offset(rows))
 
 
-def _report_places(places: QueuePlaces, notice: Callable[[str], None]) -> None:
+def _report_places(places: QueueOffsetCheck, notice: Callable[[str], None]) -> None:
     _report_offsets(places.wrong, "its queue offset is wrong and was corrected", notice)
     _report_offsets(
         places.ahead,

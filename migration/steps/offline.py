@@ -105,7 +105,7 @@ class StoppedHost:
 
 
 @dataclass(slots=True)
-class Moved:
+class OfflineResult:
     """Result of an offline migration.
 
     Attributes:
@@ -142,7 +142,7 @@ def migrate_offline(
     now_ms: int,
     dry_run: bool = False,
     shown: Callable[[int, int, int], None] = lambda level, moved, left: None,
-) -> Moved:
+) -> OfflineResult:
     """Drain levels of a stopped store; without `levels`, all of them.
 
     Args:
@@ -172,7 +172,7 @@ def migrate_offline(
             made_by=operator,
         )
         if dry_run:
-            return Moved(plan)
+            return OfflineResult(plan)
         check(plan, store_id=plan.store_id, delays_ms=owners.delays_ms, now_ms=wall.now_ms())
         work = _Work(root, store, clock, wall, owners, plan, operator, shown)
         return asyncio.run(work.run(wanted, level_keeper))
@@ -258,7 +258,7 @@ class _Work:
     operator: str
     shown: Callable[[int, int, int], None]
 
-    async def run(self, levels: list[int], level_keeper: DelayOffsetWriter) -> Moved:
+    async def run(self, levels: list[int], level_keeper: DelayOffsetWriter) -> OfflineResult:
         """Migrate levels one after the other, and sync everything to the disk."""
         await self.owners.keeper.persist(last=True)
         service = self._service()
@@ -286,7 +286,7 @@ class _Work:
             while not writing.done():
                 self.wall.advance(1)  # the ledger's writer waits by this clock
                 await asyncio.sleep(PAUSE_S)
-        return Moved(self.plan, run, moved)
+        return OfflineResult(self.plan, run, moved)
 
     def _service(self) -> MigrationService:
         timers, store = self.owners.timers, self.store

@@ -46,7 +46,7 @@ YIELDS: Final = 4
 
 
 @dataclass(slots=True)
-class Pace:
+class SampleCounters:
     """Counters since the last sample."""
 
     since_ms: int
@@ -70,7 +70,7 @@ class MigrationService:
         now_ms = clock.now_ms()
         self.throttle = Throttle(config.limits, now_ms=now_ms)
         self.config, self.window = config, config.parsed_window()
-        self.pace = Pace(now_ms)
+        self.pace = SampleCounters(now_ms)
         self.verified: dict[int, Verified] = {}
         self.owners: Owners | None = None
         self._wake, self._stop, self._stopping = Signal(), asyncio.Event(), False
@@ -289,7 +289,7 @@ class MigrationService:
         passed_ms = max(now_ms - self.pace.since_ms, 1)
         late = self._sampling.advance(self.owners.lateness())
         rate = self.pace.moved * 1_000 / passed_ms
-        self.pace = Pace(now_ms, rate_per_s=rate, late=late)
+        self.pace = SampleCounters(now_ms, rate_per_s=rate, late=late)
         for name in self._active_runs():
             self.ledger.write(
                 SampleRecord(

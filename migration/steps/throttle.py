@@ -29,12 +29,12 @@ to the maximum.
 
 Rate. A token bucket of a quarter of a second of the rate, filled by the clock.
 
-    begin()                                        another kind of work begins
-    next(now) --> Turn(units_max, earliest time)   permission for the next step
-    pace(now) --> Turn                             the same for counts, without the rate
-    count_step(units, began, now)                  called after each step
-    observe(lateness)                              called after each interval
-    change(limits)                                 called after a command of an operator
+    begin()                                              another kind of work begins
+    next(now) --> StepPermit(units_max, earliest time)   permission for the next step
+    pace(now) --> StepPermit                             the same for counts, without the rate
+    count_step(units, began, now)                        called after each step
+    observe(lateness)                                    called after each interval
+    change(limits)                                       called after a command of an operator
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StepPermit:
     """Permission for the next step.
 
     Attributes:
@@ -162,7 +162,7 @@ class Throttle:
             self._late_pause_ms = 0
             self._forget()
 
-    def next(self, now_ms: int) -> Turn:
+    def next(self, now_ms: int) -> StepPermit:
         """Return the permission for the next step that moves messages."""
         turn = self.pace(now_ms)
         if not (turn.units and self.limits.rate_per_s):
@@ -170,17 +170,17 @@ class Throttle:
         self._fill(now_ms)
         units = max(min(self.batch, int(self._burst)), 1)
         if self._allowance >= units:
-            return Turn(units, now_ms)
+            return StepPermit(units, now_ms)
         lack_ms = (units - self._allowance) * 1_000 / self.limits.rate_per_s
-        return Turn(0, now_ms + max(int(lack_ms) + 1, 1))
+        return StepPermit(0, now_ms + max(int(lack_ms) + 1, 1))
 
-    def pace(self, now_ms: int) -> Turn:
+    def pace(self, now_ms: int) -> StepPermit:
         """Return the permission for the next step of work that moves no messages."""
         self._step_end_ms = min(self._step_end_ms, now_ms)  # the clock may have been set back
         if self._is_quiet(now_ms):
-            return Turn(0, now_ms + QUIET_STEP_MS)
+            return StepPermit(0, now_ms + QUIET_STEP_MS)
         at_ms = self._step_end_ms + max(self.pause_ms, PAUSE_BUSY_MS if self._busy else 0)
-        return Turn(self.batch, now_ms) if now_ms >= at_ms else Turn(0, at_ms)
+        return StepPermit(self.batch, now_ms) if now_ms >= at_ms else StepPermit(0, at_ms)
 
     def _is_quiet(self, now_ms: int) -> bool:
         """Return whether steps are suspended now to measure the baseline lateness."""

@@ -50,7 +50,7 @@ class WindowError(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class WeeklyWindow:
     """Weekly opening on some days, from one minute of the day to another.
 
     Attributes:
@@ -81,7 +81,7 @@ class Window:
 
     text: str
     zone: ZoneInfo
-    openings: tuple[Opening, ...]
+    openings: tuple[WeeklyWindow, ...]
 
     def is_open(self, now_ms: int) -> bool:
         """Return whether the window is open at a time."""
@@ -146,7 +146,7 @@ def parse_window(text: str) -> Window:
     return Window(text, _zone(text, rest), tuple(openings))
 
 
-def _opening(text: str, part: str) -> Opening:
+def _opening(text: str, part: str) -> WeeklyWindow:
     found = _PART.fullmatch(part.strip())
     if found is None:
         raise WindowError(text, f"{part.strip()!r} does not have the form Mon-Fri 01:00-05:00")
@@ -156,7 +156,7 @@ def _opening(text: str, part: str) -> Opening:
         raise WindowError(text, f"{part.strip()!r} opens and closes at the same time")
     if opens == DAY_MINUTES:
         raise WindowError(text, "a window opens at 00:00, not at 24:00")
-    return Opening(_days(text, found["days"] or "Mon-Sun"), opens, closes)
+    return WeeklyWindow(_days(text, found["days"] or "Mon-Sun"), opens, closes)
 
 
 def _minute(text: str, hour: str, minute: str) -> int:

@@ -42,7 +42,7 @@ def whole_histories(events: DataFrame) -> DataFrame:
         F.count(F.when(is_held, 1)).alias("held"),
         F.count(F.when(copied, 1)).alias("moves"),
         F.count(F.when(role == Role.UNIT, 1)).alias("units"),
-        F.count(F.when(role == Role.GONE, 1)).alias("gone_units"),
+        F.count(F.when(role == Role.GONE, 1)).alias("removed_units"),
         F.count(F.when(role == Role.PAST, 1)).alias("past_units"),
         F.min(F.when(is_sent, sent)).alias("sent"),
         F.count(F.when(is_sent, 1)).alias("deliveries"),
@@ -87,7 +87,7 @@ def _facts(histories: DataFrame) -> DataFrame:
         "other_time": F.coalesce("leaf.other_time", F.lit(False)),
         "no_unit": F.coalesce(~F.col("leaf.queued"), F.lit(False)),
         "unreachable": F.coalesce(~F.col("sent.queued"), F.lit(False)),
-        "gone": F.col("gone_units") > 0,
+        "gone": F.col("removed_units") > 0,
         "past": F.col("past_units") > 0,
     }
     return histories.withColumns(made).select(*HISTORY)

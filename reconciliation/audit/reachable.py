@@ -3,7 +3,7 @@
     delivery  T, queue 2, queue offset 7  -->  consumequeue/T/2, unit 7  -->  its log offset?
 
 Queues lag behind the log, so the newest records may have no units yet; the next start of the broker
-writes them. `read_reach` returns the log offset up to which the queues of a store are complete:
+writes them. `read_queue_coverage` returns the log offset up to which a store's queues are complete:
 
     config/duemq.mark    of DueMQ: the log offset up to which queues are on the disk
     abort, checkpoint    of Apache's broker: the whole log after a clean stop, else records stored
@@ -26,13 +26,13 @@ from reconciliation.arrays import Mask, Numbers, Rows
 from reconciliation.audit.unit_times import UnitTimes
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import MARK_FILE, OFFSET_MAX
-from reconciliation.scan.store_state import BAD_INPUT, Reach, read_json
+from reconciliation.scan.store_state import BAD_INPUT, QueueCoverage, read_json
 
 TOPICS_FILE: Final = "config/topics.json"
 CHECKPOINT_FILE: Final = "checkpoint"
 
 
-def read_reach(root: Root) -> Reach:
+def read_queue_coverage(root: Root) -> QueueCoverage:
     """Return the reach of the queues: the offset up to which each record must have a unit.
 
     Raises:
@@ -40,14 +40,14 @@ def read_reach(root: Root) -> Reach:
     """
     _, marks, _ = newest_marks(root.small_file(MARK_FILE) or b"")
     if marks is not None:
-        return Reach(marks.durable)
+        return QueueCoverage(marks.durable)
     data = root.small_file(CHECKPOINT_FILE) or b""
     if len(data) < CHECKPOINT.itemsize or "CURRENT" in _names(root, "consumequeue"):
-        return Reach()  # not a broker's store, or queues in a database: unknown
+        return QueueCoverage()  # not a broker's store, or queues in a database: unknown
     if "abort" not in _names(root, ""):
-        return Reach(OFFSET_MAX)
+        return QueueCoverage(OFFSET_MAX)
     times = packer(CHECKPOINT).unpack_from(data)
-    return Reach(0, int(min(times[:2])) - MIN_TIMESTAMP_SLACK_MS)
+    return QueueCoverage(0, int(min(times[:2])) - MIN_TIMESTAMP_SLACK_MS)
 
 
 def _names(root: Root, below: str) -> set[str]:
@@ -57,7 +57,7 @@ def _names(root: Root, below: str) -> set[str]:
 class DeliveryUnits:
     """Lookup of the units of deliveries; each task makes one."""
 
-    def __init__(self, root: Root, reach: Reach) -> None:
+    def __init__(self, root: Root, reach: QueueCoverage) -> None:
         self._root, self._reach = root, reach
         self._topics: dict[str, UnitTimes] = {}
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from reconciliation.arrays import Numbers
 from reconciliation.scan.files import Root
-from reconciliation.scan.place_rows import gone_rows
+from reconciliation.scan.place_rows import removed_rows
 from reconciliation.scan.planning import LogPlan, Segment
 from reconciliation.scan.roles import Role
 from reconciliation.scan.store_state import AHEAD, Progress
@@ -29,14 +29,14 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HELD: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
-def gone_segments(root: Root, plan: LogPlan) -> list[Segment]:
+def removed_segments(root: Root, plan: LogPlan) -> list[Segment]:
     """Return the files of queues whose units may point before the log."""
     if not plan.min:
         return []
     return queue_segments(root, plan.end, topics=HELD)[0]
 
 
-def gone_units(segment: Segment, progress: Progress) -> Iterator[tuple[Numbers, Numbers]]:
+def removed_units(segment: Segment, progress: Progress) -> Iterator[tuple[Numbers, Numbers]]:
     """Yield the log offsets of removed records: of pending ones, and of settled ones.
 
     A unit that the timers have enqueued or own counts as settled here.
@@ -58,12 +58,12 @@ def gone_units(segment: Segment, progress: Progress) -> Iterator[tuple[Numbers, 
         yield places[pending], places[~pending]
 
 
-def read_gone(
+def read_removed(
     schema: pa.Schema, segments: Sequence[Segment], progress: Progress, roles: frozenset[int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `messages` about units that point before the log."""
     for segment in segments:
-        for pending, settled in gone_units(segment, progress):
+        for pending, settled in removed_units(segment, progress):
             for offsets, role in ((pending, Role.GONE), (settled, Role.PAST)):
                 if offsets.size and role in roles:
-                    yield gone_rows(schema, progress.number, offsets, role)
+                    yield removed_rows(schema, progress.number, offsets, role)

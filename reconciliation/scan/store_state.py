@@ -48,7 +48,7 @@ TIME_MAX: Final = 10**18
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwnedRange:
     """Range of a level's queue that the timers own.
 
     Attributes:
@@ -61,7 +61,7 @@ class Owned:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class QueueCoverage:
     """Position up to which the queues of a store are complete.
 
     Attributes:
@@ -92,14 +92,14 @@ class Progress:
 
     number: int = 0
     levels: Mapping[int, tuple[Range, ...]] | None = None
-    owned: Mapping[int, tuple[Owned, ...]] = field(default_factory=dict)
+    owned: Mapping[int, tuple[OwnedRange, ...]] = field(default_factory=dict)
     promised: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     read_ms: int | None = None
     enqueued_to: int = 0
     late: Numbers = field(default_factory=NOTHING.copy)
     log_min: int = 0
     delays: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    reach: Reach = Reach()
+    reach: QueueCoverage = QueueCoverage()
 
     def of_level(self, queue_id: int, offsets: Numbers, due_ms: Numbers, at: Numbers) -> Flags:
         """Return AHEAD, PASSED or UNKNOWN for units of a level's queue."""
@@ -227,13 +227,13 @@ def _levels(saved: Any, journal: list[JournalEntry]) -> dict[int, tuple[Range, .
 
 def _owned(
     journal: list[JournalEntry], enqueued_to: int
-) -> tuple[dict[int, tuple[Owned, ...]], dict[int, Mapping[int, int]]]:
+) -> tuple[dict[int, tuple[OwnedRange, ...]], dict[int, Mapping[int, int]]]:
     """Return the ranges that the timers own, by queue id, and the due times in the journal."""
     timers = Ownership()
     for entry in journal:
         timers.apply(entry)
     owned = {
-        level - 1: tuple(Owned(first, end, at < enqueued_to) for first, end, at in pieces)
+        level - 1: tuple(OwnedRange(first, end, at < enqueued_to) for first, end, at in pieces)
         for level, pieces in timers.pieces.items()
         if pieces
     }

@@ -16,12 +16,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from reconciliation.audit.other_files import FilePiece, check_piece, plan_pieces
 from reconciliation.audit.plain_sums import NEEDED, Buckets, pack_past
 from reconciliation.audit.pointers import GONE
-from reconciliation.audit.removed_records import gone_segments, gone_units, read_gone
+from reconciliation.audit.removed_records import read_removed, removed_segments, removed_units
 from reconciliation.scan import unit_tables
 from reconciliation.scan.columns import MessageColumns
 from reconciliation.scan.files import Root
 from reconciliation.scan.options import ScanOptions
-from reconciliation.scan.place_rows import clock_rows, gap_rows, gone_rows
+from reconciliation.scan.place_rows import clock_rows, gap_rows, removed_rows
 from reconciliation.scan.planned_store import Planned, plan_store
 from reconciliation.scan.planning import (  # fmt: skip
     Finding,
@@ -103,7 +103,7 @@ class StoreReader(DataSourceReader):
             findings = [*findings, *unread]
             found += [Part(file_pieces=(piece,), progress=progress) for piece in file_pieces]
         if wanted.table == "tallies" or {Role.GONE, Role.PAST} & wanted.roles:
-            gone = gone_segments(root, plan)
+            gone = removed_segments(root, plan)
             groups = grouped(gone, wanted.partition_bytes)
             found += [Part(gone=group, progress=store.progress) for group in groups]
         if wanted.table == "cursors":
@@ -157,7 +157,7 @@ class StoreReader(DataSourceReader):
                 yield _removed(schema, findings, partition.progress.number)
             yield from _finding_rows(schema, findings, table, partition.progress.number)
         if partition.gone and table == "messages":
-            yield from read_gone(schema, partition.gone, partition.progress, self._wanted.roles)
+            yield from read_removed(schema, partition.gone, partition.progress, self._wanted.roles)
         elif partition.gone:
             yield from self._settled_batches(partition.gone, partition.progress)
         if partition.rows:
@@ -195,7 +195,7 @@ class StoreReader(DataSourceReader):
     ) -> Iterator[pa.RecordBatch]:
         buckets = Buckets(self._wanted.buckets)
         for segment in segments:
-            for _, settled in gone_units(segment, progress):
+            for _, settled in removed_units(segment, progress):
                 yield from buckets.take(pack_past(progress.number, settled))
         yield from buckets.rest()
 
@@ -249,7 +249,7 @@ class PushingReader(StoreReader):
 def _removed(schema: pa.Schema, findings: Sequence[Finding], number: int) -> pa.RecordBatch:
     """Return findings about removed records as rows of `messages`."""
     gone = [one.offset for one in findings if one.kind == GONE]
-    return gone_rows(schema, number, np.array(gone, np.int64), Role.GONE)
+    return removed_rows(schema, number, np.array(gone, np.int64), Role.GONE)
 
 
 def _finding_rows(

@@ -16,7 +16,7 @@ from duemq.namesrv.kv_config import KVConfig
 from duemq.namesrv.processor import NamesrvProcessor
 from duemq.namesrv.registration import BrokerAddress, register_request
 from duemq.namesrv.registration_body import decode_body
-from duemq.namesrv.route_table import LiveKey, Registration, RouteTable
+from duemq.namesrv.route_table import BrokerAddrInfo, Registration, RouteTable
 from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
 from message_store.clock import FakeClock
@@ -116,7 +116,7 @@ def test_no_request_unregisters_the_broker_of_our_process(cluster: str) -> None:
     fields = {"brokerName": "a", "brokerAddr": MINE, "clusterName": cluster, "brokerId": "0"}
     assert world.call(104, fields) == 16
     assert world.route()
-    world.table.unregister(LiveKey("C", MINE))
+    world.table.unregister(BrokerAddrInfo("C", MINE))
     assert not world.route()
 
 
@@ -191,7 +191,7 @@ def test_a_departed_brokers_topics_go_with_it() -> None:
     assert world.register(broker_name="b") == 0
     assert world.table.topics() == ["T", "U"]
     assert len(world.route()["queueDatas"]) == 2
-    assert world.table.unregister(LiveKey("C", EVIL))
+    assert world.table.unregister(BrokerAddrInfo("C", EVIL))
     assert len(world.route()["queueDatas"]) == 1
-    assert world.table.unregister(LiveKey("C", MINE))
+    assert world.table.unregister(BrokerAddrInfo("C", MINE))
     assert world.table.topics() == []

@@ -16,7 +16,7 @@ from duemq.namesrv import registration
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import BrokerAddress, Registrar, RegistrationRefused
 from duemq.namesrv.registration_body import decode_body
-from duemq.namesrv.route_table import LiveKey, Registration
+from duemq.namesrv.route_table import BrokerAddrInfo, Registration
 from duemq.namesrv.server import NameServer
 from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
@@ -374,8 +374,8 @@ def test_the_name_server_in_our_process_knows_at_once() -> None:
         def drop_local_topic(self, broker_name: str, topic: str) -> None:
             self.topics.remove(topic)
 
-        def unregister_local(self, key: LiveKey) -> None:
-            assert key == LiveKey("C", "1.1.1.1:1")
+        def unregister_local(self, key: BrokerAddrInfo) -> None:
+            assert key == BrokerAddrInfo("C", "1.1.1.1:1")
             self.topics = []
 
     async def main() -> None:
@@ -401,7 +401,7 @@ def test_a_topic_more_is_one_topic_for_the_name_server_in_our_process() -> None:
             told.append(len(registration.topics))
 
         def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
-        def unregister_local(self, key: LiveKey) -> None: ...
+        def unregister_local(self, key: BrokerAddrInfo) -> None: ...
 
     async def main() -> None:
         nonlocal permission
@@ -426,7 +426,7 @@ def test_topics_deleted_from_the_routes_only_come_back(monkeypatch: pytest.Monke
             told.append([topic.name for topic in told_now.topics])
 
         def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
-        def unregister_local(self, key: LiveKey) -> None: ...
+        def unregister_local(self, key: BrokerAddrInfo) -> None: ...
 
     async def main() -> None:
         setting = Setting(addresses=[], local=Local())
@@ -447,7 +447,7 @@ def test_a_local_registrations_first_call_holds_all_topics() -> None:
             names.append([topic.name for topic in registration.topics])
 
         def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
-        def unregister_local(self, key: LiveKey) -> None: ...
+        def unregister_local(self, key: BrokerAddrInfo) -> None: ...
 
     names: list[list[str]] = []
 
@@ -473,7 +473,7 @@ def test_over_sockets(tmp_path: Path) -> None:
                 assert server.table.topics() == ["T", "U"]
                 await registrar.changed(topics.add("V"))
                 assert server.table.topics() == ["T", "U", "V"]
-                version = server.table.version_of(LiveKey("C", "1.1.1.1:1"))
+                version = server.table.version_of(BrokerAddrInfo("C", "1.1.1.1:1"))
                 assert version == topics.version
             assert server.table.topics() == []
 

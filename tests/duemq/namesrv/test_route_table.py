@@ -9,7 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from duemq.namesrv.route_table import LiveKey, QueueData, Registered, Registration, RouteTable
+from duemq.namesrv.route_table import (
+    BrokerAddrInfo,
+    QueueData,
+    Registered,
+    Registration,
+    RouteTable,
+)
 from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
 from message_store.errors import RequestError
@@ -149,13 +155,13 @@ def test_an_older_state_version_cannot_take_a_living_brokers_place() -> None:
 
 def test_the_last_address_takes_the_queues_with_it() -> None:
     table = table_of(told("a", "1:1"), told("a", "1:2", broker_id=1), told("b", "2:1"))
-    assert table.unregister(LiveKey("C", "1:1"))
+    assert table.unregister(BrokerAddrInfo("C", "1:1"))
     assert addresses(table) == {"a": {"1": "1:2"}, "b": {"0": "2:1"}}
-    table.unregister(LiveKey("C", "1:2"))
-    table.unregister(LiveKey("C", "2:1"))
+    table.unregister(BrokerAddrInfo("C", "1:2"))
+    table.unregister(BrokerAddrInfo("C", "2:1"))
     assert table.route("T") is None
     assert table.topics() == []
-    assert not table.unregister(LiveKey("C", "1:1"))
+    assert not table.unregister(BrokerAddrInfo("C", "1:1"))
 
 
 def test_a_closed_connection_takes_the_brokers_heard_on_it() -> None:
@@ -166,7 +172,7 @@ def test_a_closed_connection_takes_the_brokers_heard_on_it() -> None:
         told("c", "3:1", channel=other),
     )
     table.register(told("b", "2:1", channel=other), 1)  # reconnected
-    assert table.drop_brokers_on(one) == [LiveKey("C", "1:1")]
+    assert table.drop_brokers_on(one) == [BrokerAddrInfo("C", "1:1")]
     assert list(addresses(table)) == ["b", "c"]
 
 
@@ -175,9 +181,9 @@ def test_a_closed_connection_takes_the_brokers_heard_on_it() -> None:
 )
 def test_silent_brokers_expire(heard_ms: int, now_ms: int, lives: bool) -> None:
     table = table_of(told())
-    assert table.record_heartbeat(LiveKey("C", "1:1"), heard_ms)
+    assert table.record_heartbeat(BrokerAddrInfo("C", "1:1"), heard_ms)
     gone = table.expire(now_ms)
-    assert gone == ([] if lives else [LiveKey("C", "1:1")])
+    assert gone == ([] if lives else [BrokerAddrInfo("C", "1:1")])
     assert (table.route("T") is not None) is lives
 
 
@@ -187,7 +193,7 @@ def test_the_broker_in_our_process_never_expires() -> None:
 
 
 def test_an_unknown_broker_is_not_heard() -> None:
-    assert not RouteTable().record_heartbeat(LiveKey("C", "1:1"), 0)
+    assert not RouteTable().record_heartbeat(BrokerAddrInfo("C", "1:1"), 0)
 
 
 # -- tools ----------------------------------------------------------------------------------------
@@ -267,8 +273,8 @@ class Model(RuleBasedStateMachine):
         self.now_ms = 0
         self.addresses: dict[tuple[str, int], str] = {}
         self.queues: dict[tuple[str, str], int] = {}  # topic, name -> perm
-        self.live: dict[LiveKey, tuple[str, int, int, DataVersion]] = {}
-        self.channel: dict[LiveKey, str] = {}
+        self.live: dict[BrokerAddrInfo, tuple[str, int, int, DataVersion]] = {}
+        self.channel: dict[BrokerAddrInfo, str] = {}
 
     @rule(
         name=names,
@@ -289,7 +295,7 @@ class Model(RuleBasedStateMachine):
         channel: str,
         timeout_ms: int,
     ) -> None:
-        key, version = LiveKey(CLUSTERS[name], address), DataVersion(counter)
+        key, version = BrokerAddrInfo(CLUSTERS[name], address), DataVersion(counter)
         message = Registration(
             cluster=key.cluster,
             broker_name=name,
@@ -321,7 +327,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(name=names, address=places)
     def unregister(self, name: str, address: str) -> None:
-        key = LiveKey(CLUSTERS[name], address)
+        key = BrokerAddrInfo(CLUSTERS[name], address)
         assert self.table.unregister(key) is (key in self.live)
         self._drop(key)
 
@@ -342,7 +348,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(name=names, address=places)
     def hear(self, name: str, address: str) -> None:
-        key = LiveKey(CLUSTERS[name], address)
+        key = BrokerAddrInfo(CLUSTERS[name], address)
         assert self.table.record_heartbeat(key, self.now_ms) is (key in self.live)
         if key in self.live:
             broker, _, limit, version = self.live[key]
@@ -362,7 +368,7 @@ class Model(RuleBasedStateMachine):
         for each in mine:
             self.queues[each] = 6 if writable else self.queues[each] & ~2
 
-    def _drop(self, key: LiveKey) -> None:
+    def _drop(self, key: BrokerAddrInfo) -> None:
         if key not in self.live:
             return
         name = self.live.pop(key)[0]

@@ -13,7 +13,13 @@ import pytest
 
 from delivery.plugin import Response
 from duemq.namesrv.config import NamesrvConfig
-from duemq.namesrv.registration import RETRY_MS, BrokerAddress, Link, Registrar, Snapshot
+from duemq.namesrv.registration import (
+    RETRY_MS,
+    BrokerAddress,
+    NameServerRegistration,
+    Registrar,
+    Snapshot,
+)
 from duemq.namesrv.second_master import GONE_MS, SecondMaster
 from duemq.namesrv.server import NameServer
 from duemq.net import wire_json
@@ -118,7 +124,7 @@ class Master:
             yield
 
     @property
-    def _link(self) -> Link:
+    def _link(self) -> NameServerRegistration:
         (link,) = self.registrar.links.values()
         return link
 

@@ -11,7 +11,7 @@ import pytest
 from delivery.plugin import Request
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import BrokerAddress, register_request
-from duemq.namesrv.route_table import LiveKey, Registration
+from duemq.namesrv.route_table import BrokerAddrInfo, Registration
 from duemq.namesrv.server import NameServer
 from duemq.net.client import RemotingClient
 from duemq.registry.data_version import DataVersion
@@ -87,7 +87,7 @@ def test_the_broker_in_this_process_needs_no_socket_and_never_expires(tmp_path: 
             await settle()
             assert server.table.topics() == ["T", "U"]
             assert set(server.handlers()) >= {103, 105, 106}
-            server.unregister_local(LiveKey("C", "1.1.1.1:1"))
+            server.unregister_local(BrokerAddrInfo("C", "1.1.1.1:1"))
             assert server.table.topics() == []
 
     asyncio.run(main())

@@ -30,8 +30,8 @@ from migration.steps.throttle import (
     WINDOW_INTERVALS,
     Interval,
     Limits,
+    StepPermit,
     Throttle,
-    Turn,
 )
 from tests.migration.lateness import delivered, since
 
@@ -310,9 +310,9 @@ def test_a_pause_begins_after_the_step() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     throttle.pause_ms = 400
     throttle.count_step(10, START_MS, START_MS)
-    assert throttle.next(START_MS) == Turn(0, START_MS + 400)
+    assert throttle.next(START_MS) == StepPermit(0, START_MS + 400)
     throttle.pause_ms = 300
-    assert throttle.next(START_MS + 10) == Turn(0, START_MS + 300)
+    assert throttle.next(START_MS + 10) == StepPermit(0, START_MS + 300)
     assert throttle.next(START_MS + 300).units == BATCH_FIRST
 
 
@@ -368,7 +368,7 @@ def test_limits_are_changed_while_it_runs() -> None:
     broker.run(60)
     assert broker.moved - before > fast / 2
     broker.throttle.change(Limits(factor=0, target_p99_ms=0))
-    assert broker.throttle.next(broker.now_ms) == Turn(BATCH_MAX, broker.now_ms)
+    assert broker.throttle.next(broker.now_ms) == StepPermit(BATCH_MAX, broker.now_ms)
 
 
 @pytest.mark.parametrize("back_ms", [1, 10_000, 86_400_000])

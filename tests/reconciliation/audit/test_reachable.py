@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from reconciliation.audit.reachable import read_reach
+from reconciliation.audit.reachable import read_queue_coverage
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import OFFSET_MAX
-from reconciliation.scan.store_state import Reach
+from reconciliation.scan.store_state import QueueCoverage
 from tests.reconciliation.test_bad_files import read
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.timer_rig import TimerRig
@@ -123,12 +123,12 @@ def test_units_not_yet_needed(tmp_path: Path) -> None:
 
 
 def test_end_of_apaches_queues(tmp_path: Path) -> None:
-    assert read_reach(Root(str(tmp_path))) == Reach()
+    assert read_queue_coverage(Root(str(tmp_path))) == QueueCoverage()
     root = tmp_path / "store"
     shutil.copytree(golden_store("apache-5.3.3-killed"), root)
-    stopped = read_reach(Root(str(root)))
+    stopped = read_queue_coverage(Root(str(root)))
     assert (stopped.end, stopped.until_ms > 1_700_000_000_000) == (0, True)
     (root / "abort").unlink()
-    assert read_reach(Root(str(root))) == Reach(OFFSET_MAX)
+    assert read_queue_coverage(Root(str(root))) == QueueCoverage(OFFSET_MAX)
     (root / "consumequeue/CURRENT").write_text("MANIFEST")  # the file of a RocksDB directory
-    assert read_reach(Root(str(root))) == Reach()
+    assert read_queue_coverage(Root(str(root))) == QueueCoverage()

@@ -14,7 +14,14 @@ from reconciliation.scan.files import Root
 from reconciliation.scan.options import parse_options
 from reconciliation.scan.planning import plan_log
 from reconciliation.scan.roles import Role
-from reconciliation.scan.store_state import AHEAD, PASSED, UNKNOWN, Owned, Progress, read_progress
+from reconciliation.scan.store_state import (
+    AHEAD,
+    PASSED,
+    UNKNOWN,
+    OwnedRange,
+    Progress,
+    read_progress,
+)
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import StoreReader
 from tests.support.migration_rig import MigrationRig
@@ -76,7 +83,7 @@ def test_messages_transferred_late_are_still_pending(tmp_path: Path) -> None:
     rig.work()
     rig.close()
     now_ms = rig.clock.now_ms() + HOUR_MS
-    owned = {QUEUE: (Owned(0, 4, True),)}
+    owned = {QUEUE: (OwnedRange(0, 4, True),)}
     due_ms = np.full(4, now_ms - HOUR_MS + 60_000)
     offsets, at = np.arange(4), np.arange(4) * 100
     for read_ms, late, told in (

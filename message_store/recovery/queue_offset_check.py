@@ -41,7 +41,7 @@ Groups = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class QueuePlaces:
+class QueueOffsetCheck:
     """Queue offsets ("places") of the records of one walk along the log.
 
     Attributes:
