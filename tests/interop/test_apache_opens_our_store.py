@@ -36,7 +36,9 @@ def end_by_kill(ours: DueMQ) -> None:
 
 @pytest.mark.parametrize("end", [end_in_order, end_by_kill])
 @pytest.mark.parametrize("version", STORE_VERSIONS)
-def test_apache_delivers_pending_messages_of_our_store(version, end, tmp_path: Path) -> None:
+def test_apache_delivers_pending_messages_of_our_store(
+    version: str, end: str, tmp_path: Path
+) -> None:
     ledger = Ledger()
     ours = DueMQ(tmp_path / "ours", keys=KEYS)
     with ours:

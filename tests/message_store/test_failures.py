@@ -10,13 +10,15 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from message_store import layout
 from message_store.log.appender import Appender
 from message_store.log.batch import PutBatch
-from message_store.log.commit_log import LogFile
+from message_store.log.commit_log import CommitLog, LogFile
+from message_store.queues.consume_queue import ConsumeQueue
 from message_store.queues.consume_queues import QueueSet
 from message_store.recovery import checkpoint as checkpoint_module
 from message_store.recovery.progress import QueueProgress
@@ -118,7 +120,9 @@ LAST_BYTES = 91 + 40 + 1 + 14  # record of put_round: head, body, topic, KEYS an
 
 @pytest.mark.parametrize("mark", [True, False], ids=["mark", "no-mark"])
 @pytest.mark.parametrize("zeros", range(1, LAST_BYTES + 1))
-def test_a_last_record_without_its_end(tmp_path: Path, killed, zeros, mark) -> None:
+def test_a_last_record_without_its_end(
+    tmp_path: Path, killed: Callable[..., Any], zeros: int, mark: bool
+) -> None:
     root, end = killed(tmp_path)
     change(log_path(root), end - zeros, bytes(zeros))
     if not mark:
@@ -134,7 +138,9 @@ def test_a_last_record_without_its_end(tmp_path: Path, killed, zeros, mark) -> N
 
 
 @pytest.mark.parametrize("at", range(LAST_BYTES))
-def test_a_changed_byte_in_the_last_record_affects_no_other(tmp_path: Path, killed, at) -> None:
+def test_a_changed_byte_in_the_last_record_affects_no_other(
+    tmp_path: Path, killed: Callable[..., Any], at: int
+) -> None:
     root, end = killed(tmp_path)
     path = log_path(root)
     start = end - LAST_BYTES
@@ -154,7 +160,7 @@ def test_a_changed_byte_in_the_last_record_affects_no_other(tmp_path: Path, kill
 @pytest.mark.parametrize("at", range(UNIT_BYTES))
 @pytest.mark.parametrize("value", [0x00, 0xFF])
 def test_a_changed_byte_of_a_queue_is_restored_from_the_log(
-    tmp_path: Path, killed, where, at, value
+    tmp_path: Path, killed: Callable[..., Any], where: str, at: int, value: int
 ) -> None:
     root, _ = killed(tmp_path)
     unit = {"last unit": 5, "first unit": 0, "behind the last": 6}[where]
@@ -165,7 +171,7 @@ def test_a_changed_byte_of_a_queue_is_restored_from_the_log(
 
 
 @pytest.mark.parametrize("keep", range(6))
-def test_a_truncated_queue_is_detected_in_spite_of_the_mark(tmp_path: Path, keep) -> None:
+def test_a_truncated_queue_is_detected_in_spite_of_the_mark(tmp_path: Path, keep: int) -> None:
     with open_store(tmp_path) as store:
         for number in range(6):
             put_round(store, number)
@@ -178,7 +184,7 @@ def test_a_truncated_queue_is_detected_in_spite_of_the_mark(tmp_path: Path, keep
     "lost", ["consumequeue", "consumequeue/T", "consumequeue/T/1", "index", "config", "checkpoint"]
 )
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-def test_all_files_but_the_log_can_be_removed(tmp_path: Path, lost, clean) -> None:
+def test_all_files_but_the_log_can_be_removed(tmp_path: Path, lost: str, clean: bool) -> None:
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
@@ -189,7 +195,9 @@ def test_all_files_but_the_log_can_be_removed(tmp_path: Path, lost, clean) -> No
 
 
 @pytest.mark.parametrize("at", [*range(100), *range(128, 228)])
-def test_a_changed_byte_in_the_mark_loses_nothing(tmp_path: Path, killed, at) -> None:
+def test_a_changed_byte_in_the_mark_loses_nothing(
+    tmp_path: Path, killed: Callable[..., Any], at: int
+) -> None:
     root, _ = killed(tmp_path)
     path = root / "config" / MARK
     change(path, at, bytes([path.read_bytes()[at] ^ 0x10]))
@@ -210,7 +218,9 @@ def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/U"])
-def test_a_deleted_topic_stays_deleted_when_all_queues_are_rebuilt(tmp_path: Path, lost) -> None:
+def test_a_deleted_topic_stays_deleted_when_all_queues_are_rebuilt(
+    tmp_path: Path, lost: str
+) -> None:
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
@@ -253,7 +263,7 @@ def dies_on_write(part: float) -> Callable[[LogFile, int, memoryview], None]:
 
 @pytest.mark.parametrize("part", [0, 0.01, 0.2, 1 / 3, 0.5, 0.9, 0.999, 1])
 def test_killed_in_the_write_to_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float
 ) -> None:
     store = entered(tmp_path)
     for number in range(6):
@@ -268,7 +278,7 @@ def test_killed_in_the_write_to_the_log(
 
 @pytest.mark.parametrize("queues_written", range(4))
 def test_killed_between_the_queues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queues_written
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queues_written: int
 ) -> None:
     store = entered(tmp_path)
     for number in range(6):
@@ -276,7 +286,7 @@ def test_killed_between_the_queues(
     left = queues_written
     at = QueueSet.at
 
-    def some(self, slot):
+    def some(self: QueueSet, slot: int) -> ConsumeQueue:
         nonlocal left
         if left == 0:
             raise Dead
@@ -300,14 +310,14 @@ def test_killed_between_the_queues(
 )
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_killed_at_a_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner, step, after
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type[Any], step: str, after: bool
 ) -> None:
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
     call = getattr(owner, step)
 
-    def dying(self, *args: object, **kwargs: object) -> None:
+    def dying(self: Any, *args: object, **kwargs: object) -> None:
         if after:
             call(self, *args, **kwargs)
         raise Dead
@@ -322,7 +332,7 @@ def test_killed_at_a_step(
 
 @pytest.mark.parametrize("step", ["before the blank", "after the blank", "new file made"])
 def test_killed_while_a_log_file_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     store = entered(tmp_path)
     rounds = 0
@@ -332,7 +342,7 @@ def test_killed_while_a_log_file_is_closed(
     method = "writable_file" if step == "new file made" else "close_file"
     call = getattr(type(store.log), method)
 
-    def dying(self):
+    def dying(self: CommitLog) -> LogFile:
         if step == "before the blank":
             raise Dead
         made = call(self)
@@ -380,7 +390,7 @@ def test_after_a_power_cut_unsynced_units_are_restored(
 
 @pytest.mark.parametrize("lost_rounds", range(4))
 def test_after_a_power_cut_that_took_the_end_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost_rounds
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost_rounds: int
 ) -> None:
     monkeypatch.setattr(checkpoint_module, "BOOT_ID_PATH", tmp_path / "boot")
     (tmp_path / "boot").write_bytes(b"one")

@@ -26,7 +26,12 @@ def mode_of(mode: str) -> dict[str, str]:
 
 
 def put_scheduled(
-    store: MessageStore, level: int = 1, *, due_delay_ms: int = -1, queue_id=None, **properties: str
+    store: MessageStore,
+    level: int = 1,
+    *,
+    due_delay_ms: int = -1,
+    queue_id: int | None = None,
+    **properties: str,
 ) -> np.void:
     """Append a schedule record without the put hook."""
     batch = PutBatch(1, 1)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def unpack(name: str, root: Path) -> Path:
     return found
 
 
-def manifest(name: str) -> list[dict]:
+def manifest(name: str) -> list[dict[str, Any]]:
     release = name.rsplit("-", 1)[0]
     lines = (GOLDEN / "manifests" / f"{release}.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]

@@ -22,7 +22,7 @@ CHECK, SAVED, METRICS = "config/timercheck", "config/duemq.timers.json", "config
 STAGES = ["checkpoint", "later", "closed"]
 
 
-def write_store(root, stage):
+def write_store(root: Path, stage: str) -> tuple[TimerRig, list[int]]:
     """Leave a store with timers delivered, pending, and put after the checkpoint."""
     rig = TimerRig(root).open()
     now_ms = rig.clock.now_ms()
@@ -43,7 +43,7 @@ def write_store(root, stage):
     return rig, due_ms
 
 
-def check_all(rig, due_ms, late_ms: int = 0) -> None:
+def check_all(rig: TimerRig, due_ms: list[int], late_ms: int = 0) -> None:
     """Open the store twice and check that each timer was delivered once, not early and in time."""
     rig.clock.advance(100)
     opened_ms = rig.open().clock.now_ms()
@@ -60,7 +60,7 @@ def check_all(rig, due_ms, late_ms: int = 0) -> None:
     rig.close()
 
 
-def change(path, at, data) -> None:
+def change(path: Path, at: int, data: bytes) -> None:
     content = bytearray(path.read_bytes())
     content[at : at + len(data)] = data
     path.write_bytes(content)
@@ -69,7 +69,7 @@ def change(path, at, data) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("damage", ["lost", "empty", "half", "zero", "longer", "garbage"])
 @pytest.mark.parametrize("name", [LOG, WHEEL, CHECK, SAVED, METRICS])
-def test_a_whole_file_is_damaged(name, damage, stage, tmp_path: Path) -> None:
+def test_a_whole_file_is_damaged(name: str, damage: str, stage: str, tmp_path: Path) -> None:
     rig, due_ms = write_store(tmp_path, stage)
     path = tmp_path / name
     if name == SAVED:
@@ -93,7 +93,7 @@ def test_a_whole_file_is_damaged(name, damage, stage, tmp_path: Path) -> None:
         assert (tmp_path / (name.split("/")[0] + ".damaged")).exists()
 
 
-def damage_unit(rig, unit, column) -> None:
+def damage_unit(rig: TimerRig, unit: int, column: str) -> None:
     dtype, offset = TIMER_UNIT.fields[column][:2]
     change(rig.root / LOG, unit * UNIT_BYTES + offset, b"\x5a" * dtype.itemsize)
     rig.is_sound = False
@@ -102,7 +102,7 @@ def damage_unit(rig, unit, column) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("unit", [0, 20, 47])
 @pytest.mark.parametrize("column", TIMER_UNIT.names)
-def test_a_number_of_a_unit_is_damaged(column, unit, stage, tmp_path: Path) -> None:
+def test_a_number_of_a_unit_is_damaged(column: str, unit: int, stage: str, tmp_path: Path) -> None:
     rig, due_ms = write_store(tmp_path, stage)
     damage_unit(rig, unit, column)
     check_all(rig, due_ms, late_ms=RETRY_MS)  # the timers are rebuilt
@@ -111,7 +111,7 @@ def test_a_number_of_a_unit_is_damaged(column, unit, stage, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("unit", [20, 47])
 @pytest.mark.parametrize("bit", range(0, UNIT_BYTES * 8, 23))
-def test_a_bit_of_a_unit_is_flipped(bit, unit, tmp_path: Path) -> None:
+def test_a_bit_of_a_unit_is_flipped(bit: int, unit: int, tmp_path: Path) -> None:
     rig, due_ms = write_store(tmp_path, "later")
     path, at = tmp_path / LOG, unit * UNIT_BYTES + bit // 8
     change(path, at, bytes([path.read_bytes()[at] ^ 1 << bit % 8]))
@@ -121,7 +121,7 @@ def test_a_bit_of_a_unit_is_flipped(bit, unit, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("column", TIMER_SLOT.names)
-def test_a_number_of_a_slot_is_damaged(column, stage, tmp_path: Path) -> None:
+def test_a_number_of_a_slot_is_damaged(column: str, stage: str, tmp_path: Path) -> None:
     rig, due_ms = write_store(tmp_path, stage)
     slot = due_ms[40] // 1_000 % WHEEL_SLOTS
     dtype, offset = TIMER_SLOT.fields[column][:2]
@@ -131,7 +131,7 @@ def test_a_number_of_a_slot_is_damaged(column, stage, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 40, 48])
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_number_of_timercheck_is_damaged(stage, at, tmp_path: Path) -> None:
+def test_a_number_of_timercheck_is_damaged(stage: str, at: int, tmp_path: Path) -> None:
     rig, due_ms = write_store(tmp_path, stage)
     change(tmp_path / CHECK, at, b"\0\0\x5a\x5a\x5a\x5a\x5a\x5a")
     check_all(rig, due_ms)
@@ -139,7 +139,7 @@ def test_a_number_of_timercheck_is_damaged(stage, at, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [13, 10_000_000])
 def test_a_wrong_position_stops_neither_checkpoint_nor_broker(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, place
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: int
 ) -> None:
     rig, due_ms = write_store(tmp_path, "later")
     rig.open()

@@ -7,6 +7,8 @@ checkpoint relies on it.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ DELAYS_MS = tuple(range(110, 260, 10))
 class LosesAll(random.Random):
     """A random source with which a power cut loses everything that was not synced."""
 
-    def choice(self, seq):
+    def choice(self, seq: Sequence[Any]) -> Any:
         return seq[-1]
 
     def random(self) -> float:

@@ -29,7 +29,7 @@ def world(tmp_path: Path) -> Callable[..., Any]:
     def run(scene: Callable[..., Any], **keys: str) -> None:
         clock = FakeClock()
 
-        async def main():
+        async def main() -> Any:
             async with running(small(tmp_path, **keys), clock=clock) as (broker, remote):
                 return await scene(broker, clock, remote, PopClient(remote, clock))
 

@@ -1,4 +1,7 @@
+from __future__ import annotations
+
 import random
+from typing import Any
 
 import pytest
 

@@ -259,7 +259,7 @@ def test_another_master_ends_the_wait_for_the_log(tmp_path: Path) -> None:
 
 
 ORDER = {"table": {"T@g": {"0": {"o": [4, 1], "popTime": 9, "i": 60_000, "l": 9, "cm": 1}}}}
-MODES = {"messageRequestModeMap": {}}
+MODES: dict[str, Any] = {"messageRequestModeMap": {}}
 
 
 def test_state_of_pops_is_copied(tmp_path: Path, log: bytes) -> None:

@@ -358,7 +358,7 @@ def test_finished_messages_advance_the_stored_cursors(
 
 
 def test_the_task_checks_back_every_interval(run: Callable[..., Any], world: World) -> None:
-    async def scene():
+    async def scene() -> Any:
         world.send()
         async with world.service.running():
             for _ in range(3):

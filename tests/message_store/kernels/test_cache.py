@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +37,7 @@ print(sum(twice.stats.cache_misses.values()) - 2)
 
 
 @pytest.fixture
-def tree(tmp_path: Path):
+def tree(tmp_path: Path) -> Path:
     """Return a small source tree with the real cache module."""
     return make_tree(tmp_path / "first")
 
@@ -102,7 +104,9 @@ def test_the_sources_of_a_kernel_are_its_imports() -> None:
         ("message_store/README.py", False, False),
     ],
 )
-def test_a_change_invalidates_dependent_kernels(tree, changed, one, all_) -> None:
+def test_a_change_invalidates_dependent_kernels(
+    tree: Path, changed: str, one: bool, all_: bool
+) -> None:
     before = run(tree, REPORT)
     with (tree / changed).open("a") as file:
         file.write("# changed\n")
@@ -110,7 +114,9 @@ def test_a_change_invalidates_dependent_kernels(tree, changed, one, all_) -> Non
     assert (before[0] != after[0], before[1] != after[1]) == (one, all_)
 
 
-def test_a_changed_constant_is_compiled_in_and_copies_share_code(tree, tmp_path: Path) -> None:
+def test_a_changed_constant_is_compiled_in_and_copies_share_code(
+    tree: Path, tmp_path: Path
+) -> None:
     cache = tmp_path / "cache"
     assert run(tree, USE, cache) == ["42", "1"]
     assert run(tree, USE, cache) == ["42", "0"]
@@ -120,24 +126,26 @@ def test_a_changed_constant_is_compiled_in_and_copies_share_code(tree, tmp_path:
     assert run(tmp_path / "second", USE, cache) == ["42", "0"]
 
 
-def test_concurrent_processes_compile_a_kernel_once(tree, tmp_path: Path) -> None:
+def test_concurrent_processes_compile_a_kernel_once(tree: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: run(tree, USE, tmp_path / "cache"), range(4)))
     assert sorted(found) == [["42", "0"], ["42", "0"], ["42", "0"], ["42", "1"]]
 
 
-def test_a_kernel_that_failed_to_compile_can_be_called_again(tree, tmp_path: Path) -> None:
+def test_a_kernel_that_failed_to_compile_can_be_called_again(tree: Path, tmp_path: Path) -> None:
     assert run(tree, FAIL, tmp_path / "cache") == ["TypingError", "TypingError", "42", "1"]
 
 
-def test_an_unwritable_cache_is_not_used(tree, tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_not_used(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert run(tree, USE, tmp_path / "file" / "cache")[0] == "42"
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[: len(data) // 2]])
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
-def test_a_damaged_cache_entry_is_compiled_again(tree, tmp_path: Path, suffix, damage) -> None:
+def test_a_damaged_cache_entry_is_compiled_again(
+    tree: Path, tmp_path: Path, suffix: str, damage: Callable[..., Any]
+) -> None:
     cache = tmp_path / "cache"
     assert run(tree, USE, cache) == ["42", "1"]
     [entry] = cache.rglob(f"*{suffix}")

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def events(path: Path) -> list[str]:
 
 
 @pytest.fixture
-def process(tmp_path: Path):
+def process(tmp_path: Path) -> Iterator[LedgerProcess]:
     worker = LedgerProcess(place(tmp_path / "l.sqlite"))
     yield worker
     worker.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,9 @@ def overwrite(root: Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
-def gap_store(tmp_path: Path, at: int, data: bytes, count: int = 10) -> tuple[MessageStore, list]:
+def gap_store(
+    tmp_path: Path, at: int, data: bytes, count: int = 10
+) -> tuple[MessageStore, list[Any]]:
     places = killed_store(tmp_path, count)
     overwrite(tmp_path, places[4][0] + at, data)
     notices: list[str] = []

@@ -236,7 +236,7 @@ def encoded(batch: PutBatch, topics: TopicTable, log_start: int, store_ms: int) 
     return out[:size].tobytes()
 
 
-def fill(batch: PutBatch, topics: TopicTable, messages_: list[dict]) -> None:
+def fill(batch: PutBatch, topics: TopicTable, messages_: list[dict[str, Any]]) -> None:
     for message in messages_:
         at = batch.add(
             topic_index=topics.add(message["topic"]),
@@ -250,7 +250,7 @@ def fill(batch: PutBatch, topics: TopicTable, messages_: list[dict]) -> None:
             batch.rows[at]["real_queue_id"] = message["real"][1]
 
 
-def written_text(message: dict) -> bytes:
+def written_text(message: dict[str, Any]) -> bytes:
     """Return the property text as stored, by the rule of `put_properties`."""
     text, real = message["text"], message["real"]
     times = dict(zip(TIMES.values(), message["times"] or (), strict=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.support.stores import LOOPBACK, open_store, put_one, small_config
 FILE_BYTES = 65_536
 
 
-def write_log(root: Path, headers: list[dict]) -> None:
+def write_log(root: Path, headers: list[dict[str, Any]]) -> None:
     """Write a log file with one record for each header."""
     data = b""
     for number, header in enumerate(headers):

@@ -106,7 +106,7 @@ def test_a_pin_that_raises_is_unknown_and_reported_once(tmp_path: Path) -> None:
     notices: list[str] = []
     with open_store(tmp_path) as s:
         s.notice = notices.append
-        answers = [ValueError("oh"), ValueError("oh"), 9, ValueError("oh")]
+        answers: list[Any] = [ValueError("oh"), ValueError("oh"), 9, ValueError("oh")]
 
         def pin() -> int:
             answer = answers.pop(0)

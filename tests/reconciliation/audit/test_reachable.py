@@ -54,7 +54,7 @@ def zeros(folder: Path) -> None:
 
 def topics(root: Path, *names: str) -> None:
     (root / "config").mkdir(exist_ok=True)
-    table = {"topicConfigTable": {name: {} for name in names}}
+    table: dict[str, Any] = {"topicConfigTable": {name: {} for name in names}}
     (root / "config/topics.json").write_text(json.dumps(table))
 
 

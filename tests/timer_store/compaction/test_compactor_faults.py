@@ -190,7 +190,7 @@ def scenario(compacted: CompactedStore) -> None:
 
 @pytest.mark.parametrize("cut", [False, True], ids=["kill", "power"])
 @pytest.mark.parametrize("torn", [0, 60])
-def test_a_crash_at_every_write(torn, cut) -> None:
+def test_a_crash_at_every_write(torn: int, cut: bool) -> None:
     every = int(os.environ.get("COMPACT_EVERY", "8"))
     steps, done = torn % every, False
     while not done:
@@ -240,7 +240,9 @@ ACTS = st.lists(st.tuples(DEEDS, st.none() | DEATHS), max_size=25)
     suppress_health_check=list(HealthCheck),
 )
 @given(seed=st.integers(0, 1 << 32), actions=ACTS)
-def test_random_steps_and_crashes(seed, actions) -> None:
+def test_random_steps_and_crashes(
+    seed: int, actions: list[tuple[tuple[str | int | list[int], ...], tuple[int, int, bool] | None]]
+) -> None:
     compacted = CompactedStore(seed)
     try:
         for (name, *words), death in actions:

@@ -102,7 +102,7 @@ def put_timers(store: MessageStore, messages: list[tuple[Any, ...]]) -> npt.NDAr
 
 
 def gathered(
-    store: MessageStore, rows: npt.NDArray[np.void], batch=None
+    store: MessageStore, rows: npt.NDArray[np.void], batch: PutBatch | None = None
 ) -> tuple[Load, npt.NDArray[np.bool]]:
     """Return the results of kernel and Python path, and which rows the kernel converted."""
     gatherer, batch = Gatherer(store, PRECISION_MS), batch or PutBatch(1, 1)

@@ -106,7 +106,7 @@ def test_cancelled_and_fired_timers_are_counted_once(rig: TimerRig) -> None:
 
 
 def test_closing_while_a_checkpoint_is_written(rig: TimerRig) -> None:
-    async def both() -> list[bool]:
+    async def both() -> tuple[bool, bool]:
         return await asyncio.gather(rig.keeper.persist(), rig.keeper.persist_last())
 
     put(rig, *DELAYS_MS)

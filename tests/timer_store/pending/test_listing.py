@@ -26,7 +26,7 @@ def rig(tmp_path: Path) -> Iterator[TimerRig]:
         rig.close()
 
 
-def listed(rig: TimerRig, limit: int = 7, **query: str | int) -> list[dict[str, int | str]]:
+def listed(rig: TimerRig, limit: int = 7, **query: str | int) -> list[dict[str, Any]]:
     """Return all timers of a list, page by page."""
     found, cursor = [], Cursor()
     for _ in range(10_000):
@@ -39,7 +39,7 @@ def listed(rig: TimerRig, limit: int = 7, **query: str | int) -> list[dict[str, 
     raise AssertionError("the list does not end")
 
 
-def dues(found: list[dict[str, int | str]]) -> list[int]:
+def dues(found: list[dict[str, Any]]) -> list[int]:
     return [timer["due_ms"] for timer in found]
 
 
