@@ -84,7 +84,7 @@ def _verdict(facts: tuple[Any, ...], sent: list[tuple[Any, ...]]) -> str:
 
 def joined(store: str) -> Counter[str]:
     """Audit timers with a pandas join of the audit's columns, in memory."""
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
     import pyarrow as pa
 
     reader = _reader("audit", store)

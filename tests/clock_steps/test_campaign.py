@@ -41,7 +41,7 @@ def test_the_page_has_every_pattern_and_moment() -> None:
     text = PAGE.read_text()
     count = len(PATTERNS) * len(MOMENTS)
     assert f"**0 of {count} runs broke" in text
-    reports = [
+    reports = [  # type: ignore[var-annotated]
         {"pattern": pattern, "moment": moment, "problems": [], "late_ms": 0}
         for pattern in PATTERNS for moment in MOMENTS
     ]  # fmt: skip

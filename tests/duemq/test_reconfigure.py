@@ -70,7 +70,7 @@ class Taker(PluginBase):
     def __init__(self, word: str) -> None:
         self.word, self.taken = word, "before"
 
-    def reconfigure(self, properties: dict[str, str]) -> None:
+    def reconfigure(self, properties: dict[str, str]) -> None:  # type: ignore[override]
         if properties.get("a") == self.word:
             raise RuntimeError("no")
         self.taken = properties["a"]
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_written_changes_nothing(
 
 
 def broker_os() -> ModuleType:
-    return config_edit.os
+    return config_edit.os  # type: ignore[attr-defined]
 
 
 @pytest.mark.finding("E11")
@@ -137,7 +137,7 @@ def test_a_reload_logs_what_changed(tmp_path: Path, caplog: pytest.LogCaptureFix
 
     async def main() -> None:
         read = lambda: read_properties(path)  # noqa: E731
-        async with running(read(), config_file=path, read_again=read) as (broker, _):
+        async with running(read(), config_file=path, read_again=read) as (broker, _):  # type: ignore[no-untyped-call]
             broker.reload()
             assert "configuration reloaded: no effective change" in caplog.messages
             path.write_text(path.read_text() + "transactionCheckMax=3\n")
@@ -157,5 +157,5 @@ def test_a_section_is_checked_before_any_plugin_takes_it() -> None:
 
     first, second = Taker(""), Checked("")
     with pytest.raises(ConfigError):
-        PluginSet({"a": first, "b": second}).reconfigure({"a": "after", "migrationRate": "x"})
+        PluginSet({"a": first, "b": second}).reconfigure({"a": "after", "migrationRate": "x"})  # type: ignore[dict-item]
     assert (first.taken, second.taken) == ("before", "before")

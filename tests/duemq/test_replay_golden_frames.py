@@ -131,7 +131,7 @@ def messages(body: bytes) -> list[tuple[Any, ...]]:
         properties = {name: record.properties[name] for name in shown}
         if "TIMER_DEQUEUE_MS" in properties:
             left_ms = int(properties["TIMER_DEQUEUE_MS"])
-            properties["TIMER_DEQUEUE_MS"] = left_ms > int(properties["TIMER_OUT_MS"])
+            properties["TIMER_DEQUEUE_MS"] = left_ms > int(properties["TIMER_OUT_MS"])  # type: ignore[assignment]
         place = (record.topic, record.queue_id, record.queue_offset)
         found.append((*place, record.body, record.sys_flag, record.reconsume_times, properties))
         at += size

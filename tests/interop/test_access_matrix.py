@@ -40,7 +40,7 @@ RESOURCES = (
     *("Cluster:*", "Cluster:DefaultCluster", "Cluster:Def*", "Cluster:Other"),
 )
 ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
-NETWORKS = (
+NETWORKS = (  # type: ignore[var-annotated]
     [],
     [],
     [],

@@ -169,7 +169,7 @@ def test_tools_read_epochs_and_the_leader(
             tool = ("getBrokerEpoch", "-b", group.broker_name, "-n", controller.namesrv_address)
             shown = await asyncio.to_thread(controller.admin, *tool)
             assert "EpochEntry{epoch=1, startOffset=0, endOffset=4321}" in shown
-        tool = ("getControllerMetaData", "-a", controller.address)
+        tool = ("getControllerMetaData", "-a", controller.address)  # type: ignore[assignment]
         assert controller.address in await asyncio.to_thread(controller.admin, *tool)
 
     asyncio.run(main())

@@ -185,7 +185,7 @@ def _heartbeat(client_id: str, group: str, topic: str) -> bytes:
     return json.dumps(data).encode()
 
 
-QUESTIONS: list[dict[str, object]] = [
+QUESTIONS: list[dict[str, object]] = [  # type: ignore[assignment]
     {"clientId": f"m{n}", "strategyName": strategy}
     for n in range(4)
     for strategy in ("AVG", "AVG_BY_CIRCLE")

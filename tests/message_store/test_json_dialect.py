@@ -239,7 +239,7 @@ def steps_of_a_write(path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int) 
 
     with monkeypatch.context() as patch:
         for name in CALLS:
-            patch.setattr(json_dialect.os, name, stepping(getattr(os, name)))
+            patch.setattr(json_dialect.os, name, stepping(getattr(os, name)))  # type: ignore[attr-defined]
         try:
             write_config(path, '"new"')
         except SimulatedCrash:
@@ -278,7 +278,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(json_dialect.os, "fsync", full)
+        patch.setattr(json_dialect.os, "fsync", full)  # type: ignore[attr-defined]
         with pytest.raises(OSError, match="No space"):
             write_config(path, '"new"')
     assert load_config(path, str) == "old"
@@ -290,7 +290,7 @@ def test_a_file_system_without_links_keeps_a_copy(
     def refuse(source: Path, target: Path) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(json_dialect.os, "link", refuse)
+    monkeypatch.setattr(json_dialect.os, "link", refuse)  # type: ignore[attr-defined]
     path = tmp_path / "x.json"
     write_config(path, "one")
     write_config(path, "two")

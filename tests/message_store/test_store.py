@@ -187,7 +187,7 @@ def test_disk_that_refuses_leaves_no_trace_and_writes_continue_later(tmp_path: P
     with open_store(tmp_path) as store:
         put_one(store, "T", 0, b"one")
         file = store.log.writable_file()
-        write, file.write = file.write, _no_room
+        write, file.write = file.write, _no_room  # type: ignore[assignment]
         assert put_one(store, "T", 0, b"two")["status"] == 14
         assert not store.writable
         assert bodies(store, "T") == [b"one"]
@@ -216,7 +216,7 @@ def test_queue_that_could_not_be_written_is_caught_up(tmp_path: Path) -> None:
 def test_room_on_the_disk_excuses_no_sync_that_failed_meanwhile(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         file = store.log.writable_file()
-        write, file.write = file.write, _no_room
+        write, file.write = file.write, _no_room  # type: ignore[assignment]
         assert put_one(store, "T")["status"] == 14
         file.write = write
         catch_up = store.queues.catch_up

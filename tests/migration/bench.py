@@ -37,7 +37,7 @@ class Bench:
     @property
     def service(self) -> MigrationService:
         """Return the migration service."""
-        found: MigrationService = self.broker.plugins.plugins["migration"].parts.service
+        found: MigrationService = self.broker.plugins.plugins["migration"].parts.service  # type: ignore[attr-defined]
         return found
 
     async def command(self, action: str, **more: Any) -> Any:

@@ -151,8 +151,8 @@ class Member:
             "timers": rig.persist_timers,
             "levels": rig.persist_levels,
             "projection": lambda: projection.write(rig.store, projection.restore(rig.store)),
-            "kill": lambda: (rig.kill(), rig.open()),
-            "close": lambda: (rig.close(), rig.open()),
+            "kill": lambda: (rig.kill(), rig.open()),  # type: ignore[func-returns-value]
+            "close": lambda: (rig.close(), rig.open()),  # type: ignore[func-returns-value]
         }
         work.get(name, lambda: self._decide(name, first, second))()
         rig.work()

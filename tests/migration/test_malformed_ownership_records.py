@@ -45,7 +45,7 @@ def test_malformed_records_are_read_and_reported_once(
 
     async def steps() -> None:
         async with running(properties) as (broker, _):
-            migrations = broker.plugins.plugins["migration"].parts.service.migrations
+            migrations = broker.plugins.plugins["migration"].parts.service.migrations  # type: ignore[attr-defined]
             for _ in range(50):
                 put_record(broker.store, b"junk")
             migrations.catch_up()
@@ -54,7 +54,7 @@ def test_malformed_records_are_read_and_reported_once(
             assert "50 records" in told[0]
             read: list[int] = []
             store_read = broker.store.read_record
-            broker.store.read_record = lambda at: read.append(at) or store_read(at)
+            broker.store.read_record = lambda at: read.append(at) or store_read(at)  # type: ignore[assignment, func-returns-value]
             for _ in range(5):
                 migrations.catch_up()
                 migrations.append_missing_state()

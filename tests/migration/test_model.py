@@ -49,7 +49,7 @@ SHRINK = bool(
 )  # shrinking takes minutes; a failing run prints its steps
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([Phase.shrink] if SHRINK else [])]
 levels = st.sampled_from([1, 3, 4, 4, 5, 5])
-losses = st.one_of(st.just(set()), st.just(set()), st.sets(st.sampled_from(FILES), max_size=4))
+losses = st.one_of(st.just(set()), st.just(set()), st.sets(st.sampled_from(FILES), max_size=4))  # type: ignore[var-annotated]
 counts = st.sampled_from([1, 3, 10, 200])
 STEPS = 50
 

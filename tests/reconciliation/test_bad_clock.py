@@ -75,8 +75,8 @@ def test_steps_have_their_position(
 ) -> None:
     log = log_of(tmp_path, times)
     places = [at for at, _ in log.places]
-    expected = [(places[n], times[n - 1], times[n]) for n in expected]
-    assert steps_of(tmp_path, bytes_max) == expected
+    expected = [(places[n], times[n - 1], times[n]) for n in expected]  # type: ignore[misc]
+    assert steps_of(tmp_path, bytes_max) == expected  # type: ignore[comparison-overlap]
 
 
 def test_steps_at_borders_of_segments_and_files_are_found(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.support.naive_audit import naive_audit
 from tests.support.timer_rig import TimerRig
 
 PARTS = ("apache-4.9.7-clean", "apache-5.3.3-clean")
-FIELDS = layout.RECORD_HEAD.fields or {}
+FIELDS = layout.RECORD_HEAD.fields or {}  # type: ignore[var-annotated]
 HOUR_MS = 3_600_000
 BLANK = layout.packer(layout.BLANK_RECORD)
 I8 = np.dtype(">i8")

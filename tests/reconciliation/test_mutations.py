@@ -93,11 +93,11 @@ def mutated(module: Any, old: str, new: str) -> Any:
         exec(compile(text, one.__file__, "exec"), twin.__dict__)
         made[one.__name__.rpartition(".")[2]] = twin
     audit = made["verdicts"]
-    audit.find_roots = made["chains"].find_roots
-    audit.with_origins, audit.judge = made["origins"].with_origins, made["rules"].judge
-    made["plain_histories"].record_tally = made["tally"].record_tally
-    audit.tally_column = made["plain_histories"].tally_column
-    audit.plain_message_histories, audit.whole_histories = (
+    audit.find_roots = made["chains"].find_roots  # type: ignore[attr-defined]
+    audit.with_origins, audit.judge = made["origins"].with_origins, made["rules"].judge  # type: ignore[attr-defined]
+    made["plain_histories"].record_tally = made["tally"].record_tally  # type: ignore[attr-defined]
+    audit.tally_column = made["plain_histories"].tally_column  # type: ignore[attr-defined]
+    audit.plain_message_histories, audit.whole_histories = (  # type: ignore[attr-defined]
         made["plain_histories"].plain_message_histories,
         made["histories"].whole_histories,
     )
@@ -107,7 +107,7 @@ def mutated(module: Any, old: str, new: str) -> Any:
 @pytest.fixture(scope="module")
 def stores(spark: Any) -> tuple[Any, dict[tuple[str, int], str]]:
     made = [RandomStore(f"s{n}", 1_000 + n) for n in range(STORES)]
-    rows = [[row for s in made for row in part(s)] for part in (
+    rows = [[row for s in made for row in part(s)] for part in (  # type: ignore[no-untyped-call]
         lambda s: s.messages, lambda s: s.queues, lambda s: s.cursors)]  # fmt: skip
     expected = naive_audit(rows[0], rows[1], rows[2], AuditConfig(late_ms=1_500))
     return AuditTables(rows[0], rows[1], rows[2]).frames(spark), expected
@@ -145,6 +145,6 @@ def test_a_dropped_rule_is_detected(
     monkeypatch.setattr(
         judging, "_rules", lambda config: [r for at, r in enumerate(rules(config)) if at != rule]
     )
-    found, _ = verdicts.audit(*stores[0], AuditConfig(late_ms=1_500), ids=False)
+    found, _ = verdicts.audit(*stores[0], AuditConfig(late_ms=1_500), ids=False)  # type: ignore[misc]
     rows = [(r["store"], r["root"], r["verdict"]) for r in found.collect()]
     assert {(store, root): verdict for store, root, verdict in rows} != stores[1]

@@ -320,7 +320,7 @@ def test_s13_nothing_is_polled(tmp_path: Path) -> None:
             await rig.settle()
             reads = []
             units = rig.store.units
-            rig.store.units = lambda *args: reads.append(args) or units(*args)
+            rig.store.units = lambda *args: reads.append(args) or units(*args)  # type: ignore[func-returns-value]
             for _ in range(100):
                 await rig.advance(500)
             assert reads == []

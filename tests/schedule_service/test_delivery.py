@@ -319,7 +319,7 @@ def test_batches_are_limited_in_bytes(tmp_path: Path) -> None:
             rig.send(1, b"x" * 15_000)
             sizes = []
             put = rig.store.put
-            rig.store.put = lambda batch: sizes.append(batch.count) or put(batch)
+            rig.store.put = lambda batch: sizes.append(batch.count) or put(batch)  # type: ignore[func-returns-value]
             await rig.advance(1_000)
             assert sizes == [2, 2, 2, 2, 1]
 

@@ -288,7 +288,7 @@ class LevelsMachine(RuleBasedStateMachine):
             assert item.number not in got, f"message {item.number} was delivered twice"
             got[item.number] = item
         for message in self.sent:
-            item = got.get(message.number)
+            item = got.get(message.number)  # type: ignore[assignment]
             if item is not None:
                 assert item.store_ms >= message.due_ms, "early"
             elif not self.disk_full:

@@ -19,12 +19,12 @@ from tests.support.level_rig import FakeClock, FakeHost, level_service
 
 
 def test_it_implements_the_plugin_interface(tmp_path: Path) -> None:
-    plugin: BrokerPlugin = create_plugin(FakeHost(str(tmp_path), FakeClock(), {}))
+    plugin: BrokerPlugin = create_plugin(FakeHost(str(tmp_path), FakeClock(), {}))  # type: ignore[assignment]
     topics = {topic.name: (topic.queues, topic.perm) for topic in plugin.system_topics()}
     ours = dict.fromkeys((QUARANTINE_TOPIC, DECISION_TOPIC, LEVELS_TOPIC), (1, 4))
     assert topics == {SCHEDULE_TOPIC: (18, 6), **ours}
     (rule,) = plugin.tags_code_rules()
-    assert (rule.topic, rule.tables[0].delays_ms.size) == (SCHEDULE_TOPIC, 19)
+    assert (rule.topic, rule.tables[0].delays_ms.size) == (SCHEDULE_TOPIC, 19)  # type: ignore[attr-defined]
     assert plugin.first_pending_offset() is UNKNOWN
     assert plugin.admin_views()["runtime"]() == {}
     assert len(plugin.admin_views()["levels"]()["levels"]) == 18

@@ -116,7 +116,7 @@ class SimLoop(BaseSelectorEventLoop):
 
     def close(self) -> None:
         """Close the loop and its transports, which would otherwise warn at their collection."""
-        for transport in list(self._transports.values()):
+        for transport in list(self._transports.values()):  # type: ignore[attr-defined]
             transport.abort()
         self.turn()
         super().close()
@@ -141,7 +141,7 @@ class SimLoop(BaseSelectorEventLoop):
         """Time of the next timer, in seconds; None: no timer."""
         return float(self._scheduled[0].when()) if self._scheduled else None
 
-    def run_in_executor(
+    def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         """Run a job synchronously in a later turn of this loop."""

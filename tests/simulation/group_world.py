@@ -397,7 +397,7 @@ class GroupWorld:
 
     @property
     def hosts(self) -> dict[str, SimHost]:
-        found = [each.host for each in (*self.members, self.controller, *self.clients)]
+        found = [each.host for each in (*self.members, self.controller, *self.clients)]  # type: ignore[attr-defined]
         return {host.name: host for host in found}
 
     def master(self) -> Member | None:

@@ -169,7 +169,7 @@ def test_the_next_master_continues(
         for member in world.members:
             member.start()
         in_sync = lambda: len(world.controller.model.groups[GROUP].in_sync)  # noqa: E731
-        assert world.run(STEP_US, lambda: world.master() and in_sync() == 3)
+        assert world.run(STEP_US, lambda: world.master() and in_sync() == 3)  # type: ignore[no-untyped-call]
         former = world.master()
         assert former is not None
         operator = Operator(world, former)
@@ -189,7 +189,7 @@ def test_the_next_master_continues(
         assert world.run(STEP_US, lambda: world.master() not in (None, former))
         master = world.master()
         assert master is not None
-        assert world.run(STEP_US, lambda: in_sync() == 3 and is_whole(world))
+        assert world.run(STEP_US, lambda: in_sync() == 3 and is_whole(world))  # type: ignore[no-untyped-call]
         found = moved(master.store)
         assert found[0] < before < found[-1], f"one of both masters moved nothing: {found}"
         check_equal(world)

@@ -105,8 +105,8 @@ class TriggeredFaults:
         self._in_sync = found
         if not joined:
             return
-        found = [each for each in self._world.members if self._id_of(each) in joined]
-        successor = self._world.chance.choice(found)
+        found = [each for each in self._world.members if self._id_of(each) in joined]  # type: ignore[assignment]
+        successor = self._world.chance.choice(found)  # type: ignore[var-annotated]
         if successor.process is not None:
             self._in_sync = None
             others = [each for each in self._world.members if each is not successor]

@@ -35,7 +35,8 @@ FIRST_RUN_S_MAX = 400  # the first run may compile the kernels
 
 def run_here(home: Path, injector: Injector, lives: Lives, *, answer_s: float = ANSWER_S) -> Report:
     """Run the workload in this process."""
-    table_file.WHOLE_BYTES_MAX = table_file.CHANGES_BYTES_MIN = 256  # so that tables have changes
+    # Tables have changes.
+    table_file.WHOLE_BYTES_MAX = table_file.CHANGES_BYTES_MIN = 256  # type: ignore[misc]
     injector.install()
     with asyncio.Runner() as runner:
         return runner.run(Workload(home, injector, lives, answer_s=answer_s).run())

@@ -54,7 +54,7 @@ class AdminBroker:
 
     def call(self, code: int, body: bytes = b"", **fields: str) -> Response:
         """Return the response to a request."""
-        response = asyncio.run(self.handlers[code](Request(code, fields, body)))
+        response = asyncio.run(self.handlers[code](Request(code, fields, body)))  # type: ignore[var-annotated]
         assert response is not None
         return response
 

@@ -48,7 +48,7 @@ def naive_audit(
             [row for row in rows if row["store"] == store] for rows in (messages, queues, cursors)
         ]
         own = replace(config, levels_ms=(levels_ms or {}).get(store, config.levels_ms))
-        for root, verdict in _Store(*mine, own).verdicts().items():
+        for root, verdict in _Store(*mine, own).verdicts().items():  # type: ignore[call-arg]
             found[store, root] = verdict
     return found
 

@@ -48,8 +48,8 @@ class NaiveFile:
 
     def __init__(self, slots: int, items: int, before: NaiveFile | None = None) -> None:
         self.slots, self.items = [0] * slots, [(0, 0, 0, 0)] * items
-        self.begin_ms = self.end_ms = before.end_ms if before else 0
-        self.begin_phys = self.end_phys = before.end_phys if before else 0
+        self.begin_ms = self.end_ms = before.end_ms if before else 0  # type: ignore[has-type]
+        self.begin_phys = self.end_phys = before.end_phys if before else 0  # type: ignore[has-type]
         self.used, self.count = 0, 1
 
     @property

@@ -121,6 +121,12 @@ def _entries(text: str) -> list[tuple[str, str]]:
     return found
 
 
+async def send(remote: BrokerClient, *bodies: bytes, topic: str = "T", **properties: str) -> None:
+    """Send messages, each of which must be accepted."""
+    for body in bodies:
+        assert (await remote.send(topic, body, **properties)).code == 0
+
+
 async def advance(broker: Broker, clock: FakeClock, step_ms: int, by_ms: int = 500) -> None:
     """Advance the clock in steps; after each step, run all due work."""
     end_ms = clock.now_ms() + step_ms

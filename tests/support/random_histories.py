@@ -92,7 +92,7 @@ class RandomStore:
         """Append a message with a level."""
         level = self.random.randint(1, 2)
         facts = {"level": level, "queue_id": level - 1}
-        facts["due_ms"] = self.now_ms + 5 if self.chance(0.1) else None
+        facts["due_ms"] = self.now_ms + 5 if self.chance(0.1) else None  # type: ignore[assignment]
         self.held.append(self.row(SCHEDULE_TOPIC, **facts, **self.own()))
 
     def times(self) -> Row:

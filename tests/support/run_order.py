@@ -91,15 +91,15 @@ def ordered(nodeids: Sequence[str]) -> list[str]:
     long = [units.pop(file) for file in LONG if file in units]
     waiting = [unit for name, unit in units.items() if name.startswith(WAITS)]
     others = [unit for name, unit in units.items() if not name.startswith(WAITS)]
-    pairs = zip_longest(waiting, others, fillvalue=[])
+    pairs = zip_longest(waiting, others, fillvalue=[])  # type: ignore[var-annotated]
     return [nodeid for unit in [*long, *(u for pair in pairs for u in pair)] for nodeid in unit]
 
 
 def make_scheduler(config: pytest.Config, log: object) -> object:
     """Return a scheduler that gives units to workers, in the order of the tests."""
-    from xdist.scheduler import LoadFileScheduling
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class UnitScheduling(LoadFileScheduling):
+    class UnitScheduling(LoadFileScheduling):  # type: ignore[misc]
         """Scheduler of units."""
 
         def _split_scope(self, nodeid: str) -> str:

@@ -343,7 +343,7 @@ def test_t16_a_checkpoint_never_exceeds_the_synced_log(rig: TimerRig) -> None:
     async def never(end: int) -> bool:
         return False
 
-    rig.store.wait_durable, real = never, rig.store.wait_durable
+    rig.store.wait_durable, real = never, rig.store.wait_durable  # type: ignore[assignment]
     assert not rig.persist()
     rig.store.wait_durable = real
     assert [path.read_bytes() for path in files] == before

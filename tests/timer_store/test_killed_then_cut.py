@@ -21,7 +21,7 @@ DELAYS_MS = tuple(range(110, 260, 10))
 class LosesAll(random.Random):
     """A random source with which a power cut loses everything that was not synced."""
 
-    def choice(self, seq: Sequence[Any]) -> Any:
+    def choice(self, seq: Sequence[Any]) -> Any:  # type: ignore[override]
         return seq[-1]
 
     def random(self) -> float:

@@ -58,7 +58,7 @@ def test_it_is_a_broker_plugin(tmp_path: Path) -> None:
     assert plugin.name == "timer_store"
     assert TIMER_TOPIC in [topic.name for topic in plugin.system_topics()]
     assert plugin.first_pending_offset() is UNKNOWN
-    assert plugin.config_class() is type(plugin.config)
+    assert plugin.config_class() is type(plugin.config)  # type: ignore[attr-defined]
 
 
 def test_a_disabled_wheel_delays_nothing(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_views_are_plain_data(stats: TimerStats) -> None:
     assert found["delivered"] == 2
     assert found["delivered_per_second"] == 0.2
     assert found["quarantined"] == {"half_message": 1}
-    assert list(found["lateness_ms"]) == list(CLASSES)
+    assert list(found["lateness_ms"]) == list(CLASSES)  # type: ignore[call-overload]
     assert found["lateness_ms"]["ordinary"]["p999"] == found["lateness_ms"]["ordinary"]["max"] == 3
     assert found["lateness_ms"]["system"]["p999"] is None
 

@@ -49,7 +49,7 @@ def world(
             store, stats, BrokerConfig, clock, started_ms=clock.now_ms(),
             figures=[lambda: {"scheduleMessageOffset_1": "2,2"}, PutLatency().figures],
         )  # fmt: skip
-        yield store, stats, clock, info.handlers()
+        yield store, stats, clock, info.handlers()  # type: ignore[misc]
 
 
 def test_28_has_every_key_of_apache_and_all_values_are_text(

@@ -62,7 +62,7 @@ def test_every_change_is_on_the_disk_before_it_is_in_force(
     def full(*args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(secret_file.os, "fsync", full)
+    monkeypatch.setattr(secret_file.os, "fsync", full)  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="No space"):
         accounts.delete_user("bob")
     assert accounts.user("bob") is not None

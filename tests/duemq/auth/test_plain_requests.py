@@ -277,7 +277,7 @@ def test_a_disk_that_refuses_changes_nothing(tmp_path: Path, call: str) -> None:
     async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         before = text_in(path)
         error = OSError(28, "No space left on device")
-        with patch.object(secret_file.os, call, side_effect=error):
+        with patch.object(secret_file.os, call, side_effect=error):  # type: ignore[attr-defined]
             found = await admin.call(50, NEW)
         assert (found.code, "No space left" in (found.remark or "")) == (209, True)
         assert text_in(path) == before

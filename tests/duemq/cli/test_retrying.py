@@ -32,7 +32,7 @@ def test_a_server_that_is_gone_is_retried(
         await going.attempt(request)
         return found
 
-    monkeypatch.setattr(retrying.asyncio, "sleep", pause)
+    monkeypatch.setattr(retrying.asyncio, "sleep", pause)  # type: ignore[attr-defined]
     assert asyncio.run(work()) == "answer"
     assert pauses == [0.5, 1.0, 2.0, 4.0, PAUSE_S_MAX]
     assert capsys.readouterr().err.splitlines() == [

@@ -76,8 +76,8 @@ def test_messages_of_levels_and_times_in_every_state(tmp_path: Path) -> None:
                 ("moved", ["scheduled", "moved", "delivered"]),
             ):  # fmt: skip
                 await client.pull("T", 2)
-                state, promised_ms, delivered_ms, had = await shown(client, name)
-                assert (state, promised_ms, had) == ("delivered", expected[name][1], events)
+                state, promised_ms, delivered_ms, had = await shown(client, name)  # type: ignore[assignment]
+                assert (state, promised_ms, had) == ("delivered", expected[name][1], events)  # type: ignore[comparison-overlap]
                 assert delivered_ms == clock.now_ms()
 
     asyncio.run(work())
@@ -139,7 +139,7 @@ def test_an_offset_id_must_equal_that_of_its_record(tmp_path: Path) -> None:
 
 async def found_record(client: BrokerClient, offset_id: str) -> bytes:
     answer = await client.call(33, {"offset": decode_offset_id(offset_id)[2]})
-    return answer.body
+    return answer.body  # type: ignore[return-value]
 
 
 def test_the_history_of_a_half_message_contains_no_body(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ class FakeIndex:
 
     def __init__(self, store: MessageStore) -> None:
         self.store, self.found, self.asked = store, list[Any](), list[Any]()
-        store.query_keys = self.query
+        store.query_keys = self.query  # type: ignore[assignment]
 
     def query(self, *question: str | int) -> list[int]:
         self.asked.append(question)

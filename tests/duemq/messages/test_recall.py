@@ -142,7 +142,7 @@ def test_codes_of_refused_recalls(
         handle = RecallHandle("T", "broker-a", changes["time"], KEY).encode()
     else:
         made = {name: changes[name] for name in ("late_ms", "broker") if name in changes}
-        handle = changes.get("handle") or world.handle(**made)
+        handle = changes.get("handle") or world.handle(**made)  # type: ignore[assignment]
     error = refused(run, world, handle, topic)
     assert (error.code, says in error.remark) == (code, True), (rule, error.remark)
     assert store.queue_bounds(TIMER_TOPIC, 0) == (0, 0)

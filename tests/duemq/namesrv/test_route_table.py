@@ -46,12 +46,12 @@ def table_of(*registrations: Registration) -> RouteTable:
 
 def addresses(table: RouteTable, topic: str = "T") -> dict[str, dict[str, str]]:
     route = table.route(topic) or {"brokerDatas": []}
-    return {data["brokerName"]: data["brokerAddrs"] for data in route["brokerDatas"]}
+    return {data["brokerName"]: data["brokerAddrs"] for data in route["brokerDatas"]}  # type: ignore[attr-defined]
 
 
 def perms(table: RouteTable, topic: str = "T") -> dict[str, int]:
     route = table.route(topic) or {"queueDatas": []}
-    return {data["brokerName"]: data["perm"] for data in route["queueDatas"]}
+    return {data["brokerName"]: data["perm"] for data in route["queueDatas"]}  # type: ignore[attr-defined]
 
 
 # -- registering ----------------------------------------------------------------------------------

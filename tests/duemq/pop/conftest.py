@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,5 +49,21 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunScene:
                 await scene(found)
 
         asyncio.run(main())
+
+    return run
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Callable[..., Any]:
+    """Run a scene with a broker, its clock and a client of group g."""
+
+    def run(scene: Callable[..., Any], **keys: str) -> None:
+        clock = FakeClock()
+
+        async def main() -> Any:
+            async with running(small(tmp_path, **keys), clock=clock) as (broker, remote):
+                return await scene(broker, clock, remote, PopClient(remote, clock))
+
+        return asyncio.run(main())
 
     return run

@@ -48,7 +48,7 @@ def make_processor(tmp_path: Path, **config: Any) -> AssignmentProcessor:
 
 def call(processor: AssignmentProcessor, code: int, **body: object) -> Response:
     request = Request(code, {}, json.dumps(body).encode())
-    answer = asyncio.run(processor.handlers()[code](request))
+    answer = asyncio.run(processor.handlers()[code](request))  # type: ignore[var-annotated]
     assert isinstance(answer, Response)
     return answer
 

@@ -207,7 +207,7 @@ def test_the_next_long_poll_gets_the_messages_of_a_failed_pop(
         ) -> list[tuple[int, Checkpoint]]:
             if popped.results and failures:
                 raise failures.pop()
-            return checkpoints(self, arguments, popped)
+            return checkpoints(self, arguments, popped)  # type: ignore[return-value]
 
         monkeypatch.setattr(PopProcessor, "checkpoints", failing)
         await remote.send("T", b"message")

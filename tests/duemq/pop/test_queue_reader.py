@@ -33,7 +33,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeStore 
 
 
 def bodies(data: bytes) -> list[bytes]:
-    found, data = [], memoryview(data)
+    found, data = [], memoryview(data)  # type: ignore[assignment]
     while data:
         record = decode_record(data, 0)
         found.append(record.body)

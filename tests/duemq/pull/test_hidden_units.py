@@ -108,8 +108,8 @@ def restarted(tmp_path: Path) -> Iterator[MessageStore]:
         for number in range(COUNT):
             put_one(before, "T", 0, b"m%d" % number, properties={"TAGS": IN_USE[number % 3]})
     with open_store(tmp_path) as found:
-        found.notices = []
-        found.notice = found.notices.append
+        found.notices = []  # type: ignore[attr-defined]
+        found.notice = found.notices.append  # type: ignore[attr-defined]
         yield found
 
 
@@ -127,7 +127,7 @@ def test_a_pull_returns_a_message_whose_code_became_that_of_another_tag_in_use(
     assert units(restarted)[3]["tags_code"] == units(restarted)[1]["tags_code"]
     assert bodies(run(world.pull(subscription="A", queueOffset=0)).body) == [0, 3, 6]
     assert units(restarted)[3]["tags_code"] == units(restarted)[0]["tags_code"]
-    assert [notice for notice in restarted.notices if "T/0 at offset 3" in notice]
+    assert [notice for notice in restarted.notices if "T/0 at offset 3" in notice]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -172,7 +172,7 @@ def test_a_unit_without_a_repair_is_left_out(restarted: MessageStore) -> None:
     hidden, wanted = HiddenUnits(restarted), parse_expression("T", "A")
     for _ in range(3):
         assert not hidden.repaired(PLACE, units(restarted), wanted)
-    assert sum("the message is skipped" in notice for notice in restarted.notices) == 1
+    assert sum("the message is skipped" in notice for notice in restarted.notices) == 1  # type: ignore[attr-defined]
 
 
 def test_removed_and_blank_units_are_not_compared(store: MessageStore) -> None:
@@ -186,7 +186,7 @@ def test_units_of_light_queues_are_not_compared(restarted: MessageStore) -> None
     """They point at records of other queues, which name these queues."""
     wanted = parse_expression("%LMQ%T", "A")
     assert not HiddenUnits(restarted).repaired(("%LMQ%T", 0, 0), units(restarted), wanted)
-    assert restarted.notices == []
+    assert restarted.notices == []  # type: ignore[attr-defined]
 
 
 def naive_nearly(code: int, hashes: list[int]) -> bool:

@@ -58,7 +58,7 @@ def request(code: int, client: str) -> Request:
 
 async def answers(*requests: Request) -> list[Response]:
     handlers = LockProcessor(LockTable(), FakeClock()).handlers()
-    return [await handlers[r.code](r) for r in requests]
+    return [await handlers[r.code](r) for r in requests]  # type: ignore[misc]
 
 
 def test_lock_and_unlock_requests(run: Callable[..., Any]) -> None:

@@ -51,10 +51,10 @@ class World:
             "producerDataSet": [{"groupName": "P"}],
             "consumerDataSet": [consumer] if group else [],
         }
-        return await self.call(34, peer, json.dumps(told | more).encode())
+        return await self.call(34, peer, json.dumps(told | more).encode())  # type: ignore[return-value]
 
     async def members(self, peer: FakePeer) -> Response:
-        return await self.call(38, peer, consumerGroup="G")
+        return await self.call(38, peer, consumerGroup="G")  # type: ignore[return-value]
 
 
 def test_a_heartbeat_makes_the_retry_topic_and_the_member_visible(run: Callable[..., Any]) -> None:

@@ -57,11 +57,11 @@ def read_requests(topic: str) -> list[tuple[int, dict[str, str | int]]]:
     }  # fmt: skip
     place = {"topic": topic, "queueId": 0}
     return [
-        (11, pull), (361, pull), (11, pull | {"sysFlag": 5, "commitOffset": 9}),
+        (11, pull), (361, pull), (11, pull | {"sysFlag": 5, "commitOffset": 9}),  # type: ignore[list-item]
         (12, {"topic": topic, "key": "U", "maxNum": 9, "beginTimestamp": 0,
               "endTimestamp": 1 << 60}),
-        (321, place | {"index": 0, "count": 9}),
-        (15, place | {"consumerGroup": "g", "commitOffset": 1}),
+        (321, place | {"index": 0, "count": 9}),  # type: ignore[list-item]
+        (15, place | {"consumerGroup": "g", "commitOffset": 1}),  # type: ignore[list-item]
         (222, {"topic": topic, "group": "g", "timestamp": -1, "isForce": "true"}),
         (314, {"srcGroup": "g", "destGroup": "h", "topic": topic}),
     ]  # fmt: skip

@@ -36,7 +36,7 @@ def new(root: Path) -> TableFile:
 def read(root: Path) -> tuple[DataVersion, dict[str, Any]]:
     """Return version and permissions as a start reads them."""
     found = new(root).load(dict) or {MEMBER: {}}
-    perms = {name: each["perm"] for name, each in found[MEMBER].items()}
+    perms = {name: each["perm"] for name, each in found[MEMBER].items()}  # type: ignore[attr-defined]
     return DataVersion.from_json(found.get("dataVersion")), perms
 
 

@@ -40,7 +40,7 @@ class Histories(RuleBasedStateMachine):
     @initialize(changes_min=st.integers(1, 30), part_bytes=st.sampled_from([1, 400, 1 << 16]))
     def start(self, changes_min: int, part_bytes: int) -> None:
         self.was = table_journal.CHANGES_MIN, table_journal.PART_BYTES
-        table_journal.CHANGES_MIN, table_journal.PART_BYTES = changes_min, part_bytes
+        table_journal.CHANGES_MIN, table_journal.PART_BYTES = changes_min, part_bytes  # type: ignore[misc]
         self.own, self.other = Node(), Node()
         self.tables: dict[tuple[int, int], Table] = {(0, 0): {}}
         self.epoch = 0
@@ -48,7 +48,7 @@ class Histories(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "was"):
-            table_journal.CHANGES_MIN, table_journal.PART_BYTES = self.was
+            table_journal.CHANGES_MIN, table_journal.PART_BYTES = self.was  # type: ignore[misc]
 
     # -- what the master does -----------------------------------------------------------------
 
@@ -146,5 +146,5 @@ class Histories(RuleBasedStateMachine):
             self.own.log.first = self.other.log.first = max(self.own.log.first, base)
 
 
-class TestHistories(Histories.TestCase):  # type: ignore[misc]
+class TestHistories(Histories.TestCase):  # type: ignore[misc, valid-type]
     settings = settings(max_examples=200, stateful_step_count=30, deadline=None)

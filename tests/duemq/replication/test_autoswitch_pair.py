@@ -323,7 +323,7 @@ def test_a_hostile_replica_is_disconnected_and_the_others_go_on(tmp_path: Path, 
     async def work() -> None:
         async with pair.joined() as joined:
             reader, writer = await asyncio.open_connection(*joined.address)
-            writer.write(b"".join(frame.encode() for frame in FORGED[why]))
+            writer.write(b"".join(frame.encode() for frame in FORGED[why]))  # type: ignore[attr-defined]
             await reader.read()
             await until(lambda: why in pair.failure)
             fill(joined.master, 50, 50)

@@ -259,7 +259,7 @@ def test_a_wrong_replica_is_named_and_the_others_go_on(why: str, tmp_path: Path)
     async def work(bench: Bench) -> None:
         good = await bench.connect(0)
         bad = await bench.connect()
-        bad.writer.write(WRONG[why](bench.store.max_offset))
+        bad.writer.write(WRONG[why](bench.store.max_offset))  # type: ignore[no-untyped-call]
         bad.writer.write_eof()
         await bad.closed()
         await until(lambda: bench.server.failure)

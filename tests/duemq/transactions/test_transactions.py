@@ -287,7 +287,7 @@ def test_an_end_during_a_check_back_ends_the_copy(run: Callable[..., Any], world
 
     async def scene() -> Response | None:
         row, confirmed = world.send(), asyncio.Event()
-        world.confirm = confirmed.wait
+        world.confirm = confirmed.wait  # type: ignore[assignment]
         world.clock.advance(30_000)
         checking = asyncio.create_task(world.service.check())
         await settle()
@@ -460,8 +460,8 @@ def test_every_transaction_ends_once_after_random_steps(tmp_path: Path, seed: in
         world.peer.sent.clear()
         world.clock.advance(60_000)
         await world.service.check()
-        asked = sorted(request.fields["msgId"] for request in world.peer.sent)
-        assert asked == sorted(rows.keys() - verdicts.keys())
+        asked = sorted(request.fields["msgId"] for request in world.peer.sent)  # type: ignore[assignment]
+        assert asked == sorted(rows.keys() - verdicts.keys())  # type: ignore[comparison-overlap]
         world.store.__exit__(None, None, None)
 
     asyncio.run(scene())

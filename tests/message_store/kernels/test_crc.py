@@ -51,6 +51,6 @@ def test_kernels_use_the_fastest_implementation() -> None:
 def test_another_target_than_this_processor(
     monkeypatch: pytest.MonkeyPatch, name: str, features: str | None, expected: bool
 ) -> None:
-    monkeypatch.setattr(kernels.config, "CPU_NAME", name)
-    monkeypatch.setattr(kernels.config, "CPU_FEATURES", features)
+    monkeypatch.setattr(kernels.config, "CPU_NAME", name)  # type: ignore[attr-defined]
+    monkeypatch.setattr(kernels.config, "CPU_FEATURES", features)  # type: ignore[attr-defined]
     assert kernels.can_fold() is expected

@@ -148,7 +148,7 @@ def test_a_withdrawn_tail_is_withdrawn_on_the_disk(
     log.sums.seal(log.end)
     synced: list[bytes] = []
     path = log.sums.directory / TAIL
-    monkeypatch.setattr(block_sums.os, "fsync", lambda fd: synced.append(path.read_bytes()))
+    monkeypatch.setattr(block_sums.os, "fsync", lambda fd: synced.append(path.read_bytes()))  # type: ignore[attr-defined]
     log.truncate(cut)
     assert synced == ([bytes(16)] if cut < 300 else [])
     append(log, 500)

@@ -20,8 +20,8 @@ FIELDS = ["phys_offset", "size", "tags_code"]
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
     with open_store(tmp_path) as found:
-        found.notices = []
-        found.notice = found.notices.append
+        found.notices = []  # type: ignore[attr-defined]
+        found.notice = found.notices.append  # type: ignore[attr-defined]
         for number in range(COUNT):
             put_one(found, "T", 0, b"%03d" % number, properties={"TAGS": f"tag{number}"})
             put_one(found, "T", 1, b"other %03d" % number)
@@ -50,7 +50,7 @@ def test_a_flipped_bit_is_repaired(store: MessageStore, offset: int, field: str,
     write(store, offset, **{field: int(wanted[offset][field]) ^ 1 << bit})
     assert store.repair.repaired("T", 0, offset)
     assert (units(store) == wanted).all()
-    assert "did not match its record" in store.notices[-1]
+    assert "did not match its record" in store.notices[-1]  # type: ignore[attr-defined]
     assert not store.repair.repaired("T", 0, offset)
 
 
@@ -86,7 +86,7 @@ def test_a_message_whose_record_is_damaged_is_left_out(store: MessageStore) -> N
     for _ in range(2):
         with pytest.raises(RecordUnreadable):
             store.gather("T", 0, 0, store.units("T", 0, 0, 30))
-    assert sum("the message is skipped" in notice for notice in store.notices) == 1
+    assert sum("the message is skipped" in notice for notice in store.notices) == 1  # type: ignore[attr-defined]
     rest = store.units("T", 0, 0, 30)
     rest = rest[rest["phys_offset"] != unit["phys_offset"]]
     assert store.gather("T", 0, 0, rest).count(b"tag") == 29

@@ -7,6 +7,7 @@ import errno
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,7 +135,7 @@ def test_a_store_reads_the_usage_of_its_disk(
         assert s.retention.room == 40
         monkeypatch.setattr(type(s), "disk_bytes", (100, 900))
         assert s.retention.files_to_free() == s.retention.expired_files() == Removal()
-        s.clock.advance(10**13)
+        s.clock.advance(10**13)  # type: ignore[attr-defined]
         assert s.retention.expired_files().until == s.log.files[0].base + s.log.file_bytes
 
 

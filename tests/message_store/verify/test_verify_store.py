@@ -41,7 +41,7 @@ def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     properties={"KEYS": f"k{number}", "UNIQ_KEY": f"U{number}", "TAGS": "a"},
                 )  # fmt: skip
             store.put(batch)
-            store.clock.advance(10)
+            store.clock.advance(10)  # type: ignore[attr-defined]
     (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{}}}')
     return root
 

@@ -339,7 +339,7 @@ def test_a_pause_does_not_wait_for_a_count(tmp_path: Path, monkeypatch: pytest.M
         await bench.send(10, 5)
         await bench.command("start", levels=[5])
         await bench.until(5, "draining", step_ms=1)
-        service = bench.broker.plugins.plugins["migration"].parts.service
+        service = bench.broker.plugins.plugins["migration"].parts.service  # type: ignore[attr-defined]
         real = service.verify
 
         async def verify(level: int) -> Any:

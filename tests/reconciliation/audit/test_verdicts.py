@@ -96,7 +96,7 @@ def test_a_brief_audit_has_the_counts_of_the_whole_one(spark: Any, seed: int) ->
     mine = summarize(brief.rest, survey.unread, kept=brief.kept)
     expected = summarize(whole, survey.unread)
     assert (mine.verdicts, mine.lateness_ms) == (expected.verdicts, expected.lateness_ms)
-    names = ("verdict", "store", "root", "why")
+    names = ("verdict", "store", "root", "why")  # type: ignore[assignment]
     assert [[row[n] for n in names] for row in mine.offenders] == [
         [row[n] for n in names] for row in expected.offenders
     ]
@@ -145,7 +145,7 @@ def test_the_naive_audit_of_golden_stores(spark: Any, golden: list[Row]) -> None
         [row.asDict() for row in read_table(spark, paths, table, columns).collect()]
         for table, columns in (("messages", COLUMNS), ("consume_queue", ()), ("cursors", ()))
     ]
-    expected = naive_audit(*tables, AuditConfig())
+    expected = naive_audit(*tables, AuditConfig())  # type: ignore[call-arg]
     assert {(row["store"], row["root"]): row["verdict"] for row in golden} == expected
 
 

@@ -185,7 +185,7 @@ def test_pages_share_a_style_and_pending_is_no_success() -> None:
     from migration.ledger import page as history
     from reconciliation.report import page as report
 
-    assert history.STYLE is report.STYLE
+    assert history.STYLE is report.STYLE  # type: ignore[attr-defined]
     page = html_report(Summary({"pending": 3, "ok": 1}, NONE), stores=["/s"], at_ms=0)
     assert '<span class="state ">pending</span>' in page
     assert '<span class="state good">ok</span>' in page

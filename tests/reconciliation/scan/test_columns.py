@@ -92,7 +92,7 @@ def hashes_of(record: Record, level: int) -> dict[str, Any]:
     topic, queue = record.topic, record.queue_id
     real, real_queue = had.get("REAL_TOPIC"), number_of(had.get("REAL_QID"))
     if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
-        topic, queue = real or "", real_queue
+        topic, queue = real or "", real_queue  # type: ignore[assignment]
     value = hash_text(topic.encode()) if topic else None
     named = [text for text in (real, had.get("UNIQ_KEY")) if text is not None]
     name = had.get("TIMER_DEL_UNIQKEY") or ("+".join(named) if had.get("UNIQ_KEY") else None)

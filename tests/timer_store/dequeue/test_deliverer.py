@@ -65,7 +65,7 @@ def recover(monkeypatch: pytest.MonkeyPatch, store: MessageStore) -> None:
 def test_a_delivered_message_equals_apaches(store: MessageStore) -> None:
     body = b"hello" * 30
     rows = append_timers(store, body, queue_id=2, TAGS="A", KEYS="k", UNIQ_KEY="u", WAIT="true")
-    store.clock.advance(7)
+    store.clock.advance(7)  # type: ignore[attr-defined]
     outcome = deliver_batch(store, rows)
     assert (
         outcome.done,

@@ -121,7 +121,7 @@ def test_which_slot_and_magic(
     units = open_units(tmp_path)
     assert units.add(timed([Timer(due, slot, 77)]), write_ms=NOW_MS, read_ms=NOW_MS) == 1
     unit = units.log.unit(0)
-    assert (unit["magic"], unit["slot_ms"], unit["due_ms"]) == (magic, slot_ms, due)
+    assert (unit["magic"], unit["slot_ms"], unit["due_ms"]) == (magic, slot_ms, due)  # type: ignore[comparison-overlap]
     assert units.read_slot(slot_ms).rows["due_ms"].tolist() == [due]
 
 

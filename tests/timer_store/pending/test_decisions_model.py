@@ -44,7 +44,7 @@ class DecidedTimers:
 
     def run(self, step: tuple[Any, ...]) -> None:
         name = step[0].replace(" ", "_")
-        getattr(self, name, self.restart if name in ("kill", "close") else None)(*step[1:] or step)
+        getattr(self, name, self.restart if name in ("kill", "close") else None)(*step[1:] or step)  # type: ignore[misc]
 
     def put(self, delays: list[int]) -> None:
         now_ms = self.rig.clock.now_ms()

@@ -99,7 +99,7 @@ def test_skipped_pages(rig: TimerRig, horizon_ms: int) -> None:
     while cursor is not None and len(found) < 10:
         query = Query(skip=skip, limit=10 - len(found), cursor=cursor)
         page = list_timers(rig.timers, query)
-        skip, cursor, found = skip - page.skipped, page.cursor, found + page.timers
+        skip, cursor, found = skip - page.skipped, page.cursor, found + page.timers  # type: ignore[assignment]
     assert dues(found) == [due_ms for due_ms, _ in expected[50:60]]
 
 

@@ -49,7 +49,7 @@ def test_a_decision_on_a_timer_is_an_error_and_not_unknown(
 ) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
         extra = {"delay_ms": 5} if action == "move" else {}
-        async with DecisionClient(broker=broker.address) as client:
+        async with DecisionClient(broker=broker.address) as client:  # type: ignore[assignment]
             with pytest.raises(DueMQError, match=NOT_RUNNING):
                 await getattr(client, action)(**names, **extra)
 
@@ -77,19 +77,19 @@ def test_a_decision_on_a_transferred_message_is_an_error(tmp_path: Path) -> None
 
 def test_an_error_names_the_number_of_earlier_decisions(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
-        async with DecisionClient(broker=broker.address) as client:
+        async with DecisionClient(broker=broker.address) as client:  # type: ignore[assignment]
             with pytest.raises(DueMQError, match="1 messages were decided on before"):
-                await client.cancel(ids=["L"], handles=[HANDLE])
+                await client.cancel(ids=["L"], handles=[HANDLE])  # type: ignore[attr-defined]
 
     stopped(tmp_path, work)
 
 
 def test_level_messages_can_be_cancelled(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
-        async with DecisionClient(broker=broker.address) as client:
-            [unknown] = await client.cancel(ids=["nothing"])
+        async with DecisionClient(broker=broker.address) as client:  # type: ignore[assignment]
+            [unknown] = await client.cancel(ids=["nothing"])  # type: ignore[attr-defined]
             assert unknown.verdict == "unknown"
-            [done] = await client.cancel(ids=["L"])
+            [done] = await client.cancel(ids=["L"])  # type: ignore[attr-defined]
             assert (done.verdict, done.messages) == ("done", 1)
 
     stopped(tmp_path, work)
@@ -99,8 +99,8 @@ def test_a_store_without_pending_timers_is_not_concerned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
-        async with DecisionClient(broker=broker.address) as client:
-            [done] = await client.cancel(topic="T")
+        async with DecisionClient(broker=broker.address) as client:  # type: ignore[assignment]
+            [done] = await client.cancel(topic="T")  # type: ignore[attr-defined]
             assert (done.verdict, done.messages) == ("done", 1)
 
     stopped(tmp_path, work, pending=0)

@@ -101,7 +101,7 @@ def numbers_of(request: Request) -> list[int]:
     fields = request.fields
     handle = fields["extraInfo"].split(" ")
     texts = [request.opaque, fields["queueId"], fields["offset"], *handle[:4], *handle[6:]]
-    return [int(text) for text in texts]
+    return [int(text) for text in texts]  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("order", ORDERS)
