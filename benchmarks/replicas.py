@@ -37,10 +37,10 @@ def broker_like(server: Server, home: Path, keys: Mapping[str, str]) -> Server:
 def log_end(server: Server) -> int:
     """Return the end offset of a broker's log; 0 while the broker does not respond."""
     try:
-        answer = call(server.broker_port, RUNTIME_INFO, {})
+        response = call(server.broker_port, RUNTIME_INFO, {})
     except OSError:
         return 0
-    return int(json.loads(answer.body or b"{}").get("table", {}).get("commitLogMaxOffset", 0))
+    return int(json.loads(response.body or b"{}").get("table", {}).get("commitLogMaxOffset", 0))
 
 
 def wait_copied(master: Server, replica: Server) -> None:

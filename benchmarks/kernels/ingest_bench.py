@@ -94,13 +94,13 @@ def main(count: int) -> None:
 
     output.turn["count"], output.turn["wait"] = count, WAIT_ANY
 
-    def answer() -> None:
+    def response() -> None:
         size, _ = put_responses(batch.rows, wire, batch.staging, *names[:2], *output)
         assert size > count * 200
 
     measure(f"take_sends, {count} a call", count, take)
     measure(f"take_sends, signed, {count} a call", count, lambda: take(signed, account.record))
-    measure(f"put_responses, {count} a call", count, answer)
+    measure(f"put_responses, {count} a call", count, response)
 
 
 if __name__ == "__main__":

@@ -51,8 +51,8 @@ async def _fill(client: RemotingClient, topic: str, batches: int) -> None:
     async def send(count: int) -> None:
         for _ in range(count):
             request = Request(RequestCode.SEND_BATCH_MESSAGE, dict(fields), body, version=479)
-            answer = await client.call(request, timeout_s=CALL_S)
-            assert answer.code == 0, answer.remark
+            response = await client.call(request, timeout_s=CALL_S)
+            assert response.code == 0, response.remark
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(IN_FLIGHT):
@@ -80,10 +80,10 @@ async def _pull_all(client: RemotingClient, topic: str, end: int) -> tuple[int, 
     """Return the number of matching messages and the number of pulls."""
     offset = matches = pulls = 0
     while offset < end:
-        answer = await client.call(_pull(topic, offset), timeout_s=CALL_S)
-        assert answer.code in (0, 20), answer.remark
-        offset = int((answer.fields or {})["nextBeginOffset"])
-        matches += _count(answer)
+        response = await client.call(_pull(topic, offset), timeout_s=CALL_S)
+        assert response.code in (0, 20), response.remark
+        offset = int((response.fields or {})["nextBeginOffset"])
+        matches += _count(response)
         pulls += 1
     return matches, pulls
 
@@ -98,11 +98,11 @@ def _pull(topic: str, offset: int) -> Request:
     return Request(RequestCode.PULL_MESSAGE, fields, version=479)
 
 
-def _count(answer: Response) -> int:
+def _count(response: Response) -> int:
     """Return the number of records in the body of a response."""
     at = count = 0
-    while at < len(answer.body):
-        at += int.from_bytes(answer.body[at : at + 4], "big")
+    while at < len(response.body):
+        at += int.from_bytes(response.body[at : at + 4], "big")
         count += 1
     return count
 

@@ -296,8 +296,8 @@ def _unit_bytes(server: Server) -> int:
 
 
 def _log_end(server: Server) -> int:
-    answer = call(server.broker_port, RUNTIME_INFO, {})
-    found: Found = json.loads(answer.body)
+    response = call(server.broker_port, RUNTIME_INFO, {})
+    found: Found = json.loads(response.body)
     return int(found["table"]["commitLogMaxOffset"])
 
 

@@ -68,15 +68,15 @@ class ConsumedMessages:
             )
         self.at[queue_id] = offset
 
-    def take_empty(self, queue_id: int, answer: Response) -> None:
+    def take_empty(self, queue_id: int, response: Response) -> None:
         """Record a response without messages.
 
         The next offset must be unchanged, or after units whose records a power cut destroyed.
         """
-        following, now = int((answer.fields or {}).get("nextBeginOffset", -1)), self.at[queue_id]
-        skips = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > now
-        if not skips and not (answer.code == ResponseCode.PULL_NOT_FOUND and following == now):
-            self._fault(f"queue {queue_id} at {now}: code {answer.code}, next {following}")
+        following, now = int((response.fields or {}).get("nextBeginOffset", -1)), self.at[queue_id]
+        skips = response.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > now
+        if not skips and not (response.code == ResponseCode.PULL_NOT_FOUND and following == now):
+            self._fault(f"queue {queue_id} at {now}: code {response.code}, next {following}")
         self.at[queue_id] = following
 
     def _fault(self, text: str) -> None:
@@ -132,18 +132,18 @@ async def _lane(
         consumed.begin(queue_id, await _committed(client, place))
     while not stop.is_set():
         try:
-            answer = await client.call(
+            response = await client.call(
                 _pull(place, consumed.at[queue_id], chance), timeout_s=CALL_TIMEOUT_S
             )
         except TimeoutError:  # the machine is busy: pull the same messages again
             continue
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
             await asyncio.sleep(0.05)
             continue
-        if answer.code != ResponseCode.SUCCESS:
-            consumed.take_empty(queue_id, answer)
+        if response.code != ResponseCode.SUCCESS:
+            consumed.take_empty(queue_id, response)
             continue
-        consumed.take(queue_id, records_of(answer))
+        consumed.take(queue_id, records_of(response))
         if chance.random() < 0.3:
             offset = consumed.at[queue_id]
             consumed.committed[queue_id] = max(consumed.committed[queue_id], offset)
@@ -156,8 +156,8 @@ async def _lane(
 async def _committed(client: RemotingClient, place: dict[str, str]) -> int:
     fields = place | {"setZeroIfNotFound": "false"}
     request = Request(RequestCode.QUERY_CONSUMER_OFFSET, fields)
-    answer = await client.call(request, timeout_s=FIRST_TIMEOUT_S)
-    return int((answer.fields or {})["offset"]) if answer.code == ResponseCode.SUCCESS else 0
+    response = await client.call(request, timeout_s=FIRST_TIMEOUT_S)
+    return int((response.fields or {})["offset"]) if response.code == ResponseCode.SUCCESS else 0
 
 
 def _pull(place: dict[str, str], offset: int, chance: random.Random) -> Request:

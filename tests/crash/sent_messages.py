@@ -118,11 +118,11 @@ async def send_until(
                 number = sent.attempted
                 sent.attempted += 1
                 request = send_request(sent, number, clock.now_ms())
-                answer = await client.call(request, timeout_s=CALL_TIMEOUT_S)
-                if answer.code == ResponseCode.SUCCESS:
+                response = await client.call(request, timeout_s=CALL_TIMEOUT_S)
+                if response.code == ResponseCode.SUCCESS:
                     sent.acknowledged.add(number)
                 else:
-                    sent.refused[answer.code] += 1
+                    sent.refused[response.code] += 1
 
         lanes = [asyncio.create_task(one_lane()) for _ in range(in_flight)]
         for ended in await asyncio.gather(*lanes, return_exceptions=True):
@@ -148,9 +148,9 @@ def pull_request(topic: str, queue_id: int, offset: int) -> Request:
     return Request(RequestCode.PULL_MESSAGE, fields)
 
 
-def records_of(answer: Response) -> list[Record]:
+def records_of(response: Response) -> list[Record]:
     """Return the messages in the response to a pull."""
-    body, found = bytes(answer.body), []
+    body, found = bytes(response.body), []
     view = memoryview(body)
     while view:
         size = int.from_bytes(view[:4], "big")
@@ -171,13 +171,13 @@ async def read_all(sent: SentMessages, address: str) -> list[Record]:
             offset = 0
             while True:
                 request = pull_request(sent.topic, queue_id, offset)
-                answer = await client.call(request, timeout_s=READ_TIMEOUT_S)
-                if answer.code == ResponseCode.SUCCESS:
-                    found += records_of(answer)
-                elif answer.code != ResponseCode.PULL_RETRY_IMMEDIATELY:
+                response = await client.call(request, timeout_s=READ_TIMEOUT_S)
+                if response.code == ResponseCode.SUCCESS:
+                    found += records_of(response)
+                elif response.code != ResponseCode.PULL_RETRY_IMMEDIATELY:
                     break
-                assert answer.fields is not None
-                following = int(answer.fields["nextBeginOffset"])
+                assert response.fields is not None
+                following = int(response.fields["nextBeginOffset"])
                 assert following > offset
                 offset = following
     return found

@@ -45,8 +45,8 @@ async def command(
 ) -> Any:
     """Send a command; return the response, or None if the broker refused the command."""
     body = json.dumps({"action": action, "who": "test", **more}).encode()
-    answer = await client.call(Request(MIGRATE, {}, body), timeout_s=timeout_s)
-    return json.loads(bytes(answer.body)) if answer.code == 0 else None
+    response = await client.call(Request(MIGRATE, {}, body), timeout_s=timeout_s)
+    return json.loads(bytes(response.body)) if response.code == 0 else None
 
 
 @dataclass(slots=True)

@@ -90,11 +90,11 @@ class PoppingGroup:
             "bornTime": str(SystemClock().now_ms()), "initMode": "0",
         }  # fmt: skip
         request = Request(RequestCode.POP_MESSAGE, fields, version=479)
-        answer = await client.call(request, timeout_s=CALL_S)
-        if answer.code:  # no messages, or the topic does not exist yet
+        response = await client.call(request, timeout_s=CALL_S)
+        if response.code:  # no messages, or the topic does not exist yet
             await asyncio.sleep(PAUSE_S)
             return []
-        return popped(answer, TOPIC)
+        return popped(response, TOPIC)
 
     async def _acknowledge(self, client: RemotingClient, message: Popped) -> None:
         fields = {
@@ -107,9 +107,9 @@ class PoppingGroup:
         start, pop_ms = (int(part) for part in message.handle.split(" ")[:2])
         name = message.real_topic, message.queue_id, start, pop_ms, message.offset
         self.unanswered[name] = number
-        answer = await client.call(request, timeout_s=CALL_S)
+        response = await client.call(request, timeout_s=CALL_S)
         del self.unanswered[name]
-        if answer.code == 0:
+        if response.code == 0:
             self.acknowledged.add(number)
 
     def settle(self, root: Path) -> None:

@@ -15,17 +15,17 @@ CELLS = re.compile(r"^\| `(\w+)` \| ([^|]+?) \|", re.M)
 
 
 def test_every_command_is_listed_once_with_its_answer() -> None:
-    answers = {row.command: row.answer.value for row in ROWS if row.command in COMMANDS}
+    responses = {row.command: row.response.value for row in ROWS if row.command in COMMANDS}
     listed = CELLS.findall(SECTION)
     assert [command for command, _ in listed] == sorted(COMMANDS, key=str.lower)
-    wrong = [command for command, text in listed if not text.startswith(answers[command])]
+    wrong = [command for command, text in listed if not text.startswith(responses[command])]
     assert not wrong
 
 
 def test_reasons_are_those_of_the_broker() -> None:
     no_command = REASONS[RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN]
     reasons = {*REASONS.values(), NO_ACCOUNTS} - {no_command}
-    refused = [row for row in ROWS if row.answer is Answer.REFUSED]
+    refused = [row for row in ROWS if row.response is Answer.REFUSED]
     assert {row.shows for row in refused} == reasons
     listed = dict(CELLS.findall(SECTION))
     missing = [row.command for row in refused if row.shows not in listed[row.command]]

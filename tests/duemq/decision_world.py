@@ -128,9 +128,9 @@ class DecisionWorld:
             names = list(dict.fromkeys(self._name() for _ in range(self._chance.randint(1, 5))))
             meant = {name: self._meant(name) for name in names}
         command = {"keys" if by_keys else "ids": names}
-        answer = await self._client.call(code, {}, json.dumps(command).encode())
-        assert answer.code == 0, answer.remark
-        told = json.loads(bytes(answer.body))["results"]
+        response = await self._client.call(code, {}, json.dumps(command).encode())
+        assert response.code == 0, response.remark
+        told = json.loads(bytes(response.body))["results"]
         if sum(map(len, meant.values())) > len({m.number for ms in meant.values() for m in ms}):
             self._compare_shared(told, meant, code)
         else:

@@ -353,7 +353,7 @@ def test_a_bad_request_gets_its_code_and_the_connection_continues(
         async with await house.connect() as peer:
             await house.send_good(peer)
             peer.writer.write(data)
-            answer = await peer.read_answer()
+            answer = await peer.read_response()
             await house.send_good(peer)
             return answer.response
 
@@ -385,7 +385,7 @@ def test_odd_but_legal_sends_are_taken(
     async def main() -> Response:
         async with await house.connect() as peer:
             peer.writer.write(letters(**{"b": "Other"} | changes, body=body))
-            answer = await peer.read_answer()
+            answer = await peer.read_response()
             await house.send_good(peer)
             return answer.response
 
@@ -408,6 +408,6 @@ def test_broken_utf8_becomes_substitutes_as_in_java(house: House, data: bytes) -
     async def main() -> Response:
         async with await house.connect() as peer:
             peer.writer.write(data.replace(b"@@", b"\xff\xfe"))
-            return (await peer.read_answer()).response
+            return (await peer.read_response()).response
 
     assert house.run(main()).code == 0

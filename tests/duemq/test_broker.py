@@ -150,8 +150,8 @@ def test_request_25_changes_what_is_live_and_the_file(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(properties, config_file=path) as (broker, client):
             body = b"messageDelayLevel=3s 9s\nmaxMessageSize=77\nsendMessageThreadPoolNums=1"
-            answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)
-            assert (answer.code, answer.remark) == (0, None)
+            response = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+            assert (response.code, response.remark) == (0, None)
             assert broker.store.config.message_bytes_max == 77
             shown = await client.call(RequestCode.GET_BROKER_CONFIG)
             lines = bytes(shown.body).decode().splitlines()
@@ -176,8 +176,8 @@ def test_a_refused_change_changes_nothing(tmp_path: Path, body: bytes, code: int
     async def main() -> None:
         async with running(small(tmp_path)) as (broker, client):
             before = broker.all_properties()
-            answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)
-            assert answer.code == code
+            response = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+            assert response.code == code
             assert broker.all_properties() == before
 
     asyncio.run(main())
@@ -223,8 +223,8 @@ def test_an_installed_plugin_takes_part(tmp_path: Path, site: Path) -> None:
             assert (await client.send("T", b"good")).code == 0
             refused = await client.send("T", b"a bad one")
             assert (refused.code, refused.remark) == (13, "bad is not taken")
-            answer = await client.call(9100)
-            assert answer.fields == {"counted": "1", "task": "True"}
+            response = await client.call(9100)
+            assert response.fields == {"counted": "1", "task": "True"}
             view = await client.call(VIEW_REQUEST, {"view": "counting.count"})
             assert json.loads(bytes(view.body)) == {"counted": 1}
             await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"countingWord=good")
@@ -370,8 +370,8 @@ def test_the_levels_view_counts_pending_messages(tmp_path: Path) -> None:
         async with running(small(tmp_path), clock=clock) as (_, client):
             for _ in range(3):
                 await client.send("T", b"later", DELAY="2")
-            answer = await client.call(VIEW_REQUEST, {"view": "schedule_service.levels"})
-            view = json.loads(bytes(answer.body))
+            response = await client.call(VIEW_REQUEST, {"view": "schedule_service.levels"})
+            view = json.loads(bytes(response.body))
             level = view["levels"][1]
             assert (view["pending"], level["level"], level["pending"]) == (3, 2, 3)
             assert level["next_due_ms"] == clock.now_ms() + 5_000
@@ -382,8 +382,8 @@ def test_the_levels_view_counts_pending_messages(tmp_path: Path) -> None:
 def test_an_unknown_view_names_the_known_ones(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(small(tmp_path)) as (_, client):
-            answer = await client.call(VIEW_REQUEST, {"view": "nothing"})
-            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-            assert "schedule_service.levels" in str(answer.remark)
+            response = await client.call(VIEW_REQUEST, {"view": "nothing"})
+            assert response.code == ResponseCode.TOPIC_NOT_EXIST
+            assert "schedule_service.levels" in str(response.remark)
 
     asyncio.run(main())

@@ -25,8 +25,8 @@ TURNS_MAX = 1_000
 
 
 async def view(client: BrokerClient) -> dict[str, Any]:
-    answer = await client.call(VIEW_REQUEST, {"view": "timer_store.summary"})
-    found: dict[str, Any] = json.loads(bytes(answer.body))["compaction"]
+    response = await client.call(VIEW_REQUEST, {"view": "timer_store.summary"})
+    found: dict[str, Any] = json.loads(bytes(response.body))["compaction"]
     return found
 
 
@@ -42,8 +42,8 @@ def test_a_broker_compacts_when_it_is_asked_to(tmp_path: Path) -> None:
             assert retention.first_pinned(but=PIN_OWNER) is None
             for file in broker.store.log.files[:-1]:
                 os.utime(file.path, (0, 0))
-            answer = await client.call(COMPACT_TIMERS, body=b"{}")
-            plan = json.loads(bytes(answer.body))
+            response = await client.call(COMPACT_TIMERS, body=b"{}")
+            plan = json.loads(bytes(response.body))
             assert (plan["started"], plan["messages"]) == (True, 1)
             for _ in range(TURNS_MAX):
                 if not (await view(client))["running"]:
@@ -53,7 +53,7 @@ def test_a_broker_compacts_when_it_is_asked_to(tmp_path: Path) -> None:
             assert (told["copied"], told["blocked_by"]) == (1, "")
             assert told["freed_bytes"] >= plan["until"]
             clock.advance(3_600_000)
-            answer = await client.pull("T", 10)
-            assert b"later" in bytes(answer.body)
+            response = await client.pull("T", 10)
+            assert b"later" in bytes(response.body)
 
     asyncio.run(main())

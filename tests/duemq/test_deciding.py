@@ -29,12 +29,12 @@ async def broker_with_pending(
     """Send timers of one hour with keys; return their offset message ids."""
     ids = []
     for n in range(count):
-        answer = await remote.send(
+        response = await remote.send(
             topic, b"%d" % n, UNIQ_KEY=f"U{n}", KEYS=f"k{n % 2} all",
             TIMER_DELIVER_MS=str(clock.now_ms() + HOUR_MS + n),
         )  # fmt: skip
-        assert answer.code == 0, answer.remark
-        ids.append(answer.fields["msgId"])
+        assert response.code == 0, response.remark
+        ids.append(response.fields["msgId"])
     return ids
 
 
@@ -115,8 +115,8 @@ def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path: Path)
                     "the maximum is",
                 ),
             ):
-                answer = await remote.call(code, body=body)
-                assert (answer.code, why in answer.remark) == (13, True), answer.remark
+                response = await remote.call(code, body=body)
+                assert (response.code, why in response.remark) == (13, True), response.remark
 
     asyncio.run(work())
 
@@ -126,16 +126,16 @@ def test_recall_decides_and_reports_it(tmp_path: Path) -> None:
         clock = FakeClock()
         config = small(tmp_path, recallMessageEnable="true", flushDiskType="SYNC_FLUSH")
         async with running(config, clock=clock) as (_, remote):
-            answer = await remote.send(
+            response = await remote.send(
                 "T", b"a", UNIQ_KEY="U", TIMER_DELIVER_MS=str(clock.now_ms() + 5_000)
             )
-            handle = {"topic": "T", "recallHandle": answer.fields["recallHandle"]}
+            handle = {"topic": "T", "recallHandle": response.fields["recallHandle"]}
             for _ in range(2):
-                answer = await remote.call(370, handle)
-                assert (answer.code, answer.fields["msgId"]) == (0, "U")
+                response = await remote.call(370, handle)
+                assert (response.code, response.fields["msgId"]) == (0, "U")
             unknown = RecallHandle("T", "test", str(clock.now_ms() + 4_001), "nobody").encode()
-            answer = await remote.call(370, {"topic": "T", "recallHandle": unknown})
-            assert (answer.code, "no such message" in answer.remark) == (604, True)
+            response = await remote.call(370, {"topic": "T", "recallHandle": unknown})
+            assert (response.code, "no such message" in response.remark) == (604, True)
 
     asyncio.run(work())
 

@@ -12,7 +12,7 @@ from tests.support.running_broker import running, small
 HALF = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "U"}
 
 
-def answers(root: Path, **properties: str) -> tuple[int, int, int | None]:
+def responses(root: Path, **properties: str) -> tuple[int, int, int | None]:
     """Return the answers to a plain send and to a half message, and whether a commit is stored."""
 
     async def scene() -> tuple[int, int, int | None]:
@@ -48,7 +48,7 @@ def answers(root: Path, **properties: str) -> tuple[int, int, int | None]:
 def test_a_half_message_that_no_commit_can_store_is_refused_like_a_plain_send(
     tmp_path: Path, properties: dict[str, str]
 ) -> None:
-    assert answers(tmp_path, **properties) == (13, 13, None)
+    assert responses(tmp_path, **properties) == (13, 13, None)
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_a_half_message_that_no_commit_can_store_is_refused_like_a_plain_send(
 def test_a_half_message_whose_delay_can_be_kept_is_taken_and_committed(
     tmp_path: Path, properties: dict[str, str]
 ) -> None:
-    assert answers(tmp_path, **properties) == (0, 0, 0)
+    assert responses(tmp_path, **properties) == (0, 0, 0)

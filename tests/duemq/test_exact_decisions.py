@@ -24,9 +24,9 @@ KEYS = {"messageDelayLevel": "1s 60s", "maxIndexNum": "100000", "maxHashSlotNum"
 
 
 async def cancel(remote: BrokerClient, **command: Any) -> list[tuple[str, int]]:
-    answer = await remote.call(CANCEL_PENDING, {}, json.dumps(command).encode())
-    assert answer.code == 0, answer.remark
-    results = json.loads(bytes(answer.body))["results"]
+    response = await remote.call(CANCEL_PENDING, {}, json.dumps(command).encode())
+    assert response.code == 0, response.remark
+    results = json.loads(bytes(response.body))["results"]
     return [(result["verdict"], result.get("messages", 0)) for result in results]
 
 
@@ -72,8 +72,8 @@ def test_every_message_of_a_key_is_cancelled(tmp_path: Path, delay: str) -> None
             assert (await remote.send("T", b"warm")).code == 0
             text = f"{delay}\x01{value}\x02".encode()
             for _ in range(4 if delay != "DELAY" else 0):
-                answer = await send_batch(remote, [text] * 100, b"UNIQ_KEY\x01BATCH\x02")
-                assert answer.code == 0, answer.remark
+                response = await send_batch(remote, [text] * 100, b"UNIQ_KEY\x01BATCH\x02")
+                assert response.code == 0, response.remark
             for _ in range(400 if delay == "DELAY" else 0):
                 assert (await remote.send("T", b"x", UNIQ_KEY="BATCH", DELAY="2")).code == 0
             assert await cancel(remote, ids=["BATCH"], topic="T") == [("done", 400)]
@@ -169,10 +169,10 @@ def test_without_an_index_a_key_is_an_error_and_no_unknown(tmp_path: Path) -> No
         keys = KEYS | {"messageIndexEnable": "false"}
         async with running(small(tmp_path, **keys), clock=FakeClock()) as (_, remote):
             sent = await remote.send("T", b"x", DELAY="2", UNIQ_KEY="7F" * 16)
-            answer = await remote.call(
+            response = await remote.call(
                 CANCEL_PENDING, {}, json.dumps({"ids": ["7F" * 16]}).encode()
             )
-            assert (answer.code, "messageIndexEnable" in (answer.remark or "")) == (1, True)
+            assert (response.code, "messageIndexEnable" in (response.remark or "")) == (1, True)
             assert await cancel(remote, ids=[(sent.fields or {})["msgId"]]) == [("done", 1)]
 
     asyncio.run(scene())
@@ -197,11 +197,13 @@ def test_keys_that_are_no_text_are_decided_on_by_offset(tmp_path: Path) -> None:
                     command = {"ids": names} | ({"delay_ms": 9} if code == MOVE_PENDING else {})
                     for dry_run in (True, False, False):
                         body = json.dumps(command | {"dry_run": dry_run}).encode()
-                        answer = await remote.call(code, {}, body)
-                        assert answer.code == 0, answer.remark
+                        response = await remote.call(code, {}, body)
+                        assert response.code == 0, response.remark
             for name in ("\ud800", "\udfff" * 16, "\x00", "\ufffd\ufffd", "é" * 16, "A" * 300):
-                answer = await remote.call(CANCEL_PENDING, {}, json.dumps({"ids": [name]}).encode())
-                assert answer.code in (0, 13), answer.remark
+                response = await remote.call(
+                    CANCEL_PENDING, {}, json.dumps({"ids": [name]}).encode()
+                )
+                assert response.code in (0, 13), response.remark
 
     asyncio.run(scene())
 
@@ -216,8 +218,8 @@ def test_a_body_nested_too_deeply_is_answered(
 ) -> None:
     async def scene() -> None:
         async with running(small(tmp_path), clock=FakeClock()) as (_, remote):
-            answer = await remote.call(code, {}, opening * 100_000)
-            assert answer.code in (1, 3, 13), answer.remark
+            response = await remote.call(code, {}, opening * 100_000)
+            assert response.code in (1, 3, 13), response.remark
 
     asyncio.run(scene())
     assert not [record for record in caplog.records if record.exc_info]

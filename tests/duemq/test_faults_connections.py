@@ -87,8 +87,8 @@ def test_one_bad_request_among_100_good_ones(house: House, bad: bytes, at: int) 
     async def main() -> dict[int, int]:
         async with await house.connect() as peer:
             peer.writer.write(b"".join(frames))
-            answers = [await peer.read_answer() for _ in frames]
-        return {answer.opaque: answer.response.code for answer in answers}
+            responses = [await peer.read_response() for _ in frames]
+        return {response.opaque: response.response.code for response in responses}
 
     codes = house.run(main())
     codes.pop(-1)
@@ -105,8 +105,8 @@ def test_a_lost_stream_keeps_what_came_before_it(house: House) -> None:
             peer.writer.write(b"".join(frames[:50]) + struct.pack("!i", -1) + b"".join(frames[50:]))
             return await peer.reader.read()
 
-    answers = house.run(main())
-    assert answers.count(b'"queueOffset"') == 50
+    responses = house.run(main())
+    assert responses.count(b'"queueOffset"') == 50
     assert bodies_of(house.broker) == [b"%d" % number for number in range(50)]
 
 
@@ -119,7 +119,7 @@ def test_half_a_frame_then_silence_then_the_rest(house: House) -> None:
             for number in range(10, 20):
                 assert (await send(other, b"%d" % number, opaque=number)).code == 0
             slow.writer.write(data[len(data) // 2 :])
-            assert (await slow.read_answer()).response.code == 0
+            assert (await slow.read_response()).response.code == 0
 
     house.run(main())
     assert bodies_of(house.broker) == [*(b"%d" % n for n in range(10, 20)), b"1"]
@@ -134,8 +134,8 @@ def test_one_byte_at_a_time(house: House) -> None:
                 peer.writer.write(bytes([byte]))
                 await asyncio.sleep(0)
             for number in (1, 2):
-                answer = await peer.read_answer()
-                assert (answer.opaque, answer.response.code) == (number, 0)
+                response = await peer.read_response()
+                assert (response.opaque, response.response.code) == (number, 0)
 
     house.run(main())
     assert bodies_of(house.broker) == [b"1", b"2"]
@@ -149,7 +149,7 @@ def test_connections_closed_in_the_middle_of_a_frame(house: House) -> None:
         for cut in range(0, len(data), 3):
             peer = await house.connect()
             peer.writer.write(good(1) + data[:cut])
-            assert (await peer.read_answer()).response.code == 0
+            assert (await peer.read_response()).response.code == 0
             peer.writer.transport.abort()
         async with await house.connect() as peer:
             assert (await send(peer, b"last", opaque=3)).code == 0
@@ -263,7 +263,7 @@ def test_a_deep_header_among_good_frames_loses_only_its_own_connection(house: Ho
     async def main() -> None:
         async with await house.connect() as peer:
             peer.writer.write(good(1) + deep + good(2))
-            assert (await peer.read_answer()).response.code == 0
+            assert (await peer.read_response()).response.code == 0
             assert await peer.at_end()
 
     house.run(main())
@@ -291,13 +291,13 @@ def test_25_with_bad_values_applies_nothing(house: House, body: bytes) -> None:
     async def main() -> None:
         async with await house.connect() as peer:
             peer.send(Request(26, {}, opaque=1))
-            before = (await peer.read_answer()).response
+            before = (await peer.read_response()).response
             peer.send(Request(25, {}, body, opaque=2))
-            refusal = (await peer.read_answer()).response
+            refusal = (await peer.read_response()).response
             assert refusal.code in (1, 16)
             assert refusal.remark
             peer.send(Request(26, {}, opaque=3))
-            after = (await peer.read_answer()).response
+            after = (await peer.read_response()).response
             assert bytes(after.body) == bytes(before.body)
             assert after.fields == before.fields
             assert (await send(peer, b"good", opaque=4)).code == 0

@@ -46,8 +46,8 @@ def test_sends_are_accepted_and_delayed_messages_follow_when_kernels_are_ready(
             assert (await held).code == 0
             offset = 0
             while offset < 3:
-                answer = await client.call(pull_request(offset), timeout_s=TIMEOUT_S)
-                offset = int((answer.fields or {}).get("nextBeginOffset", offset))
+                response = await client.call(pull_request(offset), timeout_s=TIMEOUT_S)
+                offset = int((response.fields or {}).get("nextBeginOffset", offset))
             send = send_request(RequestCode.SEND_MESSAGE_V2, {})
             assert (await client.call(send, timeout_s=TIMEOUT_S)).code == 0
             assert await end_of_queue(client) == 4

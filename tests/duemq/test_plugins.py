@@ -108,9 +108,9 @@ def test_a_configuration_error_of_a_plugin_passes_as_it_is(site: Path) -> None:
 
 
 class Sample(PluginBase):
-    def __init__(self, **answers: Any) -> None:
-        for method, answer in answers.items():
-            setattr(self, method, lambda answer=answer: answer)
+    def __init__(self, **responses: Any) -> None:
+        for method, response in responses.items():
+            setattr(self, method, lambda response=response: response)
 
 
 async def handler(request: Request) -> Response:

@@ -101,9 +101,9 @@ def test_a_file_that_cannot_be_written_changes_nothing(
             for name in ("replace", "fsync"):
                 with monkeypatch.context() as patch:
                     patch.setattr(broker_os(), name, refuse)
-                    answer = await client.call(CHANGE, body=b"transactionCheckMax=3")
-                assert answer.code == 1
-                assert "No space left" in (answer.remark or "")
+                    response = await client.call(CHANGE, body=b"transactionCheckMax=3")
+                assert response.code == 1
+                assert "No space left" in (response.remark or "")
                 assert broker.config.transaction_checks_max == 15
             assert (await client.call(CHANGE, body=b"transactionCheckMax=3")).code == 0
 

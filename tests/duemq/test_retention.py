@@ -102,8 +102,8 @@ def test_no_round_removes_what_is_pending_while_plugins_start_and_stop(
         async with running(expiring(tmp_path), clock=clock) as (broker, client):
             assert broker.store.log.min_offset == 0
             clock.advance(2 * HOUR_MS)
-            answer = await client.pull("T", COUNT - 1)
-            assert answer.code == 0
+            response = await client.pull("T", COUNT - 1)
+            assert response.code == 0
 
     asyncio.run(main())
     assert windows.removed == 0

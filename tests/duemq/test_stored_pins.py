@@ -17,7 +17,7 @@ OURS = {"migration", "reconciliation", "schedule_service", "timer_store"}
 
 @pytest.mark.finding("A1")
 @pytest.mark.parametrize(
-    ("source", "answer"),
+    ("source", "response"),
     [
         ("def stored_pin(store): return store.min_offset + 7", 7),
         ("def stored_pin(store): return None", None),
@@ -28,7 +28,7 @@ OURS = {"migration", "reconciliation", "schedule_service", "timer_store"}
     ids=["an offset", "nothing pending", "it fails", "no function", "no module"],
 )
 def test_the_package_of_a_plugin_answers_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, answer: object
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, response: object
 ) -> None:
     site, package = tmp_path / "site", tmp_path / "site" / "absent_plugin"
     package.mkdir(parents=True)
@@ -42,7 +42,7 @@ def test_the_package_of_a_plugin_answers_for_it(
     try:
         with open_store(tmp_path / "store") as store:
             pins = stored_pins(store, OURS)
-            assert pins["absent"]() is answer
+            assert pins["absent"]() is response
             assert "absent_plugin.plugin" not in sys.modules
             assert stored_pins(store, OURS | {"absent"}) == {}
     finally:

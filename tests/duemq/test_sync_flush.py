@@ -50,8 +50,8 @@ async def holds(broker: Broker, count: int) -> None:
 
 async def configure(client: BrokerClient, line: str) -> None:
     """Change a key of the running broker."""
-    answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=line.encode())
-    assert answer.code == 0, answer.remark
+    response = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=line.encode())
+    assert response.code == 0, response.remark
 
 
 async def send_back(client: BrokerClient, offset: int) -> Response:
@@ -71,8 +71,8 @@ async def commit(client: BrokerClient, half: Response) -> Response:
 
 async def consumed(client: BrokerClient) -> int | None:
     fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "setZeroIfNotFound": "false"}
-    answer = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, fields)
-    return None if answer.fields is None else int(answer.fields.get("offset", -1))
+    response = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+    return None if response.fields is None else int(response.fields.get("offset", -1))
 
 
 async def consume(client: BrokerClient, offset: int) -> None:
@@ -128,14 +128,14 @@ def test_consumers_are_given_what_is_on_the_disk_as_soon_as_it_is(
                     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, place | {"timestamp": 10**15}
                 ),
             ]
-            assert [(answer.fields or {})["offset"] for answer in told] == ["1", "1"]
+            assert [(response.fields or {})["offset"] for response in told] == ["1", "1"]
             stats = await client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
             assert b'"maxOffset":1,' in bytes(stats.body)
             assert not held_before.done() | held_after.done()
             disk.set()
-            for answer in (await held_before, await held_after):
-                assert (answer.code, b"second" in bytes(answer.body)) == (0, True)
-                assert (answer.fields or {})["maxOffset"] == "2"
+            for response in (await held_before, await held_after):
+                assert (response.code, b"second" in bytes(response.body)) == (0, True)
+                assert (response.fields or {})["maxOffset"] == "2"
 
     asyncio.run(scene())
 

@@ -46,8 +46,8 @@ async def resume(client: BrokerClient, peer: Peer) -> None:
 
 async def readable(client: BrokerClient) -> int:
     """Return the number of messages in queue 0 that consumers may read."""
-    answer = await client.call(RequestCode.GET_MAX_OFFSET, QUEUE)
-    return int((answer.fields or {})["offset"])
+    response = await client.call(RequestCode.GET_MAX_OFFSET, QUEUE)
+    return int((response.fields or {})["offset"])
 
 
 async def decide(client: BrokerClient, code: int, unique: str) -> Response:
@@ -100,10 +100,10 @@ def test_an_operator_may_continue_without_replicas(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(small(tmp_path, **SYNC)) as (_, client):
             assert (await client.send("T", b"x")).code == NO_REPLICA
-            answer = await client.call(
+            response = await client.call(
                 RequestCode.UPDATE_BROKER_CONFIG, body=b"enableAutoInSyncReplicas=true"
             )
-            assert answer.code == 0
+            assert response.code == 0
             assert (await client.send("T", b"x")).code == 0
             assert await readable(client) == 2
 
@@ -171,7 +171,7 @@ def test_every_change_of_a_client_waits_for_replicas(tmp_path: Path) -> None:
             await connected(broker)
             sent = await pending(client, peer)
             await withhold(client, peer)
-            answers = [
+            responses = [
                 await send_back(client, offset_of(sent[0])),
                 await commit(client, sent[1]),
                 await decide(client, CANCEL_PENDING, "L1"),
@@ -184,7 +184,7 @@ def test_every_change_of_a_client_waits_for_replicas(tmp_path: Path) -> None:
                     {"topic": "T", "recallHandle": (sent[7].fields or {})["recallHandle"]},
                 ),
             ]
-            assert [each.code for each in answers] == [TIMEOUT] * len(answers)
+            assert [each.code for each in responses] == [TIMEOUT] * len(responses)
             await resume(client, peer)
             await connected(broker)
             assert (await decide(client, CANCEL_PENDING, "T2")).code == 0

@@ -43,8 +43,8 @@ async def administrate(broker: Broker, client: BrokerClient) -> None:
     assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0
     assert (await client.send("New", b"message")).code == 0
     group = json.dumps({"groupName": "g"}).encode()
-    answer = await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
-    assert answer.code == 0
+    response = await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
+    assert response.code == 0
     for delay in ({"DELAY": "5"}, {"TIMER_DELAY_SEC": "3600"}):
         assert (await client.send("New", b"pending", **delay)).code == 0
     ownership.append(

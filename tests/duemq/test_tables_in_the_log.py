@@ -135,10 +135,10 @@ def test_a_master_that_may_not_append_changes_no_topic(tmp_path: Path) -> None:
             broker.store.fence = lambda: "no lease"
             for name in ("T", "New"):
                 fields = {"topic": name}
-                answer = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, fields)
-                assert answer.code == (14 if name == "T" else 0)
-                answer = await client.send("New", b"x")
-                assert answer.code == 14
+                response = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, fields)
+                assert response.code == (14 if name == "T" else 0)
+                response = await client.send("New", b"x")
+                assert response.code == 14
             assert broker.parts.groups.find("used") == GroupConfig(name="used")
             assert broker.parts.groups.known("used") is None
             assert broker.parts.topics.find("T") == TopicConfig(

@@ -77,12 +77,12 @@ def with_timers(tmp_path: Path, work: Any, **properties: str) -> None:
 
 def test_a_timer_is_stored_in_its_topic_and_its_producer_gets_a_handle(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
-        answer = await client.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_MS="12345")
+        response = await client.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_MS="12345")
         (record,) = held(broker)
         out_ms = (clock.now_ms() + 12_344) // 1_000 * 1_000
         assert (record.body, record.properties["TIMER_OUT_MS"]) == (b"later", str(out_ms))
         assert (record.properties["REAL_TOPIC"], record.properties["REAL_QID"]) == ("T", "0")
-        handle = decode_handle((answer.fields or {})["recallHandle"])
+        handle = decode_handle((response.fields or {})["recallHandle"])
         assert (handle.topic, handle.broker_name) == ("T", "test")
         assert (handle.time_text, handle.unique_id) == (str(out_ms + 1), "U")
         assert visible(broker) == 1
@@ -94,9 +94,9 @@ def test_the_level_wins_over_a_time(tmp_path: Path) -> None:
     """Apache 5.3.3 takes the times out of the text, too."""
 
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
-        answer = await client.send("T", b"x", UNIQ_KEY="U", DELAY="2", TIMER_DELAY_SEC="1")
+        response = await client.send("T", b"x", UNIQ_KEY="U", DELAY="2", TIMER_DELAY_SEC="1")
         assert held(broker) == []
-        assert "recallHandle" not in (answer.fields or {})
+        assert "recallHandle" not in (response.fields or {})
         unit = broker.store.units("SCHEDULE_TOPIC_XXXX", 1, 0, 1)[0]
         record = broker.store.read_record(int(unit["phys_offset"]))
         assert "TIMER_DELAY_SEC" not in record.properties
@@ -119,9 +119,9 @@ def test_t23_messages_of_a_batch_are_delayed_one_by_one(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         times = [{"TIMER_DELAY_SEC": "9"}, {}, {"TIMER_DELIVER_MS": str(clock.now_ms() + 5_000)}]
         fields, body = batch_request(times)
-        answer = await client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
-        assert answer.code == 0
-        assert "recallHandle" not in (answer.fields or {})
+        response = await client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        assert response.code == 0
+        assert "recallHandle" not in (response.fields or {})
         assert [record.body for record in held(broker)] == [b"body-0", b"body-2"]
         assert visible(broker) == 2
 
@@ -131,9 +131,9 @@ def test_t23_messages_of_a_batch_are_delayed_one_by_one(tmp_path: Path) -> None:
 def test_a_batch_with_a_timer_that_cannot_be_scheduled_is_refused_whole(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         fields, body = batch_request([{"TIMER_DELAY_SEC": "9"}, {"TIMER_DELAY_SEC": "259201"}, {}])
-        answer = await client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
-        assert answer.code == 13
-        assert "max delay 259200000ms" in (answer.remark or "")
+        response = await client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        assert response.code == 13
+        assert "max delay 259200000ms" in (response.remark or "")
         assert (held(broker), visible(broker)) == ([], 1)
 
     with_timers(tmp_path, work)
@@ -172,8 +172,11 @@ def test_a_recall_leaves_a_marker_where_no_owner_decides(tmp_path: Path) -> None
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         sent = await client.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_SEC="9")
         handle = (sent.fields or {})["recallHandle"]
-        answer = await client.call(370, {"topic": "T", "recallHandle": handle})
-        assert (answer.code, answer.fields) == (0, {"msgId": "U", "MSG_REGION": "DefaultRegion"})
+        response = await client.call(370, {"topic": "T", "recallHandle": handle})
+        assert (response.code, response.fields) == (
+            0,
+            {"msgId": "U", "MSG_REGION": "DefaultRegion"},
+        )
         target, marker = held(broker)
         assert marker.properties["TIMER_DEL_UNIQKEY"] == "T+U"
         assert marker.properties["TIMER_OUT_MS"] == target.properties["TIMER_OUT_MS"]

@@ -14,8 +14,8 @@ from tests.support.running_broker import BrokerClient, running, small
 
 
 async def failure_of(client: BrokerClient) -> str:
-    answer = await client.call(VIEW_REQUEST, {"view": "replication"})
-    return str(json.loads(bytes(answer.body))["failure"])
+    response = await client.call(VIEW_REQUEST, {"view": "replication"})
+    return str(json.loads(bytes(response.body))["failure"])
 
 
 def test_both_masters_show_the_other_one_and_accept_messages(tmp_path: Path) -> None:

@@ -76,9 +76,9 @@ class PopLoad:
         """Return a response with an accepted code; None if none, and switch to the next member."""
         client = self._client
         try:
-            answer = await client.call(request, timeout_s=CALL_S_MAX)
-            if answer.code in (0, *good):
-                return answer
+            response = await client.call(request, timeout_s=CALL_S_MAX)
+            if response.code in (0, *good):
+                return response
         except OSError:
             pass
         if client is self._client:
@@ -105,10 +105,10 @@ class PopLoad:
         }  # fmt: skip
         async with asyncio.TaskGroup() as tasks:
             while True:
-                answer = await self._call(_request(RequestCode.POP_MESSAGE, fields), *EMPTY)
+                response = await self._call(_request(RequestCode.POP_MESSAGE, fields), *EMPTY)
                 found = []
-                if answer is not None and answer.code == 0:
-                    found = popped(answer, TOPIC, BROKER_NAME)
+                if response is not None and response.code == 0:
+                    found = popped(response, TOPIC, BROKER_NAME)
                 for message in found:
                     self._take(message, tasks)
                 await asyncio.sleep(PAUSE_S)

@@ -39,9 +39,11 @@ async def call_until_end(port: int) -> dict[str, object]:
             for request in (Request(310, dict(SEND), b"x" * 100), Request(11, dict(PULL))):
                 began = time.perf_counter()
                 try:
-                    answer = await client.call(request, timeout_s=CALL_S)
-                    if answer.code:
-                        errors.append(f"{request.code}: code {answer.code} {answer.remark}"[:200])
+                    response = await client.call(request, timeout_s=CALL_S)
+                    if response.code:
+                        errors.append(
+                            f"{request.code}: code {response.code} {response.remark}"[:200]
+                        )
                 except (OSError, PeerError) as error:
                     errors.append(f"{request.code}: {error!r}"[:200])
                 took_ms.append((time.perf_counter() - began) * 1_000)

@@ -117,13 +117,13 @@ class ApacheController:
         """Return whether the name server listens and the controller is the leader."""
         if not (listening(self.namesrv_port) and listening(self.controller_port)):
             return False
-        answer = call(self.controller_port, GET_METADATA_INFO, {})
-        return answer.fields.get("isLeader") == "true"
+        response = call(self.controller_port, GET_METADATA_INFO, {})
+        return response.fields.get("isLeader") == "true"
 
     def group(self) -> Group:
         """Return the group of the brokers that tests start."""
-        answer = call(self.controller_port, GET_REPLICA_INFO, {"brokerName": BROKER_NAME})
-        fields, body = answer.fields, json.loads(answer.body or b"{}")
+        response = call(self.controller_port, GET_REPLICA_INFO, {"brokerName": BROKER_NAME})
+        fields, body = response.fields, json.loads(response.body or b"{}")
         return Group(
             fields.get("masterAddress", ""),
             int(fields.get("masterEpoch", 0)),
@@ -165,10 +165,10 @@ class ApacheController:
 def serves_as_master(server: Server) -> bool:
     """Return whether a broker serves as master, by its open replication port."""
     try:
-        answer = call(server.broker_port, EXCHANGE_BROKER_HA_INFO, {})
+        response = call(server.broker_port, EXCHANGE_BROKER_HA_INFO, {})
     except OSError:  # DueMQ closes its port during a role change
         return False
-    return bool(answer.fields.get("masterHaAddress"))
+    return bool(response.fields.get("masterHaAddress"))
 
 
 class ApacheMember(Apache):

@@ -64,11 +64,11 @@ class GrpcPeer:
     async def outcome(self, call: Awaitable[Any]) -> str:
         """Return the outcome of a call."""
         try:
-            answer = await call
+            response = await call
         except grpc.aio.AioRpcError as error:
             return f"gRPC {error.code().name}"
-        entries = [v2.Code.Name(each.status.code) for each in getattr(answer, "entries", ())]
-        found = v2.Code.Name(answer.status.code)
+        entries = [v2.Code.Name(each.status.code) for each in getattr(response, "entries", ())]
+        found = v2.Code.Name(response.status.code)
         return found if entries in ([], [found]) else f"{found}: {' '.join(entries)}"
 
     async def sent(self, *made: v2.Message) -> str:
@@ -81,10 +81,10 @@ class GrpcPeer:
         try:
             for each in commands:
                 await stream.write(each.SerializeToString())
-            answer = await stream.read()
+            response = await stream.read()
         except grpc.aio.AioRpcError as error:
             return f"gRPC {error.code().name}"
-        return "EOF" if answer is grpc.aio.EOF else v2.Code.Name(answer.status.code)
+        return "EOF" if response is grpc.aio.EOF else v2.Code.Name(response.status.code)
 
     async def receive(
         self, topic: str = TRANSACTION, group: str = GROUP, *, settings: bool = True, **more: Any

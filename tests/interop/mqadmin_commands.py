@@ -37,7 +37,7 @@ class Row:
     """
 
     words: str
-    answer: Answer = Answer.APACHES
+    response: Answer = Answer.APACHES
     apart: str = ""
     shows: str = ""
     limit_ms: int = 0
@@ -53,15 +53,15 @@ def _rows(text: str) -> list[Row]:
 
 
 def _more(words: str, apart: str = "") -> Row:
-    return Row(words=words, answer=Answer.MORE, apart=apart)
+    return Row(words=words, response=Answer.MORE, apart=apart)
 
 
 def _ours(words: str, shows: str) -> Row:
-    return Row(words=words, answer=Answer.OURS, shows=shows)
+    return Row(words=words, response=Answer.OURS, shows=shows)
 
 
 def _refused(words: str, reason: str) -> Row:
-    return Row(words=words, answer=Answer.REFUSED, shows=reason)
+    return Row(words=words, response=Answer.REFUSED, shows=reason)
 
 
 _COLD = "reads of old messages are not limited per group"

@@ -138,9 +138,9 @@ def send(server: Server, body: str, queue_id: int, more: dict[str, str]) -> dict
         "unitMode": "false",
         "batch": "false",
     }
-    answer = call(server.broker_port, SEND, fields, body.encode())
-    assert answer.code == SUCCESS, f"send {body}: {answer.code} {answer.remark}"
-    return answer.fields
+    response = call(server.broker_port, SEND, fields, body.encode())
+    assert response.code == SUCCESS, f"send {body}: {response.code} {response.remark}"
+    return response.fields
 
 
 def pull_topic(server: Server) -> list[Record]:
@@ -153,10 +153,10 @@ def pull_queue(server: Server, topic: str, queue_id: int) -> list[Record]:
     at, end = bounds(server, [(topic, queue_id)])[topic, queue_id]
     found: list[Record] = []
     while at < end:
-        answer = pull(server, topic, queue_id, at)
-        found += records(answer.body)
-        following = int(answer.fields["nextBeginOffset"])
-        assert following > at or answer.code in NOTHING_NEW, f"{topic}/{queue_id} stays at {at}"
+        response = pull(server, topic, queue_id, at)
+        found += records(response.body)
+        following = int(response.fields["nextBeginOffset"])
+        assert following > at or response.code in NOTHING_NEW, f"{topic}/{queue_id} stays at {at}"
         at = following
     return found
 
@@ -194,10 +194,10 @@ def pull(server: Server, topic: str, queue_id: int, offset: int) -> Answer:
         "subVersion": "0",
         "expressionType": "TAG",
     }
-    answer = call(server.broker_port, PULL, fields)
+    response = call(server.broker_port, PULL, fields)
     known = (SUCCESS, *NOTHING_NEW)
-    assert answer.code in known, f"pull {topic}/{queue_id}: {answer.code} {answer.remark}"
-    return answer
+    assert response.code in known, f"pull {topic}/{queue_id}: {response.code} {response.remark}"
+    return response
 
 
 def due_times(server: Server) -> dict[str, int]:
@@ -218,8 +218,8 @@ def query(server: Server, key: str) -> list[Record]:
         "beginTimestamp": "0",
         "endTimestamp": str(now_ms() + 60_000),
     }
-    answer = call(server.broker_port, QUERY, fields)
-    return records(answer.body) if answer.code == SUCCESS else []
+    response = call(server.broker_port, QUERY, fields)
+    return records(response.body) if response.code == SUCCESS else []
 
 
 def records(body: bytes) -> list[Record]:
@@ -245,9 +245,9 @@ def bounds(server: Server, places: Sequence[Place]) -> Bounds:
 
 def _offset(server: Server, code: int, place: Place) -> int:
     topic, queue_id = place
-    answer = call(server.broker_port, code, {"topic": topic, "queueId": str(queue_id)})
-    assert answer.code == SUCCESS, f"{code} of {place}: {answer.code} {answer.remark}"
-    return int(answer.fields["offset"])
+    response = call(server.broker_port, code, {"topic": topic, "queueId": str(queue_id)})
+    assert response.code == SUCCESS, f"{code} of {place}: {response.code} {response.remark}"
+    return int(response.fields["offset"])
 
 
 def cursors(store_dir: Path) -> dict[int, int]:

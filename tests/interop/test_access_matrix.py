@@ -158,14 +158,16 @@ def cells(users: list[Credentials]) -> list[Cell]:
     return found
 
 
-async def answers(server: Server, users: list[Credentials], asked: list[Cell]) -> list[str | None]:
+async def responses(
+    server: Server, users: list[Credentials], asked: list[Cell]
+) -> list[str | None]:
     """Create the users at a server; return the remark of each refused cell, None for others."""
     chance = random.Random(SEED)
     async with RemotingClient(server.broker_address) as client:
 
         async def remark_of(cell: Cell) -> str | None:
-            answer = await call(client, cell)
-            return (answer.remark or "") if answer.code == NO_PERMISSION else None
+            response = await call(client, cell)
+            return (response.remark or "") if response.code == NO_PERMISSION else None
 
         for number, user in enumerate(users):
             kind = "Normal" if number else "Super"
@@ -206,9 +208,9 @@ async def in_phases(asked: list[Cell], result_of: Callable[[Cell], Awaitable[T]]
 async def call(client: RemotingClient, cell: Cell) -> Response:
     """Return the response; send a request again if the broker refused it because it is busy."""
     while True:
-        answer = await client.call(cell.request, timeout_s=60)
-        if answer.code != ResponseCode.SYSTEM_BUSY:
-            return answer
+        response = await client.call(cell.request, timeout_s=60)
+        if response.code != ResponseCode.SYSTEM_BUSY:
+            return response
 
 
 def foreign_retry(cell: Cell) -> str:
@@ -226,8 +228,8 @@ def is_refused_for(group: str, remark: str | None) -> bool:
 
 async def expect(client: RemotingClient, cell: Cell) -> None:
     """Make a request that must succeed."""
-    answer = await call(client, cell)
-    assert answer.code == 0, (cell, answer)
+    response = await call(client, cell)
+    assert response.code == 0, (cell, response)
 
 
 @pytest.fixture
@@ -242,7 +244,7 @@ def test_every_cell_is_decided_as_apache_decides_it(servers: tuple[Server, Serve
     users = [Credentials(f"u{number}", f"secret-{number}") for number in range(USERS)]
     asked = cells(users)
     assert len(asked) >= CELLS_MIN
-    theirs, ours = (asyncio.run(answers(server, users, asked)) for server in servers)
+    theirs, ours = (asyncio.run(responses(server, users, asked)) for server in servers)
     different = [
         (cell, their, our)
         for cell, their, our in zip(asked, theirs, ours, strict=True)

@@ -267,5 +267,5 @@ def dead_letters(server: Server, group: str) -> int:
 def create_group(server: Server, group: str, **changes: object) -> None:
     """Create a consumer group."""
     config = {"groupName": group, "consumeEnable": True, "brokerId": 0} | changes
-    answer = call(server.broker_port, UPDATE_GROUP, {}, json.dumps(config).encode())
-    assert answer.code == 0, answer.remark
+    response = call(server.broker_port, UPDATE_GROUP, {}, json.dumps(config).encode())
+    assert response.code == 0, response.remark

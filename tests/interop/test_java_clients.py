@@ -257,21 +257,21 @@ def test_transaction_commit_and_rollback(java: ClientSession, topic: str, group:
     assert_once(received, series(2, "yes"))
 
 
-@pytest.mark.parametrize("answer", ["commit", "rollback"])
-def test_transaction_check(java: ClientSession, topic: str, group: str, answer: str) -> None:
+@pytest.mark.parametrize("response", ["commit", "rollback"])
+def test_transaction_check(java: ClientSession, topic: str, group: str, response: str) -> None:
     checked = java.events(
         "transaction",
         "checked",
         topic=topic,
         group=f"p-{group}",
         outcome="unknown",
-        check=answer,
+        check=response,
         body="asked",
     )
     assert bodies(checked)[0] == "asked-0"
     assert checked[0]["topic"] == topic
     java.run("transaction", topic=topic, group=f"p-{group}", outcome="commit", body="after")
-    wanted = ["asked-0", "after-0"] if answer == "commit" else ["after-0"]
+    wanted = ["asked-0", "after-0"] if response == "commit" else ["after-0"]
     received = java.events(
         "push-consume", "message", topic=topic, group=group, until=len(wanted), linger_ms=300
     )

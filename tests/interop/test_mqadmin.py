@@ -47,14 +47,14 @@ def test_each_command_has_its_answer(
     row: Row, printed: dict[str, str], recorded: dict[str, str]
 ) -> None:
     ours, apaches = printed[row.words], recorded[row.words]
-    if peer_name() != "duemq" or row.answer is Answer.APACHES:  # Apache's broker is the control
+    if peer_name() != "duemq" or row.response is Answer.APACHES:  # Apache's broker is the control
         assert ours == apaches
-    elif row.answer is Answer.MORE:
+    elif row.response is Answer.MORE:
         wanted = [line for line in apaches.splitlines() if not re.search(row.apart or "$^", line)]
         assert wanted
         missing = sorted(set(wanted) - set(ours.splitlines()))
         assert missing == []
-    elif row.answer is Answer.OURS:
+    elif row.response is Answer.OURS:
         assert re.search(row.shows, ours), ours
     else:
         assert "CODE: N DESC: request type N (" in ours

@@ -49,11 +49,11 @@ def topic_manager(home: Path) -> TopicManager:
 
 async def queues(client: RemotingClient, topic: str) -> dict[str, Any] | None:
     """Return the only queue data of a route; None if the response code is 17 (no route)."""
-    answer = await client.call(Request(105, {"topic": topic}), timeout_s=WAIT_S)
-    if answer.code == 17:
+    response = await client.call(Request(105, {"topic": topic}), timeout_s=WAIT_S)
+    if response.code == 17:
         return None
-    assert answer.code == 0
-    (found,) = parse(bytes(answer.body))["queueDatas"]
+    assert response.code == 0
+    (found,) = parse(bytes(response.body))["queueDatas"]
     return dict(found)
 
 

@@ -39,7 +39,7 @@ def with_body(data: bytes, body: bytes) -> bytes:
     return struct.pack(">II", size + len(body), header_bytes) + data[8:] + body
 
 
-def answering(answer: Answer) -> Serve:
+def answering(response: Answer) -> Serve:
     """Return a server that sends an answer for each request."""
 
     def serve(client: socket.socket) -> None:
@@ -48,7 +48,7 @@ def answering(answer: Answer) -> Serve:
                 size, header_bytes = struct.unpack(">II", head)
                 header = json.loads(stream.read(header_bytes & 0xFF_FFFF))
                 stream.read(size - 4 - (header_bytes & 0xFF_FFFF))
-                client.sendall(answer(header["opaque"]))
+                client.sendall(response(header["opaque"]))
 
     return serve
 
@@ -82,10 +82,10 @@ NONSENSE: dict[str, Serve] = {
 def view_of(member: OurMember) -> dict[str, Any]:
     """Return the replication view of a member; empty during a change of role."""
     try:
-        answer = call(member.broker_port, VIEW_REQUEST, {"view": "replication"})
+        response = call(member.broker_port, VIEW_REQUEST, {"view": "replication"})
     except OSError:
         return {}
-    found: dict[str, Any] = json.loads(answer.body)
+    found: dict[str, Any] = json.loads(response.body)
     return found
 
 

@@ -109,8 +109,8 @@ def test_a_replica_leaves_pulls_and_sends_to_its_master(tmp_path: Path) -> None:
             replica.start()
             wait_code(apache, SUCCESS)
             wait_copied(apache, replica)
-            answer = pull(replica, TOPIC, 0, 0)
-            assert (answer.code, answer.fields["suggestWhichBrokerId"]) == (20, "0")
+            response = pull(replica, TOPIC, 0, 0)
+            assert (response.code, response.fields["suggestWhichBrokerId"]) == (20, "0")
             assert send_code(replica, 1) == SERVICE_NOT_AVAILABLE
             command = [sys.executable, "-m", "duemq", "replicas", "--json"]
             done = subprocess.run(

@@ -118,18 +118,18 @@ def by_file(text: str) -> str:
     return json.dumps(sorted(json.loads(text).items()))
 
 
-async def answers(server: Server) -> list[Answer]:
+async def responses(server: Server) -> list[Answer]:
     """Make all requests; return code, remark, header and body of each answer."""
     found: list[Answer] = []
     async with RemotingClient(server.broker_address, sign=ADMIN.sign) as client:
         for code, fields in STEPS:
             named = {k: v.replace("{conf}", str(conf_of(server))) for k, v in fields.items()}
-            answer = await client.call(Request(code, named, version=399), timeout_s=60)
-            header = dict(answer.fields or {})
+            response = await client.call(Request(code, named, version=399), timeout_s=60)
+            header = dict(response.fields or {})
             if code == 52:  # Apache changes `version` later, when it reads the default file again
                 header |= {"version": "", "allAclFileVersion": by_file(header["allAclFileVersion"])}
-            body = json.loads(bytes(answer.body)) if answer.body else None
-            one = (answer.code, answer.remark or None, header, body)
+            body = json.loads(bytes(response.body)) if response.body else None
+            one = (response.code, response.remark or None, header, body)
             found.append(tuple(without_places(one, server)))
     return found
 
@@ -142,7 +142,7 @@ def files_of(server: Server) -> dict[str, Any]:
 
 
 def test_answers_and_files_are_those_of_apache_4(servers: tuple[Server, Server]) -> None:
-    theirs, ours = (asyncio.run(answers(server)) for server in servers)
+    theirs, ours = (asyncio.run(responses(server)) for server in servers)
     pairs = zip(STEPS, theirs, ours, strict=True)
     different = [(step, their, our) for step, their, our in pairs if their != our]
     assert not different, "\n".join(f"{step}\n  {their}\n  {our}" for step, their, our in different)

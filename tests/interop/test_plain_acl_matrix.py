@@ -77,11 +77,11 @@ async def refusals(server: Server, asked: list[Cell]) -> list[str | None]:
     async with RemotingClient(server.broker_address) as client:
 
         async def refusal(cell: Cell) -> str | None:
-            answer = await call(client, cell)
-            _, found, text = (answer.remark or "").partition("AclException: ")
+            response = await call(client, cell)
+            _, found, text = (response.remark or "").partition("AclException: ")
             if not found:
                 return None
-            assert answer.code == 1
+            assert response.code == 1
             text = text.partition(", org.apache")[0]
             return EITHER if text.startswith(EITHER) else text
 

@@ -150,22 +150,22 @@ async def members(server: Server, group: str, topic: str, count: int) -> AsyncIt
         for n in range(count):
             client = RemotingClient(server.broker_address)
             clients.append(await stack.enter_async_context(client))
-            answer = await client.call(
+            response = await client.call(
                 Request(RequestCode.HEART_BEAT, {}, _heartbeat(f"m{n}", group, topic), version=479),
                 timeout_s=60,
             )
-            assert answer.code == 0, answer.remark
+            assert response.code == 0, response.remark
 
         async def query_assignment(**changes: object) -> object:
             wanted = {"topic": topic, "consumerGroup": group, "clientId": "m0"}
             wanted |= {"strategyName": "AVG", "messageModel": "CLUSTERING"} | changes
-            answer = await clients[0].call(
+            response = await clients[0].call(
                 Request(RequestCode.QUERY_ASSIGNMENT, {}, json.dumps(wanted).encode(), version=479),
                 timeout_s=60,
             )
-            if answer.code:
-                return answer.code
-            found = json.loads(bytes(answer.body))
+            if response.code:
+                return response.code
+            found = json.loads(bytes(response.body))
             assigned = found.get("messageQueueAssignments")
             return assigned and sorted(map(json.dumps, map(_plain, assigned)))
 
@@ -197,7 +197,7 @@ QUESTIONS: list[dict[str, object]] = [  # type: ignore[assignment]
 ]
 
 
-async def answers(server: Server, topic: str, group: str, count: int) -> list[object]:
+async def responses(server: Server, topic: str, group: str, count: int) -> list[object]:
     """Return the responses to all requests; the first one waits for the route."""
     async with members(server, group, topic, count) as query_assignment:
         async with asyncio.timeout(ROUTE_S):
@@ -231,7 +231,7 @@ def test_assignments_are_apaches(
         each.create_topic(name, queue_count=queues)
         if mode is not None:
             set_mode_directly(each, name, f"g-{name}", *mode)
-        found.append(asyncio.run(answers(each, name, f"g-{name}", count)))
+        found.append(asyncio.run(responses(each, name, f"g-{name}", count)))
     ours, theirs = found
     assert dict(zip(map(str, QUESTIONS), ours, strict=True)) == dict(
         zip(map(str, QUESTIONS), theirs, strict=True)
@@ -245,8 +245,8 @@ def set_mode_directly(server: Server, topic: str, group: str, mode: str, shared:
     async def main() -> None:
         async with RemotingClient(server.broker_address) as client:
             request = Request(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(body).encode())
-            answer = await client.call(request, timeout_s=60)
-            assert answer.code == 0, answer.remark
+            response = await client.call(request, timeout_s=60)
+            assert response.code == 0, response.remark
 
     asyncio.run(main())
 

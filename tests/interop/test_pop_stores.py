@@ -61,12 +61,11 @@ class PopLedger:
             "invisibleTime": str(invisible_ms), "pollTime": "0", "bornTime": str(now_ms()),
             "initMode": "0", "exp": "*", "expType": "TAG", "order": "false",
         }  # fmt: skip
-        answer = call(server.broker_port, POP, fields)
-        if answer.code != 0:
-            assert answer.code == NOT_FOUND, f"{answer.code} {answer.remark}"
+        response = call(server.broker_port, POP, fields)
+        if response.code != 0:
+            assert response.code == NOT_FOUND, f"{response.code} {response.remark}"
             return []
-        response = Response(0, "", answer.fields, answer.body)
-        found = popped(response, TOPIC, BROKER_NAME)
+        found = popped(Response(0, "", response.fields, response.body), TOPIC, BROKER_NAME)
         self.held |= {message.body.decode(): message for message in found}
         return found
 
@@ -75,8 +74,8 @@ class PopLedger:
             "consumerGroup": GROUP, "topic": message.real_topic, "queueId": str(message.queue_id),
             "offset": str(message.offset), "extraInfo": message.handle,
         }  # fmt: skip
-        answer = call(server.broker_port, ACK, fields)
-        assert answer.code == 0, f"{answer.code} {answer.remark}"
+        response = call(server.broker_port, ACK, fields)
+        assert response.code == 0, f"{response.code} {response.remark}"
         self.acknowledged.append(message.body.decode())
         del self.held[message.body.decode()]
 

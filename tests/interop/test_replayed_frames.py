@@ -59,19 +59,19 @@ def signed(code: int, fields: dict[str, str], body: bytes = b"") -> Request:
     return WHO.sign(Request(code, dict(fields), body, version=479))
 
 
-def answer(server: Server, request: Request) -> Response:
+def response(server: Server, request: Request) -> Response:
     """Send a frame on a new connection, as an attacker replays a captured frame."""
 
     async def call() -> Response:
         async with await RawPeer.connect(server.broker_port) as peer:
             peer.send(request)
-            return (await peer.read_answer()).response
+            return (await peer.read_response()).response
 
     return asyncio.run(call())
 
 
 def end_of_queue(server: Server) -> int:
-    fields = answer(server, signed(RequestCode.GET_MAX_OFFSET, PLACE)).fields
+    fields = response(server, signed(RequestCode.GET_MAX_OFFSET, PLACE)).fields
     assert fields is not None
     return int(fields["offset"])
 
@@ -80,16 +80,16 @@ def test_a_replayed_send_is_stored_again(checked: Server) -> None:
     """The account is permitted, and a signed request has no sequence number or time."""
     before = end_of_queue(checked)
     frame = signed(RequestCode.SEND_MESSAGE, SEND, b"once")
-    assert [answer(checked, frame).code for _ in range(3)] == [0, 0, 0]
+    assert [response(checked, frame).code for _ in range(3)] == [0, 0, 0]
     assert end_of_queue(checked) == before + 3
 
 
 def test_a_signature_is_valid_with_another_code(checked: Server) -> None:
     """The account needs the permission of that code, too."""
     frame = signed(RequestCode.GET_MAX_OFFSET, PLACE)
-    assert answer(checked, replace(frame, code=RequestCode.GET_MIN_OFFSET)).code == 0
+    assert response(checked, replace(frame, code=RequestCode.GET_MIN_OFFSET)).code == 0
     frame = replace(frame, code=RequestCode.DELETE_TOPIC_IN_BROKER)
-    assert answer(checked, frame).code == NO_PERMISSION
+    assert response(checked, frame).code == NO_PERMISSION
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_changed_frame_is_refused(checked: Server, change: dict[str, object]) 
     fields = change.get("fields")
     if isinstance(fields, dict):
         change = {"fields": dict(frame.fields) | fields}
-    assert answer(checked, replace(frame, **change)).code == NO_PERMISSION
+    assert response(checked, replace(frame, **change)).code == NO_PERMISSION
     assert end_of_queue(checked) == before
 
 
@@ -119,7 +119,7 @@ def test_fields_whose_values_join_to_the_same_text_have_the_same_signature(
     """`a` + `bc` and `ab` + `c`: an attacker can move bytes between the fields."""
     frame = signed(RequestCode.GET_MAX_OFFSET, PLACE | {"zfirst": "a", "zsecond": "bc"})
     moved = dict(frame.fields) | {"zfirst": "ab", "zsecond": "c"}
-    assert answer(checked, replace(frame, fields=moved)).code == 0
+    assert response(checked, replace(frame, fields=moved)).code == 0
 
 
 def test_an_older_frame_is_refused_after_a_change_of_the_account(
@@ -128,20 +128,20 @@ def test_an_older_frame_is_refused_after_a_change_of_the_account(
     """A change of the ACL, the status or the secret of the account."""
     user, subject = {"username": WHO.access_key}, {"subject": f"User:{WHO.access_key}"}
     frame = signed(RequestCode.SEND_MESSAGE, SEND, b"once")
-    assert answer(checked, frame).code == 0
+    assert response(checked, frame).code == 0
     off = (RequestCode.AUTH_UPDATE_USER, user, json.dumps({"userStatus": "disable"}).encode())
     on = (RequestCode.AUTH_UPDATE_USER, user, json.dumps({"userStatus": "enable"}).encode())
     prepare(checked.broker_address, ROOT, [off])
-    assert answer(checked, frame).code == NO_PERMISSION
+    assert response(checked, frame).code == NO_PERMISSION
     prepare(checked.broker_address, ROOT, [on])
-    assert answer(checked, frame).code == 0
+    assert response(checked, frame).code == 0
     prepare(checked.broker_address, ROOT, [(RequestCode.AUTH_DELETE_ACL, subject, b"")])
-    assert answer(checked, frame).code == NO_PERMISSION
+    assert response(checked, frame).code == NO_PERMISSION
     permissions = {f"Topic:{TOPIC}": ["Pub", "Sub", "Get"]}
     prepare(checked.broker_address, ROOT, user_steps(WHO, permissions)[1:])
-    assert answer(checked, frame).code == 0
+    assert response(checked, frame).code == 0
     secret = (RequestCode.AUTH_UPDATE_USER, user, json.dumps({"password": "new"}).encode())
     prepare(checked.broker_address, ROOT, [secret])
-    assert answer(checked, frame).code == NO_PERMISSION
+    assert response(checked, frame).code == NO_PERMISSION
     back = (RequestCode.AUTH_UPDATE_USER, user, json.dumps({"password": WHO.secret}).encode())
     prepare(checked.broker_address, ROOT, [back])

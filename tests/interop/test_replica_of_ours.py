@@ -191,8 +191,8 @@ def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
             replica.create_topic(TOPIC)
             for queue_id, offset in offsets.items():
                 fields = GROUP_FIELDS | {"queueId": str(queue_id)}
-                answer = call(replica.broker_port, QUERY_OFFSET, fields)
-                assert (answer.code, answer.fields.get("offset")) == (SUCCESS, str(offset))
+                response = call(replica.broker_port, QUERY_OFFSET, fields)
+                assert (response.code, response.fields.get("offset")) == (SUCCESS, str(offset))
             if replica.has_timers:
                 is_in_time = now_ms() < min(timers.due_ms.values())
                 timers.wait(replica)

@@ -27,7 +27,7 @@ PLACE = re.compile(r"at line \d+, column \d+")
 Case = tuple[str, list[str]]
 
 
-def apache_answers(cases: list[Case], home: Path) -> list[str]:
+def apache_responses(cases: list[Case], home: Path) -> list[str]:
     """Return the results of Apache's filter module, one line each."""
     folder = java_program("filters", VERSION)
     path = f"{folder}{os.pathsep}{classpath(VERSION)}"
@@ -41,7 +41,7 @@ def apache_answers(cases: list[Case], home: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def our_answer(text: str, messages: list[str]) -> str:
+def our_response(text: str, messages: list[str]) -> str:
     """Return our result as that program prints it; check that the kernel agrees, if it has one."""
     try:
         expression = Expression(text)
@@ -66,12 +66,14 @@ def test_random_filters_have_apaches_values(expressions: int, seed: int, tmp_pat
         for _ in range(expressions)
     ]
     with skip_without():
-        answers = apache_answers(cases, tmp_path)
-    assert len(answers) == len(cases)
+        responses = apache_responses(cases, tmp_path)
+    assert len(responses) == len(cases)
     letters: Counter[str] = Counter()
-    for (text, messages), answer in zip(cases, answers, strict=True):
-        ours = our_answer(text, messages)
-        theirs = "!" + bytes.fromhex(answer[1:]).decode() if answer.startswith("!") else answer
+    for (text, messages), response in zip(cases, responses, strict=True):
+        ours = our_response(text, messages)
+        theirs = (
+            "!" + bytes.fromhex(response[1:]).decode() if response.startswith("!") else response
+        )
         letters.update("!" if theirs.startswith("!") else theirs)
         where = f"seed {seed}: {text!r} over {messages!r}: Apache {theirs!r}, DueMQ {ours!r}"
         if theirs.startswith("!"):

@@ -170,8 +170,8 @@ def compact(server: DueMQ) -> int:
     files = log_files(server)
     for number in files[:-1]:
         os.utime(server.store_dir / "commitlog" / f"{number:020d}", (0, 0))
-    answer = call(server.broker_port, COMPACT_TIMERS, {})
-    plan = json.loads(answer.body)
+    response = call(server.broker_port, COMPACT_TIMERS, {})
+    plan = json.loads(response.body)
     assert plan["started"], plan
     assert plan["messages"] == 24
     return files[0]

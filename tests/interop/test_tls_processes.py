@@ -135,12 +135,12 @@ def test_a_proxy_header_before_the_handshake_names_the_client(world: World, vers
             values = ("p", f"proxy-{version}", TEMPLATE_TOPIC, "4", "0", "0", "1", "0", "", "0")
             fields = dict(zip("abcdefghij", values, strict=True))
             peer.send(Request(RequestCode.SEND_MESSAGE_V2, fields, b"body", opaque=1))
-            sent = (await peer.read_answer()).response
+            sent = (await peer.read_response()).response
             assert sent.code == ResponseCode.SUCCESS, sent
             offset = int((sent.fields or {})["msgId"][16:], 16)
             view = Request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)}, opaque=2)
             peer.send(view)
-            found = (await peer.read_answer()).response
+            found = (await peer.read_response()).response
             assert found.code == ResponseCode.SUCCESS, found
             address, port = decode_record(bytes(found.body), offset).born_host
             return address, port

@@ -53,8 +53,8 @@ class Transactions:
         for number, body in enumerate(bodies):
             verdict = COMMIT if number % 3 else ROLLBACK
             fields = self.halves[body] | {"commitOrRollback": verdict}
-            answer = call(server.broker_port, END_TRANSACTION, fields)
-            assert answer.code == SUCCESS, f"{body}: {answer.code} {answer.remark}"
+            response = call(server.broker_port, END_TRANSACTION, fields)
+            assert response.code == SUCCESS, f"{body}: {response.code} {response.remark}"
             self.verdicts[body] = verdict
 
     @property

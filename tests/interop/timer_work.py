@@ -56,8 +56,8 @@ class TimerLedger:
         """Recall messages by their handles; check that the broker responds with success."""
         for body in bodies:
             fields = {"producerGroup": "P", "topic": TOPIC, "recallHandle": self.handles[body]}
-            answer = call(server.broker_port, RECALL, fields)
-            assert answer.code == SUCCESS, f"recall {body}: {answer.code} {answer.remark}"
+            response = call(server.broker_port, RECALL, fields)
+            assert response.code == SUCCESS, f"recall {body}: {response.code} {response.remark}"
             self.recalled.add(body)
 
     def named(self, name: str) -> list[str]:

@@ -53,18 +53,18 @@ class Consumer:
             changes |= {"sysFlag": COMMIT_AND_SUBSCRIPTION, "commitOffset": str(len(mine))}
             self.committed[place] = len(mine)
         request = pull_request(topic, queue_id, len(mine), consumerGroup=GROUP, **changes)
-        answer = await self._world.call(request)
-        assert answer.code in (FOUND, NOT_FOUND), (place, len(mine), answer)
-        view = memoryview(bytes(answer.body))
+        response = await self._world.call(request)
+        assert response.code in (FOUND, NOT_FOUND), (place, len(mine), response)
+        view = memoryview(bytes(response.body))
         while view:
             record = decode_record(view[: int.from_bytes(view[:4], "big")], 0, check_crc=True)
             assert record.queue_offset == len(mine), (place, len(mine), record.queue_offset)
             mine.append(record.body)
             view = view[record.total_size :]
-        assert answer.fields is not None
-        assert int(answer.fields["nextBeginOffset"]) == len(mine), answer
-        assert int(answer.fields["maxOffset"]) >= len(mine), answer
-        return answer.code == FOUND
+        assert response.fields is not None
+        assert int(response.fields["nextBeginOffset"]) == len(mine), response
+        assert int(response.fields["maxOffset"]) >= len(mine), response
+        return response.code == FOUND
 
     def save(self) -> None:
         """Make the broker write consumerOffset.json; the write can block on the disk."""
@@ -77,11 +77,11 @@ class Consumer:
             self._saving.cancel()
         for (topic, queue_id), highest in self.committed.items():
             fields = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}
-            answer = await self._world.call(Request(14, fields | {"setZeroIfNotFound": "false"}))
-            if answer.code == UNKNOWN:
+            response = await self._world.call(Request(14, fields | {"setZeroIfNotFound": "false"}))
+            if response.code == UNKNOWN:
                 continue
-            assert answer.fields is not None
-            offset = int(answer.fields["offset"])
+            assert response.fields is not None
+            offset = int(response.fields["offset"])
             _, end = self._world.broker.store.queue_bounds(topic, queue_id)
             assert offset <= min(highest, end), (topic, queue_id, offset, highest, end)
 

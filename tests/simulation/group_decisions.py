@@ -47,14 +47,14 @@ class Decisions:
             message.decisions.add(code)
             delay_ms = self._chance.choice(MOVES_MS)
             try:
-                answer = await clients[self._load.favourite].call(
+                response = await clients[self._load.favourite].call(
                     Request(code, {}, _body(code, message, delay_ms)),
                     timeout_s=CALL_S_MAX,
                 )
             except OSError:
                 continue
-            if answer.code == 0:
-                body = bytes(answer.body)
+            if response.code == 0:
+                body = bytes(response.body)
                 self._take(code, message, body, delay_ms)
         for client in clients.values():
             await client.close()

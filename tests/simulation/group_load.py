@@ -133,14 +133,14 @@ class GroupLoad:
             properties=f"UNIQ_KEY\x01{self._serial}\x02" + properties,
         )
         try:
-            answer = await client.call(request, timeout_s=SEND_S_MAX)
+            response = await client.call(request, timeout_s=SEND_S_MAX)
         except OSError:
             return False
-        self.codes[answer.code] = self.codes.get(answer.code, 0) + 1
-        if answer.code:
+        self.codes[response.code] = self.codes.get(response.code, 0) + 1
+        if response.code:
             return False
-        assert answer.fields is not None
-        sent.id = answer.fields["msgId"]
+        assert response.fields is not None
+        sent.id = response.fields["msgId"]
         sent.offset = int(sent.id[16:], 16)
         self.confirmed.check_acknowledged(sent.offset, body, client.address)
         self.acknowledged += 1
@@ -169,11 +169,11 @@ class GroupLoad:
             begin = self.chance.choice([ends[place], max(ends[place] - 5, 0)])
             request = pull_request(*place, begin, maxMsgNums="32")
             try:
-                answer = await client.call(request, timeout_s=1.0)
+                response = await client.call(request, timeout_s=1.0)
             except OSError:
                 continue
-            if answer.code == FOUND:
-                ends[place] = max(ends[place], self._take(place, begin, answer, client.address))
+            if response.code == FOUND:
+                ends[place] = max(ends[place], self._take(place, begin, response, client.address))
                 await self._commit(clients[self.favourite], place, ends[place])
             await asyncio.sleep(self.chance.choice([0.01, 0.05, 0.2]))
         for client in clients.values():
@@ -188,9 +188,9 @@ class GroupLoad:
         with suppress(OSError):
             await client.call(request, timeout_s=1.0)
 
-    def _take(self, place: tuple[str, int], at: int, answer: Response, where: str) -> int:
+    def _take(self, place: tuple[str, int], at: int, response: Response, where: str) -> int:
         """Check the response to a pull; return the next queue offset."""
-        view = memoryview(bytes(answer.body))
+        view = memoryview(bytes(response.body))
         while view:
             size = int.from_bytes(view[:4], "big")
             record = decode_record(view[:size], 0, check_crc=True)

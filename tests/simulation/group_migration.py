@@ -116,10 +116,10 @@ class Migrations:
         """Return the response to a command, None if it was refused, or lost."""
         body = json.dumps({"action": action, "levels": levels, "who": "test"}).encode()
         try:
-            answer = await client.call(Request(MIGRATE, {}, body), timeout_s=CALL_S_MAX)
+            response = await client.call(Request(MIGRATE, {}, body), timeout_s=CALL_S_MAX)
         except OSError:
             return None
-        return json.loads(bytes(answer.body)) if answer.code == 0 else None
+        return json.loads(bytes(response.body)) if response.code == 0 else None
 
 
 def working_levels(store: Any) -> list[int]:

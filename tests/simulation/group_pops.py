@@ -68,8 +68,8 @@ class Pops:
             "invisibleTime": str(self._chance.choice(INVISIBLE_MS)),
         }  # fmt: skip
         request = Request(RequestCode.POP_MESSAGE, fields, version=479)
-        answer = await client.call(request, timeout_s=CALL_S_MAX)
-        return popped(answer, TOPIC, BROKER) if answer.code == 0 else []
+        response = await client.call(request, timeout_s=CALL_S_MAX)
+        return popped(response, TOPIC, BROKER) if response.code == 0 else []
 
     async def _process(self, clients: dict[str, RemotingClient], message: Popped) -> None:
         """Acknowledge a message, or let its invisible time expire."""
@@ -85,10 +85,10 @@ class Pops:
         request = Request(RequestCode.ACK_MESSAGE, fields, version=479)
         for _ in range(ATTEMPTS_MAX):
             try:
-                answer = await clients[self._load.favourite].call(request, timeout_s=CALL_S_MAX)
+                response = await clients[self._load.favourite].call(request, timeout_s=CALL_S_MAX)
             except OSError:
                 continue
-            if answer.code == 0:
+            if response.code == 0:
                 self.acknowledged.add((topic, message.queue_id, message.offset))
                 return
             await asyncio.sleep(0.3)

@@ -88,15 +88,15 @@ class Transactions:
             properties=text + self._chance.choice(DELAYS),
         )  # fmt: skip
         try:
-            answer = await client.call(request, timeout_s=CALL_S_MAX)
+            response = await client.call(request, timeout_s=CALL_S_MAX)
         except OSError:
             return None
-        if answer.code:
+        if response.code:
             return None
-        assert answer.fields is not None
-        log_offset = int(answer.fields["msgId"][16:], 16)
+        assert response.fields is not None
+        log_offset = int(response.fields["msgId"][16:], 16)
         self._load.confirmed.check_acknowledged(log_offset, body, client.address)
-        return Half(body, answer.fields["queueOffset"], log_offset)
+        return Half(body, response.fields["queueOffset"], log_offset)
 
     async def _end(self, clients: dict[str, RemotingClient], half: Half) -> None:
         """Commit a half message, roll it back, or leave it unresolved."""
@@ -113,10 +113,10 @@ class Transactions:
         self.ends[half.body] = End.MAYBE_COMMITTED if verdict == COMMIT else End.ROLLED_BACK
         for _ in range(ATTEMPTS_MAX):
             try:
-                answer = await clients[self._load.favourite].call(request, timeout_s=CALL_S_MAX)
+                response = await clients[self._load.favourite].call(request, timeout_s=CALL_S_MAX)
             except OSError:
                 continue
-            if answer.code == 0:
+            if response.code == 0:
                 self.answered += 1
                 if verdict == COMMIT:
                     self.ends[half.body] = End.COMMITTED

@@ -224,7 +224,7 @@ class Controller:
         self.process = None
 
     async def _main(self) -> None:
-        dispatcher = Dispatcher(dict.fromkeys(CODES, self._answer))
+        dispatcher = Dispatcher(dict.fromkeys(CODES, self._response))
         self.model.notified = self._notify
         async with RemotingServer(dispatcher, clock=self.host.clock) as server:
             await server.start(LOOPBACK, 0, bound=self._bound())
@@ -237,13 +237,13 @@ class Controller:
         bound.bind((LOOPBACK, CONTROLLER_PORT))
         return bound
 
-    def _answer(self, request: Request) -> Response:
+    def _response(self, request: Request) -> Response:
         peer: Any = request.peer
         if request.code == RequestCode.BROKER_HEARTBEAT and not getattr(peer, "closed", False):
             key = request.fields["brokerName"], int(request.fields["brokerId"])
             if key not in self.model.alive:
                 peer.on_close(self.model.close)
-        return self.model.answer(request, peer)
+        return self.model.response(request, peer)
 
     def designate(self, broker_id: int) -> None:
         """Elect a member on request, as mqadmin does."""

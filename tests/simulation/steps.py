@@ -111,7 +111,7 @@ class Simulation:
         number = self.world.client.write(request)
         self._flying[number] = self.now_ms, messages
         if self.world.gate.open.is_set() and self.chance.random() < 0.8:
-            await self.world.until(lambda: number in self.world.client.answers)
+            await self.world.until(lambda: number in self.world.client.responses)
         else:
             await self.world.turn(self.chance.randrange(4))
         self.land()
@@ -119,7 +119,7 @@ class Simulation:
     def land(self) -> None:
         """Record the responses that arrived."""
         for number in list(self._flying):
-            response = self.world.client.answers.pop(number, None)
+            response = self.world.client.responses.pop(number, None)
             if response is not None:
                 sent_ms, messages = self._flying.pop(number)
                 for message in messages:
@@ -287,8 +287,8 @@ class Simulation:
         await self.world.rest()
 
     async def _land_all(self) -> None:
-        answers = self.world.client.answers
-        await self.world.until(lambda: all(number in answers for number in self._flying))
+        responses = self.world.client.responses
+        await self.world.until(lambda: all(number in responses for number in self._flying))
         self.land()
 
     async def restart(self) -> None:

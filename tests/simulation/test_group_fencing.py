@@ -44,10 +44,10 @@ class Sender:
                     code=10, body=b"x", topic="T", queueId="0", properties="UNIQ_KEY\x01u\x02"
                 )
                 try:
-                    answer = await client.call(request, timeout_s=SEND_S_MAX)
+                    response = await client.call(request, timeout_s=SEND_S_MAX)
                 except OSError:
                     continue
-                self.accepted += not answer.code
+                self.accepted += not response.code
                 await asyncio.sleep(PAUSE_S)
 
 

@@ -87,26 +87,26 @@ class Operator:
                     code=10, body=body, topic="T", queueId="0",
                     properties=f"UNIQ_KEY\x01{number}\x02DELAY\x01{LEVEL}\x02",
                 )  # fmt: skip
-                answer = await accepted(client, request)
-                assert answer.fields is not None
-                self.sent[body].offset = int(answer.fields["msgId"][16:], 16)
+                response = await accepted(client, request)
+                assert response.fields is not None
+                self.sent[body].offset = int(response.fields["msgId"][16:], 16)
 
     async def _command(self, action: str) -> None:
         async with RemotingClient(self._address) as client:
             body = json.dumps({"action": action, "levels": [LEVEL]}).encode()
-            answer = await client.call(Request(MIGRATE, {}, body), timeout_s=CALL_S_MAX)
-            assert answer.code == 0, answer.remark
+            response = await client.call(Request(MIGRATE, {}, body), timeout_s=CALL_S_MAX)
+            assert response.code == 0, response.remark
             self.done.append(action)
 
 
 async def accepted(client: RemotingClient, request: Request) -> Response:
     """Return the success of a send, which a master without a lease refuses at first."""
     for _ in range(ATTEMPTS_MAX):
-        answer = await client.call(request, timeout_s=CALL_S_MAX)
-        if answer.code == 0:
-            return answer
+        response = await client.call(request, timeout_s=CALL_S_MAX)
+        if response.code == 0:
+            return response
         await asyncio.sleep(PAUSE_S)
-    raise AssertionError(answer.remark)
+    raise AssertionError(response.remark)
 
 
 def kill(world: GroupWorld, master: Member) -> None:

@@ -78,7 +78,7 @@ class Client:
     def __init__(self, world: GroupWorld, member: Member) -> None:
         self._address, self._process = member.address, world.new_client("client")
         self.message = Sent("level")
-        self.answer: Any = None
+        self.response: Any = None
         self.has_ended = False
         self._process.start(self._send())
 
@@ -88,9 +88,9 @@ class Client:
                 code=10, body=BODY, topic="T", queueId="0",
                 properties="UNIQ_KEY\x01u\x02DELAY\x015\x02",
             )  # fmt: skip
-            answer = await accepted(client, request)
-            assert answer.fields is not None
-            self.message.id = answer.fields["msgId"]
+            response = await accepted(client, request)
+            assert response.fields is not None
+            self.message.id = response.fields["msgId"]
             self.message.offset = int(self.message.id[16:], 16)
 
     def ask(self, code: int, **wanted: Any) -> None:
@@ -101,9 +101,9 @@ class Client:
         body = msgspec.json.encode(wanted)
         async with RemotingClient(self._address) as client:
             try:
-                answer = await client.call(Request(code, {}, body), timeout_s=CALL_S_MAX)
-                if answer.code == 0:
-                    self.answer = msgspec.json.decode(bytes(answer.body))
+                response = await client.call(Request(code, {}, body), timeout_s=CALL_S_MAX)
+                if response.code == 0:
+                    self.response = msgspec.json.decode(bytes(response.body))
             except OSError:
                 pass
         self.has_ended = True
@@ -112,7 +112,7 @@ class Client:
 def cancel(client: Client) -> Callable[[], None]:
     def take() -> None:
         client.message.decisions.add(CANCEL_PENDING)
-        client.message.is_cancelled = client.answer is not None
+        client.message.is_cancelled = client.response is not None
 
     client.ask(CANCEL_PENDING, ids=[client.message.id])
     return take
@@ -121,7 +121,7 @@ def cancel(client: Client) -> Callable[[], None]:
 def move(client: Client) -> Callable[[], None]:
     def take() -> None:
         client.message.decisions.add(MOVE_PENDING)
-        client.message.moves = int(client.answer is not None)
+        client.message.moves = int(client.response is not None)
 
     client.ask(MOVE_PENDING, ids=[client.message.id], delay_ms=20_000)
     return take
@@ -166,11 +166,11 @@ def run(home: Path, request: Callable[[Client], Callable[[], None]]) -> bool:
         world.network.blocked.clear()
         assert world.run(STEP_US, lambda: is_whole(world))
         stores = [member.store for member in world.members]
-        runs = {client.answer["migration"]} if client.answer and request is migrate else set()
+        runs = {client.response["migration"]} if client.response and request is migrate else set()
         check_migrations(stores, runs)
         check_messages(log_records(stores[0]), {BODY: client.message})
         world.stop_members()
-        return client.answer is not None
+        return client.response is not None
 
 
 @pytest.mark.parametrize("name", REQUESTS)

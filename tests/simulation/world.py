@@ -70,7 +70,7 @@ class Client:
         )
         self.wire = Wire(50_000)
         self.connection.connection_made(self.wire)
-        self.answers: dict[int, Response] = {}
+        self.responses: dict[int, Response] = {}
         self._opaque = 0
 
     def write(self, request: Request) -> int:
@@ -91,7 +91,7 @@ class Client:
         for header, body in self.wire.take():
             fields = header.get("extFields") or {}
             response = Response(header["code"], header.get("remark"), fields, body)
-            self.answers[header["opaque"]] = response
+            self.responses[header["opaque"]] = response
 
 
 class World:
@@ -208,8 +208,8 @@ class World:
     async def call(self, request: Request) -> Response:
         """Send a request and wait for its response."""
         number = self.client.write(request)
-        await self.until(lambda: number in self.client.answers)
-        response: Response = self.client.answers.pop(number)
+        await self.until(lambda: number in self.client.responses)
+        response: Response = self.client.responses.pop(number)
         return response
 
     async def persist(self) -> bool:

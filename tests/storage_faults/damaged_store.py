@@ -198,11 +198,11 @@ async def _pulled(world: World, topic: str, queue_id: int, tags: str = "*") -> l
     while True:
         fields = {"sysFlag": "4", "consumerGroup": "observers", "subscription": tags}
         request = pull_request(topic, queue_id, offset, **fields)
-        answer = await world.call(request)
-        fields = answer.fields or {}
+        response = await world.call(request)
+        fields = response.fields or {}
         following = int(fields.get("nextBeginOffset", "-1"))
-        if answer.code == OK:
-            found += _decoded(bytes(answer.body))
+        if response.code == OK:
+            found += _decoded(bytes(response.body))
         elif following <= offset or retried > 10_000:
             return found
         offset, retried = following, retried + 1

@@ -238,13 +238,13 @@ class Workload:
             properties += f"TIMER_DELIVER_MS\x01{due_ms}\x02"
         topic = TOPICS[self._serial % 2]
         request = send_request(body=body.encode(), topic=topic, properties=properties)
-        answer = await self._ask(request)
-        if answer.code == OK:
+        response = await self._ask(request)
+        if response.code == OK:
             self.report.acknowledged.append(Message(body, topic, due_ms))
         else:
             self.report.refused += 1
             if self.report.outcome == "absorbed":
-                self.report.outcome, self.report.detail = "refused", f"{answer.remark}"
+                self.report.outcome, self.report.detail = "refused", f"{response.remark}"
 
     async def _pull(self, topic: str) -> None:
         changes = {"sysFlag": "5", "commitOffset": str(self._serial % 3)}
@@ -290,8 +290,8 @@ class Workload:
             for _ in range(16):
                 await asyncio.sleep(0)
             client.read()
-            if number in client.answers:
-                return client.answers.pop(number)
+            if number in client.responses:
+                return client.responses.pop(number)
             if client.connection.closed:
                 break
             await asyncio.sleep(0.0005)

@@ -57,5 +57,5 @@ async def prepare_all(address: str, who: Credentials, steps: Iterable[Step]) -> 
     """Send requests signed by an account, and check that each succeeds."""
     async with RemotingClient(address, sign=who.sign) as client:
         for code, fields, body in steps:
-            answer = await client.call(Request(code, dict(fields), body), timeout_s=ANSWER_S)
-            assert answer.code == ResponseCode.SUCCESS, (code, answer)
+            response = await client.call(Request(code, dict(fields), body), timeout_s=ANSWER_S)
+            assert response.code == ResponseCode.SUCCESS, (code, response)

@@ -62,7 +62,7 @@ class ControllerModel:
         self.leader_address = ADDRESS
         self.notified: Callable[[str], None] = lambda name: None
 
-    def answer(self, request: Request, channel: object) -> Response:
+    def response(self, request: Request, channel: object) -> Response:
         """Return the response to a request on a channel."""
         if request.code == RequestCode.CONTROLLER_GET_METADATA_INFO:
             fields = {"isLeader": str(self.is_leader).lower(), "group": "g", "peers": ""}
@@ -295,7 +295,7 @@ class FakeLink:
 
     async def send_oneway(self, request: Request) -> None:
         await self.connect()
-        self._network.models[self.address].answer(request, self.peer)
+        self._network.models[self.address].response(request, self.peer)
 
     async def close(self) -> None:
         self._network.cut(self)
@@ -323,7 +323,7 @@ class FakeControllers:
         self.away: set[str] = set()
         self.silent: set[str] = set()
         self.cut_off: set[int] = set()
-        self.change: Callable[[Request, Response], Response] = lambda request, answer: answer
+        self.change: Callable[[Request, Response], Response] = lambda request, response: response
         self.before: Callable[[Request], None] = lambda request: None
         self.asked: list[int] = []
         self.opened = 0
@@ -350,4 +350,4 @@ class FakeControllers:
         """Return the response of the controller at an address."""
         self.asked.append(int(request.code))
         self.before(request)
-        return self.change(request, self.models[address].answer(request, channel))
+        return self.change(request, self.models[address].response(request, channel))

@@ -38,7 +38,7 @@ class FakePeer:
         self.closed = False
         self.sent: list[Request] = []
         self.calls: list[Request] = []
-        self.answers: dict[int, Response | Exception] = {}
+        self.responses: dict[int, Response | Exception] = {}
         self._callbacks: list[Callable[[Peer], None]] = []
 
     def send_oneway(self, request: Request) -> None:
@@ -47,10 +47,10 @@ class FakePeer:
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
         self.calls.append(request)
-        answer = self.answers.get(request.code, TimeoutError())
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self.responses.get(request.code, TimeoutError())
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     def on_close(self, callback: Callable[[Peer], None]) -> None:
         self._callbacks.append(callback)

@@ -60,16 +60,16 @@ async def _use(address: str, started: float) -> None:
     async with RemotingClient(address) as client:
         while True:
             try:
-                answer = await client.call(_send("plain", {}), timeout_s=TIMEOUT_S)
+                response = await client.call(_send("plain", {}), timeout_s=TIMEOUT_S)
             except OSError:
                 await asyncio.sleep(PAUSE_S)
                 continue
             break
-        assert answer.code == 0, answer.remark
+        assert response.code == 0, response.remark
         _report("first send is accepted", started)
         for topic, delay in (("level", {"DELAY": "1"}), ("timer", {"TIMER_DELAY_MS": "1000"})):
-            answer = await client.call(_send(topic, delay), timeout_s=TIMEOUT_S)
-            assert answer.code == 0, answer.remark
+            response = await client.call(_send(topic, delay), timeout_s=TIMEOUT_S)
+            assert response.code == 0, response.remark
         for topic in ("level", "timer"):
             while await _end(client, topic) < 1:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(PAUSE_S)

@@ -55,7 +55,7 @@ class Frame:
 
     connection: int
     server: str
-    is_answer: bool
+    is_response: bool
     at_ms: int
     header: dict[str, Any]
     body: bytes
@@ -193,7 +193,7 @@ class Replay:
         self._brokers = {frame.connection for frame in frames if frame.code == 103}
         for frame in frames:
             await self._go_to(frame.at_ms)
-            if frame.is_answer:
+            if frame.is_response:
                 exchange = self.exchanges.get(frame.key)
                 if exchange is not None:
                     exchange.theirs = Answer(

@@ -18,14 +18,14 @@ class Exchange(NamedTuple):
     server: str  # namesrv, broker
     connection: int
     request: Request
-    answer: Response | None
+    response: Response | None
 
 
 def read_exchanges(stream: Path) -> Iterator[Exchange]:
     """Yield the requests of clients in a recording, in order, with their responses."""
     recorded = list(frames(stream))
-    answers = {
-        (frame["conn"], frame["header"]["opaque"], frame["dir"]): _answer(frame)
+    responses = {
+        (frame["conn"], frame["header"]["opaque"], frame["dir"]): _response(frame)
         for frame in recorded
         if frame["header"]["flag"] & 1
     }
@@ -34,7 +34,7 @@ def read_exchanges(stream: Path) -> Iterator[Exchange]:
         if header["flag"] & 1 or frame["dir"] != "request":
             continue
         key = (frame["conn"], header["opaque"], "response")
-        yield Exchange(frame["server"], frame["conn"], _request(frame), answers.get(key))
+        yield Exchange(frame["server"], frame["conn"], _request(frame), responses.get(key))
 
 
 def _body(frame: dict[str, Any]) -> bytes:
@@ -58,6 +58,6 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _answer(frame: dict[str, Any]) -> Response:
+def _response(frame: dict[str, Any]) -> Response:
     header = frame["header"]
     return Response(header["code"], header.get("remark"), header.get("extFields"), _body(frame))

@@ -65,9 +65,9 @@ async def compile_kernels(broker: Broker) -> None:
 async def call(peer: RawPeer, request: Request) -> Response:
     """Send a request and return its response."""
     peer.send(request)
-    answer = await peer.read_answer()
-    assert answer.opaque == request.opaque
-    return answer.response
+    response = await peer.read_response()
+    assert response.opaque == request.opaque
+    return response.response
 
 
 async def send(peer: RawPeer, body: bytes, **changes: Any) -> Response:

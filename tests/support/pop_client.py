@@ -60,12 +60,12 @@ class PopClient:
 
     async def pop(self, topic: str = "T", **changes: Any) -> list[Popped]:
         """Pop and return the messages; empty if there are none in time."""
-        answer = await self.call(topic, **changes)
-        self.rest = int((answer.fields or {}).get("restNum", 0))
-        if answer.code == 210:
+        response = await self.call(topic, **changes)
+        self.rest = int((response.fields or {}).get("restNum", 0))
+        if response.code == 210:
             return []
-        assert answer.code == 0, answer.remark
-        return popped(answer, topic)
+        assert response.code == 0, response.remark
+        return popped(response, topic)
 
     async def ack(self, message: Popped, **changes: Any) -> Response:
         return await self._remote.call(200_051, self._named(message) | changes)
@@ -84,22 +84,22 @@ class PopClient:
         }
 
 
-def records_of(answer: Response) -> Iterator[Record]:
+def records_of(response: Response) -> Iterator[Record]:
     """Yield the messages of a response."""
-    data = memoryview(bytes(answer.body))
+    data = memoryview(bytes(response.body))
     while data:
         record = decode_record(data, 0)
         yield record
         data = data[record.total_size :]
 
 
-def popped(answer: Response, topic: str, broker_name: str = "test") -> list[Popped]:
+def popped(response: Response, topic: str, broker_name: str = "test") -> list[Popped]:
     """Return the messages of a response with their receipt handles."""
-    fields = answer.fields or {}
+    fields = response.fields or {}
     starts = dict(_entries(fields["startOffsetInfo"]))
     offsets = {key: text.split(",") for key, text in _entries(fields["msgOffsetInfo"])}
     found = []
-    for record in records_of(answer):
+    for record in records_of(response):
         handle = record.properties.get("POP_CK")
         if handle is None:
             key = f"0@{record.queue_id}"

@@ -144,17 +144,17 @@ def write(peer: RawPeer, requests: Sequence[Request], sign: Sign = as_they_are) 
     peer.writer.write(b"".join(codec.encode_request(sign(request)) for request in requests))
 
 
-async def answers(peer: RawPeer, count: int) -> dict[int, Response]:
+async def responses(peer: RawPeer, count: int) -> dict[int, Response]:
     """Return the next responses by opaque."""
-    found = [await peer.read_answer() for _ in range(count)]
-    assert len({answer.opaque for answer in found}) == count
-    return {answer.opaque: answer.response for answer in found}
+    found = [await peer.read_response() for _ in range(count)]
+    assert len({response.opaque for response in found}) == count
+    return {response.opaque: response.response for response in found}
 
 
 async def codes(peer: RawPeer, requests: Sequence[Request], **signed: Sign) -> dict[int, int]:
     """Write several requests in one write; return the response codes by opaque."""
     write(peer, requests, **signed)
-    found = await answers(peer, len(requests))
+    found = await responses(peer, len(requests))
     return {opaque: response.code for opaque, response in found.items()}
 
 

@@ -45,7 +45,7 @@ class RawPeer:
         assert frame is not None
         return codec.decode_frame(data, frame)
 
-    async def read_answer(self) -> codec.ReceivedResponse:
+    async def read_response(self) -> codec.ReceivedResponse:
         command = await self.read()
         assert isinstance(command, codec.ReceivedResponse)
         return command

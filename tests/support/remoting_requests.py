@@ -44,10 +44,10 @@ def call(port: int, code: int, fields: dict[str, str], body: bytes = b"") -> Ans
         header_bytes &= 0xFFFFFF
         if not header_bytes + 4 <= frame_bytes <= FRAME_BYTES_MAX:
             raise ConnectionError(f"invalid response: {frame_bytes} bytes, header {header_bytes}")
-        answer = json.loads(_read(peer, header_bytes))
-        answer_body = _read(peer, frame_bytes - 4 - header_bytes)
-    fields = answer.get("extFields") or {}
-    return Answer(answer["code"], answer.get("remark") or "", fields, answer_body)
+        response = json.loads(_read(peer, header_bytes))
+        response_body = _read(peer, frame_bytes - 4 - header_bytes)
+    fields = response.get("extFields") or {}
+    return Answer(response["code"], response.get("remark") or "", fields, response_body)
 
 
 def has_route(namesrv_port: int, topic: str) -> bool:
@@ -62,7 +62,7 @@ def create_topic(
     broker_port: int, topic: str, *, queue_count: int = 4, attributes: str = ""
 ) -> None:
     """Create or change `topic` with a number of queues for reading and writing."""
-    answer = call(
+    response = call(
         broker_port,
         CREATE_TOPIC,
         {
@@ -77,14 +77,14 @@ def create_topic(
             **({"attributes": attributes} if attributes else {}),
         },
     )
-    assert answer.code == SUCCESS, f"create topic {topic}: {answer.code} {answer.remark}"
+    assert response.code == SUCCESS, f"create topic {topic}: {response.code} {response.remark}"
 
 
 def max_offset(broker_port: int, topic: str, queue_id: int) -> int:
     """Return the offset after the last message of a queue."""
-    answer = call(broker_port, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
-    assert answer.code == SUCCESS, f"max offset of {topic}/{queue_id}: {answer.remark}"
-    return int(answer.fields["offset"])
+    response = call(broker_port, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+    assert response.code == SUCCESS, f"max offset of {topic}/{queue_id}: {response.remark}"
+    return int(response.fields["offset"])
 
 
 def _read(peer: socket.socket, size: int) -> bytes:

@@ -83,9 +83,9 @@ class BrokerClient:
         return await self.call(RequestCode.PULL_MESSAGE, fields)
 
 
-def bodies_of(answer: Response) -> list[bytes]:
+def bodies_of(response: Response) -> list[bytes]:
     """Return the bodies of the messages in the response to a pull, in order."""
-    found, data = [], memoryview(bytes(answer.body))
+    found, data = [], memoryview(bytes(response.body))
     while data:
         record = decode_record(data, 0)
         found.append(record.body)

@@ -158,8 +158,8 @@ def evaluate(tree: Tree, values: Mapping[str, str]) -> Value:
             value = evaluate(operand, values)
             numeric = value is not None and value[0] in ("Integer", "Long", "Double")
             return (value[0], -value[1]) if numeric and value else None
-    answer = truth_of(tree, values)
-    return None if answer is None else ("Boolean", answer)
+    response = truth_of(tree, values)
+    return None if response is None else ("Boolean", response)
 
 
 def truth_of(tree: Tree, values: Mapping[str, str]) -> bool | None:
@@ -210,8 +210,8 @@ def truth_of(tree: Tree, values: Mapping[str, str]) -> bool | None:
                 return None
             if lv[0] == rv[0] == "String":
                 lv, rv = ("Double", double(lv[1])), ("Double", double(rv[1]))
-            answer = compared(lv, rv)
-            return {"<": answer < 0, "<=": answer <= 0, ">": answer > 0, ">=": answer >= 0}[
+            response = compared(lv, rv)
+            return {"<": response < 0, "<=": response <= 0, ">": response > 0, ">=": response >= 0}[
                 operator
             ]
     raise AssertionError(tree)

@@ -27,9 +27,9 @@ def until(probe: Callable[[], T | None], *, seconds: float, what: str, poll_s: f
     """
     deadline = time.monotonic() + seconds
     while True:
-        answer = probe()
-        if answer:
-            return answer
+        response = probe()
+        if response:
+            return response
         if time.monotonic() > deadline:
             raise WaitedTooLong(f"{what}: not within {seconds:g} s")
         time.sleep(poll_s)

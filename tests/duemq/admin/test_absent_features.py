@@ -31,23 +31,23 @@ class World:
         async def main() -> Response | None:
             return await self.handlers[code](Request(code, fields))
 
-        answer = asyncio.run(main())
-        assert answer is not None
-        return answer
+        response = asyncio.run(main())
+        assert response is not None
+        return response
 
 
 @pytest.mark.parametrize("code", [353, 354, 513, 2001, 2002, 2003, 2004])
 def test_a_refusal_has_code_3_and_the_reason(code: int) -> None:
-    answer = World().call(code)
-    assert answer.code == 3
-    assert REASONS[RequestCode(code)] in (answer.remark or "")
-    assert f"request type {code} (" in (answer.remark or "")
+    response = World().call(code)
+    assert response.code == 3
+    assert REASONS[RequestCode(code)] in (response.remark or "")
+    assert f"request type {code} (" in (response.remark or "")
 
 
 def test_tables_are_written_before_an_export_is_answered() -> None:
     world = World()
-    answer = world.call(355, configType="topics;subscriptionGroups")
-    assert (answer.code, answer.remark, world.saved) == (0, "export done.", 1)
+    response = world.call(355, configType="topics;subscriptionGroups")
+    assert (response.code, response.remark, world.saved) == (0, "export done.", 1)
 
 
 def test_the_flush_offset_of_a_master_is_its_own() -> None:
@@ -60,8 +60,8 @@ def test_nothing_of_pop_is_outside_of_the_log() -> None:
 
 
 def test_epochs_need_a_controller() -> None:
-    answer = World().call(1007)
-    assert (answer.code, answer.remark) == (1, "this request only for controllerMode ")
+    response = World().call(1007)
+    assert (response.code, response.remark) == (1, "this request only for controllerMode ")
     assert 1007 not in World(has_controller=True).handlers
 
 

@@ -63,7 +63,7 @@ def test_connections_of_groups(run: Callable[..., Any], store: MessageStore) -> 
 def test_running_info_is_relayed_untouched(run: Callable[..., Any], store: MessageStore) -> None:
     world = World(store)
     told = Response(0, "fine", {"x": "y"}, b'{"mqTable":{{"queueId":0}:1}}')
-    world.peer.answers[307] = told
+    world.peer.responses[307] = told
     fields = {"consumerGroup": "G", "clientId": "c", "jstackEnable": "false"}
     assert run(world.call(307, **fields)) is told
     assert world.peer.calls[0].fields == fields
@@ -74,7 +74,7 @@ def test_a_client_that_does_not_answer(
     run: Callable[..., Any], store: MessageStore, fault: Any, code: int
 ) -> None:
     world = World(store)
-    world.peer.answers[307] = fault
+    world.peer.responses[307] = fault
     assert run(world.call(307, consumerGroup="G", clientId="c")).code == code
 
 
@@ -85,9 +85,9 @@ def test_a_v5_client_that_cannot_respond_has_not_disconnected(
     context = CallContext("c", ("10.0.0.7", 1), "GO", "", None, None)
     client = V5Client(context, lambda client, request: None)
     world.peer.call = client.call
-    answer = run(world.call(307, consumerGroup="G", clientId="c"))
-    assert answer.code == 1
-    assert answer.remark == (
+    response = run(world.call(307, consumerGroup="G", clientId="c"))
+    assert response.code == 1
+    assert response.remark == (
         "consumer <c> gave no response: v5 clients (gRPC) do not support request 307"
     )
 
@@ -105,7 +105,7 @@ def test_a_client_that_cannot_be_asked(
 
 def test_a_message_is_consumed_directly(run: Callable[..., Any], store: MessageStore) -> None:
     world = World(store)
-    world.peer.answers[309] = Response(body=b"result")
+    world.peer.responses[309] = Response(body=b"result")
     row = put_one(store, "T", body=b"wanted")
     offset_id = f"7F00000100002A9F{int(row['phys_offset']):016X}"
     fields = {"consumerGroup": "G", "clientId": "c", "msgId": offset_id}
@@ -119,7 +119,7 @@ def test_a_message_is_consumed_directly(run: Callable[..., Any], store: MessageS
 
 
 @pytest.mark.parametrize(
-    ("answer", "table"),
+    ("response", "table"),
     [
         (
             b'{"messageQueueTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}',
@@ -130,10 +130,10 @@ def test_a_message_is_consumed_directly(run: Callable[..., Any], store: MessageS
     ],
 )
 def test_progress_that_clients_report(
-    run: Callable[..., Any], store: MessageStore, answer: bytes, table: bytes
+    run: Callable[..., Any], store: MessageStore, response: bytes, table: bytes
 ) -> None:
     world = World(store)
-    world.peer.answers[221] = Response(body=answer)
+    world.peer.responses[221] = Response(body=response)
     found = run(world.call(223, topic="T", group="G", clientAddr="")).body
     assert found == b'{"consumerTable":{"c":' + table + b'},"messageQueueTable":{}}'
     assert run(world.call(223, topic="T", group="none")).code == 206

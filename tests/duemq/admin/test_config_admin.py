@@ -30,9 +30,9 @@ class World:
 
 
 def test_all_keys_are_shown_sorted_with_the_version(run: Callable[..., Any]) -> None:
-    answer = run(World().call(26))
-    assert answer.body == b"brokerName=b\nfileReservedTime=72\n"
-    assert json.loads(answer.fields["version"]) == {
+    response = run(World().call(26))
+    assert response.body == b"brokerName=b\nfileReservedTime=72\n"
+    assert json.loads(response.fields["version"]) == {
         "counter": 1,
         "stateVersion": 0,
         "timestamp": 5,

@@ -50,8 +50,8 @@ async def grant(root: BrokerClient) -> None:
         assert (await root.call(3006, {"subject": "User:alice"}, body)).code == 0
 
 
-def body_of(answer: Response) -> Any:
-    return json.loads(bytes(answer.body)) if answer.body else None
+def body_of(response: Response) -> Any:
+    return json.loads(bytes(response.body)) if response.body else None
 
 
 def test_accounts_send_and_consume_what_they_may_also_after_a_restart(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ CHANGE_SUPER = (DENIED, "The super user can only be update by super user")
 
 
 @pytest.mark.parametrize(
-    ("code", "fields", "body", "answer"),
+    ("code", "fields", "body", "response"),
     [
         (3001, {}, b"{}", BLANK),
         (3001, {"username": "b"}, user(password="x", userType="Super"), CREATE_SUPER),
@@ -167,7 +167,7 @@ CHANGE_SUPER = (DENIED, "The super user can only be update by super user")
     ],
 )  # fmt: skip
 def test_an_administrator_who_is_no_super_user_is_bounded(
-    tmp_path: Path, code: int, fields: dict[str, str], body: bytes, answer: tuple[int, str | None]
+    tmp_path: Path, code: int, fields: dict[str, str], body: bytes, response: tuple[int, str | None]
 ) -> None:
     async def main() -> None:
         async with (
@@ -179,8 +179,8 @@ def test_an_administrator_who_is_no_super_user_is_bounded(
             subject = {"subject": "User:alice"}
             await root.call(3006, subject, policy("Cluster:DefaultCluster", "Update", "Get"))
             found = await alice.call(code, fields, body)
-            assert found.code == answer[0]
-            assert answer[1] is None or found.remark == answer[1]
+            assert found.code == response[0]
+            assert response[1] is None or found.remark == response[1]
 
     asyncio.run(main())
 

@@ -56,21 +56,21 @@ class World:
     half: Response
     pending: Response
 
-    def assert_denied(self, answer: Response) -> None:
-        assert answer.code == DENIED[self.kind], answer
+    def assert_denied(self, response: Response) -> None:
+        assert response.code == DENIED[self.kind], response
         text = "has no permission" if self.kind == "users" else "AclException"
-        assert text in (answer.remark or "")
-        assert not answer.body
+        assert text in (response.remark or "")
+        assert not response.body
 
 
-def offset_of(answer: Response) -> int:
-    assert answer.fields is not None
-    return int(answer.fields["msgId"][16:], 16)
+def offset_of(response: Response) -> int:
+    assert response.fields is not None
+    return int(response.fields["msgId"][16:], 16)
 
 
-def text_of(answer: Response, name: str) -> str:
-    assert answer.fields is not None
-    return answer.fields[name]
+def text_of(response: Response, name: str) -> str:
+    assert response.fields is not None
+    return response.fields[name]
 
 
 def keys_of(kind: str, tmp_path: Path) -> dict[str, str]:
@@ -112,9 +112,9 @@ async def send_half(bob: BrokerClient) -> Response:
         "defaultTopicQueueNums": 1, "queueId": 0, "bornTimestamp": 1, "flag": 0,
         "properties": encode_properties(HALF).decode(), "reconsumeTimes": 0, "unitMode": "false",
     }  # fmt: skip
-    answer = await bob.call(10, fields, b"HALF-SECRET")
-    assert answer.code == 0, answer
-    return answer
+    response = await bob.call(10, fields, b"HALF-SECRET")
+    assert response.code == 0, response
+    return response
 
 
 def heartbeat(group: str, topic: str, *, client: str = "c", producer: str = "p") -> bytes:
@@ -227,8 +227,8 @@ def test_a_half_message_goes_only_to_producers_that_may_publish(kind: str, tmp_p
             client = RemotingClient(address, handlers, sign=who.sign)
             await stack.enter_async_context(client)
             body = heartbeat(group, topic, producer="pb")
-            answer = await client.call(Request(34, {}, body, version=479), timeout_s=60)
-            assert answer.code == 0
+            response = await client.call(Request(34, {}, body, version=479), timeout_s=60)
+            assert response.code == 0
             return client
 
         async with AsyncExitStack() as stack:
@@ -311,9 +311,9 @@ def test_own_topics_do_not_reach_messages_of_others(tmp_path: Path) -> None:
             {"handles": [handle_of("mine")]},
         ]
         for selection in selections:
-            answer = await world.alice.call(9_011, {}, json.dumps(selection).encode())
-            assert answer.code == 0, answer
-            verdicts = {one["verdict"] for one in json.loads(bytes(answer.body))["results"]}
+            response = await world.alice.call(9_011, {}, json.dumps(selection).encode())
+            assert response.code == 0, response
+            verdicts = {one["verdict"] for one in json.loads(bytes(response.body))["results"]}
             assert verdicts == {"unknown"}, selection
         body = json.dumps({"topic": "secret", "dry_run": True}).encode()
         [result] = json.loads(bytes((await world.bob.call(9_011, {}, body)).body))["results"]
@@ -330,8 +330,8 @@ def test_a_long_poll_gets_no_message_after_its_permission_is_withdrawn(tmp_path:
         subject = {"subject": f"User:{BOB.access_key}", "resource": "Topic:secret"}
         assert (await world.root.call(3008, subject)).code == 0
         assert (await world.root.send("secret", b"after")).code == 0
-        answer = await held
-        assert (answer.code, answer.body) == (ResponseCode.PULL_RETRY_IMMEDIATELY, b"")
+        response = await held
+        assert (response.code, response.body) == (ResponseCode.PULL_RETRY_IMMEDIATELY, b"")
         world.assert_denied(await world.bob.pull("secret", 2, group="gb"))
 
     run("users", tmp_path, work)
@@ -345,11 +345,11 @@ def test_accounts_of_plain_acl_do_not_reach_other_groups_and_topics(
         fields = {"topic": "secret", "b": "secret", "group": "gb", "consumerGroup": "gb"}
         fields |= {"destGroup": "gb", "srcGroup": "gb", "clientId": "c", "timestamp": "0"}
         lock = {"consumerGroup": "gb", "clientId": "c", "mqSet": []}
-        answer = await world.alice.call(code, fields, json.dumps(lock).encode())
+        response = await world.alice.call(code, fields, json.dumps(lock).encode())
         if code == 77_001:  # not served, as no plugin has it
-            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         else:
-            world.assert_denied(answer)
+            world.assert_denied(response)
 
     run("plain", tmp_path, work)
 
@@ -362,7 +362,7 @@ def test_accounts_of_plain_acl_change_no_name_server(tmp_path: Path, code: int) 
             running(small(tmp_path, **keys, embeddedNamesrvPort="0")) as (broker, _),
             connected(broker.namesrv_address, ALICE) as alice,
         ):
-            answer = await alice.call(code, {"topic": "mine", "brokerName": "test"})
-            assert f"Need admin permission for request code={code}" in (answer.remark or "")
+            response = await alice.call(code, {"topic": "mine", "brokerName": "test"})
+            assert f"Need admin permission for request code={code}" in (response.remark or "")
 
     asyncio.run(main())

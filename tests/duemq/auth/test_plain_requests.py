@@ -145,12 +145,12 @@ def test_an_account_is_changed_in_the_file_that_has_it(tmp_path: Path) -> None:
         assert loaded(other)["accounts"][0]["topicPerms"] == ["orders=PUB"]
         assert (await admin.call(51, {"accessKey": "dave1234"})).code == 0
         assert loaded(other)["accounts"] == []
-        answer = await admin.call(52)
-        assert answer.fields is not None
-        versions = json.loads(answer.fields["allAclFileVersion"])
+        response = await admin.call(52)
+        assert response.fields is not None
+        versions = json.loads(response.fields["allAclFileVersion"])
         assert {name: v["counter"] for name, v in versions.items()} == {str(other): 2, str(path): 0}
-        assert json.loads(answer.fields["version"])["counter"] == 0
-        assert answer.fields["brokerAddr"] == broker.address
+        assert json.loads(response.fields["version"])["counter"] == 0
+        assert response.fields["brokerAddr"] == broker.address
 
     run(tmp_path, work, more=more)
 
@@ -183,7 +183,7 @@ def test_accounts_are_listed_as_plain_access_configs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "fields", "answer"),
+    ("code", "fields", "response"),
     [
         (50, {"secretKey": "long-enough"}, (209, "accessKey=null and")),
         (50, {"accessKey": "short", "secretKey": "long-enough"}, (209, "accessKey=short and")),
@@ -205,7 +205,7 @@ def test_accounts_are_listed_as_plain_access_configs(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_an_invalid_change_changes_nothing(
-    tmp_path: Path, code: int, fields: dict[str, str], answer: tuple[int, str]
+    tmp_path: Path, code: int, fields: dict[str, str], response: tuple[int, str]
 ) -> None:
     async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         for name in ("tools.yml", "../evil.yml"):
@@ -213,8 +213,8 @@ def test_an_invalid_change_changes_nothing(
         before = text_in(path)
         text = {name: value.replace("{conf}", str(path.parent)) for name, value in fields.items()}
         found = await admin.call(code, text)
-        assert found.code == answer[0]
-        assert answer[1] in (found.remark or "")
+        assert found.code == response[0]
+        assert response[1] in (found.remark or "")
         assert text_in(path) == before
         assert text_in(path.parent / "../evil.yml") == "accounts: []\n"
         assert await code_of_send(broker, BOB) == 1
@@ -302,8 +302,8 @@ def test_a_change_without_a_sync_of_the_directory_is_in_force_and_reported(tmp_p
 def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         made = [NEW | {"accessKey": f"user-{number:03}"} for number in range(20)]
-        answers: list[Response] = await asyncio.gather(*(admin.call(50, each) for each in made))
-        assert {answer.code for answer in answers} == {0}
+        responses: list[Response] = await asyncio.gather(*(admin.call(50, each) for each in made))
+        assert {response.code for response in responses} == {0}
         found = {account["accessKey"] for account in loaded(path)["accounts"]}
         assert {each["accessKey"] for each in made} <= found
         assert loaded(path)["dataVersion"][0]["counter"] == 20

@@ -36,8 +36,8 @@ class FakeGroup:
         history: Values of (answers, registered), one for each pause.
     """
 
-    def __init__(self, answers: Mapping[str, str | Response], broker: str = "") -> None:
-        self.answers, self._broker = answers, broker
+    def __init__(self, responses: Mapping[str, str | Response], broker: str = "") -> None:
+        self.responses, self._broker = responses, broker
         self.registered: str | None = A
         self.requests: list[str] = []
         self.history: list[tuple[Mapping[str, str | Response], str | None]] = []
@@ -59,7 +59,7 @@ class FakeGroup:
     async def request(self, address: str, code: int, **request: Any) -> Response:
         assert code == MIGRATE
         self.requests.append(address)
-        found = self.answers.get(address)
+        found = self.responses.get(address)
         if found is None:
             raise ConnectionError(f"{address} does not respond")
         if isinstance(found, Response):
@@ -71,7 +71,7 @@ class FakeGroup:
         assert seconds >= PAUSE_FIRST_S
         assert len(self.requests) < STEPS_MAX
         if self.history:
-            self.answers, self.registered = self.history.pop(0)
+            self.responses, self.registered = self.history.pop(0)
 
 
 def waited(group: FakeGroup, monkeypatch: pytest.MonkeyPatch) -> list[str]:

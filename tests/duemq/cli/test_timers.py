@@ -174,9 +174,9 @@ def test_bars() -> None:
 
 
 def test_compaction_has_nothing_to_do_in_a_young_store(broker: Running) -> None:
-    [answer] = told(broker, "compact", "--dry-run")["brokers"]
-    assert (answer["started"], answer["messages"]) == (False, 0)
-    assert "fileReservedTime" in answer["why"]
+    [response] = told(broker, "compact", "--dry-run")["brokers"]
+    assert (response["started"], response["messages"]) == (False, 0)
+    assert "fileReservedTime" in response["why"]
     done = duemq("timers", "compact", *broker.where)
     assert done.returncode == 0, done.stderr
     assert "0 messages copied" in done.stdout

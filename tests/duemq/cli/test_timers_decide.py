@@ -82,13 +82,13 @@ def test_a_selection_that_ends_before_it_begins_is_a_usage_error(
 
 @pytest.mark.finding("B12")
 @pytest.mark.parametrize(
-    ("answer", "code", "asked_for"),
+    ("response", "code", "asked_for"),
     [("y\n", 0, [True, False]), ("\n", 1, [True]), ("", 1, [True])],
 )
 def test_a_whole_topic_needs_confirmation_at_a_terminal(
     requests: list[Any],
     monkeypatch: pytest.MonkeyPatch,
-    answer: str,
+    response: str,
     code: int,
     asked_for: list[bool],
 ) -> None:
@@ -96,7 +96,7 @@ def test_a_whole_topic_needs_confirmation_at_a_terminal(
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stdin", Terminal(response))
     named = MessageSelection(topic="T")
     target = Target(namesrv="", broker="127.0.0.1:1", as_json=True)
     with nullcontext() if code == 0 else pytest.raises(SystemExit, match=str(code)):

@@ -22,11 +22,11 @@ pytestmark = pytest.mark.finding("B5")
 
 async def found(client: BrokerClient, name: str, topic: str = "") -> list[dict[str, Any]]:
     """Return the messages of a name."""
-    answer = await client.call(
+    response = await client.call(
         FIND_MESSAGE, body=json.dumps({"name": name, "topic": topic}).encode()
     )
-    assert answer.code == 0, answer.remark
-    return json.loads(bytes(answer.body))["messages"]
+    assert response.code == 0, response.remark
+    return json.loads(bytes(response.body))["messages"]
 
 
 async def shown(client: BrokerClient, name: str) -> tuple[str, int | None, int | None, list[str]]:
@@ -49,8 +49,8 @@ def test_messages_of_levels_and_times_in_every_state(tmp_path: Path) -> None:
                 ("moved", {"TIMER_DELIVER_MS": str(due_ms)}),
                 ("fired", {"TIMER_DELIVER_MS": str(due_ms)}),
             ):  # fmt: skip
-                answer = await client.send("T", name.encode(), UNIQ_KEY=name, KEYS="all", **more)
-                ids[name] = answer.fields["msgId"]
+                response = await client.send("T", name.encode(), UNIQ_KEY=name, KEYS="all", **more)
+                ids[name] = response.fields["msgId"]
             async with DecisionClient(broker=broker.address) as deciding:
                 await deciding.cancel(ids=["unlevel", "untimer"])
                 await deciding.move(ids=["moved"], deliver_ms=due_ms + 7)
@@ -104,11 +104,11 @@ def test_a_message_without_a_key_is_found_by_its_offset_id(tmp_path: Path) -> No
         clock = FakeClock()
         config = small(tmp_path, messageIndexEnable="false")
         async with running(config, clock=clock) as (_, client):
-            answer = await client.send("T", b"x", DELAY="1")
-            assert (await shown(client, answer.fields["msgId"]))[0] == "pending"
+            response = await client.send("T", b"x", DELAY="1")
+            assert (await shown(client, response.fields["msgId"]))[0] == "pending"
             clock.advance(1_000)
             await client.pull("T", 0)
-            _, due_ms, delivered_ms, events = await shown(client, answer.fields["msgId"])
+            _, due_ms, delivered_ms, events = await shown(client, response.fields["msgId"])
             assert due_ms == delivered_ms == clock.now_ms()
             assert events == ["scheduled", "delivered"]
             refused = await client.call(FIND_MESSAGE, body=b'{"name":"U"}')
@@ -138,8 +138,8 @@ def test_an_offset_id_must_equal_that_of_its_record(tmp_path: Path) -> None:
 
 
 async def found_record(client: BrokerClient, offset_id: str) -> bytes:
-    answer = await client.call(33, {"offset": decode_offset_id(offset_id)[2]})
-    return answer.body  # type: ignore[return-value]
+    response = await client.call(33, {"offset": decode_offset_id(offset_id)[2]})
+    return response.body  # type: ignore[return-value]
 
 
 def test_the_history_of_a_half_message_contains_no_body(tmp_path: Path) -> None:
@@ -151,13 +151,13 @@ def test_the_history_of_a_half_message_contains_no_body(tmp_path: Path) -> None:
                 )
                 for name in ("open", "committed", "rolled")
             }
-            for name, answer in sent.items():
+            for name, response in sent.items():
                 flag = {"committed": 8, "rolled": 12}.get(name)
                 if flag is not None:
                     fields = {
                         "producerGroup": "p",
-                        "tranStateTableOffset": answer.fields["queueOffset"],
-                        "commitLogOffset": decode_offset_id(answer.fields["msgId"])[2],
+                        "tranStateTableOffset": response.fields["queueOffset"],
+                        "commitLogOffset": decode_offset_id(response.fields["msgId"])[2],
                         "commitOrRollback": flag,
                         "fromTransactionCheck": "false",
                         "msgId": name,
@@ -205,7 +205,7 @@ def test_a_malformed_request_is_refused_with_the_reason(
 ) -> None:
     async def work() -> None:
         async with running(small(tmp_path), clock=FakeClock()) as (_, client):
-            answer = await client.call(FIND_MESSAGE, body=body)
-            assert (answer.code, why in answer.remark) == (13, True), answer.remark
+            response = await client.call(FIND_MESSAGE, body=body)
+            assert (response.code, why in response.remark) == (13, True), response.remark
 
     asyncio.run(work())

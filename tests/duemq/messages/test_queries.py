@@ -77,19 +77,19 @@ def test_messages_with_the_key_are_returned_in_index_order(
     other_topic = put_one(store, "U", properties=KEYS)
     offsets = [int(r["phys_offset"]) for r in (other_topic, other_key, *reversed(rows))]
     index.found = [*offsets, 999_999]
-    answer = run(by_key(store))
-    assert answer.code == 0
-    assert answer.fields == {"indexLastUpdateTimestamp": "7", "indexLastUpdatePhyoffset": "8"}
+    response = run(by_key(store))
+    assert response.code == 0
+    assert response.fields == {"indexLastUpdateTimestamp": "7", "indexLastUpdatePhyoffset": "8"}
     size = int(rows[0]["record_size"])
     view = store.record_bytes
-    assert answer.body == bytes(view(offsets[2], size)) + bytes(view(offsets[3], size))
-    assert run(by_key(store, key="u", _UNIQUE_KEY_QUERY="true")).body == answer.body
+    assert response.body == bytes(view(offsets[2], size)) + bytes(view(offsets[3], size))
+    assert run(by_key(store, key="u", _UNIQUE_KEY_QUERY="true")).body == response.body
 
 
 def test_a_query_without_matches_returns_22(run: Callable[..., Any], store: MessageStore) -> None:
     FakeIndex(store)
-    answer = run(by_key(store))
-    assert (answer.code, answer.body) == (22, b"")
+    response = run(by_key(store))
+    assert (response.code, response.body) == (22, b"")
 
 
 @pytest.mark.parametrize(("shift", "code"), [(0, 0), (1, 1), (-1, 1), (10_000, 1)])
@@ -98,9 +98,9 @@ def test_a_log_offset_must_be_the_start_of_a_record(
 ) -> None:
     put_one(store, "T")
     row = put_one(store, "T", body=b"wanted")
-    answer = run(call(store, 33, offset=int(row["phys_offset"]) + shift))
-    assert answer.code == code
-    assert (b"wanted" in answer.body) is (code == 0)
+    response = run(call(store, 33, offset=int(row["phys_offset"]) + shift))
+    assert response.code == code
+    assert (b"wanted" in response.body) is (code == 0)
 
 
 @pytest.mark.finding("D5")

@@ -55,12 +55,12 @@ class World:
 
 
 class Port:
-    def __init__(self, answer: Recalled) -> None:
-        self.answer, self.asked = answer, list[Any]()
+    def __init__(self, response: Recalled) -> None:
+        self.response, self.asked = response, list[Any]()
 
     async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
         self.asked.append((topic, time_ms, unique_id))
-        return self.answer
+        return self.response
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def test_without_a_recall_port_a_marker_is_stored_in_the_slot_of_its_timer(
 ) -> None:
     world = World(store)
     now_ms = store.clock.now_ms()
-    answer = run(world.recall(world.handle(late_ms=9_501 - now_ms % 1_000)))
-    assert (answer.code, answer.fields) == (0, {"msgId": KEY, "MSG_REGION": "DefaultRegion"})
+    response = run(world.recall(world.handle(late_ms=9_501 - now_ms % 1_000)))
+    assert (response.code, response.fields) == (0, {"msgId": KEY, "MSG_REGION": "DefaultRegion"})
     unit = store.units(TIMER_TOPIC, 0, 0, 1)[0]
     record = store.read_record(int(unit["phys_offset"]))
     time_ms = now_ms - now_ms % 1_000 + 9_501
@@ -181,17 +181,17 @@ def test_a_marker_that_the_store_refuses_is_a_system_error(
 
 
 @pytest.mark.parametrize(
-    ("answer", "code"), [(Recalled.DONE, 0), (Recalled.DELIVERED, 604), (Recalled.UNKNOWN, 604)]
+    ("response", "code"), [(Recalled.DONE, 0), (Recalled.DELIVERED, 604), (Recalled.UNKNOWN, 604)]
 )
 def test_the_recall_port_decides_and_no_marker_is_stored(
-    run: Callable[..., Any], store: MessageStore, answer: Recalled, code: int
+    run: Callable[..., Any], store: MessageStore, response: Recalled, code: int
 ) -> None:
-    port = Port(answer)
+    port = Port(response)
     world = World(store, recalls=port)
     if code:
         error = refused(run, world, world.handle())
         assert error.code == code
-        assert ("already delivered" in error.remark) == (answer is Recalled.DELIVERED)
+        assert ("already delivered" in error.remark) == (response is Recalled.DELIVERED)
     else:
         assert run(world.recall(world.handle())).fields["msgId"] == KEY
     assert port.asked == [("T", store.clock.now_ms() + 10_001, KEY)]

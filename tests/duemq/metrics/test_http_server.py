@@ -38,9 +38,9 @@ async def fetch(port: int, head: bytes) -> tuple[int, bytes, bytes]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head)
     async with asyncio.timeout(WAIT_S):
-        answer = await reader.read()
+        response = await reader.read()
     writer.close()
-    top, _, body = answer.partition(b"\r\n\r\n")
+    top, _, body = response.partition(b"\r\n\r\n")
     return int(top.split(b" ")[1]), top, body
 
 

@@ -38,7 +38,7 @@ def test_a_name_server_checks_its_accounts(tmp_path: Path) -> None:
             asked = [
                 each.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, route) for each in (stranger, root)
             ]
-            return [(await answer).code for answer in asked]
+            return [(await response).code for response in asked]
 
     async def main() -> None:
         async with name_server(config, AUTH, SystemClock(), tls) as server:

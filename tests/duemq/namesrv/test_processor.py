@@ -44,9 +44,9 @@ class Server:
         self.peer = FakePeer()
 
     def call(self, code: int, body: bytes = b"", **fields: str) -> Response:
-        return self.answer(Request(code, fields, body))
+        return self.response(Request(code, fields, body))
 
-    def answer(self, request: Request) -> Response:
+    def response(self, request: Request) -> Response:
         if request.peer is None:
             request.peer = self.peer
         response = asyncio.run(handled(self.processor.handlers()[request.code], request))
@@ -56,7 +56,7 @@ class Server:
     def register(self, us: BrokerAddress = US, **fields: str) -> Response:
         request = register_request(us, DataVersion(1), TOPICS, 0)
         request.fields |= fields
-        return self.answer(request)
+        return self.response(request)
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ def test_a_route_is_compact_and_its_ids_are_quoted(server: Server) -> None:
 
 
 def test_an_unknown_topic_is_17(server: Server) -> None:
-    answer = server.call(105, topic="nobody")
-    assert answer.code == 17
-    assert "nobody" in (answer.remark or "")
+    response = server.call(105, topic="nobody")
+    assert response.code == 17
+    assert "nobody" in (response.remark or "")
 
 
 @pytest.mark.parametrize(("enabled", "expected"), [(True, "a:4"), (False, None)])
@@ -106,20 +106,20 @@ def test_cluster_info(server: Server) -> None:
 
 
 def test_a_slave_hears_where_its_master_is(server: Server) -> None:
-    answer = server.register(
+    response = server.register(
         BrokerAddress(
             cluster="C", broker_name="a", address="2.2.2.2:1", ha_address="2.2.2.2:2", broker_id=1
         )
     )
-    assert answer.fields == {"haServerAddr": US.ha_address, "masterAddr": US.address}
+    assert response.fields == {"haServerAddr": US.ha_address, "masterAddr": US.address}
 
 
 @pytest.mark.parametrize(("returned", "expected"), [(True, {"table": {"T": "a:4"}}), (False, None)])
 def test_a_registration_is_answered_with_the_order_table(returned: bool, expected: Any) -> None:
     server = Server(return_order_config=returned)
     server.call(100, namespace="ORDER_TOPIC_CONFIG", key="T", value="a:4")
-    answer = server.register()
-    assert (json.loads(bytes(answer.body)) if answer.body else None) == expected
+    response = server.register()
+    assert (json.loads(bytes(response.body)) if response.body else None) == expected
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_mandatory_fields(missing: str) -> None:
     request = register_request(US, DataVersion(1), TOPICS, 0)
     del request.fields[missing]
     with pytest.raises(RequestError, match=missing):
-        Server().answer(request)
+        Server().response(request)
 
 
 def test_a_checksum_of_0_is_not_checked() -> None:
@@ -186,17 +186,17 @@ def test_a_version_question_keeps_a_broker_when_nothing_changed(
 ) -> None:
     server.clock.advance(100_000)
     version = json.dumps(DataVersion(counter).to_json()).encode()
-    answer = server.call(322, version, **US.fields())
-    assert answer.fields == {"changed": changed}
-    assert body(answer) == DataVersion(1).to_json()
+    response = server.call(322, version, **US.fields())
+    assert response.fields == {"changed": changed}
+    assert body(response) == DataVersion(1).to_json()
     server.clock.advance(100_000)
     server.processor.expire()
     assert (server.table.route("T") is not None) is lives
 
 
 def test_a_version_question_of_an_unknown_broker() -> None:
-    answer = Server().call(322, b"{}", **US.fields())
-    assert (answer.fields, answer.body) == ({"changed": "true"}, b"")
+    response = Server().call(322, b"{}", **US.fields())
+    assert (response.fields, response.body) == ({"changed": "true"}, b"")
 
 
 def test_unregistering(server: Server) -> None:
@@ -206,8 +206,8 @@ def test_unregistering(server: Server) -> None:
 
 
 def test_the_members_behind_a_broker_name(server: Server) -> None:
-    answer = body(server.call(901, clusterName="C", brokerName="a"))
-    assert answer["brokerMemberGroup"]["brokerAddrs"] == {"0": US.address}
+    response = body(server.call(901, clusterName="C", brokerName="a"))
+    assert response["brokerMemberGroup"]["brokerAddrs"] == {"0": US.address}
 
 
 # -- lists and tools ------------------------------------------------------------------------------
@@ -329,10 +329,10 @@ def registration_before(exchanges: list[Exchange]) -> Request:
 def test_recorded_clients_get_the_answers_apache_gave(stream: Path) -> None:
     exchanges = [each for each in read_exchanges(stream) if each.server == "namesrv"]
     server = Server()
-    server.answer(registration_before(exchanges))
+    server.response(registration_before(exchanges))
     compared = 0
     for _, _, request, apache in exchanges:
-        ours = server.answer(request)
+        ours = server.response(request)
         if apache is not None:
             assert (ours.code, set(ours.fields or ())) == (apache.code, set(apache.fields or ()))
             assert _plain(ours) == _plain(apache), request

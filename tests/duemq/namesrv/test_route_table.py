@@ -111,10 +111,10 @@ def test_a_first_registration_with_one_topic_is_refused() -> None:
 
 def test_a_slave_brings_no_topics_and_hears_of_its_master() -> None:
     table = table_of(told())
-    answer = table.register(
+    response = table.register(
         told(broker_id=1, address="1:2", topics=[*TOPICS, TopicConfig(name="V")]), 0
     )
-    assert answer == Registered("1:1-ha", "1:1")
+    assert response == Registered("1:1-ha", "1:1")
     assert addresses(table) == {"a": {"0": "1:1", "1": "1:2"}}
     assert table.route("V") is None
 

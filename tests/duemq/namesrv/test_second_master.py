@@ -71,7 +71,7 @@ def test_a_second_master_is_reported_once_and_when_it_is_gone(
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         route(TWO, code=17),
         route(TWO, name="b"),
@@ -84,9 +84,9 @@ def test_a_second_master_is_reported_once_and_when_it_is_gone(
         ),
     ],
 )
-def test_a_response_without_an_address_reports_nothing(answer: Response) -> None:
+def test_a_response_without_an_address_reports_nothing(response: Response) -> None:
     second = SecondMaster("a", ONE, FakeClock())
-    second.observe("n1", answer)
+    second.observe("n1", response)
     assert second.failure == ""
 
 

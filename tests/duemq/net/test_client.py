@@ -27,10 +27,10 @@ def test_call_oneway_and_reconnect(run: Run) -> None:
         async with RemotingServer(Dispatcher({11: echo, 34: listen}), clock=FakeClock()) as server:
             await server.start("127.0.0.1", 0)
             async with RemotingClient(f"127.0.0.1:{server.ports[0]}") as client:
-                answers = await asyncio.gather(
+                responses = await asyncio.gather(
                     *(client.call(Request(11, {"n": str(n)})) for n in range(20))
                 )
-                assert [each.fields for each in answers] == [{"n": str(n)} for n in range(20)]
+                assert [each.fields for each in responses] == [{"n": str(n)} for n in range(20)]
                 await client.send_oneway(Request(34, {}))
                 await asyncio.wait_for(heard.wait(), WAIT_S)
                 (await client.connect()).close()

@@ -133,8 +133,8 @@ def test_calls_in_flight_are_limited() -> None:
         await asyncio.sleep(0)
         with pytest.raises(ConnectionError, match="2 calls are in flight"):
             await made.call(Request(307, {}), timeout_s=9)
-        answers = [b"".join(codec.encode_response(Response(n), n)) for n in (2, 1, 77)]
-        receive(made, b"".join(answers))
+        responses = [b"".join(codec.encode_response(Response(n), n)) for n in (2, 1, 77)]
+        receive(made, b"".join(responses))
         assert [(await call).code for call in calls] == [1, 2]
 
     asyncio.run(main())
@@ -171,10 +171,10 @@ def test_an_answer_over_the_frame_limit_becomes_code_1() -> None:
         data = memoryview(transport.written)
         frame = codec.next_frame(data, 0, len(data))
         assert frame is not None
-        answer = codec.decode_frame(data, frame)
-        assert isinstance(answer, codec.ReceivedResponse)
-        assert answer.response.code == 1
-        assert "exceeds the limit" in (answer.response.remark or "")
+        response = codec.decode_frame(data, frame)
+        assert isinstance(response, codec.ReceivedResponse)
+        assert response.response.code == 1
+        assert "exceeds the limit" in (response.response.remark or "")
 
     asyncio.run(main())
 
@@ -207,8 +207,8 @@ def test_fragments_of_a_frame_are_joined() -> None:
         await made.finish(9)
         view, pos, count = memoryview(transport.written), 0, 0
         while (frame := codec.next_frame(view, pos, len(view))) is not None:
-            answer = codec.decode_frame(view, frame)
-            assert answer == codec.ReceivedResponse(3, Response(0, None, {"a": "b"}, b"body"))
+            response = codec.decode_frame(view, frame)
+            assert response == codec.ReceivedResponse(3, Response(0, None, {"a": "b"}, b"body"))
             pos, count = frame.end, count + 1
         assert count == 2
         assert dataclasses.asdict(made.limits)["idle_ms_max"] == 120_000
@@ -216,13 +216,13 @@ def test_fragments_of_a_frame_are_joined() -> None:
     asyncio.run(main())
 
 
-def answer_of(transport: MemoryTransport) -> Response:
+def response_of(transport: MemoryTransport) -> Response:
     view = memoryview(bytes(transport.written))
     frame = codec.next_frame(view, 0, len(view))
     assert frame is not None
-    answer = codec.decode_frame(view, frame)
-    assert isinstance(answer, codec.ReceivedResponse)
-    return answer.response
+    response = codec.decode_frame(view, frame)
+    assert isinstance(response, codec.ReceivedResponse)
+    return response.response
 
 
 def refuse(request: Request) -> Response:
@@ -248,8 +248,8 @@ def test_a_handler_that_responds_at_once_has_no_task(begin: Any, expected: tuple
         made, transport = connection({11: begin})
         receive(made, codec.encode_request(Request(11, {}, opaque=1)))
         assert made.requests_in_flight == 0
-        answer = answer_of(transport)
-        assert (answer.code, answer.remark) == expected
+        response = response_of(transport)
+        assert (response.code, response.remark) == expected
 
     asyncio.run(main())
 
@@ -266,7 +266,7 @@ def test_a_plain_handler_that_returns_an_awaitable_has_a_task() -> None:
         assert (made.requests_in_flight, transport.written) == (1, b"")  # type: ignore[comparison-overlap]
         may_answer.set()
         await made.finish(1)
-        assert answer_of(transport).remark == "later"
+        assert response_of(transport).remark == "later"
 
     may_answer = asyncio.Event()
     asyncio.run(main())
@@ -288,7 +288,7 @@ def test_handlers_wait_while_responses_are_unread() -> None:
         assert transport.written == b""
         transport.written_all = True
         await made.finish(1)
-        assert answer_of(transport).code == 0
+        assert response_of(transport).code == 0
 
     asyncio.run(main())
 

@@ -55,10 +55,10 @@ def exchange(dispatcher: Dispatcher, request: Request, serialize_type: int = 0) 
         return None
     frame = decoded_frame(data)
     assert (frame.serialize_type, frame.end) == (serialize_type, len(data))
-    answer = codec.decode_frame(memoryview(data), frame)
-    assert isinstance(answer, codec.ReceivedResponse)
-    assert answer.opaque == request.opaque
-    return answer.response
+    response = codec.decode_frame(memoryview(data), frame)
+    assert isinstance(response, codec.ReceivedResponse)
+    assert response.opaque == request.opaque
+    return response.response
 
 
 TABLE: dict[int, Any] = {

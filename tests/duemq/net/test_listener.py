@@ -48,10 +48,10 @@ def server(mode: str = "permissive", **limits: int) -> RemotingServer:
 async def can_call(port: int, tls: ssl.SSLContext | None) -> bool:
     async with RemotingClient(f"127.0.0.1:{port}", tls=tls) as client:
         try:
-            answer = await client.call(Request(11, {"a": "b"}, b"body"), timeout_s=WAIT_S)
+            response = await client.call(Request(11, {"a": "b"}, b"body"), timeout_s=WAIT_S)
         except OSError:
             return False
-        return answer == Response(0, None, {"a": "b"}, b"body")
+        return response == Response(0, None, {"a": "b"}, b"body")
 
 
 async def two_openings(remoting: RemotingServer) -> None:
@@ -85,10 +85,10 @@ def test_large_frames_and_pieces_pass_through_tls(run: Run) -> None:
             address = f"127.0.0.1:{remoting.ports[0]}"
             async with RemotingClient(address, tls=trusting_context()) as client:
                 bodies = [bytes([n]) * (n * 100_003) for n in range(1, 12)]
-                answers = await asyncio.gather(
+                responses = await asyncio.gather(
                     *(client.call(Request(11, {}, body), timeout_s=WAIT_S) for body in bodies)
                 )
-                assert [bytes(answer.body or b"") for answer in answers] == bodies
+                assert [bytes(response.body or b"") for response in responses] == bodies
                 [connection] = remoting.connections
                 assert connection.is_encrypted
 
@@ -125,7 +125,7 @@ def test_a_proxy_header_names_the_client(run: Run, tls: bool) -> None:
                 if tls:
                     await peer.writer.start_tls(trusting_context())
                 peer.send(Request(12, {}, opaque=1))
-                assert (await peer.read_answer()).response.remark == "192.0.2.7:56324"
+                assert (await peer.read_response()).response.remark == "192.0.2.7:56324"
 
     run(main())
 
@@ -137,7 +137,7 @@ def test_a_proxy_header_without_a_client_keeps_the_address(run: Run) -> None:
             async with await RawPeer.connect(remoting.ports[0]) as peer:
                 peer.writer.write(b"PROXY UNKNOWN\r\n")
                 peer.send(Request(12, {}, opaque=1))
-                remark = (await peer.read_answer()).response.remark or ""
+                remark = (await peer.read_response()).response.remark or ""
                 assert remark.startswith("127.0.0.1:")
 
     run(main())
@@ -240,8 +240,8 @@ def test_a_frame_received_before_the_accept_is_answered(run: Run) -> None:
             frames = [codec.encode_request(Request(11, {}, opaque=n)) for n in range(100)]
             async with await RawPeer.connect(remoting.ports[0]) as peer:
                 peer.writer.write(b"".join(frames))
-                answers = [(await peer.read_answer()).opaque for _ in frames]
-                assert sorted(answers) == list(range(100))
+                responses = [(await peer.read_response()).opaque for _ in frames]
+                assert sorted(responses) == list(range(100))
 
     run(main())
 

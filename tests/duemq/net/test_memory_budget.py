@@ -144,11 +144,11 @@ def test_incomplete_frames_of_all_connections_share_one_limit(run: Run) -> None:
                 for number, peer in enumerate(hostile):
                     peer.writer.write(struct.pack("!iI", 16 * MIB, 10) + piece)
                     other.send(Request(11, {}, b"x" * 1_000, opaque=number))
-                    assert (await other.read_answer()).opaque == number
+                    assert (await other.read_response()).opaque == number
                 async with asyncio.timeout(WAIT_S):
                     while remoting.memory.shed_count < 6:
                         other.send(Request(11, {}, opaque=99))
-                        await other.read_answer()
+                        await other.read_response()
                 assert remoting.memory.used_bytes <= limit_bytes
                 assert await hostile[0].at_end()
                 for peer in hostile:

@@ -44,7 +44,7 @@ async def call(
         async with await RawPeer.connect(remoting.ports[0]) as peer:
             for request in requests:
                 peer.send(request)
-            return [await peer.read_answer() for _ in requests]
+            return [await peer.read_response() for _ in requests]
 
 
 @pytest.mark.parametrize("serialize_type", [layout.JSON_TYPE, layout.BINARY_TYPE])
@@ -59,27 +59,29 @@ def test_answer_comes_in_the_encoding_of_the_request(run: Run, serialize_type: i
                 assert data[4] == serialize_type
                 frame = codec.next_frame(memoryview(data), 0, len(data))
                 assert frame is not None
-                answer = codec.decode_frame(memoryview(data), frame)
-                assert answer == codec.ReceivedResponse(-5, Response(0, None, {"a": "b"}, b"body"))
+                response = codec.decode_frame(memoryview(data), frame)
+                assert response == codec.ReceivedResponse(
+                    -5, Response(0, None, {"a": "b"}, b"body")
+                )
 
     run(main())
 
 
 def test_unknown_code_is_answered_with_3(run: Run) -> None:
-    [answer] = run(call({}, Request(9999, {}, opaque=1)))
-    assert (answer.opaque, answer.response.code) == (1, 3)
-    assert "9999" in answer.response.remark
+    [response] = run(call({}, Request(9999, {}, opaque=1)))
+    assert (response.opaque, response.response.code) == (1, 3)
+    assert "9999" in response.response.remark
 
 
 def test_request_error_becomes_its_code(run: Run) -> None:
-    [answer] = run(call({12: refuse}, Request(12, {"topic": "T"}, opaque=1)))
-    assert (answer.response.code, answer.response.remark) == (17, "topic T not exist")
+    [response] = run(call({12: refuse}, Request(12, {"topic": "T"}, opaque=1)))
+    assert (response.response.code, response.response.remark) == (17, "topic T not exist")
 
 
 def test_exception_becomes_code_1(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    [answer] = run(call({12: crash}, Request(12, {}, opaque=1)))
-    assert answer.response.code == 1
-    assert "KeyError" in answer.response.remark
+    [response] = run(call({12: crash}, Request(12, {}, opaque=1)))
+    assert response.response.code == 1
+    assert "KeyError" in response.response.remark
     assert "request 12 failed" in caplog.text
 
 
@@ -91,7 +93,7 @@ def test_oneway_is_never_answered(run: Run) -> None:
                 peer.send(Request(11, {}, opaque=1, oneway=True))
                 peer.send(Request(9999, {}, opaque=2, oneway=True))
                 peer.send(Request(11, {}, opaque=3))
-                assert (await peer.read_answer()).opaque == 3
+                assert (await peer.read_response()).opaque == 3
 
     run(main())
 
@@ -109,9 +111,9 @@ def test_a_held_request_does_not_delay_the_next(run: Run) -> None:
             async with await RawPeer.connect(remoting.ports[0]) as peer:
                 peer.send(Request(11, {}, opaque=1))
                 peer.send(Request(34, {}, opaque=2))
-                assert (await peer.read_answer()).opaque == 2
+                assert (await peer.read_response()).opaque == 2
                 release.set()
-                assert (await peer.read_answer()).opaque == 1
+                assert (await peer.read_response()).opaque == 1
 
     run(main())
 
@@ -129,10 +131,10 @@ def test_too_many_requests_in_flight_are_refused_with_2(run: Run) -> None:
             async with await RawPeer.connect(remoting.ports[0]) as peer:
                 for opaque in range(3):
                     peer.send(Request(11, {}, opaque=opaque))
-                busy = await peer.read_answer()
+                busy = await peer.read_response()
                 assert (busy.opaque, busy.response.code) == (2, 2)
                 release.set()
-                assert {(await peer.read_answer()).opaque for _ in range(2)} == {0, 1}
+                assert {(await peer.read_response()).opaque for _ in range(2)} == {0, 1}
 
     run(main())
 
@@ -158,7 +160,7 @@ def test_a_malformed_stream_closes_its_connection_only(
                 bad.writer.write(data)
                 assert await bad.at_end()
                 good.send(Request(11, {}, opaque=7))
-                assert (await good.read_answer()).opaque == 7
+                assert (await good.read_response()).opaque == 7
 
     with caplog.at_level(logging.WARNING):
         run(main())
@@ -176,7 +178,7 @@ def test_frames_are_read_from_fragments_of_any_size(run: Run) -> None:
                 for start in range(0, len(data), 50_000):
                     peer.writer.write(data[start : start + 50_000])
                     await peer.writer.drain()
-                assert (await peer.read_answer()).response.body == body
+                assert (await peer.read_response()).response.body == body
 
     run(main())
 
@@ -188,12 +190,12 @@ def test_idle_connection_is_closed(run: Run) -> None:
             await remoting.start("127.0.0.1", 0)
             async with await RawPeer.connect(remoting.ports[0]) as peer:
                 peer.send(Request(11, {}, opaque=1))
-                await peer.read_answer()
+                await peer.read_response()
                 remoting.close_idle(clock.now_ms())
                 remoting.close_idle(clock.now_ms() + 119_999)
                 assert len(remoting.connections) == 1
                 peer.send(Request(11, {}, opaque=2))
-                await peer.read_answer()
+                await peer.read_response()
                 remoting.close_idle(clock.now_ms() + 120_000)
                 remoting.close_idle(clock.now_ms() + 239_999)
                 assert len(remoting.connections) == 1
@@ -220,7 +222,7 @@ def test_stop_finishes_requests_in_flight(run: Run) -> None:
             stop = asyncio.ensure_future(remoting.stop())
             release.set()
             await stop
-            assert (await peer.read_answer()).response.remark == "done"
+            assert (await peer.read_response()).response.remark == "done"
             assert await peer.at_end()
 
     run(main())
@@ -247,7 +249,7 @@ def test_two_ports_share_handlers(run: Run) -> None:
             for port in remoting.ports:
                 async with await RawPeer.connect(port) as peer:
                     peer.send(Request(11, {}, opaque=1))
-                    assert (await peer.read_answer()).response.code == 0
+                    assert (await peer.read_response()).response.code == 0
 
     run(main())
 
@@ -259,7 +261,7 @@ def test_too_many_connections_are_refused(run: Run) -> None:
             port = remoting.ports[0]
             async with await RawPeer.connect(port) as first:
                 first.send(Request(11, {}, opaque=1))
-                await first.read_answer()
+                await first.read_response()
                 async with await RawPeer.connect(port) as second:
                     assert await second.at_end()
 
@@ -296,14 +298,14 @@ def test_a_server_calls_its_peer_until_the_peer_closes(run: Run) -> None:
             await remoting.start("127.0.0.1", 0)
             async with await RawPeer.connect(remoting.ports[0]) as raw:
                 raw.send(Request(34, {}, opaque=1))
-                await raw.read_answer()
+                await raw.read_response()
                 [peer] = peers
                 assert peer.address[0] == "127.0.0.1"
                 call = asyncio.ensure_future(peer.call(Request(307, {}), timeout_s=WAIT_S))
                 asked = await raw.read()
                 assert isinstance(asked, Request)
-                answer = codec.encode_response(Response(0, "info"), asked.opaque)
-                raw.writer.write(b"".join(answer))
+                response = codec.encode_response(Response(0, "info"), asked.opaque)
+                raw.writer.write(b"".join(response))
                 assert (await call).remark == "info"
                 peer.send_oneway(Request(40, {"consumerGroup": "g"}))
                 notice = await raw.read()

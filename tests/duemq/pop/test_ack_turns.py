@@ -15,7 +15,7 @@ from duemq.pop.templates.ack_templates import AckTemplate
 from duemq.pop.templates.frame_templates import TEMPLATES_MAX
 from tests.support.accounts import KEYS, ROOT
 from tests.support.pop_client import Popped, advance
-from tests.support.pop_frames import PopRig, ack_request, answers, codes, turn, write
+from tests.support.pop_frames import PopRig, ack_request, codes, responses, turn, write
 
 ACK = RequestCode.ACK_MESSAGE
 WAYS = pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "codec"])
@@ -159,8 +159,8 @@ def test_frames_cut_at_any_byte_are_read_once_complete(
         for at in range(0, len(data), 97):
             peer.writer.write(data[at : at + 97])
             await turn()
-        found = await answers(peer, 10)
-        assert {answer.code for answer in found.values()} == {0}
+        found = await responses(peer, 10)
+        assert {response.code for response in found.values()} == {0}
         await advance(rig.broker, rig.clock, 70_000)
         assert await rig.client.pop() == []
 
@@ -200,8 +200,8 @@ def test_several_connections_and_topics_share_an_append(
         mixed = [messages[0], others[0], messages[1], others[1], *messages[2:5]]
         write(one, [ack_request(message, number) for number, message in enumerate(mixed)])
         write(two, [ack_request(message, number) for number, message in enumerate(messages[5:])])
-        assert {answer.code for answer in (await answers(one, 7)).values()} == {0}
-        assert {answer.code for answer in (await answers(two, 5)).values()} == {0}
+        assert {response.code for response in (await responses(one, 7)).values()} == {0}
+        assert {response.code for response in (await responses(two, 5)).values()} == {0}
         assert rig.appends.batches[before:] == [["bAck"] * 3]
         await advance(rig.broker, rig.clock, 70_000)
         assert [await rig.client.pop(topic) for topic in ("T", "U")] == [[], []]
@@ -220,7 +220,7 @@ def test_one_way_acknowledgements_are_stored_without_a_response(
         for request in requests[1:4]:
             request.oneway = True
         write(peer, requests)
-        assert {o: a.code for o, a in (await answers(peer, 2)).items()} == {0: 0, 4: 0}
+        assert {o: a.code for o, a in (await responses(peer, 2)).items()} == {0: 0, 4: 0}
         await advance(rig.broker, rig.clock, 70_000)
         assert await rig.client.pop() == []
         assert rig.requests_measured(ACK) == {0: 5}
@@ -251,9 +251,9 @@ def test_messages_of_refused_acknowledgements_are_visible_again(rig: Callable[..
         peer, rig.appends.fault = await rig.peer(), "disk full"
         requests = [ack_request(message, number) for number, message in enumerate(messages)]
         write(peer, requests)
-        found = await answers(peer, 4)
-        assert {answer.code for answer in found.values()} == {1}
-        assert all("disk full" in (answer.remark or "") for answer in found.values())
+        found = await responses(peer, 4)
+        assert {response.code for response in found.values()} == {1}
+        assert all("disk full" in (response.remark or "") for response in found.values())
         assert await codes(peer, requests[:2]) == {0: 0, 1: 0}
         await advance(rig.broker, rig.clock, 70_000)
         again = await rig.pop_all(2)

@@ -48,16 +48,16 @@ def make_processor(tmp_path: Path, **config: Any) -> AssignmentProcessor:
 
 def call(processor: AssignmentProcessor, code: int, **body: object) -> Response:
     request = Request(code, {}, json.dumps(body).encode())
-    answer = asyncio.run(processor.handlers()[code](request))  # type: ignore[var-annotated]
-    assert isinstance(answer, Response)
-    return answer
+    response = asyncio.run(processor.handlers()[code](request))  # type: ignore[var-annotated]
+    assert isinstance(response, Response)
+    return response
 
 
 def assigned(
     processor: AssignmentProcessor, **changes: object
 ) -> list[tuple[str, int, str]] | None:
-    answer = json.loads(bytes(call(processor, 400, **(ASK | changes)).body))
-    found = answer.get("messageQueueAssignments")
+    response = json.loads(bytes(call(processor, 400, **(ASK | changes)).body))
+    found = response.get("messageQueueAssignments")
     if found is None:
         return None
     named = [(each["messageQueue"], each["mode"]) for each in found]
@@ -87,8 +87,8 @@ def test_a_response_without_a_list_keeps_the_clients_queues(
 
 def test_a_group_pops_after_its_mode_is_set(tmp_path: Path) -> None:
     processor = make_processor(tmp_path)
-    answer = call(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=1)
-    assert answer == Response()
+    response = call(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=1)
+    assert response == Response()
     assert assigned(processor) == [("a", 0, "POP"), ("a", 1, "POP"), ("b", 0, "POP")]
     assert assigned(processor, topic="%RETRY%g") == [("a", 0, "PULL"), ("a", 1, "PULL")]
     call(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=0)
@@ -154,6 +154,6 @@ async def of_group(client: BrokerClient) -> list[Any]:
             "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "subscriptionDataSet": []}],
             "producerDataSet": []}  # fmt: skip
     assert (await client.call(34, {}, json.dumps(beat).encode())).code == 0
-    answer = await client.call(400, {}, json.dumps(ASK).encode())
-    found = json.loads(bytes(answer.body))["messageQueueAssignments"]
+    response = await client.call(400, {}, json.dumps(ASK).encode())
+    found = json.loads(bytes(response.body))["messageQueueAssignments"]
     return [each["mode"] for each in found]

@@ -83,12 +83,12 @@ def test_unacknowledged_messages_are_popped_first_and_counted(world: Callable[..
         await advance(broker, clock, 9_990)
         assert await pop() == []
         await advance(broker, clock, 20, by_ms=5)
-        answer = await client.call(order="true", invisibleTime=10_000)
-        assert answer.fields["orderCountInfo"] == "0 qo0%1 1;0 0 0"
-        assert answer.fields["msgOffsetInfo"] == "0 0 1,2"
+        response = await client.call(order="true", invisibleTime=10_000)
+        assert response.fields["orderCountInfo"] == "0 qo0%1 1;0 0 0"
+        assert response.fields["msgOffsetInfo"] == "0 0 1,2"
         await advance(broker, clock, 10_010)
-        answer = await client.call(order="true")
-        assert answer.fields["orderCountInfo"] == "0 qo0%1 2;0 qo0%2 1;0 0 1"
+        response = await client.call(order="true")
+        assert response.fields["orderCountInfo"] == "0 qo0%1 2;0 qo0%2 1;0 0 1"
         assert broker.store.topics.find("%RETRY%g_T") < 0 or broker.store.queue_bounds(
             "%RETRY%g_T", 0
         ) == (0, 0)
@@ -132,8 +132,8 @@ def test_a_changed_invisible_time_changes_the_end_of_blocking(world: Callable[..
     ) -> None:
         await send(remote, 2)
         (first,) = await pop(maxMsgNums=1)
-        answer = await client.change(first, 30_000)
-        assert answer.fields == {
+        response = await client.change(first, 30_000)
+        assert response.fields == {
             "popTime": first.handle.split(" ")[1], "invisibleTime": "30000", "reviveQid": "999",
         }  # fmt: skip
         await advance(broker, clock, 29_990)

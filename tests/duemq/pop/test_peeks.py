@@ -36,9 +36,9 @@ async def notification(
     remote: BrokerClient, clock: FakeClock, poll_ms: int = 0, **changes: object
 ) -> dict[str, str] | None:
     fields = TARGET | {"pollTime": poll_ms, "bornTime": clock.now_ms()} | changes
-    answer = await remote.call(200_054, fields)
-    assert answer.code == 0, answer.remark
-    return answer.fields
+    response = await remote.call(200_054, fields)
+    assert response.code == 0, response.remark
+    return response.fields
 
 
 def test_peeked_messages_stay_visible(world: Callable[..., Any]) -> None:
@@ -49,9 +49,9 @@ def test_peeked_messages_stay_visible(world: Callable[..., Any]) -> None:
         for body in (b"a", b"b", b"c"):
             await remote.send("T", body)
         for _ in range(2):
-            answer = await remote.call(200_052, TARGET | {"maxMsgNums": 2})
-            assert (answer.code, answer.fields["restNum"]) == (0, "3")
-            assert [record.body for record in records_of(answer)] == [b"a", b"b"]
+            response = await remote.call(200_052, TARGET | {"maxMsgNums": 2})
+            assert (response.code, response.fields["restNum"]) == (0, "3")
+            assert [record.body for record in records_of(response)] == [b"a", b"b"]
         assert len(await client.pop()) == 3
         assert (await remote.call(200_052, TARGET | {"maxMsgNums": 2})).code == 19
 

@@ -110,9 +110,9 @@ class Model:
         )
         old = state.handle
         assert old is not None
-        answer = await client.change(old, invisible_ms)
-        assert answer.code == 0
-        fields = answer.fields or {}
+        response = await client.change(old, invisible_ms)
+        assert response.code == 0
+        fields = response.fields or {}
         parts = [str(old.offset), fields["popTime"], fields["invisibleTime"], fields["reviveQid"]]
         handle = " ".join([*parts, *old.handle.split(" ")[4:]])
         state.handle = Popped(old.body, old.topic, old.queue_id, old.offset, handle, old.record)

@@ -18,14 +18,14 @@ from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
 from tests.support.accounts import KEYS, ROOT
 from tests.support.pop_client import advance, popped
-from tests.support.pop_frames import PopRig, ack_request, answers, codes, turn, write
+from tests.support.pop_frames import PopRig, ack_request, codes, responses, turn, write
 from tests.support.replica_rig import until
 
 POP = RequestCode.POP_MESSAGE
 
 
-def bodies_of(answer: Response, topic: str = "T") -> list[bytes]:
-    return [message.body for message in popped(answer, topic)] if answer.code == 0 else []
+def bodies_of(response: Response, topic: str = "T") -> list[bytes]:
+    return [message.body for message in popped(response, topic)] if response.code == 0 else []
 
 
 async def send_numbers(rig: PopRig, count: int, queues: int = 4, tags: str = "") -> list[bytes]:
@@ -45,9 +45,11 @@ def test_pops_and_acknowledgements_of_a_turn_are_one_append(rig: Callable[..., A
         write(one, [ack_request(message, number) for number, message in enumerate(first)])
         write(two, [rig.pop_request(1, maxMsgNums=10), ack_request(first[0], 2)])
         write(three, [rig.pop_request(1, maxMsgNums=10)])
-        acked = await answers(one, 8)
-        both, only = await answers(two, 2), await answers(three, 1)
-        assert {answer.code for answer in (*acked.values(), *both.values(), *only.values())} == {0}
+        acked = await responses(one, 8)
+        both, only = await responses(two, 2), await responses(three, 1)
+        assert {
+            response.code for response in (*acked.values(), *both.values(), *only.values())
+        } == {0}
         [tags] = rig.appends.batches[before:]
         assert (tags[-1], tags[0] in ("ack", "bAck")) == ("ck", True)
         assert sorted(tags) == tags, "acknowledgements, then checkpoints"
@@ -65,7 +67,7 @@ def test_two_pops_of_one_connection_have_one_write(rig: Callable[..., Any]) -> N
         sent = await send_numbers(rig, 6)
         peer = await rig.peer()
         write(peer, [rig.pop_request(1, maxMsgNums=3), rig.pop_request(2, maxMsgNums=3)])
-        found = await answers(peer, 2)
+        found = await responses(peer, 2)
         assert [len(bodies_of(found[opaque])) for opaque in (1, 2)] == [3, 3]
         assert sorted(bodies_of(found[1]) + bodies_of(found[2])) == sorted(sent)
         assert rig.requests_measured(POP) == {0: 2}
@@ -81,7 +83,9 @@ def test_pops_beyond_the_limit_of_a_turn_are_answered(rig: Callable[..., Any]) -
         before = len(rig.appends.batches)
         for number, peer in enumerate(peers):
             write(peer, [rig.pop_request(number, maxMsgNums=1)])
-        found = [bodies_of(answer) for p in peers for answer in (await answers(p, 1)).values()]
+        found = [
+            bodies_of(response) for p in peers for response in (await responses(p, 1)).values()
+        ]
         assert sorted(body for each in found for body in each) == sorted(sent)
         assert {len(each) for each in found} == {1}
         assert max(len(tags) for tags in rig.appends.batches[before:]) == POPS_MAX
@@ -98,9 +102,9 @@ def test_refused_checkpoints_return_all_messages_to_the_queues(rig: Callable[...
         peers, rig.appends.fault = await rig.peers(3), "disk full"
         for peer in peers:
             write(peer, [rig.pop_request(1, maxMsgNums=4)])
-        found = [(await answers(peer, 1))[1] for peer in peers]
-        assert (rig.appends.refused, {answer.code for answer in found}) == (1, {0})
-        assert sorted(body for answer in found for body in bodies_of(answer)) == sorted(sent)
+        found = [(await responses(peer, 1))[1] for peer in peers]
+        assert (rig.appends.refused, {response.code for response in found}) == (1, {0})
+        assert sorted(body for response in found for body in bodies_of(response)) == sorted(sent)
         assert await rig.client.pop() == []
         assert rig.requests_measured(POP) == {0: 3, 210: 1}
         statuses = {labels[-1] for labels, _ in rig.broker.parts.pop.figures.puts}
@@ -143,9 +147,9 @@ def test_pops_are_answered_after_a_failed_append(rig: Callable[..., Any]) -> Non
         rig.appends.failure = OSError("broken")
         write(one, [ack_request(first[0], 1)])
         write(two, [rig.pop_request(1)])
-        refused = (await answers(one, 1))[1]
+        refused = (await responses(one, 1))[1]
         assert (refused.code, "broken" in refused.remark) == (1, True)
-        assert sorted(bodies_of((await answers(two, 1))[1])) == sorted(sent)
+        assert sorted(bodies_of((await responses(two, 1))[1])) == sorted(sent)
         assert await codes(one, [ack_request(first[0], 2)]) == {2: 0}
         await advance(rig.broker, rig.clock, 70_000)
         again = sorted(m.body for m in await rig.pop_all(5))
@@ -169,10 +173,10 @@ def test_an_undone_pop_also_undoes_messages_skipped_by_later_pops(
         for peer in peers:
             request = rig.pop_request(1, topic="One", maxMsgNums=2, exp="a", expType="TAG")
             write(peer, [request])
-        found = [(await answers(peer, 1))[1] for peer in peers]
+        found = [(await responses(peer, 1))[1] for peer in peers]
         assert rig.appends.refused == 1
-        assert sorted(answer.code for answer in found) == [0, 210]
-        assert [body for answer in found for body in bodies_of(answer)] == [b"a1", b"a2"]
+        assert sorted(response.code for response in found) == [0, 210]
+        assert [body for response in found for body in bodies_of(response)] == [b"a1", b"a2"]
 
     rig(scene)
 
@@ -184,8 +188,8 @@ def test_a_too_long_invisible_time_refuses_one_pop_of_a_turn(rig: Callable[..., 
         for number, peer in enumerate(peers):
             changes = {"invisibleTime": 10**12} if number == 1 else {}
             write(peer, [rig.pop_request(1, maxMsgNums=4, **changes)])
-        found = [(await answers(peer, 1))[1] for peer in peers]
-        assert [answer.code for answer in found] == [0, 29, 0]
+        found = [(await responses(peer, 1))[1] for peer in peers]
+        assert [response.code for response in found] == [0, 29, 0]
         messages = [*bodies_of(found[0]), *bodies_of(found[2])]
         assert len(set(messages)) == 8
         rest = [message.body for message in await rig.pop_all(4)]
@@ -202,8 +206,8 @@ def test_an_invalid_pop_does_not_affect_others_of_its_turn(rig: Callable[..., An
             peers, ({"maxMsgNums": 33}, {"topic": "U"}, {}, {"queueId": 9}), strict=True
         ):
             write(peer, [rig.pop_request(1, **changes)])
-        found = [(await answers(peer, 1))[1] for peer in peers]
-        assert [answer.code for answer in found] == [29, 17, 0, 29]
+        found = [(await responses(peer, 1))[1] for peer in peers]
+        assert [response.code for response in found] == [29, 17, 0, 29]
         assert sorted(bodies_of(found[2])) == sorted(sent)
         assert rig.requests_measured(POP) == {29: 2, 17: 1, 0: 1}
 
@@ -228,7 +232,7 @@ def test_a_pop_without_messages_is_a_long_poll(
             write(peer, [rig.pop_request(1, pollTime=30_000)])
         await until(lambda: len(rig.broker.parts.long_polls) == 2)
         await rig.send(0, b"a", b"b")
-        found = [bodies_of((await answers(peer, 1))[1]) for peer in peers]
+        found = [bodies_of((await responses(peer, 1))[1]) for peer in peers]
         assert sorted(body for each in found for body in each) == [b"a", b"b"]
         assert rig.requests_measured(POP) == {0: 2}
         assert len(admitted) == 2
@@ -241,10 +245,10 @@ def test_orderly_pops_are_left_to_their_handler(rig: Callable[..., Any]) -> None
         await rig.send(0, b"a", b"b")
         peer, before = await rig.peer(), len(rig.appends.batches)
         write(peer, [rig.pop_request(1, order="true", queueId=0)])
-        assert bodies_of((await answers(peer, 1))[1]) == [b"a", b"b"]
+        assert bodies_of((await responses(peer, 1))[1]) == [b"a", b"b"]
         assert len(rig.appends.batches) == before, "an orderly pop has no checkpoint"
         write(peer, [rig.pop_request(2, order="true", queueId=0)])
-        assert (await answers(peer, 1))[2].code == 210
+        assert (await responses(peer, 1))[2].code == 210
 
     rig(scene)
 
@@ -277,12 +281,12 @@ def test_sync_flush_delays_responses_until_the_sync(
         invalid = ack_request(first[0], 3, offset=99)
         write(peer, [ack_request(m, n) for n, m in enumerate(first)])
         write(peer, [rig.pop_request(2), invalid])
-        assert {o: a.code for o, a in (await answers(peer, 1)).items()} == {3: 208}
+        assert {o: a.code for o, a in (await responses(peer, 1)).items()} == {3: 208}
         await turn()
         place = rig.broker.parts.offsets.query("g", "T", 0) or 0
         gate.open.set()
-        found = await answers(peer, 3)
-        assert {answer.code for answer in found.values()} == {code}
+        found = await responses(peer, 3)
+        assert {response.code for response in found.values()} == {code}
         assert gate.waits == 1, "one wait for all of the turn"
         others = set(sent) - {message.body for message in first}
         assert set(bodies_of(found[2])) == (others if code == 0 else set())
@@ -332,7 +336,7 @@ def test_each_pop_of_a_turn_requires_a_signature(rig: Callable[..., Any]) -> Non
         requests[1].fields["maxMsgNums"] = "31"  # after it was signed
         for peer, request in zip(peers, requests, strict=True):
             write(peer, [request])
-        found = [(await answers(peer, 1))[1] for peer in peers]
+        found = [(await responses(peer, 1))[1] for peer in peers]
         assert 0 not in (found[0].code, found[1].code)
         assert sorted(bodies_of(found[2])) == sorted(sent)
 
@@ -349,8 +353,8 @@ def test_a_connection_closed_in_a_turn_does_not_affect_others(rig: Callable[...,
         write(malformed, [ack_request(messages[1], 1)])
         malformed.writer.write(b"GET / HTTP/1.1\r\n\r\n")
         write(other, [ack_request(messages[n], n) for n in (2, 3)])
-        assert {o: a.code for o, a in (await answers(other, 2)).items()} == {2: 0, 3: 0}
-        assert {o: a.code for o, a in (await answers(malformed, 1)).items()} == {1: 0}
+        assert {o: a.code for o, a in (await responses(other, 2)).items()} == {2: 0, 3: 0}
+        assert {o: a.code for o, a in (await responses(malformed, 1)).items()} == {1: 0}
         assert await malformed.at_end()
         await advance(rig.broker, rig.clock, 70_000)
         again = [message.body for message in await rig.client.pop()]
@@ -394,7 +398,7 @@ def test_pops_that_match_a_template_are_read_without_decoding(
             rig.clock.advance(3)
             pop = rig.pop_request(opaque, maxMsgNums=4)
             write(peer, [pop])
-            found += bodies_of((await answers(peer, 1))[opaque])
+            found += bodies_of((await responses(peer, 1))[opaque])
         assert sorted(found) == sorted(sent)
         assert decoded == [POP]
         assert rig.requests_measured(POP) == {0: 10}
@@ -412,9 +416,9 @@ def test_a_matching_pop_after_acknowledgements_shares_their_turn(rig: Callable[.
             opaque += len(requests) + 1
             before = len(rig.appends.batches)
             write(peer, [*requests, rig.pop_request(opaque, maxMsgNums=4)])
-            responses = await answers(peer, len(requests) + 1)
-            assert {each.code for each in responses.values()} == {0}
-            messages = popped(responses[opaque], "T")
+            got = await responses(peer, len(requests) + 1)
+            assert {each.code for each in got.values()} == {0}
+            messages = popped(got[opaque], "T")
             found += [message.body for message in messages]
             assert len(rig.appends.batches) == before + 1
             opaque += 1
@@ -439,7 +443,7 @@ def test_a_matching_pop_is_checked_like_the_first(
         peer = await rig.peer()
         for opaque in (1, 2):
             write(peer, [rig.pop_request(opaque, maxMsgNums=1)])
-            assert (await answers(peer, 1))[opaque].code == 0
+            assert (await responses(peer, 1))[opaque].code == 0
         pop = rig.pop_request(3, maxMsgNums=1)
         if change == "topic":
             fields = {"topic": "T"}
@@ -447,9 +451,9 @@ def test_a_matching_pop_is_checked_like_the_first(
         elif change == "late":
             pop.fields["bornTime"] = str(rig.clock.now_ms() - 60_000)
         write(peer, [pop])
-        answer = (await answers(peer, 1))[3]
-        assert answer.code == code
-        assert ("after it was sent" in answer.remark) == (change == "late")
+        response = (await responses(peer, 1))[3]
+        assert response.code == code
+        assert ("after it was sent" in response.remark) == (change == "late")
 
     rig(scene)
 
@@ -462,7 +466,7 @@ def test_matching_pops_can_name_one_queue(rig: Callable[..., Any], queue: int) -
         for opaque in range(8):
             of = (queue + opaque) % 4
             write(peer, [rig.pop_request(opaque, maxMsgNums=2, queueId=of)])
-            messages = popped((await answers(peer, 1))[opaque], "T")
+            messages = popped((await responses(peer, 1))[opaque], "T")
             assert [message.queue_id for message in messages] == [of, of]
         refused = await codes(peer, [rig.pop_request(9, maxMsgNums=2, queueId=4)])
         assert refused == {9: 29}

@@ -145,9 +145,9 @@ def test_a_changed_invisible_time_counts_from_now(world: Callable[..., Any]) -> 
         await send(remote, b"a", b"b")
         first, _ = await client.pop(invisibleTime=10_000)
         await advance(broker, clock, 9_000)
-        answer = await client.change(first, 20_000)
-        assert answer.code == 0
-        fields = answer.fields
+        response = await client.change(first, 20_000)
+        assert response.code == 0
+        fields = response.fields
         assert fields.keys() == {"popTime", "invisibleTime", "reviveQid"}
         assert (fields["popTime"], fields["invisibleTime"]) == (str(clock.now_ms()), "20000")
         await advance(broker, clock, 1_100)
@@ -191,8 +191,8 @@ def test_an_invisible_time_can_change_in_the_millisecond_of_the_pop(
     ) -> None:
         await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=500)
-        answer = await client.change(message, 800)
-        fields = answer.fields
+        response = await client.change(message, 800)
+        fields = response.fields
         assert int(fields["popTime"]) + int(fields["invisibleTime"]) == clock.now_ms() + 800
         await advance(broker, clock, 790, by_ms=10)
         assert await client.pop() == []
@@ -208,9 +208,9 @@ def test_the_handle_of_a_changed_invisible_time_acknowledges(world: Callable[...
     ) -> None:
         await send(remote, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
-        answer = await client.change(message, 30_000)
-        parts = [str(message.offset), answer.fields["popTime"], answer.fields["invisibleTime"]]
-        parts += [answer.fields["reviveQid"], "0", "test", "0", str(message.offset)]
+        response = await client.change(message, 30_000)
+        parts = [str(message.offset), response.fields["popTime"], response.fields["invisibleTime"]]
+        parts += [response.fields["reviveQid"], "0", "test", "0", str(message.offset)]
         assert (await client.ack(message, extraInfo=" ".join(parts))).code == 0
         await advance(broker, clock, 60_000)
         assert await client.pop() == []
@@ -321,8 +321,8 @@ def test_a_broker_without_checkpoints_refuses_pops(
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
-        answer = await client.call()
-        assert (answer.code, "pop message is forbidden" in answer.remark) == (16, True)
+        response = await client.call()
+        assert (response.code, "pop message is forbidden" in response.remark) == (16, True)
         fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "offset": 0, "extraInfo": "x"}
         assert (await remote.call(200_051, fields)).code == 16
         assert (await remote.call(200_053, fields | {"invisibleTime": 1})).code == 16

@@ -23,10 +23,10 @@ def test_a_pull_returns_the_messages_that_match(run: Any, store: Any) -> None:
     put(world.store, "T", b"two", properties=BLUE)
     put(world.store, "T", b"three")
     put(world.store, "T", b"four", properties=RED)
-    answer = run(world.pull(**COLOUR))
-    found = [word for word in (b"one", b"two", b"three", b"four") if word in answer.body]
-    assert (answer.code, found) == (0, [b"one", b"four"])
-    assert answer.fields["nextBeginOffset"] == "4"
+    response = run(world.pull(**COLOUR))
+    found = [word for word in (b"one", b"two", b"three", b"four") if word in response.body]
+    assert (response.code, found) == (0, [b"one", b"four"])
+    assert response.fields["nextBeginOffset"] == "4"
 
 
 def test_the_next_pull_begins_at_the_next_match(run: Any, store: Any) -> None:
@@ -34,17 +34,17 @@ def test_the_next_pull_begins_at_the_next_match(run: Any, store: Any) -> None:
     for body in (b"one", b"two"):
         put(world.store, "T", body, properties=BLUE)
         put(world.store, "T", body, properties=RED)
-    answer = run(world.pull(maxMsgNums=1, **COLOUR))
-    assert answer.fields["nextBeginOffset"] == "3"
+    response = run(world.pull(maxMsgNums=1, **COLOUR))
+    assert response.fields["nextBeginOffset"] == "3"
     assert run(world.pull(maxMsgNums=1, queueOffset=3, **COLOUR)).body.count(b"two") == 1
 
 
 def test_a_pull_without_a_match_advances(run: Any, store: Any) -> None:
     world = World(store=store)
     put(world.store, "T", b"one", b"two", properties=BLUE)
-    answer = run(world.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
-    assert (answer.code, answer.remark) == (20, "NO_MATCHED_MESSAGE")
-    assert answer.fields["nextBeginOffset"] == "2"
+    response = run(world.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
+    assert (response.code, response.remark) == (20, "NO_MATCHED_MESSAGE")
+    assert response.fields["nextBeginOffset"] == "2"
 
 
 def test_a_star_is_not_a_valid_sql92_filter(run: Any) -> None:
@@ -59,8 +59,8 @@ def test_a_pull_without_a_filter_uses_that_of_the_heartbeat(run: Any, store: Any
     world.join(expression="colour = 'red'", kind="SQL92", version=3)
     put(world.store, "T", b"one", properties=BLUE)
     put(world.store, "T", b"two", properties=RED)
-    answer = run(world.pull(sysFlag=0, subVersion=3, subscription=""))
-    assert (b"one" in answer.body, b"two" in answer.body) == (False, True)
+    response = run(world.pull(sysFlag=0, subVersion=3, subscription=""))
+    assert (b"one" in response.body, b"two" in response.body) == (False, True)
 
 
 def test_a_filter_older_than_the_pull_is_refused(run: Any) -> None:
@@ -100,10 +100,10 @@ def test_a_long_poll_is_resumed_by_a_message_that_matches(run: Any, store: Any) 
             assert not pull.done()
             assert len(world.long_polls) == 1
         put(world.store, "T", b"wanted", properties=RED)
-        answer = await pull
-        assert (answer.code, answer.body.count(b"other")) == (0, 0)  # type: ignore[misc]
-        assert b"wanted" in answer.body
-        assert answer.fields["nextBeginOffset"] == "4"
+        response = await pull
+        assert (response.code, response.body.count(b"other")) == (0, 0)  # type: ignore[misc]
+        assert b"wanted" in response.body
+        assert response.fields["nextBeginOffset"] == "4"
 
     run(scene())
 
@@ -119,7 +119,7 @@ def test_messages_without_a_match_do_not_extend_a_long_poll(run: Any, store: Any
             await settle()
             assert not pull.done()
             world.clock.advance(1_500)
-            answer = await pull
-        assert (answer.code, answer.fields["nextBeginOffset"]) == (19, "1")
+            response = await pull
+        assert (response.code, response.fields["nextBeginOffset"]) == (19, "1")
 
     run(scene())

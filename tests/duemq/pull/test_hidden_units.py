@@ -51,8 +51,8 @@ def test_a_pull_returns_a_message_with_a_damaged_tags_code(
 ) -> None:
     world = World(store=store)
     flip(store, offset, bit)
-    answer = run(world.pull(subscription="wanted || A", queueOffset=0))
-    found = [number for number in range(COUNT) if b"m%d" % number in answer.body]
+    response = run(world.pull(subscription="wanted || A", queueOffset=0))
+    found = [number for number in range(COUNT) if b"m%d" % number in response.body]
     assert found == [number for number in range(COUNT) if number % 3 != 1]
 
 
@@ -70,10 +70,10 @@ def test_only_damaged_codes_before_the_next_offset_are_checked(
     """The next pull checks the units from nextBeginOffset on."""
     world = World(store=store)
     flip(store, 6, 3)
-    answer = run(world.pull(subscription="wanted || A", queueOffset=0, maxMsgNums=2))
-    assert answer.fields["nextBeginOffset"] == "3"
-    answer = run(world.pull(subscription="wanted || A", queueOffset=3))
-    assert answer.body.count(b"wanted") == 2
+    response = run(world.pull(subscription="wanted || A", queueOffset=0, maxMsgNums=2))
+    assert response.fields["nextBeginOffset"] == "3"
+    response = run(world.pull(subscription="wanted || A", queueOffset=3))
+    assert response.body.count(b"wanted") == 2
 
 
 def test_a_code_of_a_tag_in_use_is_compared_once(
@@ -113,8 +113,8 @@ def restarted(tmp_path: Path) -> Iterator[MessageStore]:
         yield found
 
 
-def bodies(answer: bytes) -> list[int]:
-    return [number for number in range(COUNT) if b"m%d" % number in answer]
+def bodies(response: bytes) -> list[int]:
+    return [number for number in range(COUNT) if b"m%d" % number in response]
 
 
 def test_a_pull_returns_a_message_whose_code_became_that_of_another_tag_in_use(

@@ -69,8 +69,8 @@ def test_query_returns_the_offset_or_zero_for_a_new_queue(
         world.offsets.commit("G", "T", 0, committed)
     put(world.store, "T", *[b"x"] * messages)
     changes = {} if zero is None else {"setZeroIfNotFound": zero}
-    answer = run(world.call(14, **changes))
-    assert (answer.code, answer.fields.get("offset")) == (code, offset)
+    response = run(world.call(14, **changes))
+    assert (response.code, response.fields.get("offset")) == (code, offset)
 
 
 def test_a_queue_whose_first_message_was_removed_is_not_new(run: Callable[..., Any]) -> None:
@@ -83,8 +83,8 @@ def test_a_queue_whose_first_message_was_removed_is_not_new(run: Callable[..., A
 def test_update_stores_smaller_and_negative_offsets(run: Callable[..., Any]) -> None:
     world = World()
     for offset in (9, 3, -1):
-        answer = run(world.call(15, commitOffset=offset))
-        assert (answer.code, answer.fields) == (0, {})
+        response = run(world.call(15, commitOffset=offset))
+        assert (response.code, response.fields) == (0, {})
         assert world.offsets.query("G", "T", 0) == offset
 
 

@@ -120,15 +120,15 @@ def test_messages_are_returned_as_stored_in_the_log(
 ) -> None:
     world = World(store=store)
     put(world.store, "T", b"one", b"two", b"three")
-    answer = run(world.pull(queueOffset=1))
-    assert (answer.code, answer.remark) == (0, "FOUND")
+    response = run(world.pull(queueOffset=1))
+    assert (response.code, response.remark) == (0, "FOUND")
     units = store.units("T", 0, 1, 2)
-    assert answer.body == store.gather("T", 0, 1, units)
-    assert len(answer.body) == units["size"].sum()
-    assert b"two" in answer.body
-    assert b"one" not in answer.body
-    assert answer.fields.keys() == HEADER
-    assert answer.fields["nextBeginOffset"] == answer.fields["maxOffset"] == "3"
+    assert response.body == store.gather("T", 0, 1, units)
+    assert len(response.body) == units["size"].sum()
+    assert b"two" in response.body
+    assert b"one" not in response.body
+    assert response.fields.keys() == HEADER
+    assert response.fields["nextBeginOffset"] == response.fields["maxOffset"] == "3"
     assert world.stats.totals.got_messages == 2
 
 
@@ -144,10 +144,10 @@ def test_every_outcome_has_the_complete_header(
 ) -> None:
     world = World(store=store)
     put(world.store, "T", b"one", b"two")
-    answer = run(world.pull(queueOffset=offset))
-    assert (answer.code, answer.fields["nextBeginOffset"]) == (code, str(next_offset))
-    assert answer.fields.keys() == HEADER
-    assert bool(answer.body) is (code == 0)
+    response = run(world.pull(queueOffset=offset))
+    assert (response.code, response.fields["nextBeginOffset"]) == (code, str(next_offset))
+    assert response.fields.keys() == HEADER
+    assert bool(response.body) is (code == 0)
 
 
 def test_tags_are_filtered_by_hash(
@@ -156,26 +156,26 @@ def test_tags_are_filtered_by_hash(
     world = World(store=store)
     put(world.store, "T", b"one", properties=b"TAGS\x01a\x02")
     put(world.store, "T", b"two", properties=b"TAGS\x01b\x02")
-    answer = run(world.pull(subscription="b"))
-    assert (answer.code, b"one" in answer.body, b"two" in answer.body) == (0, False, True)
-    answer = run(world.pull(subscription="c"))
-    assert (answer.code, answer.remark) == (20, "NO_MATCHED_MESSAGE")
-    assert answer.fields["nextBeginOffset"] == "2"
+    response = run(world.pull(subscription="b"))
+    assert (response.code, b"one" in response.body, b"two" in response.body) == (0, False, True)
+    response = run(world.pull(subscription="c"))
+    assert (response.code, response.remark) == (20, "NO_MATCHED_MESSAGE")
+    assert response.fields["nextBeginOffset"] == "2"
 
 
 def test_a_damaged_record_is_skipped(run: Callable[..., Any]) -> None:
     world = World()
     batch = put(world.store, "T", b"one", b"two", b"three")
     world.store.damaged.add(int(batch.rows[1]["phys_offset"]))
-    answer = run(world.pull())
-    assert (answer.code, answer.fields["nextBeginOffset"]) == (0, "3")
-    assert (b"one" in answer.body, b"two" in answer.body, b"three" in answer.body) == (
+    response = run(world.pull())
+    assert (response.code, response.fields["nextBeginOffset"]) == (0, "3")
+    assert (b"one" in response.body, b"two" in response.body, b"three" in response.body) == (
         True,
         False,
         True,
     )
-    answer = run(world.pull(queueOffset=1, maxMsgNums=1))
-    assert (answer.code, answer.fields["nextBeginOffset"]) == (20, "2")
+    response = run(world.pull(queueOffset=1, maxMsgNums=1))
+    assert (response.code, response.fields["nextBeginOffset"]) == (20, "2")
 
 
 def test_records_removed_by_retention_are_skipped(run: Callable[..., Any]) -> None:
@@ -184,8 +184,8 @@ def test_records_removed_by_retention_are_skipped(run: Callable[..., Any]) -> No
     world.store.min_offset = int(batch.rows[1]["phys_offset"])  # type: ignore[misc]
     assert b"one" not in run(world.pull()).body
     world.store.min_offset = len(world.store.log)  # type: ignore[misc]
-    answer = run(world.pull())
-    assert (answer.code, answer.remark) == (20, "MESSAGE_WAS_REMOVING")
+    response = run(world.pull())
+    assert (response.code, response.remark) == (20, "MESSAGE_WAS_REMOVING")
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,8 @@ def test_codes_of_refused_pulls(
     if joined is not None:
         world.join(**joined)
     try:
-        answer = run(world.pull(**changes))
-        found, header = answer.code, answer.fields
+        response = run(world.pull(**changes))
+        found, header = response.code, response.fields
     except RequestError as refusal:
         found, header = refusal.code, {}
     assert found == code
@@ -247,8 +247,8 @@ def test_a_pull_without_a_subscription_uses_that_of_the_heartbeat(
     world.join(expression="b", version=3)
     put(world.store, "T", b"one", properties=b"TAGS\x01a\x02")
     put(world.store, "T", b"two", properties=b"TAGS\x01b\x02")
-    answer = run(world.pull(sysFlag=0, subVersion=3, subscription=""))
-    assert (b"one" in answer.body, b"two" in answer.body) == (False, True)
+    response = run(world.pull(sysFlag=0, subVersion=3, subscription=""))
+    assert (b"one" in response.body, b"two" in response.body) == (False, True)
 
 
 def test_a_pull_commits_an_offset_only_on_request(run: Callable[..., Any]) -> None:
@@ -286,8 +286,8 @@ def test_a_long_poll_returns_the_next_message(
         await settle()
         assert not pull.done()
         put(world.store, "T", b"late")
-        answer = await pull
-        assert (answer.code, b"late" in answer.body) == (0, True)
+        response = await pull
+        assert (response.code, b"late" in response.body) == (0, True)
         assert len(world.long_polls) == 0
 
     run(scene())
@@ -307,8 +307,8 @@ def test_a_long_poll_returns_at_its_deadline(
             await settle()
             assert not pull.done()
             world.clock.advance(500)
-            answer = await pull
-        assert (answer.code, answer.fields.keys()) == (19, HEADER)
+            response = await pull
+        assert (response.code, response.fields.keys()) == (19, HEADER)
         assert world.offsets.table == {}
 
     run(scene())
@@ -316,8 +316,8 @@ def test_a_long_poll_returns_at_its_deadline(
 
 @pytest.mark.parametrize(("offset", "flags"), [(0, SUBSCRIPTION), (9, SUBSCRIPTION | SUSPEND)])
 def test_pulls_without_a_long_poll(run: Callable[..., Any], offset: int, flags: int) -> None:
-    answer = run(World().pull(queueOffset=offset, sysFlag=flags))
-    assert answer.code == (19 if offset == 0 else 21)
+    response = run(World().pull(queueOffset=offset, sysFlag=flags))
+    assert response.code == (19 if offset == 0 else 21)
 
 
 def test_short_polling_holds_for_a_second(run: Callable[..., Any]) -> None:
@@ -349,7 +349,7 @@ def test_a_pending_reset_is_returned_once(
     world = World(store=store)
     put(world.store, "T", b"one", b"two")
     world.offsets.set_reset("G", "T", 0, 1)
-    answer = run(world.pull())
-    assert (answer.code, answer.remark) == (21, "OFFSET_RESET")
-    assert answer.fields["nextBeginOffset"] == "1"
+    response = run(world.pull())
+    assert (response.code, response.remark) == (21, "OFFSET_RESET")
+    assert response.fields["nextBeginOffset"] == "1"
     assert run(world.pull()).code == 0

@@ -56,14 +56,14 @@ def request(code: int, client: str) -> Request:
     return Request(code, {}, json.dumps(body).encode())
 
 
-async def answers(*requests: Request) -> list[Response]:
+async def responses(*requests: Request) -> list[Response]:
     handlers = LockProcessor(LockTable(), FakeClock()).handlers()
     return [await handlers[r.code](r) for r in requests]  # type: ignore[misc]
 
 
 def test_lock_and_unlock_requests(run: Callable[..., Any]) -> None:
     first, second, unlock, third = run(
-        answers(request(41, "a"), request(41, "b"), request(42, "a"), request(41, "b"))
+        responses(request(41, "a"), request(41, "b"), request(42, "a"), request(41, "b"))
     )
     assert json.loads(first.body)["lockOKMQSet"] == [Q0.to_json(), Q1.to_json()]
     assert json.loads(second.body) == {"lockOKMQSet": []}
@@ -74,5 +74,5 @@ def test_lock_and_unlock_requests(run: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"mqSet":[{}]}', b'{"mqSet":3}'])
 def test_a_malformed_body_is_refused(body: bytes, run: Callable[..., Any]) -> None:
     with pytest.raises(RequestError) as refusal:
-        run(answers(Request(41, {}, body)))
+        run(responses(Request(41, {}, body)))
     assert refusal.value.code == 1

@@ -82,10 +82,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_new_offsets_of_a_reset(
     run: Callable[..., Any], world: World, changes: dict[str, int], wanted: dict[int, int]
 ) -> None:
-    answer = run(world.reset(**changes))
+    response = run(world.reset(**changes))
     assert {key[2]: at for key, at in world.offsets.resets.items()} == wanted
     parts = [f'{{"brokerName":"b","queueId":{q},"topic":"T"}}:{at}' for q, at in wanted.items()]
-    assert answer.body.decode() == '{"offsetTable":{' + ",".join(parts) + "}}"
+    assert response.body.decode() == '{"offsetTable":{' + ",".join(parts) + "}}"
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,12 @@ class World:
 def test_a_heartbeat_makes_the_retry_topic_and_the_member_visible(run: Callable[..., Any]) -> None:
     async def scene() -> None:
         world, peer = World(), FakePeer()
-        answer = await world.beat(peer)
-        assert (answer.code, answer.body) == (0, b"")
-        assert answer.fields == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+        response = await world.beat(peer)
+        assert (response.code, response.body) == (0, b"")
+        assert response.fields == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
         assert world.topics.known["%RETRY%G"].read_queues == 1
-        answer = await world.members(peer)
-        assert json.loads(answer.body) == {"consumerIdList": ["c"]}
+        response = await world.members(peer)
+        assert json.loads(response.body) == {"consumerIdList": ["c"]}
 
     run(scene())
 
@@ -104,8 +104,8 @@ def test_who_is_not_told(run: Callable[..., Any], group: FakeGroup, model: str) 
 def test_a_fingerprint_learns_whether_the_group_changed(run: Callable[..., Any]) -> None:
     async def scene() -> None:
         world, peer = World(), FakePeer()
-        answers = [await world.beat(peer, heartbeatFingerprint=5) for _ in range(2)]
-        assert [a.fields["IS_SUB_CHANGE"] for a in answers] == ["true", "false"]
+        responses = [await world.beat(peer, heartbeatFingerprint=5) for _ in range(2)]
+        assert [a.fields["IS_SUB_CHANGE"] for a in responses] == ["true", "false"]
 
     run(scene())
 
@@ -193,9 +193,9 @@ def test_a_large_heartbeat_is_taken_in_piece_by_piece(
     async def scene() -> None:
         world, peer = World(), FakePeer()
         task = asyncio.create_task(other())
-        answer = await world.beat(peer, consumerDataSet=many(1_500, 3))
+        response = await world.beat(peer, consumerDataSet=many(1_500, 3))
         task.cancel()
-        assert answer.code == 0
+        assert response.code == 0
         assert sum(sizes) == 1_500 * 4
         assert max(sizes) <= PIECE_MAX + 3
         assert len(sizes) > 10

@@ -76,8 +76,8 @@ def test_no_request_writes_to_an_internal_topic(tmp_path: Path) -> None:
             end = broker.store.max_offset
             for topic in TOPICS:
                 for code, fields, body in write_requests(topic):
-                    answer = await client.call(code, fields, body)
-                    assert answer.code == NO_PERMISSION, (topic, code, answer)
+                    response = await client.call(code, fields, body)
+                    assert response.code == NO_PERMISSION, (topic, code, response)
             assert broker.store.max_offset == end
 
     asyncio.run(scene())
@@ -92,11 +92,11 @@ def test_no_request_reads_an_internal_topic_or_names_offsets_in_it(tmp_path: Pat
             before = broker.parts.offsets.offset_table()
             for topic in CLOSED:
                 for code, fields in read_requests(topic):
-                    answer = await client.call(code, fields)
-                    assert answer.code in (NO_PERMISSION, 17), (topic, code, answer)
-                    assert not answer.body
+                    response = await client.call(code, fields)
+                    assert response.code in (NO_PERMISSION, 17), (topic, code, response)
+                    assert not response.body
                     if code in (12, 15, 222, 314, 321):
-                        assert answer.code == NO_PERMISSION, (topic, code, answer)
+                        assert response.code == NO_PERMISSION, (topic, code, response)
             assert broker.parts.offsets.offset_table() == before
 
     asyncio.run(scene())
@@ -113,8 +113,8 @@ def test_no_request_changes_or_deletes_an_internal_topic(tmp_path: Path, code: i
                 }  # fmt: skip
                 body = b'{"topicConfigList":[{"topicName":"%s"}]}' % topic.encode()
                 known = broker.parts.topics.find(topic)
-                answer = await client.call(code, config, body if code == 18 else b"")
-                assert answer.code == INVALID_PARAMETER, (topic, answer)
+                response = await client.call(code, config, body if code == 18 else b"")
+                assert response.code == INVALID_PARAMETER, (topic, response)
                 assert broker.parts.topics.find(topic) == known
 
     asyncio.run(scene())
@@ -132,11 +132,11 @@ def test_messages_of_internal_topics_cannot_be_read_by_their_offset(tmp_path: Pa
                 assert sent.code == 0
                 offset = int(sent.fields["msgId"][-16:], 16)
                 for code, fields in by_offset(offset, sent.fields["msgId"]):
-                    answer = await client.call(code, fields)
-                    assert answer.code in (NO_PERMISSION, SYSTEM_ERROR), (code, answer)
-                    assert b"secret" not in bytes(answer.body), code
+                    response = await client.call(code, fields)
+                    assert response.code in (NO_PERMISSION, SYSTEM_ERROR), (code, response)
+                    assert b"secret" not in bytes(response.body), code
                     if code in (33, 36):
-                        assert answer.code == NO_PERMISSION
+                        assert response.code == NO_PERMISSION
 
     asyncio.run(scene())
 
@@ -166,10 +166,10 @@ def test_a_record_inside_a_body_is_read_by_no_request(tmp_path: Path) -> None:
                 assert (await client.send("T", planted)).code == 0
                 end = broker.store.max_offset
                 for code, fields in by_offset(at, encode_offset_id(*LOOPBACK, at)):
-                    answer = await client.call(code, fields)
-                    assert answer.code == SYSTEM_ERROR, (topic, code, answer)
-                answer = await client.call(37, end_fields(at))
-                assert answer.code == SYSTEM_ERROR
+                    response = await client.call(code, fields)
+                    assert response.code == SYSTEM_ERROR, (topic, code, response)
+                response = await client.call(37, end_fields(at))
+                assert response.code == SYSTEM_ERROR
                 assert broker.store.max_offset == end
 
     asyncio.run(scene())
@@ -196,8 +196,8 @@ def test_a_topic_without_the_permission_to_write_takes_nothing(tmp_path: Path, c
             }  # fmt: skip
             assert (await client.call(17, read_only)).code == 0
             end, fields = broker.store.max_offset, send_fields("T", UNIQ_KEY="U")
-            answer = await client.call(code, fields if code == 10 else letters(fields), b"x")
-            assert (answer.code, broker.store.max_offset) == (NO_PERMISSION, end)
+            response = await client.call(code, fields if code == 10 else letters(fields), b"x")
+            assert (response.code, broker.store.max_offset) == (NO_PERMISSION, end)
 
     asyncio.run(scene())
 
@@ -217,8 +217,8 @@ def test_offsets_of_the_brokers_own_group_cannot_be_changed(tmp_path: Path) -> N
                 (207, {"groupName": group, "cleanOffset": "true"}),
             ]
             for code, fields in requests:
-                answer = await client.call(code, fields)
-                assert answer.code == NO_PERMISSION, (code, answer)
+                response = await client.call(code, fields)
+                assert response.code == NO_PERMISSION, (code, response)
             assert broker.parts.offsets.query(group, HALF, 0) == 7
 
     asyncio.run(scene())

@@ -23,42 +23,42 @@ def processor(*, is_master: bool = True) -> HaAddressProcessor:
 class Master(RemotingClient):
     """A client whose server is a processor."""
 
-    def __init__(self, answer: Response) -> None:
+    def __init__(self, response: Response) -> None:
         super().__init__(ADDRESS)
-        self._answer = answer
+        self._response = response
 
     async def call(self, request: Request, *, timeout_s: float = 3.0) -> Response:
         assert request.code == RequestCode.EXCHANGE_BROKER_HA_INFO
-        return self._answer
+        return self._response
 
 
 def test_a_master_names_its_addresses() -> None:
-    answer = processor().exchange(Request(906, {}))
-    assert answer.fields == {
+    response = processor().exchange(Request(906, {}))
+    assert response.fields == {
         "masterHaAddress": HA_ADDRESS,
         "masterAddress": ADDRESS,
         "masterFlushOffset": str(LOG_END),
     }
-    assert asyncio.run(request_ha_address(Master(answer))) == HA_ADDRESS
+    assert asyncio.run(request_ha_address(Master(response))) == HA_ADDRESS
 
 
 def test_a_replica_names_none_and_takes_none() -> None:
     forged = Request(906, {"masterHaAddress": "10.6.6.6:1", "masterAddress": "10.6.6.6:2"})
-    answer = processor(is_master=False).exchange(forged)
-    assert (answer.code, answer.fields) == (0, None)
+    response = processor(is_master=False).exchange(forged)
+    assert (response.code, response.fields) == (0, None)
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("response", "why"),
     [
         (Response(), "not a master"),
         (Response(code=16, remark="no permission"), "code 16: no permission"),
         (Response(fields={"masterHaAddress": "nonsense"}), "malformed"),
     ],
 )
-def test_an_answer_without_an_address_is_an_error(answer: Response, why: str) -> None:
+def test_an_answer_without_an_address_is_an_error(response: Response, why: str) -> None:
     with pytest.raises(PeerError, match=why):
-        asyncio.run(request_ha_address(Master(answer)))
+        asyncio.run(request_ha_address(Master(response)))
 
 
 class HangingMaster(Master):

@@ -42,9 +42,9 @@ def test_nothing_is_appended_before_the_first_transfer(
 
     async def main() -> None:
         async with running(small(tmp_path, **REPLICA)) as (broker, remote):
-            answer = await remote.send("T", b"body")
-            assert answer.code == 14
-            assert "send to the master" in answer.remark
+            response = await remote.send("T", b"body")
+            assert response.code == 14
+            assert "send to the master" in response.remark
             assert broker.store.max_offset == 0
 
     asyncio.run(main())
@@ -73,9 +73,9 @@ def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_pat
             assert replica is not None
             replica.tables.follow(master)
             for action in ("status", "start", "rollback"):
-                answer = await remote.call(MIGRATE, body=b'{"action": "%s"}' % action.encode())
-                assert (answer.code, answer.remark) == (SYSTEM_ERROR, replica_text(master))
-                assert answer.fields == {MASTER_FIELD: master}
+                response = await remote.call(MIGRATE, body=b'{"action": "%s"}' % action.encode())
+                assert (response.code, response.remark) == (SYSTEM_ERROR, replica_text(master))
+                assert response.fields == {MASTER_FIELD: master}
                 assert master in replica_text(master)
             shown = await remote.call(VIEW_REQUEST, {"view": "migration.status"})
             assert json.loads(bytes_of(shown))["why_not"] == replica_text(master)

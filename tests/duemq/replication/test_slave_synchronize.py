@@ -35,7 +35,7 @@ class Master:
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock, self.address = clock, ""
-        self.answers: dict[int, Any] = {
+        self.responses: dict[int, Any] = {
             RequestCode.GET_ALL_TOPIC_CONFIG: {"topics": 1},
             RequestCode.GET_ALL_CONSUMER_OFFSET: {"offsets": 1},
             RequestCode.GET_ALL_DELAY_OFFSET: {"offsetTable": {"1": 5}},
@@ -62,7 +62,7 @@ class Master:
             return Response(code, "not supported")
         first, end = map(str, self.bounds)
         bounds = {"table": {"commitLogMinOffset": first, "commitLogMaxOffset": end}}
-        return Response(body=json.dumps(self.answers.get(request.code, bounds)).encode())
+        return Response(body=json.dumps(self.responses.get(request.code, bounds)).encode())
 
     def stop(self) -> None:
         if self.hangs is not None:
@@ -160,7 +160,7 @@ def test_progress_is_taken_when_the_log_is_there(
 ) -> None:
     async def main() -> None:
         async with synchronizing(tmp_path) as setting:
-            setting.master.answers[RequestCode.GET_ALL_DELAY_OFFSET] |= members
+            setting.master.responses[RequestCode.GET_ALL_DELAY_OFFSET] |= members
             setting.master.bounds = [0, len(log)]
             await setting.pass_ms(3_000)
             assert setting.tables == [{"topics": 1}]
@@ -205,7 +205,7 @@ def test_progress_names_the_generation_of_this_log(tmp_path: Path, log: bytes) -
 
     async def main() -> None:
         async with synchronizing(tmp_path) as setting:
-            setting.master.answers[RequestCode.GET_ALL_DELAY_OFFSET] |= OURS
+            setting.master.responses[RequestCode.GET_ALL_DELAY_OFFSET] |= OURS
             append(setting.store, log)
             await setting.pass_ms(1_000)
             await setting.until_taken(1)
@@ -220,7 +220,7 @@ def test_only_what_has_changed_is_taken_again(tmp_path: Path) -> None:
             await setting.until_taken(1)
             await setting.pass_ms(3 * INTERVAL_MS)
             assert setting.master.copies >= 3
-            setting.master.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = {"offsets": 2}
+            setting.master.responses[RequestCode.GET_ALL_CONSUMER_OFFSET] = {"offsets": 2}
             setting.master.bounds = [500, 0]
             await setting.pass_ms(2 * INTERVAL_MS)
             await setting.until_taken(2)
@@ -269,8 +269,8 @@ def test_state_of_pops_is_copied(tmp_path: Path, log: bytes) -> None:
         async with synchronizing(tmp_path) as setting:
             master = setting.master
             master.unknown.clear()
-            master.answers[VIEW_REQUEST] = ORDER
-            master.answers[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = MODES
+            master.responses[VIEW_REQUEST] = ORDER
+            master.responses[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = MODES
             master.bounds = [0, len(log)]
             await setting.pass_ms(3_000)
             assert setting.modes == [MODES]
@@ -307,8 +307,8 @@ def test_malformed_orderly_pops_are_not_written(tmp_path: Path, log: bytes) -> N
     async def main() -> None:
         async with synchronizing(tmp_path) as setting:
             setting.master.unknown.clear()
-            setting.master.answers[VIEW_REQUEST] = {"table": {"no place": {}}}
-            setting.master.answers[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = MODES
+            setting.master.responses[VIEW_REQUEST] = {"table": {"no place": {}}}
+            setting.master.responses[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = MODES
             append(setting.store, log)
             await setting.pass_ms(2_000)
             assert "'no place' is not topic@group" in setting.synchronize.failure

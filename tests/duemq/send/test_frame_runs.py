@@ -116,7 +116,7 @@ def test_batched_requests_of_a_turn_are_handled_together_and_others_singly(run: 
                     )
                 )
             )
-            found = {(await peer.read_answer()).opaque for _ in range(5)}
+            found = {(await peer.read_response()).opaque for _ in range(5)}
             assert found == {1, 2, 3, 4, 5}
         await server.stop()
         assert handled == [3, 4]
@@ -135,7 +135,7 @@ def test_matching_frames_beyond_the_turn_limit_are_handled_in_the_next_turn(run:
         async with await RawPeer.connect(server.ports[0]) as peer:
             frames = [codec.encode_request(Request(RUN, {}, b"alike", opaque=n)) for n in range(25)]
             peer.writer.write(b"".join(frames))
-            opaques = [(await peer.read_answer()).opaque for _ in range(25)]
+            opaques = [(await peer.read_response()).opaque for _ in range(25)]
             assert opaques == list(range(25))
         await server.stop()
         taken = [event for event in runs.events if event[0] in ("alike", "finish")]

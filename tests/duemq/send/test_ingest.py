@@ -44,8 +44,8 @@ class Bench:
         await self.server.stop()
 
 
-async def answers(peer: RawPeer, count: int) -> dict[int, Response]:
-    found = [await peer.read_answer() for _ in range(count)]
+async def responses(peer: RawPeer, count: int) -> dict[int, Response]:
+    found = [await peer.read_response() for _ in range(count)]
     return {each.opaque: each.response for each in found}
 
 
@@ -69,10 +69,10 @@ def test_response_to_a_send(run: Run, way: Any, serialize_type: int) -> None:
             assert data[4] == serialize_type
             frame = codec.next_frame(memoryview(data), 0, len(data))
             assert frame is not None
-            answer = codec.decode_frame(memoryview(data), frame)
-            assert isinstance(answer, codec.ReceivedResponse)
-            assert (answer.opaque, answer.response.code) == (-7, 0)
-            fields = answer.response.fields
+            response = codec.decode_frame(memoryview(data), frame)
+            assert isinstance(response, codec.ReceivedResponse)
+            assert (response.opaque, response.response.code) == (-7, 0)
+            fields = response.response.fields
             assert fields is not None
             assert list(fields) == [
                 "queueId",
@@ -139,7 +139,7 @@ def test_the_response_to_a_timer_has_a_recall_handle(
             made["body"] += b"\0\0"
         async with Bench(front) as peer:
             peer.send(send_request(**made), serialize_type=serialize_type)
-            fields = (await answers(peer, 1))[1].fields
+            fields = (await responses(peer, 1))[1].fields
             assert fields is not None
             assert fields["queueId"] == made.get("queueId", "1")
             handle = RecallHandle("T", "broker-a", str((out_ms or 0) + 1), "U1").encode()
@@ -159,7 +159,7 @@ def test_messages_keep_their_order_in_the_kernel_and_in_python(run: Run) -> None
                 peer.send(ways[opaque % len(ways)](opaque))
                 if opaque % 50 == 0:
                     peer.send(Request(11, {}, opaque=1_000 + opaque))
-            found = await answers(peer, 204)
+            found = await responses(peer, 204)
         assert front.log.bodies == [str(opaque).encode() for opaque in range(200)]
         offsets = [int((found[n].fields or {})["queueOffset"]) for n in range(200)]
         assert offsets == list(range(200))
@@ -182,8 +182,8 @@ def test_a_request_after_a_send_is_handled_after_the_append(run: Run) -> None:
         async with bench as peer:
             for each in (fast(1), Request(11, {}, opaque=2), plain(3), fast(4)):
                 peer.send(each)
-            found = await answers(peer, 4)
-        assert {opaque: answer.code for opaque, answer in found.items()} == dict.fromkeys(
+            found = await responses(peer, 4)
+        assert {opaque: response.code for opaque, response in found.items()} == dict.fromkeys(
             (1, 2, 3, 4), 0
         )
         assert asked == [3]
@@ -200,7 +200,7 @@ def test_many_connections_share_a_batch(run: Run) -> None:
                 for opaque in range(20):
                     peer.send(fast(number * 100 + opaque))
             for number, peer in enumerate(peers):
-                found = await answers(peer, 20)
+                found = await responses(peer, 20)
                 assert sorted(found) == [number * 100 + opaque for opaque in range(20)]
             for peer in peers[1:]:
                 await peer.__aexit__()
@@ -220,7 +220,7 @@ def test_more_messages_than_the_rows_of_a_batch(run: Run) -> None:
         async with Bench(front) as peer:
             for opaque in range(2_500):
                 peer.send(fast(opaque))
-            assert len(await answers(peer, 2_500)) == 2_500
+            assert len(await responses(peer, 2_500)) == 2_500
         assert front.log.bodies == [str(opaque).encode() for opaque in range(2_500)]
         assert max(front.log.batches) <= 1_024
 
@@ -234,7 +234,7 @@ def test_bodies_larger_than_the_staging_buffer(run: Run) -> None:
         async with Bench(front) as peer:
             for opaque in range(3):
                 peer.send(send_request(opaque=opaque, body=bytes([opaque]) * (3 << 20)))
-            found = await answers(peer, 3)
+            found = await responses(peer, 3)
         assert [each.code for each in found.values()] == [0, 0, 0]
         assert [len(body) for body in front.log.bodies] == [3 << 20] * 3
 
@@ -249,7 +249,7 @@ def test_oneway_sends_are_stored_without_a_response(run: Run, way: Any) -> None:
             peer.send(way(1, oneway=True))
             peer.send(way(2, topic="closed", oneway=True))
             peer.send(fast(3))
-            assert list(await answers(peer, 1)) == [3]
+            assert list(await responses(peer, 1)) == [3]
         assert front.log.bodies == [b"1", b"3"]
 
     run(main())
@@ -268,7 +268,7 @@ def test_responses_to_refused_rows_have_code_and_remark(run: Run, way: Any) -> N
         async with Bench(front) as peer:
             for opaque in (1, 2, 3):
                 peer.send(way(opaque))
-            found = await answers(peer, 3)
+            found = await responses(peer, 3)
         assert {opaque: each.code for opaque, each in found.items()} == {1: 0, 2: 13, 3: 0}
         assert found[2].remark == "not today"
         assert found[2].fields == {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
@@ -286,12 +286,12 @@ def test_a_failing_store_is_reported_with_code_1(
         front.log.failure = OSError("broken disk")
         async with Bench(front) as peer:
             peer.send(way(1))
-            found = await answers(peer, 1)
+            found = await responses(peer, 1)
             assert found[1].code == 1
             assert "broken disk" in (found[1].remark or "")
             front.log.failure = None
             peer.send(way(2))
-            assert (await answers(peer, 1))[2].code == 0
+            assert (await responses(peer, 1))[2].code == 0
 
     run(main())
     assert "appending a batch of 1 messages failed" in caplog.text
@@ -306,7 +306,7 @@ def test_a_response_with_an_id_too_long_for_the_kernel(run: Run) -> None:
     async def main() -> None:
         async with Bench(SendPath(hooks=[long_id])) as peer:
             peer.send(fast(1))
-            fields = (await answers(peer, 1))[1].fields
+            fields = (await responses(peer, 1))[1].fields
             assert fields is not None
             assert fields["transactionId"] == "L" * 300
 
@@ -324,9 +324,9 @@ def test_sync_flush_delays_the_responses(run: Run) -> None:
             peer.send(fast(1))
             peer.send(plain(2))
             peer.send(fast(3, properties="UNIQ_KEY\x01U\x02WAIT\x01false\x02"))
-            assert list(await answers(peer, 1)) == [3]
+            assert list(await responses(peer, 1)) == [3]
             front.log.may_sync.set()
-            assert sorted(await answers(peer, 2)) == [1, 2]
+            assert sorted(await responses(peer, 2)) == [1, 2]
 
     run(main())
 
@@ -341,7 +341,7 @@ def test_each_missing_confirmation_has_a_code(run: Run, way: Any, missing: Missi
         async with Bench(front) as peer:
             for opaque in (1, 2):
                 peer.send(way(opaque))
-            found = await answers(peer, 2)
+            found = await responses(peer, 2)
         code = {Missing.DISK: 10, Missing.NO_REPLICA: 11, Missing.REPLICAS: 12}[missing]
         assert [each.code for each in found.values()] == [code, code]
         assert found[2].fields is not None
@@ -362,7 +362,7 @@ def test_no_turn_runs_while_too_many_batches_are_unconfirmed(run: Run) -> None:
             echoed = await RawPeer.connect(first_port(peer))
             async with echoed:
                 front.log.may_sync.set()
-                assert sorted(await answers(peer, 400)) == list(range(400))
+                assert sorted(await responses(peer, 400)) == list(range(400))
         assert front.log.batches[:8] == [1] * 8
 
     run(main())
@@ -385,7 +385,7 @@ def test_stop_responds_to_every_received_send(run: Run) -> None:
         stop = asyncio.ensure_future(bench.server.stop())
         await asyncio.sleep(0)
         front.log.may_sync.set()
-        assert sorted(await answers(peer, 3)) == [0, 1, 2]
+        assert sorted(await responses(peer, 3)) == [0, 1, 2]
         assert await peer.at_end()
         await stop
         await peer.__aexit__()
@@ -404,9 +404,9 @@ def test_a_new_topic_keeps_the_order_and_is_registered_before_the_response(run: 
             for opaque in range(5):
                 peer.send(fast(opaque, topic="New"))
             peer.send(fast(5))
-            assert sorted(await answers(peer, 5)) == [1, 2, 3, 4, 5]
+            assert sorted(await responses(peer, 5)) == [1, 2, 3, 4, 5]
             front.topics.may_tell.set()
-            assert list(await answers(peer, 1)) == [0]
+            assert list(await responses(peer, 1)) == [0]
         assert front.topics.told == ["New"]
         assert front.log.bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
@@ -420,7 +420,7 @@ def test_only_the_send_to_a_topic_that_may_not_be_created_is_refused(run: Run) -
             peer.send(fast(1))
             peer.send(fast(2, topic="New", defaultTopic="other"))
             peer.send(fast(3))
-            found = await answers(peer, 3)
+            found = await responses(peer, 3)
         assert {opaque: each.code for opaque, each in found.items()} == {1: 0, 2: 17, 3: 0}
         assert front.log.bodies == [b"1", b"3"]
 
@@ -441,10 +441,10 @@ def test_a_connection_closed_while_it_waits_is_released(run: Run) -> None:
             async with await RawPeer.connect(first_port(peer)) as other:
                 other.send(fast(1, topic="New"))
                 peer.send(fast(2))
-                await answers(peer, 1)
+                await responses(peer, 1)
             gate.set()
             peer.send(fast(3))
-            assert list(await answers(peer, 1)) == [3]
+            assert list(await responses(peer, 1)) == [3]
 
     run(main())
 
@@ -484,7 +484,7 @@ def test_an_exception_in_the_python_path_is_reported_with_code_1(
         async with Bench(front) as peer:
             peer.send(plain(1))
             peer.send(fast(2))
-            found = await answers(peer, 2)
+            found = await responses(peer, 2)
         assert {opaque: each.code for opaque, each in found.items()} == {1: 1, 2: 0}
         assert front.log.bodies == [b"2"]
 

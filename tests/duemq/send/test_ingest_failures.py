@@ -12,7 +12,7 @@ from duemq.send.ingest import Ingest
 from duemq.send.responses import SendResponses
 from message_store.errors import RequestError
 from tests.duemq.net.conftest import Run
-from tests.duemq.send.test_ingest import Bench, answers, fast, plain
+from tests.duemq.send.test_ingest import Bench, fast, plain, responses
 from tests.support.raw_connection import WAIT_S
 from tests.support.send_path import SendPath
 
@@ -24,12 +24,12 @@ def test_a_batch_whose_responses_fail_is_appended_once(
 ) -> None:
     real, failures = SendResponses.respond, [ValueError("broken answers")]
 
-    def answer(self: SendResponses, *values: Any) -> None:
+    def response(self: SendResponses, *values: Any) -> None:
         if failures:
             raise failures.pop()
         real(self, *values)
 
-    monkeypatch.setattr(SendResponses, "respond", answer)
+    monkeypatch.setattr(SendResponses, "respond", response)
 
     async def main() -> None:
         front = SendPath()
@@ -40,7 +40,7 @@ def test_a_batch_whose_responses_fail_is_appended_once(
                 assert await peer.reader.read() == b""
             async with await type(peer).connect(bench.server.ports[0]) as other:
                 other.send(way(2))
-                found = await answers(other, 1)
+                found = await responses(other, 1)
         assert {opaque: each.code for opaque, each in found.items()} == {2: 0}
         assert front.log.bodies == [b"1", b"2"]
 
@@ -89,7 +89,7 @@ def test_access_is_checked_before_a_send_is_stored(run: Run, way: Any) -> None:
         async with Bench(front) as peer:
             peer.send(way(1))
             peer.send(way(2, topic="TBW102"))
-            found = await answers(peer, 2)
+            found = await responses(peer, 2)
         assert {opaque: each.code for opaque, each in found.items()} == {1: 16, 2: 0}
 
     run(main())

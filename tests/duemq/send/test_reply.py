@@ -34,7 +34,7 @@ HEADER = {
 class World:
     def __init__(self, store: MessageStore, *, keeps: bool = True) -> None:
         self.store, self.clients, self.asker = store, ClientTable(), FakePeer("asker")
-        self.asker.answers[326] = Response()
+        self.asker.responses[326] = Response()
         self.clients.heartbeat(
             Heartbeat("asker", ("P",), ()), self.asker, language="JAVA", version=1, now_ms=0
         )
@@ -66,9 +66,9 @@ def test_a_reply_is_pushed_and_stored(
     run: Callable[..., Any], store: MessageStore, code: int
 ) -> None:
     world = World(store)
-    answer = run(world.reply(code))
+    response = run(world.reply(code))
     offset_id = "7F00000100002A9F0000000000000000"
-    assert (answer.code, answer.fields) == (
+    assert (response.code, response.fields) == (
         0,
         {"msgId": offset_id, "queueId": "0", "queueOffset": "0"},
     )
@@ -88,7 +88,7 @@ def test_a_reply_is_pushed_and_stored(
 
 
 @pytest.mark.parametrize(
-    ("properties", "answer", "says"),
+    ("properties", "response", "says"),
     [
         ("", None, "REPLY_TO_CLIENT"),
         ("REPLY_TO_CLIENT\x01gone\x02", None, "not found"),
@@ -101,11 +101,11 @@ def test_a_reply_whose_push_fails_gets_code_1_and_is_stored(
     run: Callable[..., Any],
     store: MessageStore,
     properties: str,
-    answer: Any | Response | None,
+    response: Any | Response | None,
     says: str,
 ) -> None:
     world = World(store)
-    world.asker.answers[326] = answer or Response()
+    world.asker.responses[326] = response or Response()
     found = run(world.reply(properties=properties))
     assert found.code == 1
     assert says in found.remark

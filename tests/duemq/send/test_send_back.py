@@ -89,8 +89,8 @@ def test_a_retry_is_a_delayed_copy_with_an_incremented_count(
     world = World(store, group=FakeGroup("G", retry_queues=1))
     properties = {"KEYS": "k", "TAGS": "TagB", "UNIQ_KEY": "u", "seq": "5"}
     row = put_one(store, "T", 2, b"hello", properties=properties, flag=7, sys_flag=0x301)
-    answer = run(world.send_back(row["phys_offset"]))
-    assert (answer.code, answer.fields) == (0, {})
+    response = run(world.send_back(row["phys_offset"]))
+    assert (response.code, response.fields) == (0, {})
     record = world.stored()
     assert (record.topic, record.queue_id, record.body) == ("%RETRY%G", 0, b"hello")
     assert (record.flag, record.sys_flag, record.reconsume_times) == (7, 0x301, 1)

@@ -45,13 +45,13 @@ def test_many_requests_of_one_peer_do_not_delay_another_peer(run: Run) -> None:
             async with await RawPeer.connect(port) as many, await RawPeer.connect(port) as one:
                 for number in range(MANY):
                     many.send(Request(11, {}, b"many", opaque=number))
-                await many.read_answer()  # the others are there by now, or soon
+                await many.read_response()  # the others are there by now, or soon
                 one.send(Request(11, {}, b"one", opaque=1))
-                await one.read_answer()
+                await one.read_response()
                 before = slow.handled.index(b"one")
                 assert before < MANY // 2
                 for _ in range(1, MANY):
-                    await many.read_answer()
+                    await many.read_response()
         assert slow.handled.count(b"many") == MANY
 
     run(main())
@@ -68,7 +68,7 @@ def test_frames_beyond_a_turn_keep_their_order(run: Run) -> None:
                 for number in range(count):  # every other one is left to Python
                     text = f"UNIQ_KEY\x01U{number}\x02" if number % 2 else ""
                     peer.send(send_request(opaque=number, body=b"%d" % number, properties=text))
-                codes = [(await peer.read_answer()).response.code for _ in range(count)]
+                codes = [(await peer.read_response()).response.code for _ in range(count)]
         assert codes == [0] * count
         assert front.log.bodies == [b"%d" % number for number in range(count)]
 
@@ -86,7 +86,7 @@ def test_stop_handles_every_received_frame(run: Run) -> None:
         async with await RawPeer.connect(server.ports[0]) as peer:
             for number in range(100):
                 peer.send(Request(11, {}, opaque=number))
-            await peer.read_answer()
+            await peer.read_response()
             await server.stop()
             async with asyncio.timeout(WAIT_S):
                 rest = await peer.reader.read()

@@ -52,8 +52,8 @@ def test_a_torn_commit_is_finished_before_a_plugin_delivers(tmp_path: Path) -> N
         store = {"storePathRootDir": str(tmp_path / "killed")}
         async with running(properties | store, clock=clock) as (broker, remote):
             assert (await remote.pull("T", 1)).code == 0  # the overdue message is delivered
-            answer = await remote.call(37, end | {"fromTransactionCheck": "true"})
-            assert "finished already" in answer.remark
+            response = await remote.call(37, end | {"fromTransactionCheck": "true"})
+            assert "finished already" in response.remark
             assert broker.store.queue_bounds("T", 0)[1] == 2
             assert broker.store.queue_bounds(OP_TOPIC, 0)[1] == 1
 

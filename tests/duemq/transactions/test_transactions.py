@@ -111,8 +111,8 @@ def test_commit_makes_the_message_visible_as_apache_writes_it(
     run: Callable[..., Any], world: World
 ) -> None:
     row = world.send(b"hello", TAGS="a", DELAY="3")
-    answer = run(world.end(row))
-    assert (answer.code, answer.fields) == (0, {})
+    response = run(world.end(row))
+    assert (response.code, response.fields) == (0, {})
     (record,) = world.records("T", 1)
     assert (record.body, record.sys_flag, record.prepared_offset) == (b"hello", 8, 0)
     assert record.properties["REAL_TOPIC"] == "T"
@@ -297,8 +297,8 @@ def test_an_end_during_a_check_back_ends_the_copy(run: Callable[..., Any], world
         await checking
         return await ending
 
-    answer = run(scene())
-    assert (answer.code, answer.remark) == (0, None)
+    response = run(scene())
+    assert (response.code, response.remark) == (0, None)
     (record,) = world.records("T", 1)
     assert record.prepared_offset == world.records(HALF_TOPIC)[1].phys_offset
 

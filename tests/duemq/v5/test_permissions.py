@@ -107,9 +107,9 @@ async def telemetry(caller: V5Caller, settings: v2.Settings) -> list[int]:
     """Return the statuses of a stream to its end, of the first only if it succeeds."""
     stream, codes = caller.telemetry(), []
     await stream.write(api.TelemetryCommand(settings=settings).SerializeToString())
-    while isinstance(answer := await stream.read(), api.TelemetryCommand):
-        codes.append(int(answer.status.code))
-        if answer.status.code == v2.OK:
+    while isinstance(response := await stream.read(), api.TelemetryCommand):
+        codes.append(int(response.status.code))
+        if response.status.code == v2.OK:
             break
     return codes
 

@@ -30,8 +30,8 @@ CALLS = CALLS_MAX + 50
 
 async def codes(caller: V5Caller, *requests: api.SendMessageRequest) -> list[int]:
     """Make calls at the same time; return the status code of each."""
-    answers = await asyncio.gather(*map(caller.call, requests))
-    return [answer.status.code for answer in answers]
+    responses = await asyncio.gather(*map(caller.call, requests))
+    return [response.status.code for response in responses]
 
 
 def test_calls_of_one_turn_are_appended_together(
@@ -43,9 +43,9 @@ def test_calls_of_one_turn_are_appended_together(
                 *(caller.call(sending(message("norm", b"%d" % n))) for n in range(CALLS))
             )
 
-    answers = run(main())
-    assert {answer.status.code for answer in answers} == {v2.OK}
-    assert len({answer.entries[0].offset for answer in answers}) == CALLS
+    responses = run(main())
+    assert {response.status.code for response in responses} == {v2.OK}
+    assert len({response.entries[0].offset for response in responses}) == CALLS
     assert sum(batch_sizes) == CALLS
     assert max(batch_sizes) <= CALLS_MAX
     assert len(batch_sizes) < CALLS / 2

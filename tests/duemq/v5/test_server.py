@@ -94,8 +94,8 @@ def test_tls_and_plaintext_share_the_port(tmp_path: Path) -> None:
                         response_deserializer=api.SendMessageResponse.FromString,
                     )
                     data = sending(message("norm")).SerializeToString()
-                    answer = await method(data, metadata=metadata(), timeout=WAIT_S)
-                    found.append(int(answer.status.code))
+                    response = await method(data, metadata=metadata(), timeout=WAIT_S)
+                    found.append(int(response.status.code))
             return found
 
     assert asyncio.run(main()) == [v2.OK, v2.OK]
@@ -129,8 +129,8 @@ def test_calls_require_an_account_with_permission(tmp_path: Path) -> None:
                 ("unsigned", metadata(), "orders"),
             ):
                 async with v5_caller(broker.grpc_port, fields) as caller:
-                    answer = await caller.call(sending(message(topic)))
-                    found[name] = int(answer.status.code)
+                    response = await caller.call(sending(message(topic)))
+                    found[name] = int(response.status.code)
                     route = api.QueryRouteRequest(topic=v2.Resource(name=topic))
                     found[name + ", route"] = int((await caller.call(route)).status.code)
             async with v5_caller(broker.grpc_port, signed(SALE.access_key, SALE.secret)) as caller:
@@ -236,9 +236,9 @@ def test_calls_end_after_their_client_has_sent_goaway(run: Run, broker: Broker) 
         writer.close()
         return found
 
-    headers, answer, trailers = run(main())
+    headers, response, trailers = run(main())
     assert headers[b":status"] == b"200"
-    assert api.TelemetryCommand.FromString(answer[5:]).status.code == v2.OK
+    assert api.TelemetryCommand.FromString(response[5:]).status.code == v2.OK
     assert trailers[b"grpc-status"] == b"0"
 
 
@@ -284,23 +284,23 @@ def test_unread_commands_of_a_telemetry_stream_are_limited(
     command = api.TelemetryCommand(settings=settings).SerializeToString()
 
     async def main() -> tuple[int, dict[bytes, bytes]]:
-        peer, answers = SlowPeer(), 0
+        peer, responses = SlowPeer(), 0
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.grpc_port)
         writer.write(peer.http2.data_to_send())
         writer.write(peer.call("Telemetry", command, command, command, end=False))
         async for kind, content in frames(reader):
             if kind == DATA:
-                answers += 1
+                responses += 1
             elif b"grpc-status" in content:
                 break
             else:
                 window = (1 << 16).to_bytes(4, "big")  # the client starts reading
                 writer.write(b"\0\0\4\x08\0" + peer.stream_id.to_bytes(4, "big") + window)
         writer.close()
-        return answers, content
+        return responses, content
 
-    answers, trailers = run(main())
-    assert answers == 1  # of three
+    responses, trailers = run(main())
+    assert responses == 1  # of three
     assert trailers[b"grpc-status"] == b"8"
 
 

@@ -68,9 +68,9 @@ def test_a_delayed_message_is_received_after_its_time_and_acknowledged(
                 "delay", b"later", deliver_ms=due_ms, tag="t", keys=["k1", "k2"], born_host="h"
             )
             sent.user_properties["a"] = "ä"
-            answer = await caller.call(sending(sent))
-            assert answer.status.code == v2.OK, answer
-            [entry] = answer.entries
+            response = await caller.call(sending(sent))
+            assert response.status.code == v2.OK, response
+            [entry] = response.entries
             assert entry.message_id == sent.system_properties.message_id
             assert entry.recall_handle
             found = await one(caller, "delay", "g-delay")
@@ -95,8 +95,8 @@ def test_delays_are_limited_by_the_broker(run: Run, broker: Broker) -> None:
             found = []
             for days in (2, 400_000):
                 due_ms = now_ms(broker) + days * 86_400_000
-                answer = await caller.call(sending(message("delay", deliver_ms=due_ms)))
-                found.append(answer.status)
+                response = await caller.call(sending(message("delay", deliver_ms=due_ms)))
+                found.append(response.status)
             return found
 
     two_days, thousand_years = run(main())
@@ -305,8 +305,8 @@ def test_sends_of_one_turn_are_one_batch(run: Run, broker: Broker, batch_sizes: 
         async with v5_caller(broker.grpc_port) as caller:
             return await caller.call(sending(*(message("norm", b"%d" % n) for n in range(20))))
 
-    answer = run(main())
-    assert [each.status.code for each in answer.entries] == [v2.OK] * 20
+    response = run(main())
+    assert [each.status.code for each in response.entries] == [v2.OK] * 20
     assert max(batch_sizes) == 20
 
 

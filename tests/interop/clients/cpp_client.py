@@ -78,20 +78,20 @@ def send(command: Command, producer: Any) -> None:
 
 def send_async(command: Command, producer: Any, messages: list[Any]) -> None:
     """Send all messages asynchronously and wait for the responses."""
-    answers = threading.Semaphore(0)
+    responses = threading.Semaphore(0)
 
     def on_success(result: Any) -> None:
         command.print("sent", **sent(-1, result))
-        answers.release()
+        responses.release()
 
     def on_error(error: Exception) -> None:
         command.print("refused", text=str(error))
-        answers.release()
+        responses.release()
 
     for each in messages:
         producer.send_async(each, on_success, on_error)
     for _ in messages:
-        if not answers.acquire(timeout=30):
+        if not responses.acquire(timeout=30):
             raise TimeoutError("asynchronous sends without a response")
 
 

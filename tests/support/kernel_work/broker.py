@@ -91,8 +91,8 @@ async def _serve(
             Request(RequestCode.GET_BROKER_RUNTIME_INFO, {}), timeout_s=CALL_TIMEOUT_S
         )
         begin = Request(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
-        answer = await client.call(begin, timeout_s=CALL_TIMEOUT_S)
-        offset = int((answer.fields or {}).get("offset", 0))
+        response = await client.call(begin, timeout_s=CALL_TIMEOUT_S)
+        offset = int((response.fields or {}).get("offset", 0))
         if offset:  # skipped units of an earlier run; the code of `a` differs from that of `c`
             await client.call(pull_request(0, subscription="c"), timeout_s=CALL_TIMEOUT_S)
         end = offset + await _send_all(client, deliver=deliver)
@@ -127,8 +127,8 @@ async def _until_readable(client: RemotingClient, offset: int, end: int) -> None
     """Pull until all messages are readable."""
     async with asyncio.timeout(DELIVERY_WAIT_S):
         while offset < end:
-            answer = await client.call(pull_request(offset), timeout_s=CALL_TIMEOUT_S)
-            offset = int((answer.fields or {}).get("nextBeginOffset", offset))
+            response = await client.call(pull_request(offset), timeout_s=CALL_TIMEOUT_S)
+            offset = int((response.fields or {}).get("nextBeginOffset", offset))
 
 
 async def _pop(client: RemotingClient) -> None:
@@ -137,8 +137,10 @@ async def _pop(client: RemotingClient) -> None:
     is_again = False
     async with asyncio.timeout(DELIVERY_WAIT_S):
         while not is_again:
-            answer = await client.call(_pop_request(60_000), timeout_s=CALL_TIMEOUT_S)
-            for message in popped(answer, TOPIC, SMALL["brokerName"]) if answer.code == 0 else ():
+            response = await client.call(_pop_request(60_000), timeout_s=CALL_TIMEOUT_S)
+            for message in (
+                popped(response, TOPIC, SMALL["brokerName"]) if response.code == 0 else ()
+            ):
                 is_again |= message.record.reconsume_times > 0
                 await _acknowledge(client, message)
 

@@ -103,7 +103,7 @@ class Peer:
         """Send the only message of a call."""
         self.http2.send_data(stream_id, b"\0\0\0\0\2hi", end_stream=True)
 
-    async def answers(self) -> dict[int, tuple[bytes, bytes]]:
+    async def responses(self) -> dict[int, tuple[bytes, bytes]]:
         """Send what was begun; return HTTP and gRPC status of the calls that ended, by stream."""
         self.connection.data_received(self.http2.data_to_send())
         for _ in range(5):
@@ -150,7 +150,7 @@ def test_calls_one_after_the_other_never_reach_the_limit() -> None:
         for _ in range(3 * CALLS_MAX):
             stream_id = peer.begin()
             peer.end(stream_id)
-            assert await peer.answers() == {stream_id: (b"200", b"0")}
+            assert await peer.responses() == {stream_id: (b"200", b"0")}
 
     scene(main)
 
@@ -165,9 +165,9 @@ def test_only_resets_of_short_calls_are_limited(
     async def main(peer: Peer) -> None:
         for _ in range(RESETS_MAX + 1):
             stream_id = peer.begin(path=b"/test/Open")
-            assert await peer.answers() == {}
+            assert await peer.responses() == {}
             peer.http2.reset_stream(stream_id)
-            await peer.answers()
+            await peer.responses()
         assert peer.transport.closed is closes
         peer.connection.connection_lost(None)
 
@@ -179,16 +179,16 @@ def test_as_many_calls_as_the_limit_says_are_open_at_once(finished: int) -> None
     async def main(peer: Peer) -> None:
         for stream_id in [peer.begin() for _ in range(finished)]:
             peer.end(stream_id)
-        assert len(await peer.answers()) == finished
+        assert len(await peer.responses()) == finished
         for _ in range(CALLS_MAX):
             peer.begin(path=b"/test/Open")
-        assert await peer.answers() == {}
+        assert await peer.responses() == {}
         assert not peer.transport.closed
         settings = peer.http2.remote_settings  # jh2 keeps to the limit: raise it at the client
         settings.update({SettingCodes.MAX_CONCURRENT_STREAMS: CALLS_MAX + 1})
         settings.acknowledge()
         refused = peer.begin(path=b"/test/Open")
-        await peer.answers()
+        await peer.responses()
         assert peer.resets == {refused: ErrorCodes.REFUSED_STREAM}
         assert not peer.transport.closed
         peer.connection.connection_lost(None)
@@ -218,10 +218,10 @@ def test_a_call_with_malformed_fields_ends_alone(
     async def main(peer: Peer) -> None:
         malformed = peer.begin(**changes)
         peer.end(malformed)
-        assert await peer.answers() == {malformed: (http, grpc)}
+        assert await peer.responses() == {malformed: (http, grpc)}
         following = peer.begin()
         peer.end(following)
-        assert await peer.answers() == {following: (b"200", b"0")}
+        assert await peer.responses() == {following: (b"200", b"0")}
 
     scene(main)
 
@@ -229,7 +229,7 @@ def test_a_call_with_malformed_fields_ends_alone(
 def test_fields_longer_than_the_limit_close_the_connection() -> None:
     async def main(peer: Peer) -> None:
         peer.begin(x=b"y" * 70_000)
-        await peer.answers()
+        await peer.responses()
         assert peer.transport.closed
         peer.connection.connection_lost(None)
 

@@ -36,7 +36,7 @@ def record(
     )
 
 
-def answers(*records: bytes, topic: str = TOPIC) -> list[bytes]:
+def responses(*records: bytes, topic: str = TOPIC) -> list[bytes]:
     """Return the messages of the reader with the kernel, and without it."""
     found = ReadResult(0, 9, np.zeros(0), tuple(range(len(records))), b"".join(records))
     store = FakeStore(FakeClock())
@@ -60,7 +60,7 @@ def answers(*records: bytes, topic: str = TOPIC) -> list[bytes]:
 def test_the_kernel_writes_the_messages_that_python_encodes(
     records: list[bytes], topic: str
 ) -> None:
-    kernel, plain = answers(*records, topic=topic)
+    kernel, plain = responses(*records, topic=topic)
     assert kernel == plain
     assert plain.count(b"POP_CK\x0112 34 56 7 1 broker 0 ") == len(records)
 
@@ -71,8 +71,8 @@ def test_records_of_another_form_are_encoded_in_python() -> None:
         record("KEYS\x01k\x02POP_CK\x01old\x02", 1),
         record("", 1, topic=LONG),
     ):
-        kernel, plain = answers(record("", 0), each)
+        kernel, plain = responses(record("", 0), each)
         assert kernel == plain
         assert plain.count(b"POP_CK\x01") == 2
-    kernel, plain = answers(record("", 0), topic=LONG)
+    kernel, plain = responses(record("", 0), topic=LONG)
     assert kernel == plain

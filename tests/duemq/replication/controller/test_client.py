@@ -174,7 +174,7 @@ def test_a_lost_connection_to_another_controller_is_no_loss() -> None:
     ],
 )
 def test_failures_of_the_network_are_faults(failure: OSError, text: str) -> None:
-    def fail(request: Request, answer: Response) -> Response:
+    def fail(request: Request, response: Response) -> Response:
         raise failure
 
     async def main() -> None:

@@ -44,11 +44,11 @@ def test_each_failure_of_a_controller_is_logged_once_until_it_responds_again(
         async with rig.member(1) as (first, _):
             for count in (1, 2):
                 await rig.until(lambda: first.holds(first.member.epoch))
-                rig.network.change = lambda request, answer: Response(1, "system error")
+                rig.network.change = lambda request, response: Response(1, "system error")
                 await rig.run(5_000)
                 assert [sum(text in line for line in caplog.messages) for text in texts] == [
                     count
                 ] * 2
-                rig.network.change = lambda request, answer: answer
+                rig.network.change = lambda request, response: response
 
     asyncio.run(main())

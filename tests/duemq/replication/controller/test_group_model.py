@@ -154,7 +154,7 @@ class World:
         """Send a heartbeat and the request for the view, as after a notification."""
         process = self.one()
         if process.member.sends_heartbeats:
-            self.send(process, heartbeat_of(process), lambda answer: HeartbeatSucceeded())
+            self.send(process, heartbeat_of(process), lambda response: HeartbeatSucceeded())
         if process.member.sees_group:
             self.send(process, requests.replica_info_request(GROUP), seen)
 
@@ -179,7 +179,7 @@ class World:
                     assert command.epoch >= process.last_epoch
                     process.last_epoch = command.epoch
                 case Resign():
-                    self.controller.answer(heartbeat_of(process), process.channel)
+                    self.controller.response(heartbeat_of(process), process.channel)
                     self.close(process)
 
     def begin_office(self, process: Process, epoch: int) -> None:
@@ -195,7 +195,7 @@ class World:
         """Have a request arrive at the controller."""
         if self.sent:
             sent = self.sent.pop(self.chance.randrange(len(self.sent)))
-            event = decoded(sent, self.controller.answer(sent.request, sent.channel))
+            event = decoded(sent, self.controller.response(sent.request, sent.channel))
             if event is not None:
                 self.returned.append(Returned(sent.process, sent.incarnation, event))
 
@@ -220,7 +220,7 @@ class World:
             before = len(self.sent)
             self.chance.choice([self.ask, self.look])()
             for sent in self.sent[before:]:
-                event = decoded(sent, self.controller.answer(sent.request, sent.channel))
+                event = decoded(sent, self.controller.response(sent.request, sent.channel))
                 if event is not None:
                     self.apply(sent.process, event)
                 self.check()
@@ -275,21 +275,21 @@ def next_request_of(process: Process, now_ms: int) -> tuple[Request, Decode] | N
     match member.next_request:
         case NextRequest.NEXT_ID:
             code = f"{member.address};{process.incarnation}-{now_ms}"
-            return requests.next_id_request(GROUP), lambda answer: IdOffered(
-                requests.next_id_of(answer), code
+            return requests.next_id_request(GROUP), lambda response: IdOffered(
+                requests.next_id_of(response), code
             )
         case NextRequest.APPLY_ID:
             assert identity is not None
             applied = identity.broker_id
             return (
                 requests.apply_id(GROUP, applied, identity.check_code),
-                lambda answer: IdTaken(applied) if answer.code else IdGranted(applied),
+                lambda response: IdTaken(applied) if response.code else IdGranted(applied),
             )
         case NextRequest.REGISTER:
             return (
                 requests.register(GROUP, me, member.address, now_ms),
-                lambda answer: (
-                    GroupUnknown() if answer.code else Registered(requests.has_master(answer))
+                lambda response: (
+                    GroupUnknown() if response.code else Registered(requests.has_master(response))
                 ),
             )
         case NextRequest.ELECT:
@@ -301,31 +301,31 @@ def next_request_of(process: Process, now_ms: int) -> tuple[Request, Decode] | N
             )
             return (
                 request,
-                lambda answer: (
+                lambda response: (
                     ProposalEnded(proposal.number)
-                    if answer.code
-                    else InSyncAltered(proposal.number, requests.altered_of(answer))
+                    if response.code
+                    else InSyncAltered(proposal.number, requests.altered_of(response))
                 ),
             )
     return None
 
 
-def seen(answer: Response) -> Event:
-    if answer.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
+def seen(response: Response) -> Event:
+    if response.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
         return GroupUnknown()
-    return GroupSeen(requests.view_of(RequestCode.CONTROLLER_GET_REPLICA_INFO, answer))
+    return GroupSeen(requests.view_of(RequestCode.CONTROLLER_GET_REPLICA_INFO, response))
 
 
-def elected(answer: Response) -> Event:
+def elected(response: Response) -> Event:
     try:
-        return Elected(requests.view_of(RequestCode.CONTROLLER_ELECT_MASTER, answer))
+        return Elected(requests.view_of(RequestCode.CONTROLLER_ELECT_MASTER, response))
     except PeerError:
         return ElectionFailed()
 
 
-def decoded(sent: Sent, answer: Response) -> Event | None:
+def decoded(sent: Sent, response: Response) -> Event | None:
     try:
-        return sent.decode(answer)
+        return sent.decode(response)
     except PeerError:
         return None  # such as a first election by hand of an id that no member has
 

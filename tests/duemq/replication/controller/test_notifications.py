@@ -32,9 +32,9 @@ class Asked:
         self.count += 1
 
     def ask(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Response:
-        answer = self.handlers[code](Request(code, fields or {}, body))
-        assert isinstance(answer, Response)
-        return answer
+        response = self.handlers[code](Request(code, fields or {}, body))
+        assert isinstance(response, Response)
+        return response
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff{", b'{"syncStateSet":[1]}'])
@@ -54,9 +54,9 @@ def test_a_notification_is_a_reason_to_ask_and_nothing_else(body: bytes) -> None
     ],
 )
 def test_epochs(epochs: list[tuple[int, int]], entries: list[tuple[int, int, int]]) -> None:
-    answer = Asked(epochs).ask(RequestCode.GET_BROKER_EPOCH_CACHE)
-    assert isinstance(answer.body, bytes)
-    assert json.loads(answer.body) == {
+    response = Asked(epochs).ask(RequestCode.GET_BROKER_EPOCH_CACHE)
+    assert isinstance(response.body, bytes)
+    assert json.loads(response.body) == {
         "clusterName": "DefaultCluster",
         "brokerName": "broker-a",
         "brokerId": 2,

@@ -114,15 +114,15 @@ def test_answers() -> None:
 @pytest.mark.parametrize("code", [ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST])
 def test_an_election_names_the_set_in_the_body_and_its_epoch_in_the_header(code: int) -> None:
     members = b'{"brokerMemberGroup":{"brokerAddrs":{1:"h:1"}},"syncStateSet":[2]}'
-    answer = info(syncStateSetEpoch="7")
-    answer.code, answer.body = code, members
-    assert requests.view_of(ELECT, answer).in_sync == SyncStateSet(frozenset({2}), 7)
+    response = info(syncStateSetEpoch="7")
+    response.code, response.body = code, members
+    assert requests.view_of(ELECT, response).in_sync == SyncStateSet(frozenset({2}), 7)
 
 
 def test_a_refusal_has_the_code_and_its_meaning() -> None:
-    answer = Response(ResponseCode.CONTROLLER_BROKER_ID_INVALID, "remark")
+    response = Response(ResponseCode.CONTROLLER_BROKER_ID_INVALID, "remark")
     with pytest.raises(ControllerRefusal, match=r"2014 \(the id belongs to another") as refused:
-        requests.check(RequestCode.CONTROLLER_APPLY_BROKER_ID, answer)
+        requests.check(RequestCode.CONTROLLER_APPLY_BROKER_ID, response)
     assert refused.value.code == 2014
 
 
@@ -131,7 +131,7 @@ def test_every_code_of_the_controller_has_a_meaning() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         info(masterEpoch=""), info(masterEpoch="-1"), info(masterEpoch="x"),
         info(masterEpoch=str(1 << 31)), info(masterEpoch="²"),
@@ -141,9 +141,9 @@ def test_every_code_of_the_controller_has_a_meaning() -> None:
         info(masterAddress="h" * 400 + ":1"),
     ],
 )  # fmt: skip
-def test_headers_that_no_controller_sends(answer: Response) -> None:
+def test_headers_that_no_controller_sends(response: Response) -> None:
     with pytest.raises(ControllerFault):
-        requests.view_of(GET, answer)
+        requests.view_of(GET, response)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ READERS: list[Callable[[Response], object]] = [
     requests.next_id_of,
     requests.has_master,
     requests.altered_of,
-    lambda answer: requests.view_of(GET, answer),
-    lambda answer: requests.view_of(ELECT, answer),
+    lambda response: requests.view_of(GET, response),
+    lambda response: requests.view_of(ELECT, response),
 ]
 
 

@@ -108,16 +108,16 @@ def test_a_lost_answer_leaves_both_sets_required(tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         async with rig.pair(in_sync=False) as ((first, host), _):
 
-            def lose(request: Request, answer: Response) -> Response:
+            def lose(request: Request, response: Response) -> Response:
                 if request.code in (ALTER, VIEW):
                     raise TimeoutError
-                return answer
+                return response
 
             rig.network.change = lose
             host.caught_up = frozenset({2})
             await rig.until(lambda: rig.controller.groups[NAME].in_sync == {1, 2})
             assert first.required_ids == {1, 2}
-            rig.network.change = lambda request, answer: answer
+            rig.network.change = lambda request, response: response
             await rig.until(lambda: first.member.in_sync.ids == {1, 2})
 
     asyncio.run(main())
@@ -190,17 +190,17 @@ def test_after_a_lost_connection_only_the_controllers_word_renews_the_lease(
             rig.network.change = fail_views
             await rig.run(2 * BEAT_MS)
             assert not first.holds(1)
-            rig.network.change = lambda request, answer: answer
+            rig.network.change = lambda request, response: response
             await rig.until(lambda: first.holds(1))
             assert host.roles == [("master", 1)]
 
     asyncio.run(main())
 
 
-def fail_views(request: Request, answer: Response) -> Response:
+def fail_views(request: Request, response: Response) -> Response:
     if request.code == VIEW:
         raise TimeoutError
-    return answer
+    return response
 
 
 @pytest.mark.parametrize("lost", [RequestCode.BROKER_HEARTBEAT, VIEW])
@@ -208,10 +208,10 @@ def test_the_lease_ends_without_answers(tmp_path: Path, lost: RequestCode) -> No
     async def main() -> None:
         rig = Rig(tmp_path)
 
-        def lose(request: Request, answer: Response) -> Response:
+        def lose(request: Request, response: Response) -> Response:
             if request.code == lost:
                 raise TimeoutError
-            return answer
+            return response
 
         async with rig.member(1) as (first, host):
             await rig.until(lambda: first.holds(1))
@@ -221,7 +221,7 @@ def test_the_lease_ends_without_answers(tmp_path: Path, lost: RequestCode) -> No
             await rig.run(BEAT_MS + 100)
             assert not first.holds(1)
             assert first.failure
-            rig.network.change = lambda request, answer: answer
+            rig.network.change = lambda request, response: response
             await rig.until(lambda: first.holds(1))
             assert not first.failure
             assert host.roles == [("master", 1)]
@@ -310,14 +310,14 @@ def test_nonsense_ends_the_lease_and_changes_no_role(tmp_path: Path, nonsense: R
         rig = Rig(tmp_path)
         async with rig.member(1) as (first, host):
             await rig.until(lambda: first.holds(1))
-            rig.network.change = lambda request, answer: (
-                nonsense if request.code == VIEW else answer
+            rig.network.change = lambda request, response: (
+                nonsense if request.code == VIEW else response
             )
             await rig.run(LIMIT_MS)
             assert not first.holds(1)
             assert first.view()["groupFailure"]
             assert (host.roles, host.required) == ([("master", 1)], [frozenset({1})])
-            rig.network.change = lambda request, answer: answer
+            rig.network.change = lambda request, response: response
             await rig.until(lambda: first.holds(1))
 
     asyncio.run(main())
@@ -326,12 +326,12 @@ def test_nonsense_ends_the_lease_and_changes_no_role(tmp_path: Path, nonsense: R
 def test_nonsense_in_every_answer_keeps_a_new_member_out(tmp_path: Path) -> None:
     async def main() -> None:
         rig = Rig(tmp_path)
-        rig.network.change = lambda request, answer: Response(fields={"nextBrokerId": "-1"})
+        rig.network.change = lambda request, response: Response(fields={"nextBrokerId": "-1"})
         async with rig.member(1) as (first, host):
             await rig.run(5_000)
             assert not host.roles
             assert not list((tmp_path / "1").iterdir())
-            rig.network.change = lambda request, answer: answer
+            rig.network.change = lambda request, response: response
             await rig.until(lambda: first.holds(1))
 
     asyncio.run(main())
@@ -362,7 +362,7 @@ def test_a_forged_registration_of_its_id_ends_the_office(tmp_path: Path) -> None
             await rig.until(lambda: first.holds(1))
             code = RequestCode.CONTROLLER_REGISTER_BROKER
             fields = GROUP.fields | {"brokerId": "1", "brokerAddress": "evil:1"}
-            rig.controller.answer(Request(code, fields), object())
+            rig.controller.response(Request(code, fields), object())
             await rig.run(BEAT_MS + 100)
             assert not first.holds(1)
             assert first.member.state is State.CONFLICT
