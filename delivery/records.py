@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from delivery.quarantine import origin_of
 from message_store.errors import RecordUnreadable
 from message_store.layout import Row
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record, decode_record
-from message_store.store import MessageStore
+
+if TYPE_CHECKING:
+    from message_store.reader import StoreReader
+    from message_store.store import MessageStore
 
 CLIENT_COLUMNS = ("delay_level", "timer_kind", "timer_value", "prop_flags", "uniq_pos", "uniq_len")
 
@@ -35,6 +40,13 @@ def read_damaged(store: MessageStore, phys_offset: int, size: int) -> tuple[byte
         return data, decode_record(memoryview(data), phys_offset, check_crc=False)
     except RecordUnreadable:
         return data, None
+
+
+def first_log_offset(store: StoreReader, topic: str, queue_id: int, offset: int) -> int | None:
+    """Return the log offset of the first record at or after a queue offset, None without one."""
+    first, _ = store.queue_bounds(topic, queue_id)
+    units = store.units(topic, queue_id, max(offset, first), 1)
+    return int(units[0]["phys_offset"]) if units.size else None
 
 
 def add_message(

@@ -42,7 +42,6 @@ from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 
 Units = npt.NDArray[np.void]
 Mask = npt.NDArray[np.bool_]
-PRE_BLANK_SIZE = 0x7FFFFFFF
 
 
 class Due(NamedTuple):
@@ -132,7 +131,7 @@ class Deliverer:
                 self._deliver_compiled((level, first_offset, delay_ms), units, outcome)
             if outcome.done < units.size and not outcome.refusal:
                 unit = units[outcome.done]
-                if unit["size"] == PRE_BLANK_SIZE:
+                if unit["size"] == layout.PRE_BLANK_SIZE:
                     outcome.record(NOT_PUT, NO_TOPIC)
                     continue
                 place = SCHEDULE_TOPIC, level - 1, first_offset + outcome.done

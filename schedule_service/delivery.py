@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery.deliverer import Outcome
+from delivery.records import first_log_offset
+from delivery.service_tasks import guarded, preload
 from message_store.clock import Clock, Signal
-from message_store.kernels import registry
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation
 from message_store.layout import Rows
@@ -44,7 +45,6 @@ from schedule_service.transfer import LevelTransfers
 
 log = logging.getLogger(__name__)
 KERNELS = "levels"  # group of kernels
-PRELOAD_AFTER_MS = 100  # pause after the start, until the broker serves
 PAUSE_MS = 100  # pause before a retry, if a unit is not written yet or the disk is slow
 CUTS_MAX = 256
 LOGGED_MAX = 10  # maximum messages of one batch with a log line each
@@ -78,7 +78,6 @@ class LevelService:
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._wake, self._sent, self._stop = Signal(), asyncio.Event(), asyncio.Event()
         self._sleeping_until = -1
-        self._stopping = False
         self._turn = 0
         size = max([LEVELS_MAX, *self.levels])
         self._last_due: npt.NDArray[np.int64] = np.full(size, -NEVER_MS, np.int64)
@@ -97,33 +96,20 @@ class LevelService:
     async def running(self) -> AsyncIterator[Self]:
         """Deliver while the block is open; leaving it finishes the current batch."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._guard(self.run()), name="level delivery")
+            delivering = guarded(self.run(), "level", self._on_failure)
+            tasks.create_task(delivering, name="level delivery")
             acknowledging = tasks.create_task(
-                self._guard(self._acknowledge()), name="level acknowledgement"
+                guarded(self._acknowledge(), "level", self._on_failure),
+                name="level acknowledgement",
             )
-            tasks.create_task(self._preload_kernels(), name="level preload")
+            loading = preload(self._kernels, (KERNELS,), self._clock, self._stop)
+            tasks.create_task(loading, name="level preload")
             try:
                 yield self
             finally:
-                self._stopping = True
                 self._stop.set()
                 self._wake.set()
                 acknowledging.cancel()
-
-    async def _preload_kernels(self) -> None:
-        """Load kernels before the first message is due, but not while the broker starts."""
-        await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + PRELOAD_AFTER_MS)
-        await self._kernels.wait(KERNELS, stop=self._stop)
-        if not self._stopping:
-            await asyncio.to_thread(registry.load, KERNELS)
-
-    async def _guard(self, work: Coroutine[object, object, None]) -> None:
-        """Run a task; report its failure, so that the broker stops cleanly."""
-        try:
-            await work
-        except Exception as error:
-            log.exception("the level service cannot continue")
-            self._on_failure(f"{type(error).__name__}: {error}")
 
     @property
     def is_idle(self) -> bool:
@@ -144,7 +130,7 @@ class LevelService:
         """Deliver until stopped, once the kernels are ready."""
         await self._kernels.wait(KERNELS, stop=self._stop)
         now_ms = 0
-        while not self._stopping:
+        while not self._stop.is_set():
             before_ms, now_ms = now_ms, self._clock.now_ms()
             if now_ms < before_ms:  # the clock was set back: pauses would last too long
                 for level in self.levels.values():
@@ -172,7 +158,7 @@ class LevelService:
         until_ms = min(
             (lv.next_work_ms(self.config) for lv in self.levels.values()), default=NEVER_MS
         )
-        if self._stopping:
+        if self._stop.is_set():
             return
         self._sleeping_until = until_ms
         await self._clock.wait(self._wake, until_ms=None if until_ms == NEVER_MS else until_ms)
@@ -428,5 +414,5 @@ class LevelService:
             saved = offsets.get(number, 0)  # after a return from the timers, the cursor is lower
             at = max(min(saved, level.cursor.first_undelivered), first)
             if at < end:
-                found.append(self._queues.first_phys(number, at))
+                found.append(first_log_offset(self._store, SCHEDULE_TOPIC, number - 1, at))
         return min((offset for offset in found if offset is not None), default=None)

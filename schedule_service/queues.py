@@ -98,11 +98,6 @@ class ScheduleQueues:
             return -1
         return self._history.delay_ms(first, level)
 
-    def first_phys(self, level: int, offset: int) -> int | None:
-        """Return the log offset of a unit's record, None if there is no such unit."""
-        units = self.units(level, offset, 1)
-        return int(units[0]["phys_offset"]) if units.size else None
-
     def correct(self, level: int, from_offset: int) -> int:
         """Correct the due times of units by the history; return the number of corrected units.
 
@@ -112,7 +107,10 @@ class ScheduleQueues:
             OSError: A unit cannot be written; the call can be repeated.
         """
         rule = LevelRule(SCHEDULE_TOPIC, self._history.tables)
-        at, end = self._first_at(level, from_offset), self.bounds(level)[1]
+        queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return 0
+        at, end = queue.offset_from(from_offset), self.bounds(level)[1]
         changed = 0
         while at < end:
             units = self.units(level, at, CORRECTED_UNITS)
@@ -127,24 +125,10 @@ class ScheduleQueues:
             differing = int(np.count_nonzero(due_ms != units["tags_code"]))
             if differing:
                 units["tags_code"] = due_ms
-                queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
-                assert queue is not None, "the queue has these units"
                 queue.rewrite(at, units)
             changed += differing
             at += int(units.size)
         return changed
-
-    def _first_at(self, level: int, phys_offset: int) -> int:
-        """Return the first queue offset whose record is at a log offset or after it."""
-        low, high = self.bounds(level)
-        while low < high:
-            middle = (low + high) // 2
-            found = self.first_phys(level, middle)
-            if found is not None and found < phys_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
 
 def correct_due_times(store: MessageStore, history: LevelHistory, from_offset: int) -> int:

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from delivery.lateness import Lateness
+from delivery.metric_families import counter, gauge, lateness
 from delivery.quarantine import Reason
+
+COUNTERS = {
+    "delivered": "Messages delivered to their topic.",
+    "expired": "Messages that retention removed before they were due.",
+    "refused": "Deliveries that the store refused; they are repeated.",
+}
 
 
 class LevelStats:
@@ -66,46 +68,19 @@ class LevelCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield all metric families."""
         levels = sorted(self._levels().items())
-        yield _gauge("pending", "Pending messages of a level.", [(n, p) for n, (_, p, _) in levels])
+        pending = [(n, p) for n, (_, p, _) in levels]
+        yield gauge("duemq_level_pending", "Pending messages of a level.", "level", pending)
         due = [(n, d / 1_000) for n, (_, _, d) in levels if d is not None]
-        yield _gauge("next_due_timestamp_seconds", "Due time of the next message of a level.", due)
-        delivered = [(n, stats.delivered) for n, (stats, _, _) in levels]
-        yield _counter("delivered", "Messages delivered to their topic.", delivered)
-        expired = [(n, stats.expired) for n, (stats, _, _) in levels]
-        yield _counter("expired", "Messages that retention removed before they were due.", expired)
-        refused = [(n, stats.refused) for n, (stats, _, _) in levels]
-        yield _counter("refused", "Deliveries that the store refused; they are repeated.", refused)
-        yield _quarantined(levels)
-        yield _lateness(levels)
-
-
-def _gauge(name: str, doc: str, values: list[tuple[int, float]]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"duemq_level_{name}", doc, labels=["level"])
-    for level, value in values:
-        family.add_metric([str(level)], value)
-    return family
-
-
-def _counter(name: str, doc: str, values: list[tuple[int, int]]) -> CounterMetricFamily:
-    family = CounterMetricFamily(f"duemq_level_{name}", doc, labels=["level"])
-    for level, value in values:
-        family.add_metric([str(level)], value)
-    return family
-
-
-def _quarantined(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Metric:
-    doc = "Messages that could not be delivered and went to the quarantine topic."
-    family = CounterMetricFamily("duemq_level_quarantined", doc, labels=["level", "reason"])
-    for level, (stats, _, _) in levels:
-        for reason, count in sorted(stats.quarantined.items()):
-            family.add_metric([str(level), reason.value], count)
-    return family
-
-
-def _lateness(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Metric:
-    doc = "Store time of a delivery minus its due time."
-    family = HistogramMetricFamily("duemq_level_lateness_seconds", doc, labels=["level"])
-    for level, (stats, _, _) in levels:
-        late = stats.lateness
-        family.add_metric([str(level)], late.seconds_buckets(), late.sum_ms / 1_000)
-    return family
+        text = "Due time of the next message of a level."
+        yield gauge("duemq_level_next_due_timestamp_seconds", text, "level", due)
+        for name, text in COUNTERS.items():
+            counts = [(n, getattr(stats, name)) for n, (stats, _, _) in levels]
+            yield counter(f"duemq_level_{name}", text, "level", counts)
+        text = "Messages that could not be delivered and went to the quarantine topic."
+        family = CounterMetricFamily("duemq_level_quarantined", text, labels=["level", "reason"])
+        for level, (stats, _, _) in levels:
+            for reason, count in sorted(stats.quarantined.items()):
+                family.add_metric([str(level), reason.value], count)
+        yield family
+        late = [(n, stats.lateness) for n, (stats, _, _) in levels]
+        yield lateness("duemq_level_lateness_seconds", "level", late)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from delivery.records import first_log_offset
 from message_store.errors import CorruptStore
 from message_store.retention.pins import UNKNOWN, FirstPending, first_pending
 from schedule_service.names import SCHEDULE_TOPIC
@@ -32,11 +33,7 @@ def stored_pin(store: MessageStore) -> FirstPending:
     if topic < 0:
         return None
     queues = int(store.topics.arrays.topics[topic]["slots_len"])
-    return first_pending(_first_of(store, queue, saved) for queue in range(queues))
-
-
-def _first_of(store: MessageStore, queue: int, saved: Saved) -> int | None:
-    """Return the log offset of the first pending message of a queue, None without one."""
-    first, _ = store.queue_bounds(SCHEDULE_TOPIC, queue)
-    units = store.units(SCHEDULE_TOPIC, queue, max(saved.offsets.get(queue + 1, 0), first), 1)
-    return int(units[0]["phys_offset"]) if units.size else None
+    return first_pending(
+        first_log_offset(store, SCHEDULE_TOPIC, queue, saved.offsets.get(queue + 1, 0))
+        for queue in range(queues)
+    )

@@ -6,10 +6,12 @@ Source of Apache's names: DefaultStoreMetricsManager.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from delivery.metric_families import counter, gauge
 from timer_store import views
 from timer_store.compaction.plan import Blocked
 from timer_store.pending.forecast import Span, of_slots
@@ -90,11 +92,8 @@ class StoreCollector:
         for name, (text, count) in counters.items():
             yield CounterMetricFamily(f"duemq_timer_{name}", text, value=count)
         text = "1 while old log files should be removed and this reason prevents copies."
-        family = GaugeMetricFamily("duemq_timer_compaction_waits", text, labels=["why"])
-        for blocked in Blocked:
-            if blocked:
-                family.add_metric([blocked.value], int(blocked == compaction.blocked_by))
-        yield family
+        waits = [(why.value, int(why == compaction.blocked_by)) for why in Blocked if why]
+        yield gauge("duemq_timer_compaction_waits", text, "why", waits)
 
     def _apache_metrics(self) -> Iterator[Metric]:
         timers, now_ms = self._timers, self._timers.clock.now_ms()
@@ -116,33 +115,20 @@ class StoreCollector:
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"rocketmq_timer_{name}", text, value=value)
         text = "Timers delivered to their topic."
-        dequeued = CounterMetricFamily("rocketmq_timer_dequeue", text, labels=["topic"])
-        for topic, count in timers.stats.delivered_by_topic():
-            dequeued.add_metric([topic], count)
-        yield dequeued
-        yield self._timing_messages()
+        delivered = timers.stats.delivered_by_topic()
+        yield counter("rocketmq_timer_dequeue", text, "topic", delivered)
+        text, pending = "Pending timers by topic.", sorted(timers.counts.by_topic().items())
+        yield gauge("rocketmq_timing_messages", text, "topic", pending)
         yield self._snapshot(now_ms)
-
-    def _timing_messages(self) -> Metric:
-        text = "Pending timers by topic."
-        family = GaugeMetricFamily("rocketmq_timing_messages", text, labels=["topic"])
-        for topic, count in sorted(self._timers.counts.by_topic().items()):
-            family.add_metric([topic], count)
-        return family
 
     def _snapshot(self, now_ms: int) -> Metric:
         text = (
             "Timers due within this many seconds, and not within the bound before; up to one day."
         )
-        family = GaugeMetricFamily(
-            "rocketmq_timer_message_snapshot", text, labels=["timer_bound_s"]
-        )
         start_ms = now_ms - now_ms % self._timers.config.precision_ms
         width_ms = BOUNDS_S[0] * 1_000
         counts = of_slots(self._timers, Span(start_ms, width_ms, BOUNDS_S[-1] // BOUNDS_S[0]))
-        before = 0
-        for bound_s in BOUNDS_S:
-            bins = bound_s // BOUNDS_S[0]
-            family.add_metric([str(bound_s)], int(counts[1 + before : 1 + bins].sum()))
-            before = bins
-        return family
+        ends = [1 + bound_s // BOUNDS_S[0] for bound_s in BOUNDS_S]
+        sums = [int(counts[low:high].sum()) for low, high in pairwise([1, *ends])]
+        values = zip(BOUNDS_S, sums, strict=True)
+        return gauge("rocketmq_timer_message_snapshot", text, "timer_bound_s", values)

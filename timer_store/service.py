@@ -9,20 +9,17 @@ while a second with a million timers is delivered.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Self
 
+from delivery.service_tasks import guarded, preload
 from message_store.clock import Clock, Signal
-from message_store.kernels import registry
 from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
 from timer_store.store import TimerStore
 
-log = logging.getLogger(__name__)
 KERNELS = "timers", "pending_timers"  # groups of kernels: delivery; moves and copies
-PRELOAD_MS = 100  # pause after the start, until the broker serves
 
 
 class TimerService:
@@ -46,7 +43,6 @@ class TimerService:
         self._wake = Signal()
         self._stop = asyncio.Event()
         self._sleeping_until = -1
-        self._stopping = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
@@ -54,37 +50,24 @@ class TimerService:
         loop = asyncio.get_running_loop()
         loader = self._timers.dequeue.loader
         with loader.threaded(lambda: _call_soon(loop, self._wake.set)):
-            delivery = asyncio.create_task(self._guard(), name="timer delivery")
-            preload = asyncio.create_task(self._preload_kernels(), name="timer preload")
+            delivering = asyncio.create_task(
+                guarded(self.run(), "timer", self._on_failure), name="timer delivery"
+            )
+            loading = asyncio.create_task(
+                preload(self._kernels, KERNELS, self._clock, self._stop), name="timer preload"
+            )
             try:
                 yield self
             finally:
-                self._stopping = True
                 self._stop.set()
                 self._wake.set()
-                await delivery
-                await preload
-
-    async def _preload_kernels(self) -> None:
-        """Load kernels before the first timer is due, but not while the broker starts."""
-        await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + PRELOAD_MS)
-        for group in KERNELS:
-            await self._kernels.wait(group, stop=self._stop)
-            if not self._stopping:
-                await asyncio.to_thread(registry.load, group)
-
-    async def _guard(self) -> None:
-        """Run the loop; report its failure, so that the broker stops cleanly."""
-        try:
-            await self.run()
-        except Exception as error:
-            log.exception("the timer service cannot continue")
-            self._on_failure(f"{type(error).__name__}: {error}")
+                await delivering
+                await loading
 
     async def run(self) -> None:
         """Run turns until stopped, once the kernels are ready."""
         await self._kernels.wait(KERNELS[0], stop=self._stop)
-        while not self._stopping:
+        while not self._stop.is_set():
             if self._timers.turn(self._clock.now_ms()):
                 await asyncio.sleep(0)
             else:
@@ -92,7 +75,7 @@ class TimerService:
 
     async def _sleep(self) -> None:
         self._wake.clear()  # there was no await since the turn
-        if self._stopping:
+        if self._stop.is_set():
             return
         now_ms = self._clock.now_ms()
         until_ms = self._timers.next_work_ms(now_ms)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from delivery.records import first_log_offset
 from message_store.clock import Clock
 from message_store.store import MessageStore
 from timer_store.checkpoint.snapshot import SnapshotFiles
@@ -118,9 +119,8 @@ class TimerState:
 
     def first_in_queue(self) -> int | None:
         """Return the log offset of the first record of the timer queue that is not enqueued."""
-        offset = max(self.position.queue_offset, self.fetch.bounds()[0])
-        units = self.store.units(TIMER_TOPIC, TIMER_QUEUE, offset, 1)
-        return int(units[0]["phys_offset"]) if units.size else None
+        offset = self.position.queue_offset
+        return first_log_offset(self.store, TIMER_TOPIC, TIMER_QUEUE, offset)
 
     def pin(self) -> None:
         """Pin the needed log files until the next checkpoint."""

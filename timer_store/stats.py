@@ -12,15 +12,11 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from delivery.deliverer import Outcome
 from delivery.lateness import Lateness
+from delivery.metric_families import counter, gauge, lateness
 from delivery.quarantine import Reason
 from message_store.queues.topic_table import TopicTable
 from timer_store.layout import Offsets
@@ -30,6 +26,11 @@ ORDINARY, RETRY, SYSTEM = range(len(CLASSES))
 RETRY_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_")
 RATE_SECONDS: Final = 60
+COUNTERS: Final = {
+    "delivered": "Timers delivered to their topic.",
+    "lost": "Timers whose record retention removed.",
+    "refused": "Batches that the store refused in part; they are repeated.",
+}
 
 
 def class_of(topic: str) -> int:
@@ -150,41 +151,17 @@ def families(
         next_due_ms: Due time of the next timer, None if none is pending.
         gauges: More gauges: name (without prefix) -> (help text, value).
     """
-    family = GaugeMetricFamily("duemq_timer_pending", "Pending timers by topic.", labels=["topic"])
-    for topic, count in sorted(pending.items()):
-        family.add_metric([topic], count)
-    yield family
+    text = "Pending timers by topic."
+    yield gauge("duemq_timer_pending", text, "topic", sorted(pending.items()))
     next_s = None if next_due_ms is None else next_due_ms / 1_000
-    yield _gauge("next_due_timestamp_seconds", "Due time of the next timer.", next_s)
-    for name, (doc, value) in gauges.items():
-        yield _gauge(name, doc, value)
-    yield _counter("delivered", "Timers delivered to their topic.", stats.delivered)
-    yield _counter("lost", "Timers whose record retention removed.", stats.lost)
-    refused = "Batches that the store refused in part; they are repeated."
-    yield _counter("refused", refused, stats.refused)
-    yield _quarantined(stats)
-    yield _lateness(stats)
-
-
-def _gauge(name: str, doc: str, value: float | None) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"duemq_timer_{name}", doc, value=value)
-
-
-def _counter(name: str, doc: str, value: int) -> CounterMetricFamily:
-    return CounterMetricFamily(f"duemq_timer_{name}", doc, value=value)
-
-
-def _quarantined(stats: TimerStats) -> CounterMetricFamily:
-    doc = "Timers that could not be delivered and went to the quarantine topic."
-    family = CounterMetricFamily("duemq_timer_quarantined", doc, labels=["reason"])
-    for reason, count in sorted(stats.quarantined.items()):
-        family.add_metric([reason.value], count)
-    return family
-
-
-def _lateness(stats: TimerStats) -> HistogramMetricFamily:
-    doc = "Store time of a delivery minus its due time."
-    family = HistogramMetricFamily("duemq_timer_lateness_seconds", doc, labels=["topics"])
-    for name, late in zip(CLASSES, stats.lateness, strict=True):
-        family.add_metric([name], late.seconds_buckets(), late.sum_ms / 1_000)
-    return family
+    text = "Due time of the next timer."
+    yield GaugeMetricFamily("duemq_timer_next_due_timestamp_seconds", text, value=next_s)
+    for name, (text, value) in gauges.items():
+        yield GaugeMetricFamily(f"duemq_timer_{name}", text, value=value)
+    for name, text in COUNTERS.items():
+        yield CounterMetricFamily(f"duemq_timer_{name}", text, value=getattr(stats, name))
+    text = "Timers that could not be delivered and went to the quarantine topic."
+    reasons = [(reason.value, count) for reason, count in sorted(stats.quarantined.items())]
+    yield counter("duemq_timer_quarantined", text, "reason", reasons)
+    late = zip(CLASSES, stats.lateness, strict=True)
+    yield lateness("duemq_timer_lateness_seconds", "topics", late)

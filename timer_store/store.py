@@ -90,7 +90,7 @@ class TimerStore:
         recovery.recover(self.state, notice, progress)
         self.state.pinned_from = self.state.first_needed
         self.non_timers.settled(self.clock.now_ms())
-        self.dequeue.begin(self.clock.now_ms())
+        self.dequeue.start(self.clock.now_ms())
 
     def close(self) -> None:
         """Close the files; changes since the last checkpoint are recovered from the log."""
@@ -159,7 +159,7 @@ class TimerStore:
         self.position.part = None
         recovery.rebuild(self.state, _no_progress)
         self.non_timers.settled(now_ms)
-        self.dequeue.begin_again(now_ms)
+        self.dequeue.restart(now_ms)
 
     # -- for other components -------------------------------------------------------------------
 

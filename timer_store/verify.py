@@ -42,7 +42,7 @@ from timer_store.dequeue.unit_check import is_promised
 from timer_store.kernels import chain
 from timer_store.kernels import wheel as kernels
 from timer_store.kernels.fetch import Context, Scratch, from_records
-from timer_store.layout import BLANK, NO_OFFSETS, TIMER_BLANK, UNIT_BYTES, Row, Rows
+from timer_store.layout import BLANK, TIMER_BLANK, UNIT_BYTES, Row, Rows
 from timer_store.log.chain_check import FAULT_TEXTS, check_slots
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
@@ -448,7 +448,7 @@ class _WheelCheck:
         summary = self.summary
         cursors = check_slots(slots, summary.log_end)
         for piece in reversed(summary.pieces):
-            chain.count_pending(piece.data, piece.base, cursors, summary.precision_ms, NO_OFFSETS)
+            chain.count_pending(piece.data, piece.base, cursors, summary.precision_ms)
         self.counted += int(np.maximum(slots["num"], 0).sum())
         self.pending += int(cursors["count"].sum())
         for index in np.flatnonzero(cursors["fault"]).tolist():

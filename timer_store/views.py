@@ -15,7 +15,6 @@ from delivery.plugin import ParameterizedView
 from message_store.config import INT_MAX
 from message_store.errors import RequestError
 from timer_store import layout
-from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.forecast import BINS_MAX, Span, forecast, of_slots
 from timer_store.pending.listing import LIMIT_MAX, LONG_MAX, Cursor, Query, list_timers, next_due_ms
 from timer_store.stats import Rate
@@ -141,14 +140,8 @@ def rates(rate: Rate, now_ms: int) -> dict[str, float]:
 
 def enqueue_lag_ms(timers: TimerStore, now_ms: int) -> int:
     """Return the age in the queue of the next timer to be enqueued, in ms; 0 without one."""
-    if not timers.enqueue.lag_units:
-        return 0
-    first, _ = timers.fetch.bounds()
-    offset = max(timers.position.queue_offset, first)
-    units = timers.store.units(TIMER_TOPIC, TIMER_QUEUE, offset, 1)
-    if not units.size:
-        return 0
-    return max(now_ms - int(timers.store.store_ms(int(units[0]["phys_offset"]))), 0)
+    first = timers.state.first_in_queue()
+    return 0 if first is None else max(now_ms - int(timers.store.store_ms(first)), 0)
 
 
 def dequeue_lag_ms(timers: TimerStore, now_ms: int) -> int:

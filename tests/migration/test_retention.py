@@ -12,11 +12,13 @@ import pytest
 from delivery import ownership
 from delivery.ownership import OWNERSHIP_TOPIC, Route, StateRecord
 from delivery.ownership_projection import Change, JournalProjection, Tally
+from delivery.records import first_log_offset
 from migration.ownership import projection
 from migration.steps.verification import border_of
 from tests.migration.steps.test_drain import fill
 from tests.support.migration_rig import MigrationRig
 from timer_store.compaction.compactor import PIN_OWNER
+from timer_store.names import SCHEDULE_TOPIC
 
 DAY_MS = 86_400_000
 
@@ -148,7 +150,7 @@ def test_returned_messages_are_pinned_before_a_table_contains_them(rig: Retentio
     assert rig.return_units.step(4, 20).moved == 20
     assert rig.persist_timers()
     assert rig.timers.first_pending_offset is None
-    first = rig.queues.first_phys(4, 0)
+    first = first_log_offset(rig.store, SCHEDULE_TOPIC, 3, 0)
     assert rig.levels.first_pending_offset(rig.offsets.durable) == first
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from delivery.records import first_log_offset
 from message_store.layout import UNIT
 from message_store.store import MessageStore
 from schedule_service.levels import LevelHistory, LevelText
@@ -34,8 +35,8 @@ def test_levels_are_those_that_have_a_queue(store: MessageStore, queues: Schedul
     assert queues.levels == [3, 41]
     assert queues.bounds(3) == (0, 1)
     assert queues.bounds(9) == (0, 0)
-    assert queues.first_phys(41, 0) == deep["phys_offset"]
-    assert queues.first_phys(41, 1) is None
+    assert first_log_offset(store, SCHEDULE_TOPIC, 40, 0) == deep["phys_offset"]
+    assert first_log_offset(store, SCHEDULE_TOPIC, 40, 1) is None
 
 
 @pytest.mark.parametrize("code", [0, 2_598_919, -934_813_832, 2**31 - 1, -(2**31)])

@@ -152,24 +152,20 @@ class Model:
                 waited += not unit.is_marker
         return waited
 
-    def cut(self, end: int, skip: Iterable[int] = ()) -> None:
+    def cut(self, end: int) -> None:
         """Drop the units from `end` on and recount their slots."""
         self.units = {pos: unit for pos, unit in self.units.items() if pos < end}
         self.end = end
         for place, slot in list(self.slots.items()):
             if slot.last_pos >= end:
                 del self.slots[place]
-                self.link_slot(slot.tick, skip)
+                self.link_slot(slot.tick)
 
-    def link_slot(self, tick: int, skip: Iterable[int] = ()) -> None:
+    def link_slot(self, tick: int) -> None:
         """Rebuild a slot from the existing units."""
         found = self.in_slot(tick)
         if found:
-            pending = [
-                unit
-                for _, unit in found
-                if unit.due_ms >= 0 and not unit.is_marker and unit.phys_offset not in set(skip)
-            ]
+            pending = [unit for _, unit in found if unit.due_ms >= 0 and not unit.is_marker]
             self.slots[tick % LAP] = Slot(tick, found[0][0], found[-1][0], len(pending))
 
 

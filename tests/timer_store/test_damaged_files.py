@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from delivery.quarantine import QUARANTINE_TOPIC
+from message_store.errors import CorruptStore
 from message_store.json_dialect import backup_path
 from tests.support.timer_rig import TimerRig
 from timer_store.dequeue.dequeue_service import RETRY_MS
@@ -43,14 +44,14 @@ def write_store(root: Path, stage: str) -> tuple[TimerRig, list[int]]:
     return rig, due_ms
 
 
-def check_all(rig: TimerRig, due_ms: list[int], late_ms: int = 0) -> None:
+def check_all(rig: TimerRig, due_ms: list[int], late_ms: int = 0, rest_ms: int = 20_000) -> None:
     """Open the store twice and check that each timer was delivered once, not early and in time."""
     rig.clock.advance(100)
     opened_ms = rig.open().clock.now_ms()
     rig.advance(1_000)
     rig.kill()
     rig.open()
-    rig.advance(20_000)
+    rig.advance(rest_ms)
     records = rig.delivered()
     assert sorted(int(record.body) for record in records) == list(range(TIMERS))
     for record in records:
@@ -149,3 +150,19 @@ def test_a_wrong_position_stops_neither_checkpoint_nor_broker(
     rig.keeper._passed = np.array([place], np.int64)
     rig.close()
     check_all(rig, due_ms)
+
+
+def test_a_rebuild_forgets_the_positions_of_rolled_units(tmp_path: Path) -> None:
+    """Otherwise the next checkpoints write tombstones to units of pending timers."""
+    rig = TimerRig(tmp_path, roll_window_slots=10).open()
+    due_ms = [rig.clock.now_ms() + 45_500 + number for number in range(TIMERS)]
+    rig.put_many([(at, "T", 0, b"%d" % number) for number, at in enumerate(due_ms)])
+    rig.advance(8_000)
+    assert rig.timers.dequeue.rolled == TIMERS
+    rig.timers.dequeue.broken = CorruptStore(tmp_path / LOG, 0, "a unit is damaged", "")
+    rig.work()
+    for _ in range(3):
+        assert rig.persist(last=True)
+    rig.kill()
+    check_all(rig, due_ms, rest_ms=60_000)
+    assert rig.timers.state.rebuilds == 0

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.failing_disk import Disk
+from tests.support.failing_disk import Disk, SimulatedCrash
 from tests.support.synchronous import Synchronous
 from tests.support.timer_rig import TimerRig
+from tests.timer_store.test_model import CrashRig
 from timer_store.dequeue import dequeue_service as delivery
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.pending.listing import Query, list_timers
 from timer_store.pending.lookup import PendingTimers
 
 
@@ -113,3 +115,103 @@ def test_a_turn_rolls_a_limited_number(tmp_path: Path, monkeypatch: pytest.Monke
         rig.advance(90_000)
         assert [record.store_ms for record in rig.delivered()] == due
         rig.close()
+
+
+# The slot of the near timer is not delivered yet when the next slots are loaded, so the slots of
+# the copied timers stay at or after the read time: the next process reads them again.
+NEAR_MS, FAR_MS, FAR_COUNT = 9_500, 50_500, 5
+ROLLS = {"roll_mode": "message", "precision_ms": 1_000, "roll_window_slots": 10}
+SETTINGS = {**ROLLS, "stage_lead_ms": 5_000}
+
+
+def send_near_and_far(rig: TimerRig) -> int:
+    """Send one near timer and some far ones; return the due time of the first far one."""
+    now_ms = rig.clock.now_ms()
+    rig.put(now_ms + NEAR_MS, "T", body=b"near")
+    rig.put_many([(now_ms + FAR_MS + n, "T", 0, b"far %d" % n) for n in range(FAR_COUNT)])
+    return now_ms + FAR_MS
+
+
+def roll_before_the_near_timer(rig: TimerRig) -> None:
+    """Copy the far timers, while the near one is pending."""
+    rig.advance(8_000)
+    assert rig.timers.dequeue.rolled == FAR_COUNT
+    assert rig.bodies() == []
+
+
+def assert_each_is_delivered_once(rig: TimerRig, due_ms: int) -> None:
+    rig.advance(due_ms + FAR_COUNT - rig.clock.now_ms())
+    assert rig.bodies() == [b"near", *(b"far %d" % n for n in range(FAR_COUNT))]
+    assert [r.store_ms for r in rig.delivered()[1:]] == [due_ms + n for n in range(FAR_COUNT)]
+    assert rig.timers.counts.total == 0
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_copied_timer_is_not_copied_again_after_a_restart(
+    tmp_path: Path, end: str, persist: bool
+) -> None:
+    """`close` also checks that an Apache broker would find each pending timer once."""
+    rig = TimerRig(tmp_path, **SETTINGS).open()
+    due_ms = send_near_and_far(rig)
+    roll_before_the_near_timer(rig)
+    if persist:
+        assert rig.persist()
+    getattr(rig, end)()
+    rig.open()
+    assert rig.timers.counts.total == 1 + FAR_COUNT
+    assert_each_is_delivered_once(rig, due_ms)
+    rig.close()
+
+
+def test_a_crash_at_any_step_of_the_rolls_delivers_each_timer_once() -> None:
+    for steps in range(100):
+        crash_rig = CrashRig(steps, 1_024, lambda *files, **_: TimerRig(*files, **SETTINGS))
+        try:
+            due_ms = send_near_and_far(crash_rig.rig)
+            assert crash_rig.rig.persist()
+            finished = crash_during_rolls(crash_rig, steps)
+            crash_rig.rig.open()
+            assert crash_rig.rig.timers.counts.total == 1 + FAR_COUNT
+            assert_each_is_delivered_once(crash_rig.rig, due_ms)
+        finally:
+            crash_rig.remove()
+        if finished:
+            assert steps > 10
+            return
+    raise AssertionError("the rolls have too many steps")
+
+
+def crash_during_rolls(crash_rig: CrashRig, steps: int) -> bool:
+    """Roll and write a checkpoint, with a crash at a step; return whether all steps were done."""
+    crash_rig.disk.steps_left = steps
+    try:
+        roll_before_the_near_timer(crash_rig.rig)
+        assert crash_rig.rig.persist()
+        return True
+    except SimulatedCrash:
+        return False
+    finally:
+        crash_rig.disk.steps_left = None
+        crash_rig.crash(cut=False)
+
+
+def test_a_slot_that_is_copied_in_parts_is_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the slot is copied, then the disk is full: the copied timers stay settled."""
+    disk = Disk(monkeypatch, tmp_path)
+    monkeypatch.setattr(delivery, "ROLLED_MESSAGES_MAX", 2)
+    rig = TimerRig(tmp_path, **SETTINGS).open()
+    due_ms = send_near_and_far(rig)
+    while not rig.timers.dequeue.rolled:
+        rig.clock.advance(100)
+        rig.timers.turn(rig.clock.now_ms())
+    disk.full = ("commitlog",)
+    rig.timers.turn(rig.clock.now_ms())
+    found = [timer["due_ms"] for timer in list_timers(rig.timers, Query()).timers]
+    assert found == [due_ms - FAR_MS + NEAR_MS, *(due_ms + n for n in range(FAR_COUNT))]
+    disk.full = ()
+    rig.store.check_disk()
+    assert_each_is_delivered_once(rig, due_ms)
+    rig.close()

@@ -70,12 +70,12 @@ class DequeueService:
         self._blocked_by = ""  # reason why a slot cannot be rolled now
         self._roll_retry_ms = self._report_again_ms = 0
         self._reported = ""  # reason that was logged last
-        self._passed: list[Offsets] = []
-        self._starts: deque[tuple[int, int]] = deque()
+        self._rolled_positions: list[Offsets] = []
+        self._log_ends: deque[tuple[int, int]] = deque()  # (slot, log end before its deliveries)
 
     # -- near stage -----------------------------------------------------------------------------
 
-    def begin(self, now_ms: int) -> None:
+    def start(self, now_ms: int) -> None:
         """Load due slots, and the slot at the read position even if it is not due.
 
         That slot also has overdue timers, and timers that were sent after the clock was set back.
@@ -84,13 +84,12 @@ class DequeueService:
         self._load(self._position.read_ms + 1, now_ms)
         self.load(now_ms)
 
-    def begin_again(self, now_ms: int) -> None:
-        """Begin again after the timer log was rebuilt, because its positions differ."""
+    def restart(self, now_ms: int) -> None:
+        """Start after the timer log was rebuilt: positions in it have changed."""
         self.broken, self._blocked_by, self.retry_ms = None, "", 0
         self.refusal = ""
-        self._passed.clear()
-        self._starts.clear()
-        self.begin(now_ms)
+        self._rolled_positions.clear()
+        self.start(now_ms)
 
     def load(self, now_ms: int) -> None:
         """Load every slot that begins within the lead time, while there is room.
@@ -119,17 +118,16 @@ class DequeueService:
         while self._has_room and self.rolled < rolled_max:
             slot_ms = self._units.wheel.next_live(position.staged_ms, limit_ms)
             if slot_ms is None:
-                passed_ms = limit_ms - limit_ms % precision_ms
-                position.staged_ms = max(position.staged_ms, passed_ms)
+                position.staged_ms = max(position.staged_ms, limit_ms - limit_ms % precision_ms)
                 break
             position.staged_ms = slot_ms
             if not self._fits(slot_ms):
                 break  # deliver the staged timers first
-            self._follow()  # frees the slots of the delivered lap
+            self._advance_read_time()  # frees the slots of the delivered lap
             if not self._load_slot(slot_ms, now_ms):
                 return
             position.staged_ms, position.part = slot_ms + precision_ms, None
-        self._follow()
+        self._advance_read_time()
 
     @property
     def _has_room(self) -> bool:
@@ -148,7 +146,9 @@ class DequeueService:
         loaded = self.loader.read(slot_ms, max(self._stage.room, 1), position.part)
         if loaded is None:
             return False
-        self.broken = loaded.broken or self._missing(loaded, slot_ms) or self._wrong(loaded)
+        self.broken = (
+            loaded.broken or self._count_error(loaded, slot_ms) or self._unit_error(loaded)
+        )
         if self.broken is not None:
             return False
         if loaded.rolls.size and not self._roll(loaded.rolls, slot_ms, now_ms):
@@ -162,14 +162,14 @@ class DequeueService:
             self.parts += 1
         return loaded.complete
 
-    def _missing(self, loaded: LoadedRows, slot_ms: int) -> Exception | None:
+    def _count_error(self, loaded: LoadedRows, slot_ms: int) -> Exception | None:
         """Return the error of a slot with fewer timers than its count."""
         if self._position.part is not None or not loaded.complete or loaded.found >= loaded.num:
             return None
         why = f"slot {slot_ms} counts {loaded.num} timers, {loaded.found} are found"
         return CorruptStore(self._units.wheel.path, 0, why, REMEDY)
 
-    def _wrong(self, loaded: LoadedRows) -> Exception | None:
+    def _unit_error(self, loaded: LoadedRows) -> Exception | None:
         """Return the error of a timer whose times or kind differ from its record."""
         if not loaded.doubtful:
             return None
@@ -185,16 +185,15 @@ class DequeueService:
         precision_ms = self.config.precision_ms
         timed = timed_rows(rows)
         place(timed, self._position.read_ms, slot_ms + precision_ms, self.config.window_ms)
-        places = rows["pos"].copy()
+        positions = rows["pos"].copy()
         if slot_ms <= self._rolled_ms:  # the last roll of this slot was incomplete or interrupted
-            left = self._units.find(timed["phys_offset"], timed["slot_ms"]) < 0
-            self._passed.append(places[~left])
-            timed, places = timed[left], places[left]
-        taken = self._add(timed, now_ms)
-        self._units.discount(places[:taken])
-        self._passed.append(places[:taken])
-        self.rolled += taken
-        if taken < timed.size:
+            unlinked = self._units.find(timed["phys_offset"], timed["slot_ms"]) < 0
+            timed, positions = timed[unlinked], positions[unlinked]
+        linked = self._link(timed, now_ms)
+        self._units.discount(positions[:linked])
+        self._rolled_positions.append(positions[:linked])
+        self.rolled += linked
+        if linked < timed.size:
             self._rolled_ms = max(self._rolled_ms, slot_ms)
             self._roll_retry_ms = now_ms + RETRY_MS
             return False
@@ -205,11 +204,11 @@ class DequeueService:
         """Append copies of the messages; the copies settle the timers and go into a later slot."""
         position, part = self._position, rows[:ROLLED_MESSAGES_MAX]
         position.staged_ms = slot_ms + self.config.precision_ms  # the copies go into a later slot
-        timed, taken = self._copies.put(part, now_ms)
-        self._settle_rolled(part[taken], timed["topic_index"][taken])
-        later = part[~taken]
-        outcome = self._deliverer.roll(later, now_ms)
-        self._settle_rolled(later[: outcome.done], outcome.topic_index)
+        timed, copied = self._copies.put(part, now_ms)
+        self._settle_rolled(part[copied], timed["topic_index"][copied])
+        rest = part[~copied]
+        outcome = self._deliverer.roll(rest, now_ms)
+        self._settle_rolled(rest[: outcome.done], outcome.topic_index)
         self.lost += outcome.lost
         self._blocked_by = outcome.refusal
         self._roll_retry_ms = now_ms + RETRY_MS
@@ -219,29 +218,32 @@ class DequeueService:
         return True
 
     def _settle_rolled(self, rows: Rows, topic_index: npt.NDArray[np.int32]) -> None:
-        """Settle timers and markers that have a copy or went to quarantine."""
+        """Settle timers and markers that were copied or quarantined.
+
+        Until the next checkpoint writes their tombstones, their slot may be read again.
+        """
         self._units.discount(rows["pos"])
         self._settled_timers.add(rows["phys_offset"], rows["pos"])
         counted = (rows["magic"] & layout.MAGIC_DELETE) == 0  # markers are not pending timers
         self._counts.change(topic_index[counted], rows["phys_offset"][counted], -1)
         self.rolled += int(rows.size)
 
-    def _add(self, timed: Rows, now_ms: int) -> int:
+    def _link(self, timed: Rows, now_ms: int) -> int:
         """Link units of rolled timers; return the number of linked ones."""
         if not timed.size:
             return 0
         write_ms, read_ms = now_ms - now_ms % self.config.precision_ms, self._position.read_ms
         why = "a slot still has undelivered timers of an earlier lap"
         try:
-            taken = int(self._units.add(timed, write_ms=write_ms, read_ms=read_ms))
+            linked = int(self._units.add(timed, write_ms=write_ms, read_ms=read_ms))
         except OSError as error:
-            taken, why = 0, f"the timer log cannot be written: {error}"
-        if taken < timed.size:
-            self._note_blocked_roll(why, now_ms)
-        return taken
+            linked, why = 0, f"the timer log cannot be written: {error}"
+        if linked < timed.size:
+            self._report_blocked_roll(why, now_ms)
+        return linked
 
-    def _note_blocked_roll(self, why: str, now_ms: int) -> None:
-        """Note why timers are not rolled now; after an outage this happens for many slots."""
+    def _report_blocked_roll(self, why: str, now_ms: int) -> None:
+        """Log why timers are not rolled now; after an outage this happens for many slots."""
         if not self._blocked_by and (why != self._reported or now_ms >= self._report_again_ms):
             log.warning("timers beyond the roll window are rolled later: %s", why)
             self._reported, self._report_again_ms = why, now_ms + REPORT_AGAIN_MS
@@ -275,7 +277,7 @@ class DequeueService:
         self.delivered += outcome.delivered
         self.stats.record(rows["due_ms"], outcome, now_ms)
         self.lost += outcome.lost
-        self._follow()
+        self._advance_read_time()
         return int(outcome.done)
 
     def is_due(self, now_ms: int) -> bool:
@@ -283,7 +285,7 @@ class DequeueService:
         due_ms = self._stage.next_due_ms
         return due_ms is not None and due_ms <= now_ms and not self.config.stop_dequeue
 
-    def _follow(self) -> None:
+    def _advance_read_time(self) -> None:
         """Advance the read time to the slot of the earliest pending timer in the stage."""
         position, precision_ms = self._position, self.config.precision_ms
         first_ms = position.staged_ms
@@ -303,25 +305,25 @@ class DequeueService:
         """Record the log end before the first delivery of each slot."""
         slot_ms = max((due_ms - 1) // self.config.precision_ms * self.config.precision_ms, 0)
         slot_ms = max(slot_ms, self._position.read_ms)
-        if not self._starts or slot_ms > self._starts[-1][0]:
-            self._starts.append((slot_ms, self._deliverer.log_end))
+        if not self._log_ends or slot_ms > self._log_ends[-1][0]:
+            self._log_ends.append((slot_ms, self._deliverer.log_end))
 
     def scan_from(self) -> int:
         """Return a log offset before all deliveries from slots at or after the read time.
 
         These slots are read again after a crash, and recovery must find their deliveries.
         """
-        while self._starts and self._starts[0][0] < self._position.read_ms:
-            self._starts.popleft()
-        return self._starts[0][1] if self._starts else int(self._deliverer.log_end)
+        while self._log_ends and self._log_ends[0][0] < self._position.read_ms:
+            self._log_ends.popleft()
+        return self._log_ends[0][1] if self._log_ends else int(self._deliverer.log_end)
 
     def take_rolled_positions(self) -> Offsets:
         """Return the positions of units that were rolled into later slots since the last call.
 
         Their tombstones may be written only after a checkpoint includes the new units.
         """
-        passed, self._passed = self._passed, []
-        return np.concatenate([NO_OFFSETS, *passed])
+        positions, self._rolled_positions = self._rolled_positions, []
+        return np.concatenate([NO_OFFSETS, *positions])
 
     def next_work_ms(self, now_ms: int) -> int:
         """Return the time at which the next slot is loaded or the next timer delivered."""

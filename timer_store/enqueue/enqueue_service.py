@@ -13,7 +13,6 @@ written.
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from message_store.log.batch import PutBatch
 from message_store.ranges import is_among
 from timer_store import layout
 from timer_store.dequeue.near_stage import NearStage
+from timer_store.enqueue.fetch import Fetcher
 from timer_store.kernels.survey import Cursors, survey
 from timer_store.layout import NO_OFFSETS, Rows
 from timer_store.log.units import TimerUnits
@@ -29,14 +29,6 @@ from timer_store.position import Position
 from timer_store.stats import Rate
 
 log = logging.getLogger(__name__)
-
-
-class Fetch(Protocol):
-    """Stage 1: timers as `layout.TIMED` rows, in queue order."""
-
-    def fetch_batch(self, batch: PutBatch) -> Rows: ...
-    def fetch_queue(self, offset: int, count_max: int) -> tuple[Rows, int]: ...
-    def bounds(self) -> tuple[int, int]: ...
 
 
 class EnqueueService:
@@ -53,7 +45,7 @@ class EnqueueService:
 
     def __init__(
         self,
-        fetch: Fetch,
+        fetch: Fetcher,
         units: TimerUnits,
         stage: NearStage,
         counts: PendingCounts,

@@ -27,7 +27,6 @@ from timer_store.pending.records import name_topics
 
 log = logging.getLogger(__name__)
 NO_BYTES = np.frombuffer(b"", np.uint8)
-PRE_BLANK_SIZE = 0x7FFFFFFF  # size in units that Apache writes before a queue's first message
 
 
 class Fetcher:
@@ -89,7 +88,7 @@ class Fetcher:
         while at < units.size:
             at += self.read(units[at:], offset + at, self._timed[at:])
         timed = self._timed[: units.size]
-        blank = units["size"] == PRE_BLANK_SIZE
+        blank = units["size"] == store_layout.PRE_BLANK_SIZE
         broken = np.flatnonzero((timed["kind"] == layout.TIMED_BROKEN) & ~blank)
         if broken.size and self._repaired(offset + broken):
             return self.fetch_queue(offset, count_max)

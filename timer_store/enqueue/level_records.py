@@ -34,7 +34,6 @@ from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.records import name_topics
 
 Bytes = npt.NDArray[np.uint8]
-PRE_BLANK_SIZE = 0x7FFFFFFF  # size in units that Apache writes before a queue's first message
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 POPULATE_UNITS = 1_024
 NO_ROWS = np.empty(0, layout.TIMED)
@@ -90,7 +89,7 @@ class LevelRecords:
             return NO_ROWS, first + 1
         following = first + int(units.size)
         due_ms = due_times(units, first, promised)
-        messages = units["size"] != PRE_BLANK_SIZE
+        messages = units["size"] != store_layout.PRE_BLANK_SIZE
         if not messages.all():
             units, due_ms = units[messages], due_ms[messages]
         rows, name_at = self._rows(level, units, due_ms)

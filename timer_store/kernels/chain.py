@@ -325,8 +325,8 @@ def walk_back(data: Bytes, base: int, cursors: Rows, precision_ms: int, limit_po
 
 
 @kernel
-def count_pending(data: Bytes, base: int, cursors: Rows, precision_ms: int, skip: Any) -> None:
-    """Count each slot's pending timers: neither markers, nor settled, nor in `skip`."""
+def count_pending(data: Bytes, base: int, cursors: Rows, precision_ms: int) -> None:
+    """Count each slot's pending timers: neither markers nor settled."""
     for i in range(cursors.size):
         cursor = cursors[i]
         while cursor["pos"] >= base and cursor["fault"] == 0:
@@ -337,9 +337,7 @@ def count_pending(data: Bytes, base: int, cursors: Rows, precision_ms: int, skip
             if fault != 0:
                 break
             if get_i8(data, at + DUE_AT) >= 0 and get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
-                phys_offset = get_i8(data, at + PHYS_AT)
-                if skip.size == 0 or find_sorted(skip, 0, skip.size, phys_offset) < 0:
-                    cursor["count"] += 1
+                cursor["count"] += 1
             cursor["pos"] = get_i8(data, at + PREV_AT)
 
 

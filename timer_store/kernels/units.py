@@ -24,7 +24,6 @@ from timer_store.kernels.chain import (
     PREV_AT,
     RECORD_AT,
     WRITE_AT,
-    find_sorted,
     is_doubtful,
     slot_ms_of,
     unit_fault,
@@ -183,14 +182,11 @@ def write_tombstones(block: Bytes, base: int, positions: Any, due: Any) -> None:
 
 
 @kernel
-def relink(
-    data: Bytes, span: Any, wheel: Bytes, pages: Bytes, into: Relinking, skip: Any, fixes: Any
-) -> Any:
+def relink(data: Bytes, span: Any, wheel: Bytes, pages: Bytes, into: Relinking, fixes: Any) -> Any:
     """Link the units of a file into a cleared wheel, in the order of the log.
 
     Args:
         span: (log position of data[0], position to begin at, position to end at).
-        skip: (n,) i8 ascending: settled records, which are not counted.
         fixes: (n, 2) i8 out: position of a unit and its correct prev_pos, or FIX_TOO_FAR for a
             unit that is not linked.
 
@@ -211,7 +207,7 @@ def relink(
             fixes[n, 0], fixes[n, 1] = pos, FIX_TOO_FAR
             n += 1
         elif tick >= into.first_tick:
-            prev = append_to_chain(data, at, pos, tick, wheel, pages, skip)
+            prev = append_to_chain(data, at, pos, tick, wheel, pages)
             named = get_i8(data, at + PREV_AT)
             # A pointer into a removed file is not wrong: the chain ends there.
             if named != prev and not (prev < 0 and named < into.min_pos):
@@ -222,9 +218,7 @@ def relink(
 
 
 @kernel
-def append_to_chain(
-    data: Bytes, at: int, pos: int, tick: int, wheel: Bytes, pages: Bytes, skip: Any
-) -> int:
+def append_to_chain(data: Bytes, at: int, pos: int, tick: int, wheel: Bytes, pages: Bytes) -> int:
     """Make a unit the newest of its slot; return the previous newest one, -1 without one."""
     to = slot_at(tick)
     first, last = get_i8(wheel, to + FIRST_AT), get_i8(wheel, to + LAST_AT)
@@ -232,8 +226,6 @@ def append_to_chain(
     if get_i8(wheel, to + TICK_AT) != tick:  # the slot belongs to an earlier lap: start a new chain
         first, last, num = pos, np.int64(-1), np.int64(0)
     if get_i8(data, at + DUE_AT) >= 0 and get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
-        phys_offset = get_i8(data, at + PHYS_AT)
-        if skip.size == 0 or find_sorted(skip, 0, skip.size, phys_offset) < 0:
-            num += 1
+        num += 1
     put_slot(wheel, pages, to, tick, first, pos, num)
     return last

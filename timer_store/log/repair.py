@@ -54,14 +54,11 @@ class Relinked(NamedTuple):
     damaged: Offsets
 
 
-def repair(
-    log: TimerLog, wheel: TimerWheel, log_end: int, skip: Offsets = NO_OFFSETS
-) -> list[CorruptStore]:
+def repair(log: TimerLog, wheel: TimerWheel, log_end: int) -> list[CorruptStore]:
     """Truncate the timer log to `log_end` and walk back the slots that point after it.
 
     Args:
         log_end: End of the log in the snapshot.
-        skip: (n,) log offsets, ascending, of settled timers, which are not counted.
 
     Returns:
         Faults of the chains (20 at most); if there are any, call `relink`.
@@ -77,29 +74,24 @@ def repair(
     broken = cursors["fault"] != 0
     last_pos[broken] = -1
     found = _findings(log, wheel, cursors[broken])
-    _count(log, wheel, cursors, skip)
+    _count(log, wheel, cursors)
     set_slots(wheel.data, wheel.pages, cursors["tick"], last_pos, cursors["count"])
     log.truncate(log_end)
     return found
 
 
-def recount(log: TimerLog, wheel: TimerWheel, slot_ms: Offsets, skip: Offsets = NO_OFFSETS) -> None:
-    """Count the timers of slots again.
-
-    Args:
-        slot_ms: (n,) times that the slots cover.
-        skip: as in `repair`.
-    """
+def recount(log: TimerLog, wheel: TimerWheel, slot_ms: Offsets) -> None:
+    """Count the timers of the slots that cover the times `slot_ms` again."""
     cursors = cursors_of(log, wheel, np.unique(slot_ms // wheel.precision_ms))
     cursors = cursors[(cursors["pos"] >= 0) & (cursors["fault"] == 0)]
     last_pos = cursors["pos"].copy()
-    _count(log, wheel, cursors, skip)
+    _count(log, wheel, cursors)
     set_slots(wheel.data, wheel.pages, cursors["tick"], last_pos, cursors["count"])
 
 
-def _count(log: TimerLog, wheel: TimerWheel, cursors: Rows, skip: Offsets) -> None:
+def _count(log: TimerLog, wheel: TimerWheel, cursors: Rows) -> None:
     for file in reversed(log.files):
-        chain.count_pending(file.data, file.base, cursors, wheel.precision_ms, skip)
+        chain.count_pending(file.data, file.base, cursors, wheel.precision_ms)
 
 
 def check(log: TimerLog, wheel: TimerWheel, read_ms: int) -> list[CorruptStore]:
@@ -137,7 +129,6 @@ def relink(
     log: TimerLog,
     wheel: TimerWheel,
     from_ms: int,
-    skip: Offsets = NO_OFFSETS,
     progress: Progress | None = None,
     *,
     window_ms: int = 1,
@@ -149,7 +140,6 @@ def relink(
 
     Args:
         from_ms: the first slot that is not completely delivered.
-        skip: as in `repair`.
         progress: Called with (units done, all units) periodically.
         window_ms: Roll window; a unit whose times are inconsistent counts as damaged.
 
@@ -166,7 +156,7 @@ def relink(
         pos, file_end = file.base, log.end_in(file)
         while pos < file_end:
             end = min(pos + RELINK_UNITS * UNIT_BYTES, file_end)
-            following, fixes = _relink_part(wheel, file, (pos, end), into, skip)
+            following, fixes = _relink_part(wheel, file, (pos, end), into)
             far = fixes[:, 1] == kernels.FIX_TOO_FAR
             too_far.append(fixes[far, 0])
             log.patch(fixes[~far, 0], "prev_pos", fixes[~far, 1])
@@ -182,15 +172,11 @@ def relink(
 
 
 def _relink_part(
-    wheel: TimerWheel,
-    file: UnitFile,
-    part: tuple[int, int],
-    into: kernels.Relinking,
-    skip: Offsets,
+    wheel: TimerWheel, file: UnitFile, part: tuple[int, int], into: kernels.Relinking
 ) -> tuple[int, Offsets]:
     """Link units of one file; return (position to continue from, corrections for `log.patch`)."""
     fixes = np.empty((min(FIXES_MAX, (part[1] - part[0]) // UNIT_BYTES), 2), np.int64)
     following, found = kernels.relink(
-        file.data, (file.base, *part), wheel.data, wheel.pages, into, skip, fixes
+        file.data, (file.base, *part), wheel.data, wheel.pages, into, fixes
     )
     return int(following), fixes[:found]

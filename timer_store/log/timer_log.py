@@ -214,11 +214,6 @@ class TimerLog(NumberedLog[UnitFile]):
             REMEDY,
         )
 
-    def release(self) -> None:
-        """Release the memory of pages that were read."""
-        for file in self.files:
-            file.release()
-
     # -- write ----------------------------------------------------------------------------------
 
     def room(self) -> int:

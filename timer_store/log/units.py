@@ -405,32 +405,24 @@ class TimerUnits:
 
     # -- after a crash --------------------------------------------------------------------------
 
-    def repair(self, log_end: int, *, skip: Offsets = NO_OFFSETS) -> list[CorruptStore]:
+    def repair(self, log_end: int) -> list[CorruptStore]:
         """Truncate the timer log to `log_end` and walk back the slots that point after it.
 
         For this and the next three methods, see `timer_store.log.repair`.
         """
-        return repair.repair(self.log, self.wheel, log_end, skip)
+        return repair.repair(self.log, self.wheel, log_end)
 
-    def recount(self, slot_ms: Offsets, *, skip: Offsets = NO_OFFSETS) -> None:
+    def recount(self, slot_ms: Offsets) -> None:
         """Count the timers of some slots again."""
-        repair.recount(self.log, self.wheel, slot_ms, skip)
+        repair.recount(self.log, self.wheel, slot_ms)
 
     def check(self, read_ms: int) -> list[CorruptStore]:
         """Return the faults of the slots from `read_ms` on."""
         return repair.check(self.log, self.wheel, read_ms)
 
-    def relink(
-        self,
-        from_ms: int,
-        *,
-        skip: Offsets = NO_OFFSETS,
-        progress: Progress | None = None,
-    ) -> Relinked:
+    def relink(self, from_ms: int, *, progress: Progress | None = None) -> Relinked:
         """Rebuild every slot from `from_ms` on from the log."""
-        return repair.relink(
-            self.log, self.wheel, from_ms, skip, progress, window_ms=self.window_ms
-        )
+        return repair.relink(self.log, self.wheel, from_ms, progress, window_ms=self.window_ms)
 
     def clear(self) -> None:
         """Remove all units and empty all slots, to rebuild them from the queue."""

@@ -196,19 +196,11 @@ class PendingTimers:
     def first_pending(self) -> int:
         """Return a queue offset at or before that of the first pending timer."""
         timers = self._timers
-        low, high = timers.fetch.bounds()
-        first_offset = timers.first_pending_offset
-        high = max(min(high, timers.position.queue_offset), low)
-        if first_offset is None:
-            return high
-        while low < high:
-            middle = (low + high) // 2
-            units = timers.store.units(TIMER_TOPIC, TIMER_QUEUE, middle, 1)
-            if units.size and int(units[0]["phys_offset"]) < first_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        queue = timers.store.queues.find(TIMER_TOPIC, TIMER_QUEUE)
+        enqueued, first_offset = timers.position.queue_offset, timers.first_pending_offset
+        if queue is None or first_offset is None:
+            return enqueued
+        return min(queue.offset_from(first_offset), enqueued)
 
     # -- decide ---------------------------------------------------------------------------------
 

@@ -114,10 +114,8 @@ def times_fit(unit: Unit) -> bool:
     return bool(unit.magic & layout.MAGIC_ROLL)
 
 
-@given(
-    st.lists(units, max_size=12), st.integers(1, 12), st.sets(st.integers(0, 9)), st.integers(0, 3)
-)
-def test_relink(found: list[Unit], room: int, skip: set[int], gone: int) -> None:
+@given(st.lists(units, max_size=12), st.integers(1, 12), st.integers(0, 3))
+def test_relink(found: list[Unit], room: int, gone: int) -> None:
     """The first `gone` units were in a removed file; a unit whose times do not fit is the end."""
     base = gone * WIDTH
     fit = [u if u.prev_pos < base + n * WIDTH else None for n, u in enumerate(found)]
@@ -138,16 +136,16 @@ def test_relink(found: list[Unit], room: int, skip: set[int], gone: int) -> None
                 expected.append((pos, before))
             newest[tick] = pos
     for tick in newest:
-        model.link_slot(tick, skip)
+        model.link_slot(tick)
     pages = np.zeros(WHEEL_BYTES // PAGE_BYTES, np.uint8)
-    skipped, fixes, pos = np.array(sorted(skip), np.int64), [], base
+    fixes, pos = [], base
     end = base + len(found) * WIDTH
     into = kernels.Relinking(READ, 1_000, 1, base)
     try:
         count, before = 1, -1
         while count or pos > before:
             out, before = np.zeros((room, 2), np.int64), pos
-            pos, count = kernels.relink(data, (base, pos, end), WHEEL, pages, into, skipped, out)
+            pos, count = kernels.relink(data, (base, pos, end), WHEEL, pages, into, out)
             fixes += [tuple(fix) for fix in out[:count].tolist()]
         assert pos == base + len(linked) * WIDTH
         assert fixes == expected
@@ -160,9 +158,9 @@ def test_relink_stops_at_bytes_that_are_not_a_unit() -> None:
     unit = Unit(-1, 1, READ_MS, 0, 0, 99, 0, 5)
     data = np.frombuffer(unit.pack() + b"\0" * 68, np.uint8)
     pages = np.zeros(WHEEL_BYTES // PAGE_BYTES, np.uint8)
-    none, fixes = np.empty(0, np.int64), np.zeros((9, 2), np.int64)
+    fixes = np.zeros((9, 2), np.int64)
     span, into = (0, 0, 2 * WIDTH), kernels.Relinking(READ, 1_000, 1, 0)
-    assert kernels.relink(data, span, WHEEL, pages, into, none, fixes) == (WIDTH, 0)
+    assert kernels.relink(data, span, WHEEL, pages, into, fixes) == (WIDTH, 0)
     empty(pages)
 
 

@@ -28,11 +28,6 @@ from timer_store.log.units import TimerUnits
 
 GOLDEN = ["apache-5.3.3-clean", "apache-5.3.3-killed"]
 SECOND = 1_000
-skips = st.sets(st.integers(0, 40).map(lambda n: n * 100))
-
-
-def offsets(skip: set[int]) -> np.ndarray:
-    return np.array(sorted(skip), np.int64)
 
 
 def spread(units: TimerUnits, count: int = 120) -> Model:
@@ -49,16 +44,16 @@ def slot_bytes(units: TimerUnits, time_ms: int) -> np.ndarray:
 
 
 @settings(deadline=None, max_examples=50)
-@given(batches, st.data(), skips)
+@given(batches, st.data())
 def test_after_a_crash_slots_return_to_the_snapshot(
-    made: list[list[Timer]], data: st.DataObject, skip: set[int]
+    made: list[list[Timer]], data: st.DataObject
 ) -> None:
     with temporary_units() as units:
         model = fill(units, made)
         ends = [0, model.end, *(pos for pos in model.units), *(pos + 52 for pos in model.units)]
         cut = data.draw(st.sampled_from(sorted(set(ends))))
-        assert units.repair(cut, skip=offsets(skip)) == []
-        model.cut(cut, skip)
+        assert units.repair(cut) == []
+        model.cut(cut)
         assert_same_log(units, model)
         assert_same_wheel(units, model)
         assert_same_slots(units, model)
@@ -99,8 +94,8 @@ def test_slots_are_counted_again(tmp_path: Path) -> None:
     units.write_tombstones(np.array([0, 52]))
     assert (units.wheel.num(NOW_MS), units.wheel.num(NOW_MS + SECOND)) == (4, 4)
     times = np.array([NOW_MS, NOW_MS + 5, NOW_MS + SECOND, NOW_MS + 77 * SECOND])
-    units.recount(times, skip=np.array([200]))
-    assert (units.wheel.num(NOW_MS), units.wheel.num(NOW_MS + SECOND)) == (2, 3)
+    units.recount(times)
+    assert (units.wheel.num(NOW_MS), units.wheel.num(NOW_MS + SECOND)) == (3, 3)
     assert units.read_slot(NOW_MS).rows["phys_offset"].tolist() == [200, 400, 600]
 
 
@@ -121,9 +116,9 @@ def test_discount_and_make_tombstones_together_settle(tmp_path: Path) -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(batches, st.data(), skips)
+@given(batches, st.data())
 def test_relink_rebuilds_the_wheel_from_the_log(
-    made: list[list[Timer]], data: st.DataObject, skip: set[int]
+    made: list[list[Timer]], data: st.DataObject
 ) -> None:
     with temporary_units() as units:
         model = fill(units, made)
@@ -138,7 +133,7 @@ def test_relink_rebuilds_the_wheel_from_the_log(
             units.log.patch(places, "prev_pos", np.array(values, np.int64))
         from_ms = NOW_MS + data.draw(st.integers(0, 3)) * SECOND
         seen = []
-        found = units.relink(from_ms, skip=offsets(skip), progress=lambda *at: seen.append(at))
+        found = units.relink(from_ms, progress=lambda *at: seen.append(at))
         assert found.units == len(model.units)
         assert not found.too_far.size
         assert not found.damaged.size
@@ -147,7 +142,7 @@ def test_relink_rebuilds_the_wheel_from_the_log(
         ticks = {unit.slot_ms // SECOND for unit in model.units.values()}
         for tick in ticks:
             if tick >= from_ms // SECOND:
-                model.link_slot(tick, skip)
+                model.link_slot(tick)
         assert_same_wheel(units, model)
         for tick in sorted(ticks):
             if tick >= from_ms // SECOND:

@@ -351,5 +351,6 @@ def test_a_failed_file_creation_does_not_change_the_log(
 def test_released_pages_are_read_again(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write_units(log, 60)
-    log.release()
+    for file in log.files:
+        file.release()
     assert log.unit(FILE_BYTES)["phys_offset"] == FILE_UNITS * 100

@@ -1,0 +1,36 @@
+"""Tasks that the level service and the timer service have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+
+from message_store.clock import Clock
+from message_store.kernels import registry
+from message_store.kernels.preparation import Preparation
+
+log = logging.getLogger(__name__)
+PRELOAD_AFTER_MS = 100  # pause after the start, until the broker serves
+
+
+async def guarded(
+    work: Coroutine[object, object, None], service: str, on_failure: Callable[[str], None]
+) -> None:
+    """Run a task; log and report its failure, so that the broker stops cleanly."""
+    try:
+        await work
+    except Exception as error:
+        log.exception("the %s service cannot continue", service)
+        on_failure(f"{type(error).__name__}: {error}")
+
+
+async def preload(
+    kernels: Preparation, groups: tuple[str, ...], clock: Clock, stop: asyncio.Event
+) -> None:
+    """Load groups of kernels before a message is due, but not while the broker starts."""
+    await clock.wait(stop, until_ms=clock.now_ms() + PRELOAD_AFTER_MS)
+    for group in groups:
+        await kernels.wait(group, stop=stop)
+        if not stop.is_set():
+            await asyncio.to_thread(registry.load, group)
