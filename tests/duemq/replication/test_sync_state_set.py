@@ -69,6 +69,7 @@ class World:
         ((1, 2), [(2, None)], 100),  # it has not reported
         ((1, 2), [(2, 50)], 100),  # never back
         ((1, 2), [(2, 700), (2, 300)], 300),  # two connections of one id
+        ((1, 2), [(2, 300), (2, 700)], 300),
         ((1, 2), [(2, 300), (None, 200)], 300),
         ((), [(2, 300)], 100),  # it is no master (any more)
     ],
@@ -88,6 +89,17 @@ def test_a_learner_is_never_in_the_set() -> None:
     world.report(FakeReplica(2, 0, is_learner=True), 1_000)
     assert world.replicated.offset == 100
     assert world.set.caught_up == frozenset()
+
+
+def test_a_member_stays_for_the_whole_limit_after_it_reported_the_end() -> None:
+    world, replica = World(1, 2), FakeReplica(2, 0)
+    world.report(replica, 1_000)
+    world.now_ms = CATCH_UP_MS
+    world.report(replica, 1_000)
+    world.log_end, world.now_ms = 2_000, 2 * CATCH_UP_MS
+    assert world.set.caught_up == {2}
+    world.now_ms += 1
+    assert world.set.caught_up == set()
 
 
 @pytest.mark.parametrize(

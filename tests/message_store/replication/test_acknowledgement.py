@@ -73,6 +73,23 @@ def test_a_wait_has_an_end_and_leaves_nothing() -> None:
     run(work)
 
 
+def test_a_former_master_confirms_nothing_and_waits_for_nothing() -> None:
+    async def work() -> None:
+        replicated = possible(10)
+        wait = asyncio.ensure_future(replicated.wait(20))
+        await asyncio.sleep(0)
+        replicated.give_up()
+        assert await wait is Missing.REPLICAS
+        replicated.advance(30)
+        assert replicated.offset == 10
+        later = asyncio.ensure_future(replicated.wait(20))
+        await asyncio.sleep(0)
+        assert later.done()
+        assert later.result() is Missing.REPLICAS
+
+    run(work)
+
+
 def test_calls_come_in_the_order_of_the_log_at_most_once() -> None:
     replicated, called = possible(10), list[int]()
     for end in (5, 20, 30):
