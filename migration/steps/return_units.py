@@ -29,7 +29,7 @@ from message_store.ranges import Range
 from message_store.store import MessageStore
 from migration.kernels.routed import levels_of
 from migration.ownership.checksum import checksum
-from migration.steps.drain import Step
+from migration.steps.drain import Step, enqueue_transfers
 from migration.steps.router import Router
 from schedule_service.delivery import LevelService
 from timer_store import layout
@@ -76,13 +76,8 @@ class UnitReturn:
         left = transfers.owned.bounds(level)
         if left is None:
             return Step()
-        if transfers.has_unenqueued:
-            transfers.catch_up(units_max, now_ms)
-            if transfers.has_unenqueued:
-                return Step(
-                    blocked_by=self._timers.enqueue.blocked_by
-                    or "the timers enqueue earlier transfers"
-                )
+        if reason := enqueue_transfers(self._timers, units_max, now_ms):
+            return Step(blocked_by=reason)
         if not self._levels.transfers.is_ready(level):
             return Step(blocked_by="deliveries of the level are retried")
         first, end = max(left[0], left[1] - units_max), left[1]

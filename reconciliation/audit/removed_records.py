@@ -64,6 +64,6 @@ def read_removed(
     """Yield the rows of `messages` about units that point before the log."""
     for segment in segments:
         for pending, settled in removed_units(segment, progress):
-            for offsets, role in ((pending, Role.GONE), (settled, Role.PAST)):
+            for offsets, role in ((pending, Role.REMOVED_PENDING), (settled, Role.REMOVED_SETTLED)):
                 if offsets.size and role in roles:
                     yield removed_rows(schema, progress.number, offsets, role)

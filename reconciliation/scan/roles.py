@@ -23,8 +23,8 @@ class Role:
     GAP = 16  # no record: an unreadable range
     UNIT = 17  # no record: a unit of a queue whose record is missing
     CLOCK = 18  # a clock step at this record: from out_ms to store_ms
-    GONE = 19  # a unit of a removed record that was pending
-    PAST = 20  # a unit of a removed record that was settled
+    REMOVED_PENDING = 19  # a unit of a removed record that was pending
+    REMOVED_SETTLED = 20  # a unit of a removed record that was settled
 
 
 RARE: Final = Role.LEVEL_COPY

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from reconciliation.audit.aggregated_audit import Tallies
-from reconciliation.audit.plain_sums import by_bucket, pack, pack_past
+from reconciliation.audit.plain_sums import by_bucket, pack, pack_removed
 from reconciliation.audit.verdicts import (
     DECISION_TOPIC,
     QUARANTINE_TOPIC,
@@ -65,7 +65,7 @@ class AuditTables:
         self.messages += [
             {
                 "store_id": self.numbers[unit["store"]], "phys_offset": unit["phys_offset"],
-                "role": Role.GONE if unit.get("pending") else Role.PAST,
+                "role": Role.REMOVED_PENDING if unit.get("pending") else Role.REMOVED_SETTLED,
             }
             for unit in gone
         ]  # fmt: skip
@@ -108,8 +108,8 @@ class AuditTables:
         """Return the additional input of `aggregate_verdicts`."""
         rows = [row for row in self.messages if row["role"] in PLAIN]
         kinds = dict(TABLES["messages"])
-        past = [row for row in self.messages if row["role"] == Role.PAST]
-        packed = [pack_past(row["store_id"], np.array([row["phys_offset"]])) for row in past]
+        removed = [row for row in self.messages if row["role"] == Role.REMOVED_SETTLED]
+        packed = [pack_removed(row["store_id"], np.array([row["phys_offset"]])) for row in removed]
         packed.append(
             pack(lambda name: pa.array([row.get(name) for row in rows], ARROW[kinds[name]]))
         )
