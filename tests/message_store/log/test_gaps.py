@@ -209,6 +209,22 @@ def test_a_bridged_store_is_in_order(tmp_path):
     assert report.figures["records"] == 10
 
 
+def test_a_bridge_withdraws_the_checksums_of_its_blocks(tmp_path):
+    """The log was synced further than the queues, so a block after the mark has a checksum."""
+    store = open_store(tmp_path)
+    store.__enter__()
+    rows = [put_one(store, "T", 0, b"%d/" % number + b"." * 200) for number in range(40)]
+    store.flusher.flush()
+    start, end = (int(rows[n]["phys_offset"]) for n in (2, 3))
+    store.mark.update(durable=end, durable_record=start, durable_units=3)
+    crash(store)
+    damaged = int(rows[5]["phys_offset"])
+    overwrite(tmp_path, damaged, b"\xff" * 8)
+    with open_store(tmp_path) as store:
+        assert store.recovered.bridged == [damaged]
+    assert not verify_store(tmp_path).counts["log-block"]
+
+
 # -- records within bodies ----------------------------------------------------------------------
 
 
