@@ -60,6 +60,7 @@ class Recovered:
     last_record: int = -1
     last_store_ms: int = 0
     records: int = 0
+    units: int = 0  # units of the records in the walk
     damaged: list[int] = field(default_factory=list)  # the body does not match its CRC
     without_queue: list[int] = field(default_factory=list)  # the header names an impossible queue
     bridged: list[int] = field(default_factory=list)  # damage that records follow
@@ -233,8 +234,8 @@ def recover(
             a power cut it was never written completely.
         known_end: Log offset that the log is known to have reached: unreadable bytes before it
             are bridged, because their queue offsets were assigned. None if unknown.
-        units: Sum of the queues' ends at `start`. If fewer remain, the disk has changed units, and
-            all queues are written again.
+        units: Sum of the queues' ends at `start`, 0 if unknown. Each record after it adds one; if
+            fewer are found, the disk has changed units, and all queues are written again.
     """
     found = Recovered(start, QueueOffsetCheck(queues, log), end=start, torn_from=torn_from)
     _replay(log, queues, rules, found)
@@ -263,10 +264,10 @@ def recover(
     if found.records:
         _remove_stale_units(log, queues, found.start)
     queues.number_slots()
-    if queues.ends_sum < units:
+    if units and queues.ends_sum < units + found.units:
         notice(
-            f"consume queues ended with units that do not match records before {start}: all "
-            f"queues are written again from the log"
+            f"consume queues lack units of records before {start}, or ended with units that do not "
+            f"match records: all queues are written again from the log"
         )
         return recover(log, queues, rules, log.min_offset, notice, torn_from=torn_from)
     return found
@@ -340,7 +341,8 @@ def _replay(
         rows = rows[:whole]
         if not whole:
             return
-        found.gaps += dispatch(rows, queues, rules, log, found.offset_check)
+        units, gaps = dispatch(rows, queues, rules, log, found.offset_check)
+        found.units, found.gaps = found.units + units, found.gaps + gaps
         found.damaged += rows["phys_offset"][rows["damage"] != 0].tolist()
         found.without_queue += rows["phys_offset"][~has_queue(rows)].tolist()
         if rows.size > 1:
@@ -351,6 +353,7 @@ def _replay(
         if _ends_torn(log, rows[-1]):
             found.end = found.last_record
             found.last_record, found.last_store_ms = before
+            found.units -= 1  # at most: its unit is removed with it
         if torn:
             return
 
@@ -415,8 +418,8 @@ def dispatch(
     rules: Sequence[TagsCodeRule],
     log: CommitLog,
     offset_check: QueueOffsetCheck | None = None,
-) -> int:
-    """Write the units of scanned records; return the number of blocks with a gap in their queue.
+) -> tuple[int, int]:
+    """Write the units of scanned records; return their number, and that of gaps in queues.
 
     Args:
         offset_check: Corrects impossible queue offsets.
@@ -446,7 +449,7 @@ def dispatch(
         queue = queues.at(slot)
         gaps += int(row["queue_offset"]) > queue.max_offset
         queue.write(int(row["queue_offset"]), memoryview(units[first:end].tobytes()))
-    return gaps
+    return int(rows.size), gaps
 
 
 def has_queue(rows: Rows) -> npt.NDArray[np.bool_]:

@@ -243,6 +243,7 @@ def killed_after_mark(root: Path, later: str) -> list[bytes]:
     ("later", "lost"),
     [
         pytest.param("BBBBBBBBBBA", {"A": 5}, id="the queue continues after the mark"),
+        pytest.param("BBBBBBBBBB", {"A": 5}, id="other queues grow after the mark"),
         pytest.param("BBBBB", {"A": 5, "B": 0}, id="as many units after the mark as are lost"),
     ],
 )
