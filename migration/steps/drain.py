@@ -19,12 +19,12 @@ import numpy as np
 from delivery import ownership
 from delivery.ownership import RANGES_MAX, Transfer
 from message_store.clock import Clock
+from message_store.layout import PRE_BLANK_SIZE
 from message_store.ranges import mask_of
 from message_store.store import MessageStore
 from migration.ownership.checksum import checksum
 from schedule_service.delivery import LevelService
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
-from timer_store.enqueue.level_records import PRE_BLANK_SIZE
 from timer_store.store import TimerStore
 
 

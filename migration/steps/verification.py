@@ -30,13 +30,12 @@ import numpy.typing as npt
 
 from delivery import ownership
 from delivery.ownership_projection import Change, LevelProjection, Tally, changes_of
-from message_store.layout import Rows
+from message_store.layout import PRE_BLANK_SIZE, Rows
 from message_store.ranges import Range, is_among, is_in
 from message_store.store import MessageStore
 from migration.ownership.checksum import tally_of
 from schedule_service.delivery import LevelService
 from schedule_service.level import Level
-from timer_store.enqueue.level_records import PRE_BLANK_SIZE
 from timer_store.names import SCHEDULE_TOPIC
 from timer_store.store import TimerStore
 

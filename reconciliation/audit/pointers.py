@@ -26,6 +26,7 @@ from reconciliation.scan.columns import MessageColumns
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import Finding, LogPlan, Segment, files_of_row
 from reconciliation.scan.record_scan import RecordScan
+from reconciliation.scan.roles import PENDING_TOPICS
 from reconciliation.scan.store_state import Progress
 from reconciliation.scan.tables import TIME_MIN
 from timer_store.layout import (
@@ -151,8 +152,10 @@ def _promises(about: Pending, scan: RecordScan, records: Rows) -> tuple[Numbers,
         batch.column(name).fill_null(-1).to_numpy(zero_copy_only=False) for name in COLUMNS
     )
     names = [scan.topics.name(at) for at in range(len(scan.topics))]
-    level = np.array([name == "SCHEDULE_TOPIC_XXXX" for name in names])[records["topic_index"]]
-    timer = np.array([name == "rmq_sys_wheel_timer" for name in names])[records["topic_index"]]
+    level, timer = (
+        np.array([name == topic for name in names])[records["topic_index"]]
+        for topic in PENDING_TOPICS
+    )
     due_ms = np.where(level & (in_queue >= TIME_MIN), in_queue, own)
     unknown = (level & (due_ms < 0)) | (timer & (slot < 0))
     due_ms = np.where(level | timer, due_ms, -(1 << 60))

@@ -31,14 +31,12 @@ from reconciliation.audit.origins import with_origins
 from reconciliation.audit.plain_histories import plain_message_histories, tally_column
 from reconciliation.audit.rules import judge
 from reconciliation.audit.tally import PLACE_MAX, STORE_BITS
-from reconciliation.scan.roles import PENDING_ROLES, PLAIN, RARE, Role
+from reconciliation.scan.roles import PENDING_ROLES, PENDING_TOPICS, PLAIN, RARE, Role
 from reconciliation.scan.tables import CLOCK_SET_BACK, TIME_MIN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
 QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 VERDICTS: Final = (
@@ -230,7 +228,7 @@ def _key(offset: str) -> Column:
 
 def _lost_units(queues: DataFrame) -> DataFrame:
     """Return units without a pending record, and unreadable queues."""
-    held = queues.where(F.col("topic").isin(SCHEDULE_TOPIC, TIMER_TOPIC))
+    held = queues.where(F.col("topic").isin(*PENDING_TOPICS))
     lost = held.where(~F.col("found") | F.col("damage").isNotNull())
     return lost.select(
         "store_id", "phys_offset", "damage", F.lit(Role.UNIT).alias("role"),

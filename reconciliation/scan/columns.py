@@ -18,7 +18,7 @@ from reconciliation.audit.unit_times import NONE, UnitTimes
 from reconciliation.kernels import columns as kernels
 from reconciliation.scan.hashes import hash_text, mix, name_table
 from reconciliation.scan.record_scan import RecordScan
-from reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
+from reconciliation.scan.roles import PENDING_ROLES, PLAIN, SCHEDULE_TOPIC, TIMER_TOPIC, Role
 from reconciliation.scan.store_state import UNKNOWN, Progress
 from reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
@@ -34,9 +34,8 @@ UNUSUAL_NAMES: Final = np.array(
     [hash_text(name) for name in (b"REAL_TOPIC", b"TIMER_ROLL_TIMES", b"TIMER_DEL_UNIQKEY")],
     np.uint64,
 )
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 KINDS: Final = {
-    SCHEDULE_TOPIC: kernels.KIND_LEVEL, "rmq_sys_wheel_timer": kernels.KIND_TIMER,
+    SCHEDULE_TOPIC: kernels.KIND_LEVEL, TIMER_TOPIC: kernels.KIND_TIMER,
     "DUEMQ_DECISIONS": kernels.KIND_DECISION, "DUEMQ_QUARANTINE": kernels.KIND_QUARANTINE,
 }  # fmt: skip
 """Topics with other records than deliveries."""

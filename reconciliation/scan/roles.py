@@ -1,4 +1,4 @@
-"""Roles of records in an audit: the column `role` of `messages`."""
+"""Roles of records in an audit: the column `role` of `messages`; topics of pending records."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ class Role:
     REMOVED_SETTLED = 20  # a unit of a removed record that was settled
 
 
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+PENDING_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 RARE: Final = Role.LEVEL_COPY
 """First role whose records do not identify their message by themselves."""
 PLAIN: Final = frozenset({Role.LEVEL, Role.TIMER, Role.DELIVERY})

@@ -32,7 +32,7 @@ from reconciliation.scan.planning import (  # fmt: skip
 )
 from reconciliation.scan.pushdown import narrowed
 from reconciliation.scan.record_scan import RecordScan
-from reconciliation.scan.roles import PLAIN, Role
+from reconciliation.scan.roles import PLAIN, SCHEDULE_TOPIC, Role
 from reconciliation.scan.store_state import Progress
 from reconciliation.scan.tables import arrow_schema, batch_of_columns, batch_of_rows
 from timer_store.layout import UNIT_BYTES
@@ -130,7 +130,7 @@ class StoreReader(DataSourceReader):
             return found, list(plan.findings)
         if wanted.table in ("consume_queue", "schedule"):
             is_schedule = wanted.table == "schedule"
-            topics = frozenset({unit_tables.SCHEDULE_TOPIC}) if is_schedule else wanted.topics
+            topics = frozenset({SCHEDULE_TOPIC}) if is_schedule else wanted.topics
             return unit_tables.queue_segments(root, limit, topics=topics)
         if wanted.table == "timer_log":
             return unit_tables.file_segments(

@@ -11,14 +11,9 @@ from pyspark.sql import DataFrame
 
 from reconciliation.audit.aggregated_audit import Tallies
 from reconciliation.audit.plain_sums import by_bucket, pack, pack_removed
-from reconciliation.audit.verdicts import (
-    DECISION_TOPIC,
-    QUARANTINE_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-)
+from reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
 from reconciliation.scan.hashes import hash_text
-from reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
+from reconciliation.scan.roles import PENDING_ROLES, PLAIN, SCHEDULE_TOPIC, TIMER_TOPIC, Role
 from reconciliation.scan.tables import ARROW, TABLES
 
 Row = dict[str, Any]
