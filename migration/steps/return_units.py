@@ -91,8 +91,8 @@ class UnitReturn:
             first = ranges[0][0]
             kept = numbers >= first
             rows, places, name_at = rows[kept], places[kept], name_at[kept]
-        gone = rows[places == NOWHERE]
-        if gone.size:
+        settled = rows[places == NOWHERE]
+        if settled.size:
             kept = places != NOWHERE
             rows, places, name_at = rows[kept], places[kept], name_at[kept]
         record = Return(
@@ -103,8 +103,8 @@ class UnitReturn:
             pending=tuple(ranges),
             count=int(rows.size),
             checksum=checksum(rows["phys_offset"], rows["due_ms"]),
-            gone=int(gone.size),
-            gone_sum=checksum(gone["phys_offset"], gone["due_ms"]),
+            gone=int(settled.size),
+            gone_sum=checksum(settled["phys_offset"], settled["due_ms"]),
         )
         entry = ownership.append(self._store, record, now_ms)
         self._timers.decisions.return_units(entry, rows, places, name_at)
