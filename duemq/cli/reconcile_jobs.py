@@ -109,9 +109,8 @@ def _proof_text(found: Found, migration_id: str) -> str:
 
 def plan(wanted: AuditRequest, master: SparkMaster, *, as_json: bool) -> None:
     """Print what a migration would move, counted from the store files."""
-    from reconciliation.audit.verdicts import SCHEDULE_TOPIC
     from reconciliation.jobs.jobs import PLAN_COLUMNS, backfill_plan
-    from reconciliation.scan.roles import Role
+    from reconciliation.scan.roles import SCHEDULE_TOPIC, Role
     from reconciliation.spark.read import read_table
 
     as_of_ms = SystemClock().now_ms() if wanted.as_of_ms is None else wanted.as_of_ms

@@ -47,10 +47,10 @@ class MappedLog(Protocol):
 
 
 class UnreadableRanges:
-    """Unreadable places of one log.
+    """Unreadable ranges of one log.
 
     Args:
-        notice: Called with one line for each new place, from any thread.
+        notice: Called with one line for each new range, from any thread.
     Attributes:
         ranges: Log offsets, ascending.
         seen: Number of replaced pages that `ranges` covers; for `changed`.
@@ -127,14 +127,14 @@ class UnreadableRanges:
             if file.base <= offset:
                 place = f"{file.path} at byte {offset - file.base}"
                 return f"the disk cannot read {place}: {file.pages.why}"
-        return "its file is gone"
+        return "its file was removed"
 
 
 class Reading:
     """A read that stops at zeros, repeated until no readable page was replaced by zeros."""
 
-    def __init__(self, places: UnreadableRanges) -> None:
-        self._places, self._seen = places, places.seen
+    def __init__(self, unreadable: UnreadableRanges) -> None:
+        self._unreadable, self._seen = unreadable, unreadable.seen
         self._reach, self._idle = -1, 0
 
     def again(self, reach: int) -> bool:
@@ -144,7 +144,7 @@ class Reading:
             reach: Position at which the reading stopped. It ends after READS_MAX readings without
                 progress.
         """
-        changed = self._places.changed(self._seen)
+        changed = self._unreadable.changed(self._seen)
         self._idle = self._idle + 1 if reach <= self._reach else 0
-        self._reach, self._seen = max(reach, self._reach), self._places.seen
+        self._reach, self._seen = max(reach, self._reach), self._unreadable.seen
         return changed and self._idle < READS_MAX

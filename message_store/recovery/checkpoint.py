@@ -110,10 +110,8 @@ _FILE_BYTES = 4_096
 def newest_marks(data: bytes) -> tuple[int, Marks | None, bytes]:
     """Return (sequence, marks, boot id) from the bytes of a `duemq.mark`; marks None: invalid."""
     best: tuple[int, Marks | None, bytes] = (0, None, b"")
-    for at in (0, SLOT_BYTES):
-        body = data[at : at + BODY.size]
-        crc = data[at + BODY.size : at + BODY.size + _CRC_BYTES]
-        if len(body) < BODY.size or zlib.crc32(body).to_bytes(_CRC_BYTES, "little") != crc:
+    for body, crc in _slots(data):
+        if len(body) < BODY.size or _crc(body) != crc:
             continue
         sequence, *marks, boot_id = BODY.unpack(body)
         if sequence > best[0]:
@@ -123,12 +121,22 @@ def newest_marks(data: bytes) -> tuple[int, Marks | None, bytes]:
 
 def has_damage(data: bytes) -> bool:
     """Return whether either slot of a `duemq.mark` is damaged."""
+    if any(any(body + crc) and _crc(body) != crc for body, crc in _slots(data)):
+        return True
     used = BODY.size + _CRC_BYTES
-    for at in (0, SLOT_BYTES):
-        body, crc = data[at : at + BODY.size], data[at + BODY.size : at + used]
-        if any(body + crc) and zlib.crc32(body).to_bytes(_CRC_BYTES, "little") != crc:
-            return True
     return any(data[used:SLOT_BYTES]) or any(data[SLOT_BYTES + used :])
+
+
+def _slots(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Return body and CRC of both slots."""
+    return [
+        (data[at : at + BODY.size], data[at + BODY.size : at + BODY.size + _CRC_BYTES])
+        for at in (0, SLOT_BYTES)
+    ]
+
+
+def _crc(body: bytes) -> bytes:
+    return zlib.crc32(body).to_bytes(_CRC_BYTES, "little")
 
 
 class RecoveryMark:
@@ -205,7 +213,7 @@ class RecoveryMark:
         self._sequence += 1
         body = BODY.pack(self._sequence, *marks, boot_id)
         at = (self._sequence & 1) * SLOT_BYTES
-        data = body + zlib.crc32(body).to_bytes(_CRC_BYTES, "little")
+        data = body + _crc(body)
         self._map[at : at + len(data)] = data
 
     def sync(self) -> None:

@@ -5,7 +5,7 @@
                                                 13   20   21   22     units 14 to 19 were lost
 
 A broker numbers the records of a queue consecutively, and no checksum of Apache's covers the
-number. If a record's number is not the next one of its queue, its place is, in this order: the
+number. If a record's number is not the next one of its queue, it is assigned, in this order: the
 offset of the unit that points at it, the offset between its neighbours, or none if its neighbours
 are consecutive. Otherwise the number is used: records are missing before it, or the topic was
 deleted.
@@ -14,9 +14,9 @@ deleted.
     15   16   17   22            units 18 to 21 become pre-blanks, and no message is lost: 22
     15   16   17   18 + 2^30     pre-blanks would replace files with units of other records: 18
 
-The last record of a queue has no neighbour after it (`_last_place`). It gets a place even if its
-number is impossible, and the next message gets the number after that place. No message therefore
-gets a number that consumers may have passed already.
+The last record of a queue has no neighbour after it (`_last_offset`). It is assigned a queue offset
+even if its number is impossible, and the next message gets the number after it. No message
+therefore gets a number that consumers may have passed already.
 
 Without these rules, recovery would overwrite the unit of another record, or remove the files of a
 queue that seems to begin with a wrong number.
@@ -36,13 +36,13 @@ from message_store.log.frames import frame_at, topic_of
 from message_store.queues.consume_queue import ConsumeQueue, is_blank
 from message_store.queues.consume_queues import QueueSet
 
-NO_PLACE = -1
+NO_OFFSET = -1
 Groups = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class QueueOffsetCheck:
-    """Queue offsets ("places") of the records of one walk along the log.
+    """Queue offsets of the records of one walk along the log.
 
     Attributes:
         wrong: Log offsets of records whose header has a wrong queue offset.
@@ -59,23 +59,23 @@ class QueueOffsetCheck:
     _next: dict[int, int] = field(default_factory=dict)  # queue offset after the last, by group
 
     def correct(self, rows: Rows, groups: Groups) -> npt.NDArray[np.bool_]:
-        """Correct queue offsets; return which rows have a place.
+        """Correct queue offsets; return which rows are in their queue.
 
         Args:
             rows: (n,) `layout.SCANNED` with possible queues, ordered by group, each group in log
                 order.
             groups: (n,) i8: topic_index << 32 | queue_id.
         """
-        placed = np.ones(rows.size, np.bool_)
+        in_queue = np.ones(rows.size, np.bool_)
         edges = (np.flatnonzero(np.diff(groups)) + 1).tolist()
         jumps = np.flatnonzero(np.diff(rows["queue_offset"]) != 1) + 1
         for first, end in pairwise([0, *edges, rows.size] if rows.size else ()):
             low, high = np.searchsorted(jumps, [first + 1, end]).tolist()
-            self._correct_group(rows[first:end], placed[first:end], jumps[low:high] - first)
-        return placed
+            self._correct_group(rows[first:end], in_queue[first:end], jumps[low:high] - first)
+        return in_queue
 
     def _correct_group(
-        self, rows: Rows, placed: npt.NDArray[np.bool_], jumps: npt.NDArray[np.int64]
+        self, rows: Rows, in_queue: npt.NDArray[np.bool_], jumps: npt.NDArray[np.int64]
     ) -> None:
         """Correct the records of one queue.
 
@@ -84,40 +84,42 @@ class QueueOffsetCheck:
         """
         queue, group = self._queue_of(rows[0]), self._group_of(rows[0])
         for at in [0, *jumps.tolist()]:
-            following = self._following(rows, placed, at, group)
+            following = self._following(rows, in_queue, at, group)
             offset = int(rows[at]["queue_offset"])
             if following is None and self._is_unit(queue, rows[at]):
                 continue
             if offset == (queue.max_offset if following is None else following):
                 continue
-            place, is_last = NO_PLACE, at + 1 == rows.size
+            assigned, is_last = NO_OFFSET, at + 1 == rows.size
             if not at or is_last or not self._is_taken(queue, rows[at - 1], offset):
-                place = self._place(queue, rows, at, following)
-            if place == NO_PLACE:
-                placed[at] = False
+                assigned = self._assigned_offset(queue, rows, at, following)
+            if assigned == NO_OFFSET:
+                in_queue[at] = False
                 self.without_queue.append(int(rows[at]["phys_offset"]))
-            elif place != offset:
-                rows[at]["queue_offset"] = place
+            elif assigned != offset:
+                rows[at]["queue_offset"] = assigned
                 self.wrong.append(int(rows[at]["phys_offset"]))
-            elif at and placed[at - 1] and place == rows[at - 1]["queue_offset"]:
-                placed[at - 1] = False
+            elif at and in_queue[at - 1] and assigned == rows[at - 1]["queue_offset"]:
+                in_queue[at - 1] = False
                 self.without_queue.append(int(rows[at - 1]["phys_offset"]))
             elif is_last and self._is_ahead(queue, rows[at], following):
                 self.ahead.append(int(rows[at]["phys_offset"]))
-        kept = np.flatnonzero(placed)
+        kept = np.flatnonzero(in_queue)
         if kept.size:
             self._next[group] = int(rows[kept[-1]]["queue_offset"]) + 1
 
     def _following(
-        self, rows: Rows, placed: npt.NDArray[np.bool_], at: int, group: int
+        self, rows: Rows, in_queue: npt.NDArray[np.bool_], at: int, group: int
     ) -> int | None:
         """Return the queue offset after that of the last record before `at`, None if unknown."""
         before = at - 1
-        while before >= 0 and not placed[before]:
+        while before >= 0 and not in_queue[before]:
             before -= 1
         return int(rows[before]["queue_offset"]) + 1 if before >= 0 else self._next.get(group)
 
-    def _place(self, queue: ConsumeQueue, rows: Rows, at: int, following: int | None) -> int:
+    def _assigned_offset(
+        self, queue: ConsumeQueue, rows: Rows, at: int, following: int | None
+    ) -> int:
         """Return the queue offset of rows[at], whose number is not the next one of the queue.
 
         Args:
@@ -136,23 +138,21 @@ class QueueOffsetCheck:
         is_possible = bool(has_possible_offset(rows[at : at + 1])[0])
         if following is None:
             if not queue.max_offset:
-                place = _first_place(rows[at : at + 3])
-                return place if is_possible or place != offset else self._empty_place()
+                first = _first_offset(rows[at : at + 3])
+                if is_possible or first != offset:
+                    return first
+                return 0 if self.log.min_offset == 0 else NO_OFFSET
             following = queue.max_offset
         if at + 1 == rows.size:
-            return self._last_place(queue, rows, following) if is_possible else following
+            return self._last_offset(queue, rows, following) if is_possible else following
         after = int(rows[at + 1]["queue_offset"])
         if after == following and offset != following - 1:
-            return NO_PLACE
+            return NO_OFFSET
         if after == following + 1:
             return following
-        return offset if is_possible else NO_PLACE
+        return offset if is_possible else NO_OFFSET
 
-    def _empty_place(self) -> int:
-        """Return the queue offset of a record with an impossible number in an empty queue."""
-        return 0 if self.log.min_offset == 0 else NO_PLACE
-
-    def _last_place(self, queue: ConsumeQueue, rows: Rows, following: int) -> int:
+    def _last_offset(self, queue: ConsumeQueue, rows: Rows, following: int) -> int:
         """Return the queue offset of the last record, whose number is not the next one."""
         offset = int(rows[-1]["queue_offset"])
         if offset > following:
@@ -164,7 +164,7 @@ class QueueOffsetCheck:
         return following if seen_before or self._has_owner(queue, rows[-1]) else offset
 
     def _is_ahead(self, queue: ConsumeQueue, row: Row, following: int | None) -> bool:
-        """Return whether records or units are missing before the place of a record."""
+        """Return whether records or units are missing before a record."""
         first = following is None and not queue.max_offset and self.log.min_offset > 0
         return not first and not self._is_unit(queue, row)
 
@@ -176,8 +176,8 @@ class QueueOffsetCheck:
         owner = frame_at(self.log, int(unit[0]["phys_offset"]))
         if owner is None or owner["phys_offset"] == row["phys_offset"]:
             return False
-        place = row["queue_id"], row["queue_offset"], self._topic_of(row)
-        return (owner["queue_id"], owner["queue_offset"], self._topic_of(owner)) == place
+        position = row["queue_id"], row["queue_offset"], self._topic_of(row)
+        return (owner["queue_id"], owner["queue_offset"], self._topic_of(owner)) == position
 
     def _topic_of(self, row: Row) -> str:
         file = self.log.file_of(int(row["phys_offset"]))
@@ -209,7 +209,7 @@ def has_possible_offset(rows: Rows) -> npt.NDArray[np.bool_]:
     return np.asarray((offset >= 0) & (offset <= rows["phys_offset"] // RECORD_FIXED_BYTES))
 
 
-def _first_place(rows: Rows) -> int:
+def _first_offset(rows: Rows) -> int:
     """Return the queue offset of the first record of a queue that has no units.
 
     Args:

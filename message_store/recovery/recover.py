@@ -54,12 +54,13 @@ class Recovered:
     """Result of a recovery."""
 
     start: int
-    places: QueueOffsetCheck
+    offset_check: QueueOffsetCheck
     end: int = 0
     torn_from: int | None = None
     last_record: int = -1
     last_store_ms: int = 0
     records: int = 0
+    units: int = 0  # units of the records in the walk
     damaged: list[int] = field(default_factory=list)  # the body does not match its CRC
     without_queue: list[int] = field(default_factory=list)  # the header names an impossible queue
     bridged: list[int] = field(default_factory=list)  # damage that records follow
@@ -196,14 +197,20 @@ def start_of(
 
 def queued_end(log: CommitLog, queues: QueueSet) -> int:
     """Return the log offset after the last record that has a unit in its queue."""
-    reach = log.min_offset
+    found = log.min_offset
+    for start, end in _last_units(queues):
+        if end > found and record_ends_at(log, start, end):
+            found = end
+    return found
+
+
+def _last_units(queues: QueueSet) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the record that the last unit of each queue points at."""
     for queue in queues.all():
         last = queue.read(queue.max_offset - 1, 1)
         if last.size and not is_blank(last)[0]:
-            start, size = int(last[0]["phys_offset"]), int(last[0]["size"])
-            if start + size > reach and record_ends_at(log, start, start + size):
-                reach = start + size
-    return reach
+            start = int(last[0]["phys_offset"])
+            yield start, start + int(last[0]["size"])
 
 
 def recover(
@@ -227,8 +234,8 @@ def recover(
             a power cut it was never written completely.
         known_end: Log offset that the log is known to have reached: unreadable bytes before it
             are bridged, because their queue offsets were assigned. None if unknown.
-        units: Sum of the queues' ends at `start`. If fewer remain, the disk has changed units, and
-            all queues are written again.
+        units: Sum of the queues' ends at `start`, 0 if unknown. Each record after it adds one; if
+            fewer are found, the disk has changed units, and all queues are written again.
     """
     found = Recovered(start, QueueOffsetCheck(queues, log), end=start, torn_from=torn_from)
     _replay(log, queues, rules, found)
@@ -237,14 +244,15 @@ def recover(
             f"{found.gaps} consume queues lack units of records before {start}: all queues are "
             f"written again from the log"
         )
-        start = log.min_offset
-        found = Recovered(start, QueueOffsetCheck(queues, log), end=start, torn_from=torn_from)
-        _replay(log, queues, rules, found)
+        return recover(
+            log, queues, rules, log.min_offset, notice, torn_from=torn_from, known_end=known_end,
+            units=units,
+        )  # fmt: skip
     _bridge_gaps(log, queues, rules, found, known_end, notice)
     found.end = _skip_blank(log, found.end)
     _report_offsets(found.damaged, "the body's CRC does not match; the record was kept", notice)
-    found.without_queue += found.places.without_queue
-    _report_places(found.places, notice)
+    found.without_queue += found.offset_check.without_queue
+    _report_queue_offsets(found.offset_check, notice)
     _report_offsets(
         found.without_queue,
         "its topic, queue or queue offset is impossible; it is in no queue",
@@ -256,23 +264,13 @@ def recover(
     if found.records:
         _remove_stale_units(log, queues, found.start)
     queues.number_slots()
-    if queues.ends_sum < units:
+    if units and queues.ends_sum < units + found.units:
         notice(
-            f"consume queues ended with units that do not match records before {start}: all "
-            f"queues are written again from the log"
+            f"consume queues lack units of records before {start}, or ended with units that do not "
+            f"match records: all queues are written again from the log"
         )
         return recover(log, queues, rules, log.min_offset, notice, torn_from=torn_from)
     return found
-
-
-def _units_end(queues: QueueSet) -> int:
-    """Return the highest log offset at which a record of a queue's last unit ends."""
-    claimed = 0
-    for queue in queues.all():
-        last = queue.read(queue.max_offset - 1, 1)
-        if last.size and not is_blank(last)[0]:
-            claimed = max(claimed, int(last[0]["phys_offset"]) + int(last[0]["size"]))
-    return claimed
 
 
 def write_again(log: CommitLog, start: int, end: int) -> None:
@@ -317,7 +315,8 @@ def _bridge_gaps(
         gap = find_gap(log, queues, found.end, found.last_store_ms, known_end)
         log.unreadable.update()  # the bridge is written over unreadable bytes
         if gap is None and log.unreadable.ranges:
-            gap = unreadable_end(log, found.end, max(known_end or 0, _units_end(queues)))
+            units_end = max((end for _, end in _last_units(queues)), default=0)
+            gap = unreadable_end(log, found.end, max(known_end or 0, units_end))
         if gap is None:
             return
         bridge(log, gap, found.last_store_ms)
@@ -342,7 +341,8 @@ def _replay(
         rows = rows[:whole]
         if not whole:
             return
-        found.gaps += dispatch(rows, queues, rules, log, found.places)
+        units, gaps = dispatch(rows, queues, rules, log, found.offset_check)
+        found.units, found.gaps = found.units + units, found.gaps + gaps
         found.damaged += rows["phys_offset"][rows["damage"] != 0].tolist()
         found.without_queue += rows["phys_offset"][~has_queue(rows)].tolist()
         if rows.size > 1:
@@ -353,6 +353,7 @@ def _replay(
         if _ends_torn(log, rows[-1]):
             found.end = found.last_record
             found.last_record, found.last_store_ms = before
+            found.units -= 1  # at most: its unit is removed with it
         if torn:
             return
 
@@ -416,23 +417,23 @@ def dispatch(
     queues: QueueSet,
     rules: Sequence[TagsCodeRule],
     log: CommitLog,
-    places: QueueOffsetCheck | None = None,
-) -> int:
-    """Write the units of scanned records; return the number of blocks with a gap in their queue.
+    offset_check: QueueOffsetCheck | None = None,
+) -> tuple[int, int]:
+    """Write the units of scanned records; return their number, and that of gaps in queues.
 
     Args:
-        places: Corrects impossible queue offsets.
+        offset_check: Corrects impossible queue offsets.
     """
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
     plain = (kind == 0) | (kind == layout.SYS_COMMIT)
-    has_unit = has_place(rows) if places is None else has_queue(rows)
+    has_unit = has_queue_and_offset(rows) if offset_check is None else has_queue(rows)
     rows = rows[plain & has_unit & queues.deletions.kept(rows, queues.topics)]
     group = rows["topic_index"].astype(np.int64) << 32 | rows["queue_id"]
     order = np.argsort(group, kind="stable")
     rows, group = rows[order], group[order]
-    if places is not None:
-        placed = places.correct(rows, group)
-        rows, group = rows[placed], group[placed]
+    if offset_check is not None:
+        in_queue = offset_check.correct(rows, group)
+        rows, group = rows[in_queue], group[in_queue]
     codes = tags_codes(rows, queues.topics, rules, log)
     new_run = (np.diff(group) != 0) | (np.diff(rows["queue_offset"]) != 1)
     starts = np.concatenate([[0], np.flatnonzero(new_run) + 1, [rows.size]])
@@ -448,7 +449,7 @@ def dispatch(
         queue = queues.at(slot)
         gaps += int(row["queue_offset"]) > queue.max_offset
         queue.write(int(row["queue_offset"]), memoryview(units[first:end].tobytes()))
-    return gaps
+    return int(rows.size), gaps
 
 
 def has_queue(rows: Rows) -> npt.NDArray[np.bool_]:
@@ -457,15 +458,15 @@ def has_queue(rows: Rows) -> npt.NDArray[np.bool_]:
     return np.asarray((queue_id >= 0) & (queue_id < QUEUES_MAX) & (rows["topic_index"] >= 0))
 
 
-def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
+def has_queue_and_offset(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return which scanned records have a possible queue and queue offset."""
     return np.asarray(has_queue(rows) & has_possible_offset(rows))
 
 
-def _report_places(places: QueueOffsetCheck, notice: Callable[[str], None]) -> None:
-    _report_offsets(places.wrong, "its queue offset is wrong and was corrected", notice)
+def _report_queue_offsets(check: QueueOffsetCheck, notice: Callable[[str], None]) -> None:
+    _report_offsets(check.wrong, "its queue offset is wrong and was corrected", notice)
     _report_offsets(
-        places.ahead,
+        check.ahead,
         "its queue offset is not the next one of its queue: it is wrong, or the records before it "
         "are lost",
         notice,

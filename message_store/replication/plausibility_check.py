@@ -34,6 +34,7 @@ from message_store.log.commit_log import CommitLog
 from message_store.queues.consume_queue import is_blank
 from message_store.queues.consume_queues import QueueSet, is_topic_name
 from message_store.queues.topic_table import QUEUES_MAX
+from message_store.recovery.queue_offset_check import has_possible_offset
 
 Bytes = npt.NDArray[np.uint8]
 STORE_MS_SLACK: Final = 3_600_000  # maximum difference between clocks, and maximum step back
@@ -145,9 +146,8 @@ class PlausibilityCheck:
 
 def _without_queue(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return which records have an impossible queue or queue offset."""
-    queue_id, offset = rows["queue_id"], rows["queue_offset"]
-    found = (queue_id < 0) | (queue_id >= QUEUES_MAX) | (offset < 0)
-    return np.asarray(found | (offset > rows["phys_offset"] // layout.RECORD_FIXED_BYTES))
+    queue_id = rows["queue_id"]
+    return np.asarray((queue_id < 0) | (queue_id >= QUEUES_MAX) | ~has_possible_offset(rows))
 
 
 def _refusal(why: str) -> ReplicationFault:

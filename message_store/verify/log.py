@@ -232,7 +232,7 @@ class _Walk:
         summary.bridges += rows["phys_offset"][
             (bridge >= 0) & (rows["topic_index"] == bridge)
         ].tolist()
-        lost = rows[~has_place(rows)]
+        lost = rows[~has_queue_and_offset(rows)]
         for row in lost:
             text = (
                 f"record at log offset {row['phys_offset']}: there can be no queue "
@@ -264,10 +264,10 @@ def has_unit(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return which records have a consume queue unit (PREPARED and ROLLBACK have none)."""
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
     plain = ((kind == 0) | (kind == layout.SYS_COMMIT)) & (rows["sys_flag"] & INNER_BATCH == 0)
-    return np.asarray(plain & (rows["topic_index"] >= 0) & has_place(rows))
+    return np.asarray(plain & (rows["topic_index"] >= 0) & has_queue_and_offset(rows))
 
 
-def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
+def has_queue_and_offset(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return which records have a possible queue and queue offset."""
     queue, number = rows["queue_id"], rows["queue_offset"]
     return np.asarray((queue >= 0) & (queue < QUEUES_MAX) & (number >= 0) & (number <= OFFSET_MAX))

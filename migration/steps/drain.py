@@ -43,6 +43,15 @@ class Step:
     blocked_by: str = ""
 
 
+def enqueue_transfers(timers: TimerStore, units_max: int, now_ms: int) -> str:
+    """Enqueue earlier transfers as timers; return the reason if some remain, else empty."""
+    if timers.transfers.has_unenqueued:
+        timers.transfers.catch_up(units_max, now_ms)
+        if timers.transfers.has_unenqueued:
+            return timers.enqueue.blocked_by or "the timers enqueue earlier transfers"
+    return ""
+
+
 class Drain:
     """Transfer of level messages to the timers of one store. Belongs to the event loop's thread.
 
@@ -64,12 +73,8 @@ class Drain:
             OwnershipRefused: The store is not writable; nothing has changed.
         """
         timers, now_ms = self._timers, self._clock.now_ms()
-        if timers.transfers.has_unenqueued:
-            timers.transfers.catch_up(units_max, now_ms)
-            if timers.transfers.has_unenqueued:
-                return Step(
-                    blocked_by=timers.enqueue.blocked_by or "the timers enqueue earlier transfers"
-                )
+        if reason := enqueue_transfers(timers, units_max, now_ms):
+            return Step(blocked_by=reason)
         if timers.settled_timers.returning:
             return Step(blocked_by="returned messages need a checkpoint of the timers")
         offer = self._levels.transfers.offer(level, units_max, RANGES_MAX)

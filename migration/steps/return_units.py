@@ -29,7 +29,7 @@ from message_store.ranges import Range
 from message_store.store import MessageStore
 from migration.kernels.routed import levels_of
 from migration.ownership.checksum import checksum
-from migration.steps.drain import Step
+from migration.steps.drain import Step, enqueue_transfers
 from migration.steps.router import Router
 from schedule_service.delivery import LevelService
 from timer_store import layout
@@ -76,13 +76,8 @@ class UnitReturn:
         left = transfers.owned.bounds(level)
         if left is None:
             return Step()
-        if transfers.has_unenqueued:
-            transfers.catch_up(units_max, now_ms)
-            if transfers.has_unenqueued:
-                return Step(
-                    blocked_by=self._timers.enqueue.blocked_by
-                    or "the timers enqueue earlier transfers"
-                )
+        if reason := enqueue_transfers(self._timers, units_max, now_ms):
+            return Step(blocked_by=reason)
         if not self._levels.transfers.is_ready(level):
             return Step(blocked_by="deliveries of the level are retried")
         first, end = max(left[0], left[1] - units_max), left[1]
@@ -96,8 +91,8 @@ class UnitReturn:
             first = ranges[0][0]
             kept = numbers >= first
             rows, places, name_at = rows[kept], places[kept], name_at[kept]
-        gone = rows[places == NOWHERE]
-        if gone.size:
+        settled = rows[places == NOWHERE]
+        if settled.size:
             kept = places != NOWHERE
             rows, places, name_at = rows[kept], places[kept], name_at[kept]
         record = Return(
@@ -108,8 +103,8 @@ class UnitReturn:
             pending=tuple(ranges),
             count=int(rows.size),
             checksum=checksum(rows["phys_offset"], rows["due_ms"]),
-            gone=int(gone.size),
-            gone_sum=checksum(gone["phys_offset"], gone["due_ms"]),
+            gone=int(settled.size),
+            gone_sum=checksum(settled["phys_offset"], settled["due_ms"]),
         )
         entry = ownership.append(self._store, record, now_ms)
         self._timers.decisions.return_units(entry, rows, places, name_at)

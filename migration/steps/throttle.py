@@ -207,7 +207,7 @@ class Throttle:
         if not self.limits.target_p99_ms:
             return
         if not since.delivered:
-            self._note_idle()
+            self._record_idle()
             return
         self._idle_intervals = 0
         if not self._busy:
@@ -219,7 +219,7 @@ class Throttle:
         self._window.append(since)
         self._adjust()
 
-    def _note_idle(self) -> None:
+    def _record_idle(self) -> None:
         self._idle_intervals += 1
         if self._idle_intervals >= IDLE_INTERVALS:
             self._busy, self.pause_ms = False, 0

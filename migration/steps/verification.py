@@ -43,7 +43,7 @@ PIECE_UNITS = 4_096
 PIECE_RECORDS = 16
 NOWHERE = -1
 Offsets = npt.NDArray[np.int64]
-Gone = list[tuple[Offsets, Offsets]]
+NotPending = list[tuple[Offsets, Offsets]]  # log offsets and due times, a pair for each piece
 _R = TypeVar("_R")
 Counting = Generator[int, None, _R]  # number of units of each piece
 
@@ -58,7 +58,8 @@ class Verified:
         settled: Transferred messages delivered, cancelled, moved or quarantined since, whose
             records are still in the log.
         expected: Messages that must be pending timers or settled, by the journal.
-        transferred, returned, gone: Totals of all ownership records of this migration.
+        transferred, returned, gone: Totals of all ownership records of this migration; `gone`:
+            messages that were settled when their range was returned.
     """
 
     level: int
@@ -125,8 +126,8 @@ class Verification:
                 expected = (
                     expected.plus(change.transferred).minus(change.returned).minus(change.gone)
                 )
-        pending, before, gone = yield from self._count_timers(border)
-        settled = yield from self._settled(gone)
+        pending, before, not_pending = yield from self._count_timers(border)
+        settled = yield from self._settled(not_pending)
         journal = self._journal
         self.found = Verified(
             self._level, at_level, pending, settled, expected.plus(before),
@@ -153,10 +154,10 @@ class Verification:
                 yield 0
         return found
 
-    def _count_timers(self, border: int) -> Counting[tuple[Tally, Tally, Gone]]:
-        """Return (pending timers, all before `border`, others: log offsets and due times)."""
+    def _count_timers(self, border: int) -> Counting[tuple[Tally, Tally, NotPending]]:
+        """Return (pending timers, all before `border`, those that are not pending)."""
         pending, before = Tally(), Tally()
-        gone: Gone = []
+        not_pending: NotPending = []
         transfers = self._timers.transfers
         for low, high in transfers.owned.ranges(self._level):
             first = max(low, self._low())
@@ -170,15 +171,15 @@ class Verification:
                     old = numbers < border
                     before = before.plus(tally_of(phys_offset[old], due_ms[old]))
                     left = ~is_in(phys_offset, rows["phys_offset"])
-                    gone.append((phys_offset[left], due_ms[left]))
+                    not_pending.append((phys_offset[left], due_ms[left]))
                 yield end - first
                 first = end
-        return pending, before, gone
+        return pending, before, not_pending
 
-    def _settled(self, gone: Gone) -> Counting[Tally]:
+    def _settled(self, not_pending: NotPending) -> Counting[Tally]:
         """Return the tally of messages that later records name as their origin."""
-        phys_offset = np.concatenate([np.empty(0, np.int64), *(part for part, _ in gone)])
-        due_ms = np.concatenate([np.empty(0, np.int64), *(part for _, part in gone)])
+        phys_offset = np.concatenate([np.empty(0, np.int64), *(part for part, _ in not_pending)])
+        due_ms = np.concatenate([np.empty(0, np.int64), *(part for _, part in not_pending)])
         if not phys_offset.size:
             return Tally()
         order = np.argsort(phys_offset, kind="stable")

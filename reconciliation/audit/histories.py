@@ -42,8 +42,8 @@ def whole_histories(events: DataFrame) -> DataFrame:
         F.count(F.when(is_held, 1)).alias("held"),
         F.count(F.when(copied, 1)).alias("moves"),
         F.count(F.when(role == Role.UNIT, 1)).alias("units"),
-        F.count(F.when(role == Role.GONE, 1)).alias("removed_units"),
-        F.count(F.when(role == Role.PAST, 1)).alias("past_units"),
+        F.count(F.when(role == Role.REMOVED_PENDING, 1)).alias("removed_pending"),
+        F.count(F.when(role == Role.REMOVED_SETTLED, 1)).alias("removed_settled"),
         F.min(F.when(is_sent, sent)).alias("sent"),
         F.count(F.when(is_sent, 1)).alias("deliveries"),
         F.count(F.when(quarantines, 1)).alias("quarantines"),
@@ -87,7 +87,7 @@ def _facts(histories: DataFrame) -> DataFrame:
         "other_time": F.coalesce("leaf.other_time", F.lit(False)),
         "no_unit": F.coalesce(~F.col("leaf.queued"), F.lit(False)),
         "unreachable": F.coalesce(~F.col("sent.queued"), F.lit(False)),
-        "gone": F.col("removed_units") > 0,
-        "past": F.col("past_units") > 0,
+        "removed_pending": F.col("removed_pending") > 0,
+        "removed_settled": F.col("removed_settled") > 0,
     }
     return histories.withColumns(made).select(*HISTORY)

@@ -21,6 +21,7 @@ from reconciliation.arrays import Rows
 from reconciliation.scan.files import Entry, Root
 from reconciliation.scan.levels import DEFAULT_LEVELS_MS, tables_of
 from reconciliation.scan.planning import LogPlan, files_of_row
+from reconciliation.scan.roles import SCHEDULE_TOPIC
 from reconciliation.scan.tables import TIME_MIN
 
 SAMPLE: Final = 64  # units of each queue that are compared
@@ -36,7 +37,7 @@ def read_delays(root: Root, plan: LogPlan) -> Delays:
     Raises:
         OSError: A queue cannot be read.
     """
-    queues = [name for name in root.folders("consumequeue/SCHEDULE_TOPIC_XXXX") if name.isdigit()]
+    queues = [name for name in root.folders(f"consumequeue/{SCHEDULE_TOPIC}") if name.isdigit()]
     sampled = {int(name) + 1: _sample(root, plan, name) for name in queues[:LEVELS_MAX]}
     try:
         tables = tables_of(root)
@@ -71,7 +72,7 @@ def delays_of(
 
 def _sample(root: Root, plan: LogPlan, queue: str) -> list[int]:
     """Return the delays of some messages of a level, spread evenly over its queue."""
-    files = files_of_row(root, f"consumequeue/SCHEDULE_TOPIC_XXXX/{queue}")
+    files = files_of_row(root, f"consumequeue/{SCHEDULE_TOPIC}/{queue}")
     files = files if root.is_local else files[-1:]
     units = [unit for entry in files for unit in _units(root, entry, SAMPLE // len(files) + 1)]
     delays = []

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from reconciliation.audit.verdicts import CLEAN, TIMER_TOPIC
+from reconciliation.audit.verdicts import CLEAN
 from reconciliation.scan.ownership_tables import read_journals, routes_of, transferred_units
+from reconciliation.scan.roles import TIMER_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -21,8 +21,8 @@ from reconciliation.audit.tally import (
     NO_UNIT,
     OTHER_TIME,
     PASSED,
-    PAST,
-    PAST_MASK,
+    REMOVED,
+    REMOVED_MASK,
     SENT,
     SENT_DAMAGED,
     SENT_MASK,
@@ -40,7 +40,7 @@ HISTORY: Final = (
     "topic_hash", "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "elsewhere",
     "delivery_damaged", "pending_damaged", "passed", "is_level", "hops", "moved", "has_unit",
     "cancelled", "fired", "copies",
-    "ended_old", "other_time", "no_unit", "unreachable", "gone", "past",
+    "ended_old", "other_time", "no_unit", "unreachable", "removed_pending", "removed_settled",
 )  # fmt: skip
 """Columns of a history, which `rules` reads; `root` is the key of the message."""
 
@@ -50,12 +50,12 @@ def plain_message_histories(events: DataFrame) -> DataFrame:
 
     Args:
         events: Result of `verdicts._keyed`, roles Role.LEVEL, Role.TIMER, Role.DELIVERY and
-        Role.PAST.
+        Role.REMOVED_SETTLED.
     """
-    sent, past = F.col("role") == Role.DELIVERY, F.col("role") == Role.PAST
+    sent, removed = F.col("role") == Role.DELIVERY, F.col("role") == Role.REMOVED_SETTLED
 
     def of_held(name: str) -> Column:
-        return F.max(F.when(~sent & ~past, F.col(name)))
+        return F.max(F.when(~sent & ~removed, F.col(name)))
 
     sums = events.groupBy("key").agg(
         F.sum("tally").alias("tally"),
@@ -100,17 +100,13 @@ def history_of_sums(sums: DataFrame, *more: str) -> DataFrame:
         F.when(_has(KNOWN), _has(PASSED).cast("int")).alias("passed"),
         _has(LEVEL).alias("is_level"),
         held.alias("hops"),
-        no.alias("moved"),
-        no.alias("has_unit"),
-        no.alias("cancelled"),
-        no.alias("fired"),
-        none.alias("copies"),
-        none.alias("ended_old"),
+        *(no.alias(name) for name in ("moved", "has_unit", "cancelled", "fired")),
+        *(none.alias(name) for name in ("copies", "ended_old")),
         _has(OTHER_TIME).alias("other_time"),
         _has(NO_UNIT).alias("no_unit"),
         (F.shiftright("tally", SENT_WITHOUT_UNIT) > 0).alias("unreachable"),
-        no.alias("gone"),
-        (_part(PAST, PAST_MASK) > 0).alias("past"),
+        no.alias("removed_pending"),
+        (_part(REMOVED, REMOVED_MASK) > 0).alias("removed_settled"),
         *more,
     )
 

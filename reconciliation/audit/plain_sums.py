@@ -29,9 +29,9 @@ from reconciliation.audit.tally import (
     LEVEL,
     NO_UNIT,
     PASSED,
-    PAST,
-    PAST_MASK,
     PLACE_MAX,
+    REMOVED,
+    REMOVED_MASK,
     SENT,
     STORE_BITS,
     TOUCHED,
@@ -60,7 +60,7 @@ SUMS: Final = "key bigint, tally bigint, content bigint, rest bigint, time_ms bi
 """Result of `add_up`; `weight` is the number of messages of a row, `key` the last of them."""
 NAMES: Final = [word.split()[0] for word in SUMS.split(",")]
 PAIR: Final = (1 << SENT) + 1
-PAST_ONLY: Final = ~(PAST_MASK << PAST)
+REMOVED_ONLY: Final = ~(REMOVED_MASK << REMOVED)
 FLAGS: Final = (1 << LEVEL) | (1 << KNOWN) | (1 << PASSED) | (1 << NO_UNIT)
 """Bits that have no meaning once a message is delivered."""
 
@@ -91,10 +91,10 @@ def pack(column: Callable[[str], pa.Array]) -> Numbers:
     return np.stack(arrays, axis=1)
 
 
-def pack_past(number: int, offsets: Numbers) -> Numbers:
+def pack_removed(number: int, offsets: Numbers) -> Numbers:
     """Return the sums of units whose records were removed; `number`: number of the store."""
     packed = np.zeros((offsets.size, WORDS), np.int64)
-    packed[:, 0], packed[:, 1] = offsets | (number << STORE_BITS), 1 << PAST
+    packed[:, 0], packed[:, 1] = offsets | (number << STORE_BITS), 1 << REMOVED
     return packed
 
 
@@ -163,8 +163,10 @@ def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.Re
     rows = rows[rows[:, 1] >> TOUCHED & 1 == 0]
     fine = (rows[:, 1] & ~FLAGS == PAIR) & (rows[:, 2] == 0) & (rows[:, 3] == 0)
     fine &= (rows[:, 4] >= 0) & (rows[:, 4] <= late_ms)
-    past = (rows[:, 1] & PAST_ONLY == 0) & (rows[:, 1] != 0)
-    rows = np.concatenate([rows[~fine & ~past], _counted(rows[fine]), _counted_past(rows[past])])
+    removed = (rows[:, 1] & REMOVED_ONLY == 0) & (rows[:, 1] != 0)
+    rows = np.concatenate(
+        [rows[~fine & ~removed], _counted(rows[fine]), _counted_removed(rows[removed])]
+    )
     yield pa.RecordBatch.from_arrays([pa.array(rows[:, n]) for n in range(WORDS + 1)], NAMES)
 
 
@@ -177,11 +179,11 @@ def _counted(rows: Numbers) -> Numbers:
     return found
 
 
-def _counted_past(rows: Numbers) -> Numbers:
+def _counted_removed(rows: Numbers) -> Numbers:
     """Return one row for each store among (n, 6) sums of records that were removed."""
     _, at, count = np.unique(rows[:, 0] >> STORE_BITS, return_index=True, return_counts=True)
     found = rows[at]
-    found[:, 1], found[:, 5] = 1 << PAST, count
+    found[:, 1], found[:, 5] = 1 << REMOVED, count
     return found
 
 

@@ -25,7 +25,8 @@ from reconciliation.kernels.pointed import read_rows
 from reconciliation.scan.columns import MessageColumns
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import Finding, LogPlan, Segment, files_of_row
-from reconciliation.scan.record_scan import Walk
+from reconciliation.scan.record_scan import RecordScan
+from reconciliation.scan.roles import PENDING_TOPICS
 from reconciliation.scan.store_state import Progress
 from reconciliation.scan.tables import TIME_MIN
 from timer_store.layout import (
@@ -37,7 +38,7 @@ from timer_store.layout import (
     WHEEL_SLOTS,
 )
 
-GONE: Final = "gone"
+RECORD_REMOVED: Final = "gone"
 """Kind of a finding about a removed record; its offset is the log offset of the record."""
 POINTER: Final = "pointer"
 BLOCK_UNITS: Final = 65_536
@@ -98,7 +99,7 @@ def check_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iter
     places, plan = rows["phys_offset"], about.plan
     for at in np.flatnonzero(places < plan.min).tolist():
         place, text = int(places[at]), "its record was removed while it was pending"
-        yield part.finding(place, UNIT_BYTES, GONE, text)
+        yield part.finding(place, UNIT_BYTES, RECORD_REMOVED, text)
     inside = (places >= plan.min) & (places < plan.end)
     wrong = np.zeros(rows.size, np.bool_)
     wrong[(places >= plan.end) & about.orderly] = True
@@ -116,20 +117,20 @@ def check_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iter
 
 def _matching_units(about: Pending, segment: Segment, rows: Rows) -> Mask:
     """Return (n,) which units match their records, which are all in one file of the log."""
-    walk = Walk(segment)
-    if not walk.open():  # the scan of the log reports it
+    scan = RecordScan(segment)
+    if not scan.open():  # the scan of the log reports it
         return np.ones(rows.size, np.bool_)
     places = np.ascontiguousarray(rows["phys_offset"])
     order = np.argsort(places, kind="stable")
     out = np.zeros(rows.size, SCANNED)
-    known = places[order] < walk.base + walk.data.size
+    known = places[order] < scan.base + scan.data.size
     sorted_places = np.ascontiguousarray(places[order][known])
-    count = read_rows(walk.data, walk.base, sorted_places, walk.topics.arrays, out)
-    records = walk.named(out[:count])
+    count = read_rows(scan.data, scan.base, sorted_places, scan.topics.arrays, out)
+    records = scan.named(out[:count])
     found = np.zeros(rows.size, np.bool_)
     if not count:
         return found
-    due_ms, sizes, unknown = _promises(about, walk, records)
+    due_ms, sizes, unknown = _promises(about, scan, records)
     at = np.searchsorted(records["phys_offset"], places)
     here = at < count
     here[here] = records["phys_offset"][at[here]] == places[here]
@@ -139,20 +140,22 @@ def _matching_units(about: Pending, segment: Segment, rows: Rows) -> Mask:
     return found
 
 
-def _promises(about: Pending, walk: Walk, records: Rows) -> tuple[Numbers, Numbers, Mask]:
+def _promises(about: Pending, scan: RecordScan, records: Rows) -> tuple[Numbers, Numbers, Mask]:
     """Return due times and sizes of records, and which due times are unknown to the audit.
 
     A record that is not a message of levels or timers is never due.
     """
     made = MessageColumns(COLUMNS, about.precision_ms, progress=about.progress, check=False)
-    batch = made.batch(walk, records)
+    batch = made.batch(scan, records)
     assert batch is not None
     own, slot, in_queue = (
         batch.column(name).fill_null(-1).to_numpy(zero_copy_only=False) for name in COLUMNS
     )
-    names = [walk.topics.name(at) for at in range(len(walk.topics))]
-    level = np.array([name == "SCHEDULE_TOPIC_XXXX" for name in names])[records["topic_index"]]
-    timer = np.array([name == "rmq_sys_wheel_timer" for name in names])[records["topic_index"]]
+    names = [scan.topics.name(at) for at in range(len(scan.topics))]
+    level, timer = (
+        np.array([name == topic for name in names])[records["topic_index"]]
+        for topic in PENDING_TOPICS
+    )
     due_ms = np.where(level & (in_queue >= TIME_MIN), in_queue, own)
     unknown = (level & (due_ms < 0)) | (timer & (slot < 0))
     due_ms = np.where(level | timer, due_ms, -(1 << 60))
@@ -192,7 +195,7 @@ def check_chains(about: Pending, root: Root, slots: Rows) -> Iterator[tuple[int,
     files = files_of_row(root, "timerlog")
     first = int(files[0].name) if files else 0
     if not files or int(files[-1].name) + files[-1].size < about.written:
-        return  # the timer log itself is damaged: `other_files` reports that
+        return  # the timer log itself is damaged: `file_checks` reports that
     for pos, rows in _forward(root, about.written):
         if (rows["size"][:-1] != UNIT_BYTES).any():  # the last unit may be a file's blank record
             return

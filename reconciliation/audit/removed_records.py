@@ -12,7 +12,6 @@ Enqueued timers are pending in the timer log, see `pointers`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,19 +20,16 @@ from reconciliation.arrays import Numbers
 from reconciliation.scan.files import Root
 from reconciliation.scan.place_rows import removed_rows
 from reconciliation.scan.planning import LogPlan, Segment
-from reconciliation.scan.roles import Role
+from reconciliation.scan.roles import PENDING_TOPICS, TIMER_TOPIC, Role
 from reconciliation.scan.store_state import AHEAD, Progress
-from reconciliation.scan.unit_tables import SCHEDULE_TOPIC, queue_segments, read_units
-
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-HELD: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
+from reconciliation.scan.unit_tables import queue_segments, read_units
 
 
 def removed_segments(root: Root, plan: LogPlan) -> list[Segment]:
     """Return the files of queues whose units may point before the log."""
     if not plan.min:
         return []
-    return queue_segments(root, plan.end, topics=HELD)[0]
+    return queue_segments(root, plan.end, topics=frozenset(PENDING_TOPICS))[0]
 
 
 def removed_units(segment: Segment, progress: Progress) -> Iterator[tuple[Numbers, Numbers]]:
@@ -64,6 +60,6 @@ def read_removed(
     """Yield the rows of `messages` about units that point before the log."""
     for segment in segments:
         for pending, settled in removed_units(segment, progress):
-            for offsets, role in ((pending, Role.GONE), (settled, Role.PAST)):
+            for offsets, role in ((pending, Role.REMOVED_PENDING), (settled, Role.REMOVED_SETTLED)):
                 if offsets.size and role in roles:
                     yield removed_rows(schema, progress.number, offsets, role)

@@ -92,13 +92,14 @@ def _rules(config: AuditConfig) -> list[Rule]:
     by_clock = ("ok", "pending", "pending") if config.trust_clock else ("early", "lost", "late")
     clock_early, clock_lost, clock_late = by_clock
     no_record, removed = missing & c("has_unit"), missing & c("old")
+    lost_record = removed & c("removed_pending") & ~c("cancelled")
     ended = sent | (c("quarantines") > 0)
     yet = "not due, or not reached by its owner yet"
     return [
         ("duplicated", removed & twice, "delivered more than once"),
         ("removed", removed & ended, "delivered; retention has removed its record"),
-        ("lost", removed & c("gone") & ~c("cancelled"), "its record was removed while pending"),
-        ("removed", removed & c("past"), "settled; retention has removed its record"),
+        ("lost", lost_record, "its record was removed while pending"),
+        ("removed", removed & c("removed_settled"), "settled; retention has removed its record"),
         ("quarantined", no_record & (c("quarantines") > 0), "its record cannot be read"),
         ("corrupt", no_record, "its queue points at no valid record"),
         ("unexpected", missing & ended, "its origin is not a scheduled message"),

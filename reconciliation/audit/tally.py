@@ -32,8 +32,8 @@ DAMAGED, NO_TARGET, LEVEL, KNOWN, PASSED, UNUSUAL, TOUCHED, OTHER_TIME = (
     14,
     15,
 )
-NO_UNIT, PAST, SENT, SENT_DAMAGED, SENT_WITHOUT_UNIT = 16, 17, 32, 48, 56
-COUNT_MASK, PAST_MASK, SENT_MASK = 0xFF, 0x7FFF, 0xFFFF
+NO_UNIT, REMOVED, SENT, SENT_DAMAGED, SENT_WITHOUT_UNIT = 16, 17, 32, 48, 56
+COUNT_MASK, REMOVED_MASK, SENT_MASK = 0xFF, 0x7FFF, 0xFFFF
 STORE_BITS: Final = 48
 """Key of a message: number of its store << 48 | log offset of its pending record."""
 PLACE_MAX: Final = (1 << STORE_BITS) - 1  # no record is at or after this log offset
@@ -74,5 +74,7 @@ def record_tally(rows: Records[V]) -> V:
         (no_unit, NO_UNIT),
     )
     delivery = rows.bits(1 << SENT, (damaged, SENT_DAMAGED), (no_unit, SENT_WITHOUT_UNIT))
-    others = rows.choose(rows.equals("role", Role.PAST), rows.bits(1 << PAST), pending)
+    others = rows.choose(
+        rows.equals("role", Role.REMOVED_SETTLED), rows.bits(1 << REMOVED), pending
+    )
     return rows.choose(rows.equals("role", Role.DELIVERY), delivery, others)

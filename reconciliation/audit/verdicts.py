@@ -31,14 +31,12 @@ from reconciliation.audit.origins import with_origins
 from reconciliation.audit.plain_histories import plain_message_histories, tally_column
 from reconciliation.audit.rules import judge
 from reconciliation.audit.tally import PLACE_MAX, STORE_BITS
-from reconciliation.scan.roles import PENDING_ROLES, PLAIN, RARE, Role
+from reconciliation.scan.roles import PENDING_ROLES, PENDING_TOPICS, PLAIN, RARE, Role
 from reconciliation.scan.tables import CLOCK_SET_BACK, TIME_MIN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
 QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 VERDICTS: Final = (
@@ -64,7 +62,7 @@ COLUMNS: Final = tuple(dict.fromkeys((
 """Columns of `messages` for jobs that need all columns of an audit in one table."""
 PLACES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})
 """Roles of the rows of `Survey.unread`."""
-TOUCHING: Final = frozenset({*range(RARE, Role.GAP), Role.UNIT, Role.GONE}) - {Role.TOPIC}
+TOUCHING: Final = frozenset({*range(RARE, Role.TOPIC), Role.UNIT, Role.REMOVED_PENDING})
 """Roles of records that make the audit examine the complete history of a message."""
 BROADCAST_MAX: Final = 1_000_000  # maximum keys that every task has in memory
 NAMES_MAX: Final = 8  # maximum topics that are named without a join
@@ -133,7 +131,7 @@ def take_survey(
 ) -> Survey:
     """Find all rare records; an action. Arguments: see `audit`."""
     config = config or AuditConfig()
-    looked_for = (*range(RARE, Role.GAP + 1), Role.CLOCK, Role.GONE)
+    looked_for = (*range(RARE, Role.GAP + 1), Role.CLOCK, Role.REMOVED_PENDING)
     rare = messages((*AUDITED, *RARE_COLUMNS), looked_for).unionByName(
         _lost_units(queues), allowMissingColumns=True
     )
@@ -230,7 +228,7 @@ def _key(offset: str) -> Column:
 
 def _lost_units(queues: DataFrame) -> DataFrame:
     """Return units without a pending record, and unreadable queues."""
-    held = queues.where(F.col("topic").isin(SCHEDULE_TOPIC, TIMER_TOPIC))
+    held = queues.where(F.col("topic").isin(*PENDING_TOPICS))
     lost = held.where(~F.col("found") | F.col("damage").isNotNull())
     return lost.select(
         "store_id", "phys_offset", "damage", F.lit(Role.UNIT).alias("role"),
@@ -269,8 +267,8 @@ def _events(
     messages: Reader, rare: DataFrame, roles: set[int], config: AuditConfig
 ) -> tuple[DataFrame, DataFrame]:
     """Return the records of plain messages, and all other records, with their keys."""
-    plain = messages(AUDITED, sorted(PLAIN | {Role.PAST}))
-    by_place = (F.col("role") < Role.MARKER) | (F.col("role") == Role.GONE)
+    plain = messages(AUDITED, sorted(PLAIN | {Role.REMOVED_SETTLED}))
+    by_place = (F.col("role") < Role.MARKER) | (F.col("role") == Role.REMOVED_PENDING)
     named = rare.where(by_place)
     nameless = (F.col("origin").isNull()) & F.col("role").isin(Role.LEVEL_COPY, Role.TIMER_COPY)
     plain, rare = _with_origin(plain), _with_origin(rare)
@@ -323,7 +321,7 @@ def _delay(config: AuditConfig) -> Column:
 def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
     """Return the columns of histories, numbers only; `due_ms` is the due time of the record."""
     held = F.col("role").isin(*PENDING_ROLES)
-    own = held | F.col("role").isin(Role.GONE, Role.PAST)
+    own = held | F.col("role").isin(Role.REMOVED_PENDING, Role.REMOVED_SETTLED)
     store_ms = F.greatest(F.least("store_ms", F.lit(MS_MAX)), F.lit(0))  # also of damaged records
     by_table = store_ms + _delay(config)
     in_queue = F.when(F.col("unit_ms").between(TIME_MIN, MS_MAX), F.col("unit_ms"))

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from reconciliation.scan.roles import SCHEDULE_TOPIC
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -23,7 +25,6 @@ COMPARED: Final = (
 )  # fmt: skip
 COLUMNS: Final = ("store", *COMPARED)
 """Columns of `messages` that `differences` reads."""
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 MOVED_LEVEL: Final = "(^|\u0002)DELAy\u0001"
 MISSING, DIFFERENT = "missing", "different"
 

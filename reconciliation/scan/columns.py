@@ -1,4 +1,4 @@
-"""Arrow columns of the rows of a walk: only the requested ones, vectorized."""
+"""Arrow columns of the rows of a scan: only the requested ones, vectorized."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
 from reconciliation.arrays import Mask, Numbers, Rows, Words
+from reconciliation.audit.delivery_units import DeliveryUnits, check_delivery_units
 from reconciliation.audit.plain_sums import pack
-from reconciliation.audit.reachable import DeliveryUnits, reached
 from reconciliation.audit.unit_times import NONE, UnitTimes
 from reconciliation.kernels import columns as kernels
 from reconciliation.scan.hashes import hash_text, mix, name_table
-from reconciliation.scan.record_scan import Walk
-from reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
+from reconciliation.scan.record_scan import RecordScan
+from reconciliation.scan.roles import PENDING_ROLES, PLAIN, SCHEDULE_TOPIC, TIMER_TOPIC, Role
 from reconciliation.scan.store_state import UNKNOWN, Progress
 from reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
@@ -34,9 +34,8 @@ UNUSUAL_NAMES: Final = np.array(
     [hash_text(name) for name in (b"REAL_TOPIC", b"TIMER_ROLL_TIMES", b"TIMER_DEL_UNIQKEY")],
     np.uint64,
 )
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 KINDS: Final = {
-    SCHEDULE_TOPIC: kernels.KIND_LEVEL, "rmq_sys_wheel_timer": kernels.KIND_TIMER,
+    SCHEDULE_TOPIC: kernels.KIND_LEVEL, TIMER_TOPIC: kernels.KIND_TIMER,
     "DUEMQ_DECISIONS": kernels.KIND_DECISION, "DUEMQ_QUARANTINE": kernels.KIND_QUARANTINE,
 }  # fmt: skip
 """Topics with other records than deliveries."""
@@ -86,75 +85,75 @@ class MessageColumns:
         self.seen = np.zeros(2 * kernels.SEEN_MAX, np.uint64)
         self.spans = np.zeros(0, np.int32)
         self.units: UnitTimes | None = None
-        self.reached: DeliveryUnits | None = None
+        self.delivery_units: DeliveryUnits | None = None
         self._names: dict[int, str] = {}
 
-    def batch(self, walk: Walk, rows: Rows) -> pa.RecordBatch | None:
-        """Return the columns of (n,) SCANNED rows of a walk; None if all roles are excluded."""
-        chunk = self._chunk(walk, rows)
+    def batch(self, scan: RecordScan, rows: Rows) -> pa.RecordBatch | None:
+        """Return the columns of (n,) SCANNED rows of a scan; None if all roles are excluded."""
+        chunk = self._chunk(scan, rows)
         if chunk is None:
             return None
         arrays = [chunk.column(field.name, field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def packed(self, walk: Walk, rows: Rows) -> Numbers | None:
+    def packed(self, scan: RecordScan, rows: Rows) -> Numbers | None:
         """Return the rows packed by `plain_sums.pack`."""
-        chunk = self._chunk(walk, rows)
+        chunk = self._chunk(scan, rows)
         if chunk is None:
             return None
         return pack(lambda name: chunk.column(name, self.schema.field(name).type))
 
-    def _chunk(self, walk: Walk, rows: Rows) -> _Chunk | None:
+    def _chunk(self, scan: RecordScan, rows: Rows) -> _Chunk | None:
         if self.units is None:
-            self.units = UnitTimes(walk.segment.root, SCHEDULE_TOPIC)
-            self.reached = DeliveryUnits(walk.segment.root, self.progress.reach)
+            self.units = UnitTimes(scan.segment.root, SCHEDULE_TOPIC)
+            self.delivery_units = DeliveryUnits(scan.segment.root, self.progress.queue_coverage)
         if self._roles and not self._roles & (PLAIN | {Role.NONE}):
-            rows = self._rare_rows(walk, rows)
+            rows = self._rare_rows(scan, rows)
         elif self._roles and Role.DELIVERY not in self._roles:  # plain rows need no decoding
-            chunk = _Chunk(self, walk, rows)
+            chunk = _Chunk(self, scan, rows)
             rows = rows[(chunk.kinds != 0) | (rows["prepared_offset"] >= 0)]
         if not rows.size:
             return None
-        chunk = _Chunk(self, walk, rows)
+        chunk = _Chunk(self, scan, rows)
         if self._roles:
             if Role.TOPIC in self._roles and self._roles & PLAIN:
                 pending = np.isin(chunk.roles, PENDING_ROLES)
                 self._collect_topics(
-                    walk, rows, np.where(pending, chunk.topic_hashes.view(np.int64), 0)
+                    scan, rows, np.where(pending, chunk.topic_hashes.view(np.int64), 0)
                 )
             kept = np.isin(chunk.roles, list(self._roles))
             if not kept.any():
                 return None
-            chunk = chunk if kept.all() else _Chunk(self, walk, rows[kept])
+            chunk = chunk if kept.all() else _Chunk(self, scan, rows[kept])
         if self._check:
-            kernels.check(walk.data, walk.base, chunk.rows)
+            kernels.check(scan.data, scan.base, chunk.rows)
         return chunk
 
-    def _rare_rows(self, walk: Walk, rows: Rows) -> Rows:
+    def _rare_rows(self, scan: RecordScan, rows: Rows) -> Rows:
         """Return the rows that may not be plain ones; note topics."""
         unusual, real = np.empty(rows.size, np.uint8), np.empty(rows.size, np.uint64)
-        kinds = kinds_of(walk, rows)
-        kernels.select_unusual(walk.data, walk.base, rows, kinds, UNUSUAL_NAMES, unusual, real)
+        kinds = kinds_of(scan, rows)
+        kernels.select_unusual(scan.data, scan.base, rows, kinds, UNUSUAL_NAMES, unusual, real)
         if Role.TOPIC in self._roles:
-            self._collect_topics(walk, rows, real.view(np.int64))
+            self._collect_topics(scan, rows, real.view(np.int64))
         return np.asarray(rows[unusual != 0])
 
-    def _collect_topics(self, walk: Walk, rows: Rows, hashes: Numbers) -> None:
+    def _collect_topics(self, scan: RecordScan, rows: Rows, hashes: Numbers) -> None:
         """Note the names of the real topics of pending messages; a hash of 0: none."""
         known = np.fromiter(self._names, np.int64, len(self._names))
         new = np.flatnonzero((hashes != 0) & ~np.isin(hashes, known))
         if new.size:
             values, firsts = np.unique(hashes[new], return_index=True)
-            texts = _Chunk(self, walk, rows[new[firsts]]).column("real_topic", pa.string())
+            texts = _Chunk(self, scan, rows[new[firsts]]).column("real_topic", pa.string())
             self._names |= dict(zip(values.tolist(), texts.to_pylist(), strict=True))
 
-    def topic_rows(self, walk: Walk) -> pa.RecordBatch | None:
-        """Return a row of the role Role.TOPIC for each topic in the walk, if requested."""
+    def topic_rows(self, scan: RecordScan) -> pa.RecordBatch | None:
+        """Return a row of the role Role.TOPIC for each topic in the scan, if requested."""
         if Role.TOPIC not in self._roles:
             return None
-        met = [walk.topics.name(at) for at in range(len(walk.topics))]
+        met = [scan.topics.name(at) for at in range(len(scan.topics))]
         hashes = {_signed(hash_text(name.encode())): name for name in met} | self._names
-        facts = {"store": walk.segment.store, "store_id": self.progress.number, "role": Role.TOPIC}
+        facts = {"store": scan.segment.store, "store_id": self.progress.number, "role": Role.TOPIC}
         rows = (facts | {"topic": name, "topic_hash": value} for value, name in hashes.items())
         return batch_of_rows(self.schema, rows)
 
@@ -163,19 +162,19 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def kinds_of(walk: Walk, rows: Rows) -> npt.NDArray[np.int8]:
+def kinds_of(scan: RecordScan, rows: Rows) -> npt.NDArray[np.int8]:
     """Return the kind of the topic of each row, see KINDS; 0: any other."""
-    kinds = [KINDS.get(walk.topics.name(at), kernels.KIND_OTHER) for at in range(len(walk.topics))]
+    kinds = [KINDS.get(scan.topics.name(at), kernels.KIND_OTHER) for at in range(len(scan.topics))]
     return np.asarray(np.array(kinds, np.int8)[rows["topic_index"]])
 
 
 class _Chunk:
     """Columns of one chunk; shared intermediate results are computed once."""
 
-    def __init__(self, made: MessageColumns, walk: Walk, rows: Rows) -> None:
-        self._made, self._walk, self.rows = made, walk, rows
+    def __init__(self, made: MessageColumns, scan: RecordScan, rows: Rows) -> None:
+        self._made, self._scan, self.rows = made, scan, rows
         self._precision_ms = made.precision_ms
-        self._starts = rows["phys_offset"] - walk.base
+        self._starts = rows["phys_offset"] - scan.base
         self._sums = np.zeros(rows.size, np.uint64)
         self._numbers: dict[str, Numbers] = {}
 
@@ -194,23 +193,23 @@ class _Chunk:
     @cached_property
     def heads(self) -> Numbers:
         found = np.zeros((self.rows.size, 4), np.int64)
-        kernels.heads(self._walk.data, self._walk.base, self.rows, found)
+        kernels.heads(self._scan.data, self._scan.base, self.rows, found)
         return found
 
     @cached_property
     def found(self) -> npt.NDArray[np.int32]:
         """Spans of the values, (names, n, 2), from each record's start."""
-        size, made, walk = self.rows.size, self._made, self._walk
+        size, made, scan = self.rows.size, self._made, self._scan
         found = np.zeros((len(NAMES), size, 2), np.int32)
         kernels.spans(
-            walk.data, walk.base, self.rows, KNOWN, len(BROKERS), made.seen, found, self._sums
+            scan.data, scan.base, self.rows, KNOWN, len(BROKERS), made.seen, found, self._sums
         )
         return found
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.int8]:
         """See `kinds_of`."""
-        return kinds_of(self._walk, self.rows)
+        return kinds_of(self._scan, self.rows)
 
     @cached_property
     def roles(self) -> npt.NDArray[np.int32]:
@@ -262,13 +261,13 @@ class _Chunk:
 
     @cached_property
     def topic_hashes(self) -> Words:
-        topics = self._walk.topics
+        topics = self._scan.topics
         names = [hash_text(topics.name(at).encode()) for at in range(len(topics))]
         mine = np.array(names, np.uint64)[self.rows["topic_index"]]
         if not self.redirected.any():
             return np.asarray(mine)
         real = np.empty(self.rows.size, np.uint64)
-        kernels.hashes(self._walk.data, self._starts, self.found[NAMES.index("REAL_TOPIC")], real)
+        kernels.hashes(self._scan.data, self._starts, self.found[NAMES.index("REAL_TOPIC")], real)
         return np.where(self.redirected, real, mine)
 
     @cached_property
@@ -304,7 +303,7 @@ class _Chunk:
         return pa.array(mix(self.topic_hashes, queues).view(np.int64), mask=nowhere)
 
     def _identity(self) -> pa.Array:
-        data, starts = self._walk.data, self._starts
+        data, starts = self._scan.data, self._starts
         own, topics = (np.empty(self.rows.size, np.uint64) for _ in range(2))
         kernels.hashes(data, starts, self.found[NAMES.index("UNIQ_KEY")], own)
         kernels.hashes(data, starts, self.found[NAMES.index("REAL_TOPIC")], topics)
@@ -321,7 +320,7 @@ class _Chunk:
         unique = self.found[NAMES.index("UNIQ_KEY")]
         real, marker = (self.found[NAMES.index(n)] for n in ("REAL_TOPIC", "TIMER_DEL_UNIQKEY"))
         scratch = np.empty(int(self.rows["prop_len"].max(initial=0)) + 16, np.uint8)
-        data, starts = self._walk.data, self._starts
+        data, starts = self._scan.data, self._starts
         kernels.hash_pairs(data, starts, real, unique, scratch, names)
         kernels.hashes(data, starts, marker, own)
         names[~self._has("UNIQ_KEY")] = 0
@@ -366,17 +365,19 @@ class _Chunk:
         return pa.array(found)
 
     def _queued(self) -> pa.Array:
-        topics, made = self._walk.topics, self._made
-        assert made.reached is not None
+        topics, made = self._scan.topics, self._made
+        assert made.delivery_units is not None
         names = [topics.name(at) for at in range(len(topics))]
         checked = LOOKED_UP[self.roles]
-        known, found = reached(
-            made.reached, names, self.rows, checked & (self.kinds != kernels.KIND_LEVEL)
+        known, found = check_delivery_units(
+            made.delivery_units, names, self.rows, checked & (self.kinds != kernels.KIND_LEVEL)
         )
         levels = checked & (self.kinds == kernels.KIND_LEVEL)
         if levels.any():
             found[levels] = self.unit_times[levels] != NONE
-            known |= levels & made.reached.is_due(self.rows["phys_offset"], self.rows["store_ms"])
+            known |= levels & made.delivery_units.is_required(
+                self.rows["phys_offset"], self.rows["store_ms"]
+            )
         return pa.array(found, mask=~known)
 
     def _number(self, name: str) -> Numbers:
@@ -385,7 +386,7 @@ class _Chunk:
             out = self._numbers[name] = np.full(self.rows.size, ABSENT, np.int64)
             found = self.found[NAMES.index(name)]
             if found[:, 1].any():
-                kernels.numbers(self._walk.data, self._starts, found, ABSENT, out)
+                kernels.numbers(self._scan.data, self._starts, found, ABSENT, out)
         return out
 
     def _text(self, found: npt.NDArray[np.int32], kind: pa.DataType) -> pa.Array:
@@ -393,7 +394,7 @@ class _Chunk:
         ends = np.zeros(self.rows.size + 1, np.int32)
         np.cumsum(sizes, out=ends[1:])
         out = np.empty(int(ends[-1]), np.uint8)
-        kernels.gather(self._walk.data, self._starts, found, ends, out)
+        kernels.gather(self._scan.data, self._starts, found, ends, out)
         there = pa.py_buffer(np.packbits(sizes > 0, bitorder="little").tobytes())
         values = [there, pa.py_buffer(ends), pa.py_buffer(out)]
         return pa.Array.from_buffers(kind, self.rows.size, values)
@@ -405,19 +406,19 @@ class _Chunk:
         return self._text(found, pa.binary()).fill_null(b"")
 
     def _store(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._walk.segment.store), self.rows.size)
+        return pa.repeat(pa.scalar(self._scan.segment.store), self.rows.size)
 
     def _file(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._walk.segment.path), self.rows.size)
+        return pa.repeat(pa.scalar(self._scan.segment.path), self.rows.size)
 
     def _file_offset(self) -> pa.Array:
-        return pa.array(self.rows["phys_offset"] - self._walk.segment.base)
+        return pa.array(self.rows["phys_offset"] - self._scan.segment.base)
 
     def _note(self) -> pa.Array:
         return pa.nulls(self.rows.size, pa.string())
 
     def _topic(self) -> pa.Array:
-        topics = self._walk.topics
+        topics = self._scan.topics
         names = pa.array([topics.name(at) for at in range(len(topics))], pa.string())
         return names.take(pa.array(np.ascontiguousarray(self.rows["topic_index"])))
 

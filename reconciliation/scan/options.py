@@ -12,7 +12,7 @@ from message_store.errors import UsageError
 from message_store.layout import RECORD_FIXED_BYTES
 from reconciliation.arrays import Rows
 from reconciliation.scan.planning import OFFSET_MAX, PARTITION_BYTES
-from reconciliation.scan.record_scan import Walk
+from reconciliation.scan.record_scan import RecordScan
 from reconciliation.scan.tables import TABLES
 
 FORMAT: Final = "rocketmq-store"
@@ -44,11 +44,11 @@ class ScanOptions:
     lost: bool = False
     buckets: int = 64
 
-    def keep(self, walk: Walk, rows: Rows) -> Rows:
-        """Return the requested rows of a walk; segments select by offset."""
+    def keep(self, scan: RecordScan, rows: Rows) -> Rows:
+        """Return the requested rows of a scan; segments select by offset."""
         mask = np.ones(rows.size, np.bool_)
         if self.topics:
-            wanted = [i for i in range(len(walk.topics)) if walk.topics.name(i) in self.topics]
+            wanted = [i for i in range(len(scan.topics)) if scan.topics.name(i) in self.topics]
             mask &= np.isin(rows["topic_index"], wanted)
         if self.from_ms or self.until_ms < OFFSET_MAX:
             mask &= (rows["store_ms"] >= self.from_ms) & (rows["store_ms"] < self.until_ms)

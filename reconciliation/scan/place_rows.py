@@ -39,7 +39,7 @@ def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.
 
 
 def removed_rows(schema: pa.Schema, number: int, offsets: Numbers, role: int) -> pa.RecordBatch:
-    """Return log offsets of removed records as rows of the role Role.GONE or Role.PAST."""
+    """Return log offsets of removed records as rows of the role `role`."""
     return batch_of_columns(schema, {"store_id": number, "phys_offset": offsets, "role": role})
 
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from message_store.errors import UsageError
+from reconciliation.audit.delivery_units import CHECKPOINT_FILE, read_queue_coverage
 from reconciliation.audit.level_times import read_delays
-from reconciliation.audit.reachable import CHECKPOINT_FILE, read_queue_coverage
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import MARK_FILE, Finding, LogPlan, files_of_row, plan_log
 from reconciliation.scan.store_state import Progress, read_progress
@@ -54,9 +54,9 @@ def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
 def _with_queues(
     progress: Progress, root: Root, plan: LogPlan, findings: list[Finding]
 ) -> Progress:
-    """Return the progress with the reach of the queues; add findings about unreadable files."""
+    """Return the progress with the coverage of the queues; add findings about unreadable files."""
     try:
-        progress = replace(progress, reach=read_queue_coverage(root))
+        progress = replace(progress, queue_coverage=read_queue_coverage(root))
     except OSError as error:
         path = MARK_FILE if "config" in str(error.filename) else CHECKPOINT_FILE
         text = f"it cannot be read: {error}"

@@ -37,7 +37,7 @@ CHUNK_RECORDS = 8_192  # the columns of a chunk fit into the processor's cache
 TRIES_MAX = 256  # broken chains from adjacent bytes before the search continues after the break
 
 
-class Walk:
+class RecordScan:
     """Reader of the records of one segment; for one use.
 
     Attributes:

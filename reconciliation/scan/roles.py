@@ -1,4 +1,4 @@
-"""Roles of records in an audit: the column `role` of `messages`."""
+"""Roles of records in an audit: the column `role` of `messages`; topics of pending records."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ class Role:
     GAP = 16  # no record: an unreadable range
     UNIT = 17  # no record: a unit of a queue whose record is missing
     CLOCK = 18  # a clock step at this record: from out_ms to store_ms
-    GONE = 19  # a unit of a removed record that was pending
-    PAST = 20  # a unit of a removed record that was settled
+    REMOVED_PENDING = 19  # a unit of a removed record that was pending
+    REMOVED_SETTLED = 20  # a unit of a removed record that was settled
 
 
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+PENDING_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 RARE: Final = Role.LEVEL_COPY
 """First role whose records do not identify their message by themselves."""
 PLAIN: Final = frozenset({Role.LEVEL, Role.TIMER, Role.DELIVERY})

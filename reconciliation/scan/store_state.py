@@ -87,7 +87,7 @@ class Progress:
         late: (n,) sorted log offsets of timers that are pending in a later slot than their own.
         log_min: First log offset.
         delays: Level to its possible delays in ms; see `level_times`.
-        reach: Position up to which queues are complete; see `reachable`.
+        queue_coverage: Position up to which queues are complete; see `delivery_units`.
     """
 
     number: int = 0
@@ -99,7 +99,7 @@ class Progress:
     late: Numbers = field(default_factory=NOTHING.copy)
     log_min: int = 0
     delays: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    reach: QueueCoverage = QueueCoverage()
+    queue_coverage: QueueCoverage = QueueCoverage()
 
     def of_level(self, queue_id: int, offsets: Numbers, due_ms: Numbers, at: Numbers) -> Flags:
         """Return AHEAD, PASSED or UNKNOWN for units of a level's queue."""
@@ -159,7 +159,7 @@ def read_progress(number: int, root: Root, plan: LogPlan) -> tuple[Progress, lis
         return without_timers, attempt.findings
     try:
         late = find_late_units(root, read_ms)
-    except OSError:  # `other_files` reports it
+    except OSError:  # `file_checks` reports it
         return without_timers, attempt.findings
     enqueued_to = min(check["queue_offset"], check["master_queue_offset"])  # as Apache reads them
     return Progress(number, levels, owned, promised, read_ms, enqueued_to, late), attempt.findings

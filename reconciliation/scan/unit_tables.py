@@ -13,6 +13,7 @@ from message_store.layout import (
     CQ_UNIT,
     INDEX_HEADER,
     INDEX_ITEM,
+    PRE_BLANK_SIZE,
     SCANNED,
     native_columns,
     packer,
@@ -31,9 +32,7 @@ from reconciliation.scan.planning import (
 from reconciliation.scan.store_state import BAD_INPUT, OFFSETS_FILE, read_check, read_json
 from timer_store.layout import TIMER_SLOT, TIMER_UNIT, UNIT_BYTES
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 GROUPS_FILE: Final = "config/consumerOffset.json"
-PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 CHUNK_BYTES: Final = 8 << 20
 LOOK_BYTES: Final = 64 << 20  # bytes of the log that are searched at a time for units
 HEADER: Final = packer(INDEX_HEADER)

@@ -11,11 +11,12 @@ from pyspark.sql.utils import is_remote
 
 from reconciliation.audit.aggregated_audit import AggregatedAudit, Tallies, aggregate_verdicts
 from reconciliation.audit.audit_config import AuditConfig
-from reconciliation.audit.verdicts import PLACES, SCHEDULE_TOPIC, TIMER_TOPIC, Survey, take_survey
+from reconciliation.audit.verdicts import PLACES, Survey, take_survey
 from reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
 from reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
 from reconciliation.scan.planned_store import Planned, plan_store
 from reconciliation.scan.planning import PARTITION_BYTES
+from reconciliation.scan.roles import PENDING_TOPICS
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import Part, StoreReader
 
@@ -103,8 +104,8 @@ def survey_stores(
     def messages(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
         return table("messages", columns, roles=",".join(str(role) for role in roles))
 
-    held = f"{SCHEDULE_TOPIC},{TIMER_TOPIC}"
-    queues = table("consume_queue", QUEUE_COLUMNS, topics=held, lost="true")
+    topics = ",".join(PENDING_TOPICS)
+    queues = table("consume_queue", QUEUE_COLUMNS, topics=topics, lost="true")
     survey = take_survey(messages, queues, table("stores"), config)
     sizes = [0] if planned is None else [store.plan.end - store.plan.min for store in planned]
     least = BUCKETS_REMOTE if planned is None else 2 * spark.sparkContext.defaultParallelism

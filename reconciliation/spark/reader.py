@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from reconciliation.audit.other_files import FilePiece, check_piece, plan_pieces
-from reconciliation.audit.plain_sums import NEEDED, Buckets, pack_past
-from reconciliation.audit.pointers import GONE
+from reconciliation.audit.file_checks import FilePiece, check_piece, plan_pieces
+from reconciliation.audit.plain_sums import NEEDED, Buckets, pack_removed
+from reconciliation.audit.pointers import RECORD_REMOVED
 from reconciliation.audit.removed_records import read_removed, removed_segments, removed_units
 from reconciliation.scan import unit_tables
 from reconciliation.scan.columns import MessageColumns
@@ -31,8 +31,8 @@ from reconciliation.scan.planning import (  # fmt: skip
     log_segments,
 )
 from reconciliation.scan.pushdown import narrowed
-from reconciliation.scan.record_scan import Walk
-from reconciliation.scan.roles import PLAIN, Role
+from reconciliation.scan.record_scan import RecordScan
+from reconciliation.scan.roles import PLAIN, SCHEDULE_TOPIC, Role
 from reconciliation.scan.store_state import Progress
 from reconciliation.scan.tables import arrow_schema, batch_of_columns, batch_of_rows
 from timer_store.layout import UNIT_BYTES
@@ -54,7 +54,7 @@ class Part(InputPartition):
     cursors: tuple[Root, ...] = ()
     progress: Progress = NO_PROGRESS
     rows: tuple[Mapping[str, object], ...] = ()
-    gone: tuple[Segment, ...] = ()
+    removed: tuple[Segment, ...] = ()
 
 
 class StoreReader(DataSourceReader):
@@ -102,10 +102,9 @@ class StoreReader(DataSourceReader):
             )
             findings = [*findings, *unread]
             found += [Part(file_pieces=(piece,), progress=progress) for piece in file_pieces]
-        if wanted.table == "tallies" or {Role.GONE, Role.PAST} & wanted.roles:
-            gone = removed_segments(root, plan)
-            groups = grouped(gone, wanted.partition_bytes)
-            found += [Part(gone=group, progress=store.progress) for group in groups]
+        if wanted.table == "tallies" or {Role.REMOVED_PENDING, Role.REMOVED_SETTLED} & wanted.roles:
+            groups = grouped(removed_segments(root, plan), wanted.partition_bytes)
+            found += [Part(removed=group, progress=store.progress) for group in groups]
         if wanted.table == "cursors":
             found.append(Part(cursors=(root,)))
         if wanted.table == "stores":
@@ -131,7 +130,7 @@ class StoreReader(DataSourceReader):
             return found, list(plan.findings)
         if wanted.table in ("consume_queue", "schedule"):
             is_schedule = wanted.table == "schedule"
-            topics = frozenset({unit_tables.SCHEDULE_TOPIC}) if is_schedule else wanted.topics
+            topics = frozenset({SCHEDULE_TOPIC}) if is_schedule else wanted.topics
             return unit_tables.queue_segments(root, limit, topics=topics)
         if wanted.table == "timer_log":
             return unit_tables.file_segments(
@@ -153,13 +152,15 @@ class StoreReader(DataSourceReader):
             yield from _finding_rows(schema, partition.findings, table, partition.progress.number)
         for piece in partition.file_pieces:
             findings = list(check_piece(piece))
-            if Role.GONE in self._wanted.roles and table == "messages":
+            if Role.REMOVED_PENDING in self._wanted.roles and table == "messages":
                 yield _removed(schema, findings, partition.progress.number)
             yield from _finding_rows(schema, findings, table, partition.progress.number)
-        if partition.gone and table == "messages":
-            yield from read_removed(schema, partition.gone, partition.progress, self._wanted.roles)
-        elif partition.gone:
-            yield from self._settled_batches(partition.gone, partition.progress)
+        if partition.removed and table == "messages":
+            yield from read_removed(
+                schema, partition.removed, partition.progress, self._wanted.roles
+            )
+        elif partition.removed:
+            yield from self._settled_batches(partition.removed, partition.progress)
         if partition.rows:
             yield batch_of_rows(schema, partition.rows)
         for root in partition.cursors:
@@ -170,11 +171,11 @@ class StoreReader(DataSourceReader):
             elif table == "tallies":
                 yield from self._tallies(segment, partition.progress)
             elif table == "findings":
-                walk = Walk(segment, clock=True)
-                for _ in walk.chunks() if walk.open() else ():
+                scan = RecordScan(segment, clock=True)
+                for _ in scan.chunks() if scan.open() else ():
                     pass
-                steps = [step.finding for step in walk.steps]
-                yield from _finding_rows(schema, [*walk.findings, *steps], table)
+                steps = [step.finding for step in scan.steps]
+                yield from _finding_rows(schema, [*scan.findings, *steps], table)
             else:
                 more = {"store": segment.store, "store_id": partition.progress.number}
                 lost = self._wanted.lost and table == "consume_queue"
@@ -183,9 +184,9 @@ class StoreReader(DataSourceReader):
 
     def _tallies(self, segment: Segment, progress: Progress) -> Iterator[pa.RecordBatch]:
         columns = MessageColumns(NEEDED, self._wanted.precision_ms, PLAIN, progress)
-        walk, buckets = Walk(segment), Buckets(self._wanted.buckets)
-        for rows in walk.chunks() if walk.open() else ():
-            packed = columns.packed(walk, self._wanted.keep(walk, rows))
+        scan, buckets = RecordScan(segment), Buckets(self._wanted.buckets)
+        for rows in scan.chunks() if scan.open() else ():
+            packed = columns.packed(scan, self._wanted.keep(scan, rows))
             if packed is not None:
                 yield from buckets.take(packed)
         yield from buckets.rest()
@@ -196,7 +197,7 @@ class StoreReader(DataSourceReader):
         buckets = Buckets(self._wanted.buckets)
         for segment in segments:
             for _, settled in removed_units(segment, progress):
-                yield from buckets.take(pack_past(progress.number, settled))
+                yield from buckets.take(pack_removed(progress.number, settled))
         yield from buckets.rest()
 
     @property
@@ -208,19 +209,19 @@ class StoreReader(DataSourceReader):
         columns = MessageColumns(
             self._columns, wanted.precision_ms, wanted.roles, progress, check=wanted.check_body
         )
-        walk = Walk(segment, clock=Role.CLOCK in wanted.roles)
-        for rows in walk.chunks() if walk.open() else ():
-            rows = wanted.keep(walk, rows)
-            made = columns.batch(walk, rows) if rows.size else None
+        scan = RecordScan(segment, clock=Role.CLOCK in wanted.roles)
+        for rows in scan.chunks() if scan.open() else ():
+            rows = wanted.keep(scan, rows)
+            made = columns.batch(scan, rows) if rows.size else None
             if made is not None:
                 yield made
-        topics = columns.topic_rows(walk)
+        topics = columns.topic_rows(scan)
         if topics is not None:
             yield topics
-        gaps = gap_rows(columns.schema, walk.findings, progress.number)
+        gaps = gap_rows(columns.schema, scan.findings, progress.number)
         if gaps is not None and self._takes_gaps:
             yield gaps
-        steps = clock_rows(columns.schema, walk.steps, progress.number)
+        steps = clock_rows(columns.schema, scan.steps, progress.number)
         if steps is not None:
             yield steps
 
@@ -248,8 +249,8 @@ class PushingReader(StoreReader):
 
 def _removed(schema: pa.Schema, findings: Sequence[Finding], number: int) -> pa.RecordBatch:
     """Return findings about removed records as rows of `messages`."""
-    gone = [one.offset for one in findings if one.kind == GONE]
-    return removed_rows(schema, number, np.array(gone, np.int64), Role.GONE)
+    offsets = [one.offset for one in findings if one.kind == RECORD_REMOVED]
+    return removed_rows(schema, number, np.array(offsets, np.int64), Role.REMOVED_PENDING)
 
 
 def _finding_rows(
@@ -257,7 +258,7 @@ def _finding_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield findings as rows of table `findings`, or of `messages`."""
     if table == "messages":
-        found = gap_rows(schema, [one for one in findings if one.kind != GONE], number)
+        found = gap_rows(schema, [one for one in findings if one.kind != RECORD_REMOVED], number)
         if found is not None:
             yield found
     elif findings:

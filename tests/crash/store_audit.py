@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from reconciliation.audit.verdicts import SCHEDULE_TOPIC, TIMER_TOPIC
+from reconciliation.scan.roles import PENDING_TOPICS
 from reconciliation.spark.read import audit_stores, read_table
 from tests.crash.sent_messages import BODY, SentMessages
 
@@ -24,7 +24,7 @@ def audit_faults(spark: Any, root: Path, sent: SentMessages) -> list[str]:
     # A timer that was due when the broker received it is stored in its topic directly.
     direct = {_number(row["unique_id"]) for row in messages if row["prepared_offset"] >= 0}
     delivered = {_number(row["unique_id"]) for row in messages} - direct
-    delayed = f"{SCHEDULE_TOPIC},{TIMER_TOPIC}"
+    delayed = ",".join(PENDING_TOPICS)
     records = read_table(spark, paths, "messages", ("phys_offset", "body"), topics=delayed)
     bodies = {row["phys_offset"]: bytes(row["body"]) for row in records.collect()}
     levels = sorted(n for n in direct if sent.delay_index(n) < len(sent.delays_ms))

@@ -14,7 +14,7 @@ from delivery.ownership import OWNERSHIP_TOPIC, Route, StateRecord
 from delivery.ownership_projection import Change, JournalProjection, Tally
 from delivery.records import first_log_offset
 from migration.ownership import projection
-from migration.steps.verification import border_of
+from migration.steps.verification import Verification, border_of
 from tests.migration.steps.test_drain import fill
 from tests.support.migration_rig import MigrationRig
 from timer_store.compaction.compactor import PIN_OWNER
@@ -95,6 +95,22 @@ def test_removed_messages_are_no_difference(rig: RetentionRig) -> None:
     rig.kill()
     rig.open()
     assert rig.verify(4).is_right
+
+
+def test_messages_removed_during_a_count_are_no_difference(rig: RetentionRig) -> None:
+    drained(rig, 200, 50)
+    rig.advance(40_000)
+    rig.push()
+    journal = projection.restore(rig.store).levels[4]
+    counting = Verification(rig.levels, rig.timers, rig.store, 4, journal)
+    pieces = counting.pieces(lambda: 10)
+    for _ in range(3):
+        next(pieces)
+    assert rig.clean() > 1
+    assert sum(1 for _ in pieces) > 0
+    assert counting.found is not None
+    assert counting.found.is_right, counting.found
+    assert counting.found.removed > 100
 
 
 @pytest.mark.parametrize("end", ["within the mark that reaches across", "behind it"])

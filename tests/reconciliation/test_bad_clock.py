@@ -13,7 +13,7 @@ from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.summary import Summary, summarize
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import log_segments, plan_log
-from reconciliation.scan.record_scan import Walk
+from reconciliation.scan.record_scan import RecordScan
 from reconciliation.spark.read import audit_stores, count_stores
 from tests.reconciliation.log_bytes import Log
 from tests.support.timer_rig import TimerRig
@@ -38,12 +38,12 @@ def steps_of(root: Path, bytes_max: int) -> list[tuple[int, int, int]]:
     """Return (log offset, time before, time at it)."""
     store, found = Root(str(root)), []
     for segment in log_segments(store, plan_log(store), bytes_max=bytes_max):
-        walk = Walk(segment, clock=True)
-        assert walk.open()
-        for _ in walk.chunks():
+        scan = RecordScan(segment, clock=True)
+        assert scan.open()
+        for _ in scan.chunks():
             pass
-        assert not walk.findings
-        for step in walk.steps:
+        assert not scan.findings
+        for step in scan.steps:
             assert step.finding.file == f"commitlog/{step.finding.base:020d}"
             at = step.finding.base + step.finding.offset
             found.append((at, step.before_ms - START_MS, step.after_ms - START_MS))

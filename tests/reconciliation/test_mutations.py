@@ -63,8 +63,8 @@ MUTATIONS: Final = {  # dropped condition: module, text, replacement
     "body": (plain_histories, 'F.col("body") != 0', "F.lit(False)"),
     "properties": (plain_histories, 'F.col("properties") != 0', "F.lit(False)"),
     "retention": (judging, 'F.col("at_root") < F.col("log_min")', "F.lit(False)"),
-    "units of removed records": (verdicts, ' | (F.col("role") == Role.GONE)', ""),
-    "settled units": (tally, "rows.bits(1 << PAST)", "rows.bits(0)"),
+    "units of removed records": (verdicts, ' | (F.col("role") == Role.REMOVED_PENDING)', ""),
+    "settled units": (tally, "rows.bits(1 << REMOVED)", "rows.bits(0)"),
     "units with another time": (
         tally, '(rows.equals("other_time", True), OTHER_TIME),', "",
     ),

@@ -10,15 +10,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from reconciliation.audit.aggregated_audit import Tallies
-from reconciliation.audit.plain_sums import by_bucket, pack, pack_past
-from reconciliation.audit.verdicts import (
-    DECISION_TOPIC,
-    QUARANTINE_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-)
+from reconciliation.audit.plain_sums import by_bucket, pack, pack_removed
+from reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
 from reconciliation.scan.hashes import hash_text
-from reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
+from reconciliation.scan.roles import PENDING_ROLES, PLAIN, SCHEDULE_TOPIC, TIMER_TOPIC, Role
 from reconciliation.scan.tables import ARROW, TABLES
 
 Row = dict[str, Any]
@@ -65,7 +60,7 @@ class AuditTables:
         self.messages += [
             {
                 "store_id": self.numbers[unit["store"]], "phys_offset": unit["phys_offset"],
-                "role": Role.GONE if unit.get("pending") else Role.PAST,
+                "role": Role.REMOVED_PENDING if unit.get("pending") else Role.REMOVED_SETTLED,
             }
             for unit in gone
         ]  # fmt: skip
@@ -108,8 +103,8 @@ class AuditTables:
         """Return the additional input of `aggregate_verdicts`."""
         rows = [row for row in self.messages if row["role"] in PLAIN]
         kinds = dict(TABLES["messages"])
-        past = [row for row in self.messages if row["role"] == Role.PAST]
-        packed = [pack_past(row["store_id"], np.array([row["phys_offset"]])) for row in past]
+        removed = [row for row in self.messages if row["role"] == Role.REMOVED_SETTLED]
+        packed = [pack_removed(row["store_id"], np.array([row["phys_offset"]])) for row in removed]
         packed.append(
             pack(lambda name: pa.array([row.get(name) for row in rows], ARROW[kinds[name]]))
         )

@@ -8,12 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reconciliation.audit.audit_config import AuditConfig
-from reconciliation.audit.verdicts import (
-    DECISION_TOPIC,
-    QUARANTINE_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-)
+from reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
+from reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
 
 Row = dict[str, Any]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,24 @@ from tests.support.stores import crash, open_store, put_one, small_config
 FILE_BYTES = 65_536
 
 
-def killed_store(root: Path, count: int, size: int = 200) -> list[tuple[int, int]]:
-    """Leave a killed store of one queue without a mark; return (offset, size) of each record."""
-    store = open_store(root)
+@contextmanager
+def killed(root: Path, clock: FakeClock | None = None) -> Iterator[MessageStore]:
+    """Yield an open store; kill it at the end, and remove its mark."""
+    store = open_store(root, clock)
     store.__enter__()
-    places = []
-    for number in range(count):
-        row = put_one(store, "T", 0, f"{number}/".encode().ljust(size, b"."))
-        places.append((int(row["phys_offset"]), int(row["record_size"])))
+    yield store
     crash(store)
     (root / "config" / "duemq.mark").unlink()
-    return places
+
+
+def killed_store(root: Path, count: int, size: int = 200) -> list[tuple[int, int]]:
+    """Leave a killed store of one queue without a mark; return (offset, size) of each record."""
+    with killed(root) as store:
+        rows = [
+            put_one(store, "T", 0, f"{number}/".encode().ljust(size, b"."))
+            for number in range(count)
+        ]
+    return [(int(row["phys_offset"]), int(row["record_size"])) for row in rows]
 
 
 def numbers(store: MessageStore) -> list[int]:
@@ -158,25 +167,25 @@ def test_damage_at_the_start_of_a_file_costs_the_records_there(
     assert verify_store(tmp_path).ok
 
 
+def cut_store(root: Path, clock: FakeClock, *, count: int, left: int) -> bytes:
+    """Leave a killed store with `left` of its records; return the log that had all of them."""
+    with killed(root, clock) as store:
+        rows = [put_one(store, "T", 0, b"%d/" % n + b"." * 200) for n in range(count)]
+        old = (root / "commitlog" / f"{0:020d}").read_bytes()
+    cut = int(rows[left]["phys_offset"])
+    overwrite(root, cut, bytes(FILE_BYTES - cut))
+    return old
+
+
 def test_old_records_behind_the_end_are_ignored(tmp_path: Path) -> None:
     """Apache cut the log without zeroing; old records are older than the last one."""
     clock = FakeClock()
-    store = open_store(tmp_path, clock)
-    store.__enter__()
-    rows = [put_one(store, "T", 0, b"%d/" % n + b"." * 200) for n in range(6)]
-    old = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
-    crash(store)
-    cut = int(rows[2]["phys_offset"])
-    overwrite(tmp_path, cut, bytes(FILE_BYTES - cut))
-    (tmp_path / "config" / "duemq.mark").unlink()
+    old = cut_store(tmp_path, clock, count=6, left=2)
     clock.advance(60_000)
-    store = open_store(tmp_path, clock)
-    store.__enter__()
-    row = put_one(store, "T", 0, b"20/new" + b"." * 11)
-    crash(store)
+    with killed(tmp_path, clock) as store:
+        row = put_one(store, "T", 0, b"20/new" + b"." * 11)
     end = int(row["phys_offset"] + row["record_size"])
     overwrite(tmp_path, end, old[end:])
-    (tmp_path / "config" / "duemq.mark").unlink()
     with open_store(tmp_path, clock) as store:
         assert store.recovered.bridged == []
         assert numbers(store) == [0, 1, 20]
@@ -186,22 +195,12 @@ def test_old_records_behind_the_end_are_ignored(tmp_path: Path) -> None:
 def test_old_records_with_a_used_queue_offset_are_ignored(tmp_path: Path) -> None:
     """The clock stood still, but the queue has another message at their offset."""
     clock = FakeClock()
-    store = open_store(tmp_path, clock)
-    store.__enter__()
-    rows = [put_one(store, "T", 0, b"%d/" % n + b"." * 200) for n in range(4)]
-    old = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
-    crash(store)
-    cut = int(rows[1]["phys_offset"])
-    overwrite(tmp_path, cut, bytes(FILE_BYTES - cut))
-    (tmp_path / "config" / "duemq.mark").unlink()
-    store = open_store(tmp_path, clock)
-    store.__enter__()
-    for number in (20, 21):
-        row = put_one(store, "T", 0, b"%d/" % number + b"." * 40)
-    crash(store)
+    old = cut_store(tmp_path, clock, count=4, left=1)
+    with killed(tmp_path, clock) as store:
+        for number in (20, 21):
+            row = put_one(store, "T", 0, b"%d/" % number + b"." * 40)
     end = int(row["phys_offset"] + row["record_size"])
     overwrite(tmp_path, end, old[end:])
-    (tmp_path / "config" / "duemq.mark").unlink()
     with open_store(tmp_path, clock) as store:
         assert store.recovered.bridged == []
         assert numbers(store) == [0, 20, 21]
@@ -214,6 +213,22 @@ def test_a_bridged_store_is_in_order(tmp_path: Path) -> None:
     report = verify_store(tmp_path)
     assert not [found for found in report.findings if found.file.startswith("commitlog")]
     assert report.figures["records"] == 10
+
+
+def test_a_bridge_withdraws_the_checksums_of_its_blocks(tmp_path: Path) -> None:
+    """The log was synced further than the queues, so a block after the mark has a checksum."""
+    store = open_store(tmp_path)
+    store.__enter__()
+    rows = [put_one(store, "T", 0, b"%d/" % number + b"." * 200) for number in range(40)]
+    store.flusher.flush()
+    start, end = (int(rows[n]["phys_offset"]) for n in (2, 3))
+    store.mark.update(durable=end, durable_record=start, durable_units=3)
+    crash(store)
+    damaged = int(rows[5]["phys_offset"])
+    overwrite(tmp_path, damaged, b"\xff" * 8)
+    with open_store(tmp_path) as store:
+        assert store.recovered.bridged == [damaged]
+    assert not verify_store(tmp_path).counts["log-block"]
 
 
 # -- records within bodies ----------------------------------------------------------------------

@@ -187,6 +187,18 @@ def test_after_another_boot_only_synced_data_counts(
     mark.close()
 
 
+def test_after_a_kill_only_synced_data_counts(tmp_path: Path) -> None:
+    """On the same boot, a sync may have failed, so that the page cache has more than the disk."""
+    mark = RecoveryMark.open(tmp_path / "mark")
+    mark.update(**OLD._asdict())
+    mark.close()
+    again = RecoveryMark.open(tmp_path / "mark")
+    assert again.same_boot
+    assert again.point(clean=True) == Point(OLD.dispatched, OLD.last_record, OLD.units)
+    assert again.point(clean=False) == Point(OLD.durable, OLD.durable_record, OLD.durable_units)
+    again.close()
+
+
 def test_without_a_boot_id_nothing_is_the_same_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

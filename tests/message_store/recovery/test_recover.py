@@ -9,12 +9,13 @@ import pytest
 
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore
+from message_store.layout import UNIT_BYTES
 from message_store.log.commit_log import CommitLog
 from message_store.log.record import encode_record
 from message_store.recovery.recover import file_before
 from message_store.store import MessageStore
 from tests.message_store.test_store import bodies
-from tests.support.stores import LOOPBACK, open_store, put_one, small_config
+from tests.support.stores import LOOPBACK, crash, open_store, put_one, small_config
 
 FILE_BYTES = 65_536
 
@@ -212,3 +213,62 @@ def test_a_last_unit_that_points_behind_the_log_is_written_again(tmp_path: Path,
     with MessageStore(small_config(tmp_path), FakeClock(), notice=notices.append) as store:
         assert bodies(store, "T", 0) == [b"0", b"1", b"2"]
     assert any("all queues are written again" in text for text in notices)
+
+
+def lose_units(root: Path, topic: str, first: int) -> None:
+    """Zero the units of a queue from a queue offset on, as a disk that loses synced bytes."""
+    path = root / "consumequeue" / topic / "0" / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.seek(first * UNIT_BYTES)
+        file.write(bytes(path.stat().st_size - first * UNIT_BYTES))
+
+
+def killed_after_mark(root: Path, later: str) -> list[bytes]:
+    """Leave a killed store whose mark covers 10 messages of A; return the bodies of A.
+
+    Args:
+        later: Topics of the messages after the mark.
+    """
+    store = open_store(root, flush_commitlog_interval_ms=100_000_000)
+    store.__enter__()
+    for number in range(10):
+        row = put_one(store, "A", 0, b"%d" % number)
+    for number, topic in enumerate(later, 10):
+        put_one(store, topic, 0, b"%d" % number)
+    expected = bodies(store, "A")
+    start = int(row["phys_offset"])
+    store.mark.update(
+        durable=start + int(row["record_size"]), durable_record=start, durable_units=10
+    )
+    crash(store)
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("later", "lost"),
+    [
+        pytest.param("BBBBBBBBBBA", {"A": 5}, id="the queue continues after the mark"),
+        pytest.param("BBBBBBBBBB", {"A": 5}, id="other queues grow after the mark"),
+        pytest.param("BBBBB", {"A": 5, "B": 0}, id="as many units after the mark as are lost"),
+    ],
+)
+def test_units_that_a_disk_has_lost_before_the_mark_are_written_again(
+    tmp_path: Path, later: str, lost: dict[str, int]
+) -> None:
+    expected = killed_after_mark(tmp_path, later)
+    for topic, first in lost.items():
+        lose_units(tmp_path, topic, first)
+    with open_store(tmp_path) as store:
+        assert bodies(store, "A") == expected
+        assert len(bodies(store, "B")) == later.count("B")
+        assert put_one(store, "A")["queue_offset"] == len(expected)
+
+
+def test_a_mark_after_the_end_of_the_log_is_reset(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        row = put_one(store, "T")
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(bytes(FILE_BYTES))  # the log is lost
+    with open_store(tmp_path) as store:
+        marks = store.mark.read()
+        assert store.max_offset == 0 < row["record_size"]
+        assert (marks.durable, marks.durable_record, marks.durable_units) == (0, -1, 0)

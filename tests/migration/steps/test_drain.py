@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.migration_rig import LEVELS, MigrationRig
+from timer_store.names import SCHEDULE_TOPIC
 
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 60_000, 5: 120_000}
 assert len(LEVELS.split()) == len(DELAYS_MS)
@@ -67,6 +68,36 @@ def test_both_services_know_the_owners_after_a_kill(tmp_path: Path) -> None:
     rig.advance(70_000)
     assert Counter(r.body for r in rig.delivered()) == Counter(due.keys())
     assert all(r.store_ms == due[r.body] for r in rig.delivered())
+    rig.close()
+
+
+def test_a_pre_blank_of_a_damaged_record_is_no_message(tmp_path: Path) -> None:
+    """Recovery replaces the unit of a record that the disk has damaged."""
+    rig = MigrationRig(tmp_path).open()
+    fill(rig, 10, (4,))
+    queue = rig.store.queues.find(SCHEDULE_TOPIC, 3)
+    assert queue is not None
+    start = int(rig.queues.units(4, 3, 1)["phys_offset"][0])
+    assert queue.blank(start, start + 1) == 1
+    step = rig.drain.step(4, 10)
+    assert (step.moved, step.processed) == (9, 10)
+    found = rig.verify(4)
+    assert found.is_right, found
+    assert found.expected.count == 9
+    rig.close()
+
+
+def test_nothing_changes_owner_while_units_of_the_level_are_in_flight(tmp_path: Path) -> None:
+    """Their deliveries were refused and are tried again: they may be in the log already."""
+    rig = MigrationRig(tmp_path).open()
+    fill(rig, 20, (4,))
+    assert rig.drain.step(4, 5).moved == 5
+    segment = rig.levels.levels[4].cursor.segments[-1]
+    segment.submitted += 1
+    for step in (rig.drain.step(4, 5), rig.return_units.step(4, 5)):
+        assert (step.moved, step.blocked_by) == (0, "deliveries of the level are retried")
+    segment.submitted -= 1
+    assert rig.return_units.step(4, 5).moved == 5
     rig.close()
 
 

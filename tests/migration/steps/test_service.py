@@ -356,6 +356,39 @@ def test_a_pause_does_not_wait_for_a_count(tmp_path: Path, monkeypatch: pytest.M
     with_broker(tmp_path, steps, migrationRate="1")
 
 
+@pytest.mark.parametrize(
+    ("action", "state", "paused"),
+    [("pause", "verifying", True), ("rollback", "rolled_back", False)],
+)
+def test_a_count_does_not_undo_a_command_that_was_given_during_it(
+    action: str, state: str, paused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(bench: Bench) -> None:
+        await bench.send(10, 5)
+        service, commands = bench.service, 0
+        real = service.verify
+
+        async def verify(level: int) -> Any:
+            nonlocal commands
+            found = await real(level)
+            assert found.is_right
+            await bench.command(action, levels=[5], operator="anna")
+            commands += 1
+            return found
+
+        monkeypatch.setattr(service, "verify", verify)
+        await bench.command("start", levels=[5], operator="anna")
+        for _ in range(TURNS_MAX):
+            found = await bench.level(5)
+            if commands and found["state"] == state:
+                break
+            await bench.written()
+            bench.clock.advance(10)
+        assert (found["state"], found["paused"], commands) == (state, paused, 1)
+
+    with_broker(tmp_path, steps)
+
+
 def test_metrics_and_broker_status(tmp_path: Path) -> None:
     async def steps(bench: Bench) -> None:
         await bench.send(7, 5)

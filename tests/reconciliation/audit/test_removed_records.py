@@ -89,17 +89,17 @@ def rows_of(root: Path, role: int) -> list[int]:
 
 def test_units_of_removed_records(truncated: tuple[Path, dict[str, list[int]]]) -> None:
     root, places = truncated
-    pending = set(rows_of(root, Role.GONE))
+    pending = set(rows_of(root, Role.REMOVED_PENDING))
     survey = read(root, "findings", "offset", "kind")
     pending |= {row["offset"] for row in survey if row["kind"] == "gone"}
     assert sorted(pending) == of_kinds(places, LOST)
-    settled = set(rows_of(root, Role.PAST)) - pending
+    settled = set(rows_of(root, Role.REMOVED_SETTLED)) - pending
     assert sorted(settled) == of_kinds(places, REMOVED)
 
 
 def test_a_whole_log_has_none(tmp_path: Path) -> None:
     filled(tmp_path)
-    assert rows_of(tmp_path, Role.GONE) == rows_of(tmp_path, Role.PAST) == []
+    assert rows_of(tmp_path, Role.REMOVED_PENDING) == rows_of(tmp_path, Role.REMOVED_SETTLED) == []
     reader = StoreReader(parse_options({"path": str(tmp_path), "roles": str(Role.GAP)}), ["note"])
     assert [row for part in reader.partitions() for row in reader.read(part)] == []
 

@@ -13,18 +13,13 @@ from hypothesis import strategies as st
 
 from message_store.log.properties import decode_properties
 from message_store.log.record import Record, decode_record, encode_record
-from reconciliation.audit.verdicts import (
-    DECISION_TOPIC,
-    QUARANTINE_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-)
+from reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
 from reconciliation.scan.columns import ABSENT, BROKERS, MessageColumns
 from reconciliation.scan.files import Root
 from reconciliation.scan.hashes import FACTOR, hash_text
 from reconciliation.scan.planning import log_segments, plan_log
-from reconciliation.scan.record_scan import Walk
-from reconciliation.scan.roles import PENDING_ROLES, RARE, Role
+from reconciliation.scan.record_scan import RecordScan
+from reconciliation.scan.roles import PENDING_ROLES, RARE, SCHEDULE_TOPIC, TIMER_TOPIC, Role
 from reconciliation.scan.tables import MESSAGES, TABLES, arrow_schema
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.written_logs import HOST, START_MS, LogWriter
@@ -45,10 +40,10 @@ def table_of(
     store = Root(str(root))
     made, batches = MessageColumns(columns, roles=roles), []
     for segment in log_segments(store, plan_log(store), bytes_max=1 << 20):
-        walk = Walk(segment)
-        assert walk.open()
-        found = [made.batch(walk, rows) for rows in walk.chunks()]
-        found += [made.topic_rows(walk)] if topics else []
+        scan = RecordScan(segment)
+        assert scan.open()
+        found = [made.batch(scan, rows) for rows in scan.chunks()]
+        found += [made.topic_rows(scan)] if topics else []
         batches += [batch for batch in found if batch is not None]
     return pa.Table.from_batches(batches, arrow_schema("messages", columns))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reconciliation.scan import record_scan
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import Finding, log_segments, plan_log
-from reconciliation.scan.record_scan import Walk
+from reconciliation.scan.record_scan import RecordScan
 from tests.support.written_logs import FILE_BYTES, LogWriter, record_at
 
 BODY_BYTES_MAX = 400
@@ -31,13 +31,13 @@ def read(root: Path, bytes_max: int) -> tuple[list[tuple[int, int]], list[Findin
     plan = plan_log(store)
     findings = list(plan.findings)
     for segment in log_segments(store, plan, bytes_max=bytes_max):
-        walk = Walk(segment)
-        assert walk.open()
-        for rows in walk.chunks():
+        scan = RecordScan(segment)
+        assert scan.open()
+        for rows in scan.chunks():
             first, end = segment.base + segment.start, segment.base + segment.end
             assert ((rows["phys_offset"] >= first) & (rows["phys_offset"] < end)).all()
             places += zip(rows["phys_offset"].tolist(), rows["record_size"].tolist(), strict=True)
-        findings += walk.findings
+        findings += scan.findings
     return places, findings
 
 
@@ -147,6 +147,6 @@ def test_an_unreadable_file_is_reported_and_the_others_are_read(
     monkeypatch.setattr(Root, "read", refuse)
     store = Root(str(tmp_path))
     plan = plan_log(store)
-    walks = [Walk(s) for s in log_segments(store, plan, bytes_max=FILE_BYTES)]
-    assert [walk.open() for walk in walks].count(False) == 1
-    assert [f.kind for walk in walks for f in walk.findings] == ["unreadable"]
+    scans = [RecordScan(s) for s in log_segments(store, plan, bytes_max=FILE_BYTES)]
+    assert [scan.open() for scan in scans].count(False) == 1
+    assert [f.kind for scan in scans for f in scan.findings] == ["unreadable"]

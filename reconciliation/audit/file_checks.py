@@ -33,6 +33,7 @@ from reconciliation.audit.pointers import (
 from reconciliation.scan import unit_tables
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import OFFSET_MAX, Finding, LogPlan, Segment, row_of_files
+from reconciliation.scan.roles import PENDING_TOPICS
 from reconciliation.scan.store_state import (
     BAD_INPUT,
     TIMER_FILE,
@@ -54,7 +55,6 @@ from timer_store.layout import (
 RUNS_MAX: Final = 20  # maximum findings of one segment
 GROWTH_BYTES: Final = 1 << 30  # maximum growth of the timer log between planning and reading
 WHEEL: Final = "timerwheel"
-HELD: Final = (unit_tables.SCHEDULE_TOPIC, "rmq_sys_wheel_timer")
 TRUNCATIONS_FILE: Final = "config/duemq.truncations.json"
 
 
@@ -92,7 +92,7 @@ def plan_pieces(
         unit_tables.GROUPS_FILE,
         lambda: list(unit_tables.group_offsets(read_json(root, unit_tables.GROUPS_FILE))),
     )
-    for topic in HELD:
+    for topic in PENDING_TOPICS:
         attempt(f"consumequeue/{topic}", partial(_list_queues, root, f"consumequeue/{topic}"))
     row = attempt("timerlog", lambda: row_of_files(root.url, root.files("timerlog")))
     if row is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reconciliation.audit.reachable import read_queue_coverage
+from reconciliation.audit.delivery_units import read_queue_coverage
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import OFFSET_MAX
 from reconciliation.scan.store_state import QueueCoverage

@@ -33,7 +33,7 @@ CHECKPOINT_FILE: Final = "checkpoint"
 
 
 def read_queue_coverage(root: Root) -> QueueCoverage:
-    """Return the reach of the queues: the offset up to which each record must have a unit.
+    """Return the coverage of the queues: the offset up to which each record must have a unit.
 
     Raises:
         OSError: A file cannot be read.
@@ -57,14 +57,14 @@ def _names(root: Root, below: str) -> set[str]:
 class DeliveryUnits:
     """Lookup of the units of deliveries; each task makes one."""
 
-    def __init__(self, root: Root, reach: QueueCoverage) -> None:
-        self._root, self._reach = root, reach
+    def __init__(self, root: Root, coverage: QueueCoverage) -> None:
+        self._root, self._coverage = root, coverage
         self._topics: dict[str, UnitTimes] = {}
 
-    def is_due(self, offsets: Numbers, stored_ms: Numbers) -> Mask:
+    def is_required(self, offsets: Numbers, stored_ms: Numbers) -> Mask:
         """Return (n,) whether the queues must have a unit for each record."""
-        reach = self._reach
-        return np.asarray((offsets < reach.end) | (stored_ms <= reach.until_ms))
+        required = (offsets < self._coverage.end) | (stored_ms <= self._coverage.until_ms)
+        return np.asarray(required)
 
     def of_queue(self, topic: str, queue_id: int, numbers: Numbers, offsets: Numbers) -> Mask:
         """Return (n,) whether records of one queue are reachable.
@@ -107,14 +107,16 @@ class DeliveryUnits:
             return frozenset()
 
 
-def reached(reach: DeliveryUnits, names: list[str], rows: Rows, sent: Mask) -> tuple[Mask, Mask]:
+def check_delivery_units(
+    units: DeliveryUnits, names: list[str], rows: Rows, sent: Mask
+) -> tuple[Mask, Mask]:
     """Return which of (n,) SCANNED rows were checked, and which of them are reachable.
 
     Args:
         names: Names of topics by `topic_index`.
         sent: Rows that are deliveries.
     """
-    known = sent & reach.is_due(rows["phys_offset"], rows["store_ms"])
+    known = sent & units.is_required(rows["phys_offset"], rows["store_ms"])
     found = np.ones(rows.size, np.bool_)
     mine = np.flatnonzero(known)
     if mine.size:
@@ -125,7 +127,7 @@ def reached(reach: DeliveryUnits, names: list[str], rows: Rows, sent: Mask) -> t
         while (first := int(left.argmax())) or left[0]:  # a chunk has records of a few queues
             here = np.flatnonzero(pairs == pairs[first])
             left[here] = False
-            found[mine[here]] = reach.of_queue(
+            found[mine[here]] = units.of_queue(
                 names[int(topics[first])], int(queues[first]), numbers[here], offsets[here]
             )
     return known, found
