@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from delivery.plugin import Request, Response
+from duemq.auth.model import Action
+from duemq.auth.record_access import UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
+from duemq.net.codes import ResponseCode
 from duemq.ports import Identity
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import Heartbeat
@@ -20,6 +23,7 @@ from message_store.clock import FakeClock
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record, decode_record
+from message_store.replication.acknowledgement import Missing
 from tests.support.fakes import HOST, FakeOffsets, FakePeer, FakeTopics, settle
 from tests.support.stores import add_message, open_store
 
@@ -399,11 +403,33 @@ def test_a_given_up_message_can_be_resumed(run: Callable[..., Any], tmp_path: Pa
     world.store.__exit__(None, None, None)
 
 
-def test_a_commit_whose_op_record_was_lost_is_not_repeated(
-    run: Callable[..., Any], world: World
+def test_a_message_of_a_forbidden_topic_is_not_resumed(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = world.send()
-    run(world.end(row))
+    def refuse(access: UnrestrictedAccess, request: Request, topic: str, *actions: Action) -> None:
+        assert (topic, actions) == ("T", (Action.UPDATE,))
+        raise RequestError(ResponseCode.NO_PERMISSION, "refused")
+
+    world = World(tmp_path, transaction_checks_max=1)
+    world.send()
+    for _ in range(2):
+        world.clock.advance(30_000)
+        run(world.service.check())
+    (lost,) = world.records(GIVEN_UP_TOPIC)
+    halves = len(world.records(HALF_TOPIC))
+    monkeypatch.setattr(UnrestrictedAccess, "check_record", refuse)
+    with pytest.raises(RequestError, match="refused"):
+        run(
+            world.service.resume(
+                Request(323, {"msgId": f"7F00000100002A9F{lost.phys_offset:016X}"})
+            )
+        )
+    assert len(world.records(HALF_TOPIC)) == halves
+    world.store.__exit__(None, None, None)
+
+
+def lose_op_record(world: World) -> None:
+    """Open the store again without the last record of its log, an op record."""
     (op,) = world.records(OP_TOPIC)
     world.store.__exit__(None, None, None)
     (log,) = (world.root / "commitlog").iterdir()
@@ -415,6 +441,14 @@ def test_a_commit_whose_op_record_was_lost_is_not_repeated(
     world.open()
     assert world.records(OP_TOPIC) == []
 
+
+def test_a_commit_whose_op_record_was_lost_is_not_repeated(
+    run: Callable[..., Any], world: World
+) -> None:
+    row = world.send()
+    run(world.end(row))
+    lose_op_record(world)
+
     async def scene() -> None:
         async with world.service.running():
             await world.end(row)
@@ -422,6 +456,40 @@ def test_a_commit_whose_op_record_was_lost_is_not_repeated(
     run(scene())
     assert len(world.records("T", 1)) == 1
     assert [op.body for op in world.records(OP_TOPIC)] == [b"0"]
+
+
+def test_a_check_back_whose_op_record_was_lost_leaves_one_half_message(
+    run: Callable[..., Any], world: World
+) -> None:
+    row = world.send()
+    world.clock.advance(30_000)
+    run(world.service.check())
+    lose_op_record(world)
+
+    async def scene() -> None:
+        async with world.service.running():
+            before = len(world.asked())
+            world.clock.advance(30_000)
+            await world.service.check()
+            assert len(world.asked()) == before + 1
+            await world.end(row)
+
+    run(scene())
+    assert len(world.records("T", 1)) == 1
+
+
+def test_a_second_end_reports_what_the_first_one_lacks(
+    run: Callable[..., Any], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def missing(end: int) -> Missing:
+        return Missing.REPLICAS
+
+    row = world.send()
+    run(world.end(row))
+    monkeypatch.setattr(world.store, "wait_confirmed", missing)
+    with pytest.raises(RequestError) as refusal:
+        run(world.end(row))
+    assert refusal.value.code == Missing.REPLICAS.code
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -228,6 +228,10 @@ def test_a_learner_asks_for_no_election() -> None:
     found = member(GroupSeen(view(3, None)), HeartbeatSucceeded(), is_learner=True)
     assert found.next_request is None
     assert found.receive(GroupSeen(view(4, 2))) == [BecomeReplica(2, OTHERS, 4)]
+    new = GroupMember(GROUP, OURS, ME, last_epoch=0, is_learner=True)
+    for event in (Registered(has_master=False), HeartbeatSucceeded()):
+        new.receive(event)
+    assert new.next_request is None
 
 
 @pytest.mark.parametrize(
