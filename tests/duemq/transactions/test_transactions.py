@@ -464,6 +464,7 @@ def test_a_check_back_whose_op_record_was_lost_leaves_one_half_message(
     row = world.send()
     world.clock.advance(30_000)
     run(world.service.check())
+    world.offsets = FakeOffsets()  # the cursors were not written either
     lose_op_record(world)
 
     async def scene() -> None:
