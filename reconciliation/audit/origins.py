@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DerivedOrigins:
     """Attributes:
     rolled, marked: Records with origins; a marker has one row per timer that it names, or none.
     delivered: Candidates that are deliveries, as Role.DELIVERY.
@@ -38,7 +38,7 @@ class Found:
 
 def with_origins(
     rolled: DataFrame, candidates: DataFrame, markers: DataFrame, held: DataFrame, ended: DataFrame
-) -> Found:
+) -> DerivedOrigins:
     """Return records that name no origin, with their derived origins.
 
     Args:
@@ -48,7 +48,9 @@ def with_origins(
     """
     ended = ended.select("store_id", F.col("origin").alias("phys_offset")).distinct()
     open_ones = held.join(ended, ["store_id", "phys_offset"], "left_anti")
-    return Found(_rolled(rolled, held), _delivered(candidates, open_ones), _named(markers, held))
+    return DerivedOrigins(
+        _rolled(rolled, held), _delivered(candidates, open_ones), _named(markers, held)
+    )
 
 
 def _rolled(rolled: DataFrame, held: DataFrame) -> DataFrame:

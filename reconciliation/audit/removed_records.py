@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from reconciliation.arrays import Numbers
 from reconciliation.scan.files import Root
-from reconciliation.scan.place_rows import removed_rows
+from reconciliation.scan.non_record_rows import removed_rows
 from reconciliation.scan.planning import LogPlan, Segment
 from reconciliation.scan.roles import PENDING_TOPICS, TIMER_TOPIC, Role
 from reconciliation.scan.store_state import AHEAD, Progress

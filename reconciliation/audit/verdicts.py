@@ -60,9 +60,11 @@ COLUMNS: Final = tuple(dict.fromkeys((
     "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash",
 )))  # fmt: skip
 """Columns of `messages` for jobs that need all columns of an audit in one table."""
-PLACES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})
+UNREAD_ROLES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})
 """Roles of the rows of `Survey.unread`."""
-TOUCHING: Final = frozenset({*range(RARE, Role.TOPIC), Role.UNIT, Role.REMOVED_PENDING})
+COMPLETE_HISTORY_ROLES: Final = frozenset(
+    {*range(RARE, Role.TOPIC), Role.UNIT, Role.REMOVED_PENDING}
+)
 """Roles of records that make the audit examine the complete history of a message."""
 BROADCAST_MAX: Final = 1_000_000  # maximum keys that every task has in memory
 NAMES_MAX: Final = 8  # maximum topics that are named without a join
@@ -139,7 +141,7 @@ def take_survey(
     met, names = _roles_and_topics(rare)
     plain, found = _events(messages, rare, met, config)
     touched, events = None, None
-    if met & TOUCHING:
+    if met & COMPLETE_HISTORY_ROLES:
         units = rare.where((F.col("role") == Role.UNIT) & F.col("damage").isNull())
         lost = units.select(
             _key("phys_offset").alias("key"), "role", F.col("phys_offset").alias("at")

@@ -11,7 +11,7 @@ from pyspark.sql.utils import is_remote
 
 from reconciliation.audit.aggregated_audit import AggregatedAudit, Tallies, aggregate_verdicts
 from reconciliation.audit.audit_config import AuditConfig
-from reconciliation.audit.verdicts import PLACES, Survey, take_survey
+from reconciliation.audit.verdicts import UNREAD_ROLES, Survey, take_survey
 from reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
 from reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
 from reconciliation.scan.planned_store import Planned, plan_store
@@ -138,4 +138,4 @@ def count_stores(
     """
     survey, tallies = survey_stores(spark, paths, config)
     brief = aggregate_verdicts(survey, tallies)
-    return brief, survey.unread if survey.met & PLACES else None
+    return brief, survey.unread if survey.met & UNREAD_ROLES else None

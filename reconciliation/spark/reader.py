@@ -20,8 +20,8 @@ from reconciliation.audit.removed_records import read_removed, removed_segments,
 from reconciliation.scan import unit_tables
 from reconciliation.scan.columns import MessageColumns
 from reconciliation.scan.files import Root
+from reconciliation.scan.non_record_rows import clock_rows, gap_rows, removed_rows
 from reconciliation.scan.options import ScanOptions
-from reconciliation.scan.place_rows import clock_rows, gap_rows, removed_rows
 from reconciliation.scan.planned_store import Planned, plan_store
 from reconciliation.scan.planning import (  # fmt: skip
     Finding,

@@ -8,14 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from reconciliation.audit.delivery_units import read_queue_coverage
+from message_store.queues.topic_erasure import erase
+from reconciliation.audit.delivery_units import DeliveryUnits, read_queue_coverage
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import OFFSET_MAX
 from reconciliation.scan.store_state import QueueCoverage
 from tests.reconciliation.test_bad_files import read
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
+from tests.support.stores import open_store, put_one
 from tests.support.timer_rig import TimerRig
 
 pytestmark = pytest.mark.finding("C2")
@@ -132,3 +135,20 @@ def test_end_of_apaches_queues(tmp_path: Path) -> None:
     assert read_queue_coverage(Root(str(root))) == QueueCoverage(OFFSET_MAX)
     (root / "consumequeue/CURRENT").write_text("MANIFEST")  # the file of a RocksDB directory
     assert read_queue_coverage(Root(str(root))) == QueueCoverage()
+
+
+def test_a_queue_that_begins_again_excuses_only_records_before_its_first_unit(
+    tmp_path: Path,
+) -> None:
+    with open_store(tmp_path) as store:
+        before = [put_one(store, "T") for _ in range(3)]
+        erase(store.queues, store.progress.detach_topic("T"))
+        after = [put_one(store, "T") for _ in range(2)]
+    numbers, offsets = (
+        np.array([int(row[name]) for row in (*before, *after)])
+        for name in ("queue_offset", "phys_offset")
+    )
+    assert numbers.tolist() == [0, 1, 2, 0, 1]
+    units = DeliveryUnits(Root(str(tmp_path)), QueueCoverage(OFFSET_MAX))
+    assert units.of_queue("T", 0, numbers, offsets).tolist() == [True] * 5
+    assert units.of_queue("T", 0, numbers[4:] + 1, offsets[4:]).tolist() == [False]

@@ -11,9 +11,13 @@ import pytest
 
 from delivery.pending import Verdict
 from message_store.log.batch import PutBatch
+from reconciliation.audit.removed_records import removed_segments, removed_units
 from reconciliation.audit.summary import summarize
+from reconciliation.scan.files import Root
 from reconciliation.scan.options import parse_options
-from reconciliation.scan.roles import Role
+from reconciliation.scan.planning import plan_log
+from reconciliation.scan.roles import SCHEDULE_TOPIC, Role
+from reconciliation.scan.store_state import OwnedRange, Progress
 from reconciliation.spark.read import audit_stores, count_stores
 from reconciliation.spark.reader import StoreReader
 from tests.reconciliation.test_bad_files import read
@@ -95,6 +99,25 @@ def test_units_of_removed_records(truncated: tuple[Path, dict[str, list[int]]]) 
     assert sorted(pending) == of_kinds(places, LOST)
     settled = set(rows_of(root, Role.REMOVED_SETTLED)) - pending
     assert sorted(settled) == of_kinds(places, REMOVED)
+
+
+def test_units_in_the_timers_checkpoint_are_examined_in_the_timer_log(
+    truncated: tuple[Path, dict[str, list[int]]],
+) -> None:
+    """Their units in the level's queue do not show whether they were pending."""
+    root = Root(str(truncated[0]))
+    plan = plan_log(root)
+    segments = [s for s in removed_segments(root, plan) if s.topic == SCHEDULE_TOPIC]
+
+    def pending(*, in_checkpoint: bool) -> int:
+        mine = (OwnedRange(0, 1 << 40, in_checkpoint),)
+        owned = {segment.queue_id: mine for segment in segments}
+        progress = Progress(log_min=plan.min, owned=owned, read_ms=0)
+        found = (removed_units(segment, progress) for segment in segments)
+        return sum(part.size for parts in found for part, _ in parts)
+
+    assert pending(in_checkpoint=False) > 0
+    assert pending(in_checkpoint=True) == 0
 
 
 def test_a_whole_log_has_none(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame
 from reconciliation.audit.aggregated_audit import KEPT, WHOLE, aggregate_verdicts
 from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.summary import summarize, write_parquet
-from reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, audit, take_survey
+from reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, _steps, audit, take_survey
 from reconciliation.jobs.jobs import forecast, lateness, repair
 from reconciliation.scan.options import FORMAT
+from reconciliation.scan.roles import Role
 from reconciliation.spark.read import audit_stores, read_table
 from tests.support.audit_rows import AuditTables
 from tests.support.golden_stores import STORES, GoldenStore, golden_store, manifest_lines
@@ -205,3 +206,14 @@ def test_a_stream_continues_at_its_checkpoint(spark: Any, tmp_path: Path) -> Non
             query.stop()
     found = [row["phys_offset"] for row in spark.read.parquet(str(out)).collect()]
     assert sorted(found) == [at for at, _ in log.places]
+
+
+def test_a_clock_step_that_only_one_record_shows_excuses_nothing(spark: Any) -> None:
+    rare = spark.createDataFrame(
+        [(0, Role.CLOCK, 1, 100, 9_000, 1_000), (0, Role.CLOCK, 0, 200, 99_000, 2_000),
+         (1, Role.CLOCK, 0, 50, 5_000, 100)],
+        "store_id int, role int, passed int, phys_offset long, out_ms long, store_ms long",
+    )  # fmt: skip
+    (row,) = _steps(rare).collect()
+    assert (row["store_id"], row["newest_ms"]) == (0, 9_000)
+    assert [(step["at"], step["ms"]) for step in row["steps"]] == [(100, 8_000)]
