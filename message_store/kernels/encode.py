@@ -32,6 +32,7 @@ from message_store.layout import (
     MAGIC_V2,
     RECORD_AT,
     RECORD_FIXED_BYTES,
+    RECORD_HEAD_BYTES,
     SYS_BORN_IPV6,
     SYS_COMMIT,
     SYS_STORE_IPV6,
@@ -49,6 +50,11 @@ PROPERTY_BYTES_MAX = 32_767
 BLOCK_SLOT, BLOCK_FIRST, BLOCK_OFFSET, BLOCK_END = range(4)  # columns of `group_units`' blocks
 NOT_SET = -1  # in BLOCK_OFFSET of a block without units yet
 IPV4_BYTES, IPV6_BYTES, PORT_BYTES = 4, 16, 4
+TIME_BYTES, LENGTH_BYTES = 8, 2
+TAIL_AT = RECORD_AT.reconsume_times  # first field after both hosts
+PREPARED_OFFSET_AT = RECORD_AT.prepared_offset - TAIL_AT
+BODY_LEN_AT = RECORD_AT.body_len - TAIL_AT
+BODY_AT = RECORD_HEAD_BYTES - TAIL_AT
 OUT_NAME = np.frombuffer(b"TIMER_OUT_MS\x01", np.uint8).copy()
 DUE_NAME = np.frombuffer(b"DUEMQ_DUE_MS\x01", np.uint8).copy()
 ENQUEUE_NAME = np.frombuffer(b"TIMER_ENQUEUE_MS\x01", np.uint8).copy()
@@ -230,13 +236,13 @@ def put_record(out: Bytes, start: int, row: Any, staging: Bytes, arrays: TopicAr
     pos = put_host(out, pos, row["born_ip_hi"], row["born_ip_lo"], row["born_port"], born_ipv6)
     put_i8(out, pos, row["store_ms"])
     store_ipv6 = (sys_flag & SYS_STORE_IPV6) != 0
-    pos += 8
+    pos += TIME_BYTES
     pos = put_host(out, pos, row["store_ip_hi"], row["store_ip_lo"], row["store_port"], store_ipv6)
     put_i4(out, pos, row["reconsume_times"])
-    put_i8(out, pos + 4, row["prepared_offset"])
-    put_i4(out, pos + 12, body_len)
-    copy(out, pos + 16, staging, row["body_pos"], body_len)
-    pos += 16 + body_len
+    put_i8(out, pos + PREPARED_OFFSET_AT, row["prepared_offset"])
+    put_i4(out, pos + BODY_LEN_AT, body_len)
+    copy(out, pos + BODY_AT, staging, row["body_pos"], body_len)
+    pos += BODY_AT + body_len
     if wide:
         put_i2(out, pos, name_len)
         pos += 1
@@ -245,8 +251,8 @@ def put_record(out: Bytes, start: int, row: Any, staging: Bytes, arrays: TopicAr
     copy(out, pos + 1, arrays.names, topic["name_pos"], name_len)
     pos += 1 + name_len
     # the length of the properties precedes them, but is known only after they were written
-    end = put_properties(out, pos + 2, row, staging, arrays)
-    put_i2(out, pos, end - pos - 2)
+    end = put_properties(out, pos + LENGTH_BYTES, row, staging, arrays)
+    put_i2(out, pos, end - pos - LENGTH_BYTES)
 
 
 @kernel
