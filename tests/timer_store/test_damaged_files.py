@@ -140,10 +140,10 @@ def test_a_number_of_timercheck_is_damaged(stage, at, tmp_path):
 def test_a_wrong_position_stops_neither_checkpoint_nor_broker(tmp_path, caplog, place):
     rig, due_ms = write_store(tmp_path, "later")
     rig.open()
-    rig.keeper._passed = np.array([place], np.int64)
+    rig.keeper._next_tombstones = np.array([place], np.int64)
     assert rig.persist(last=True)
     assert "there is no unit" in caplog.text
-    rig.keeper._passed = np.array([place], np.int64)
+    rig.keeper._next_tombstones = np.array([place], np.int64)
     rig.close()
     check_all(rig, due_ms)
 

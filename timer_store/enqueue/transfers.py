@@ -311,6 +311,6 @@ class TransferredUnits:
                         rows["due_ms"], position.read_ms, position.loaded_ms, self._window_ms
                     )
                     for slot_ms in slots_ms:
-                        places = self._units.find(rows["phys_offset"], slot_ms)
-                        self._units.settle(distinct(places[places >= 0]), copied=True)
+                        positions = self._units.find(rows["phys_offset"], slot_ms)
+                        self._units.settle(distinct(positions[positions >= 0]), copied=True)
                     self._units.recount(np.concatenate(slots_ms))

@@ -105,8 +105,8 @@ def test_a_store_without_pending_timers_is_not_concerned(tmp_path, caplog):
 @pytest.mark.parametrize("view", ["summary", "list", "forecast"])
 def test_views_report_why_they_are_empty(tmp_path, caplog, view):
     async def work(broker, client):
-        answer = await client.call(VIEW_REQUEST, {"view": f"timer_store.{view}"})
-        assert (answer.code, answer.remark) == (1, NOT_RUNNING)
+        response = await client.call(VIEW_REQUEST, {"view": f"timer_store.{view}"})
+        assert (response.code, response.remark) == (1, NOT_RUNNING)
 
     stopped(tmp_path, work)
     assert NOTICE in caplog.text
