@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from delivery.quarantine import Reason
 from tests.support.failing_disk import Disk, SimulatedCrash
 from tests.support.synchronous import Synchronous
 from tests.support.timer_rig import TimerRig
@@ -76,6 +77,24 @@ def test_rolled_markers_of_decisions_change_no_count(rig, how, end):
     rig.advance(20_000)
     assert sorted(rig.bodies()) == [b"%d" % n for n in range(2 if how == "cancel" else 0, 5)]
     assert rig.timers.counts.total == 0
+
+
+def test_a_roll_counts_quarantined_and_lost_timers(tmp_path):
+    rig = TimerRig(tmp_path, roll_mode="message", roll_window_slots=10)
+    rig.store_changes = {"commitlog_file_bytes": 16_384}
+    rig.open()
+    due_ms = rig.clock.now_ms() + 45_500
+    rows = rig.put_many([(due_ms + n, "T", 0, b"x" * 1_000) for n in range(40)]).rows.copy()
+    damaged = int(rows[-1]["phys_offset"])
+    file = rig.store.log.file_of(damaged)
+    file.write(damaged - file.base + 4, memoryview(bytes(4)))  # its magic code
+    rig.store.log.remove_first()
+    removed = int((rows["phys_offset"] < rig.store.log.min_offset).sum())
+    rig.advance(8_000)
+    stats = rig.timers.stats
+    assert (stats.lost, stats.quarantined) == (removed, {Reason.UNREADABLE: 1})
+    assert rig.timers.counts.total == 40 - removed - 1
+    rig.kill()
 
 
 def test_a_full_disk_delays_the_rolls(tmp_path, monkeypatch):

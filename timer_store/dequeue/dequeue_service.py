@@ -65,7 +65,7 @@ class DequeueService:
         self.broken: Exception | None = None  # error of a slot whose chain ends too early
         self.refusal = ""  # reason why the store refused the last delivery
         self.retry_ms = 0
-        self.delivered = self.rolled = self.lost = self.parts = 0
+        self.rolled = self.parts = 0
         self._rolled_ms = -1  # slots up to this one may have been rolled in part
         self._blocked_by = ""  # reason why a slot cannot be rolled now
         self._roll_retry_ms = self._report_again_ms = 0
@@ -208,7 +208,7 @@ class DequeueService:
         rest = part[~copied]
         outcome = self._deliverer.roll(rest, now_ms)
         self._settle_rolled(rest[: outcome.done], outcome.topic_index)
-        self.lost += outcome.lost
+        self.stats.record_undelivered(outcome)
         self._blocked_by = outcome.refusal
         self._roll_retry_ms = now_ms + RETRY_MS
         if outcome.refusal or part.size < rows.size:
@@ -273,9 +273,7 @@ class DequeueService:
         self.refusal = outcome.refusal
         settled = rows[: outcome.done]
         self._counts.change(outcome.topic_index, settled["phys_offset"], -1)
-        self.delivered += outcome.delivered
         self.stats.record(rows["due_ms"], outcome, now_ms)
-        self.lost += outcome.lost
         self._advance_read_time()
         return int(outcome.done)
 
