@@ -148,7 +148,7 @@ def test_a_wrong_position_stops_neither_checkpoint_nor_broker(tmp_path, caplog, 
     check_all(rig, due_ms)
 
 
-def test_a_rebuild_forgets_the_positions_of_rolled_units(tmp_path):
+def test_a_rebuild_drops_the_positions_of_rolled_units(tmp_path):
     """Otherwise the next checkpoints write tombstones to units of pending timers."""
     rig = TimerRig(tmp_path, roll_window_slots=10).open()
     due_ms = [rig.clock.now_ms() + 45_500 + number for number in range(TIMERS)]

@@ -317,7 +317,7 @@ def test_a_damaged_timer_log_is_still_rebuilt_after_a_clock_step(tmp_path):
     rig.close()
 
 
-def test_rolls_that_wait_for_an_earlier_lap_are_reported_once(tmp_path, caplog):
+def test_rolls_blocked_by_an_earlier_lap_are_reported_once(tmp_path, caplog):
     rig = TimerRig(tmp_path, max_delay_s=200 * 86_400).open()
     start_ms = rig.clock.now_ms()
     due = [start_ms + n * DAY_MS // 8 for n in range(1, 1_000)]

@@ -225,3 +225,26 @@ def test_a_slot_that_is_copied_in_parts_is_listed_once(tmp_path, monkeypatch):
     rig.store.check_disk()
     assert_each_is_delivered_once(rig, due_ms)
     rig.close()
+
+
+@pytest.mark.parametrize(("mode", "full"), [("index", "timerwheel"), ("message", "timerlog")])
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_refused_checkpoint_loses_no_tombstone_and_no_page(
+    tmp_path, monkeypatch, mode, full, end
+):
+    """`close` also checks that an Apache broker would find each pending timer once."""
+    disk = Disk(monkeypatch, tmp_path)
+    rig = TimerRig(tmp_path, **SETTINGS | {"roll_mode": mode}).open()
+    due_ms = send_near_and_far(rig)
+    roll_before_the_near_timer(rig)
+    disk.full = (full,)
+    assert not rig.persist()
+    disk.full = ()
+    assert len(rig.timers.settled_timers) == (FAR_COUNT if mode == "message" else 0)
+    assert rig.persist()
+    assert len(rig.timers.settled_timers) == 0
+    getattr(rig, end)()
+    rig.open()
+    assert rig.notices == []  # the wheel needs no rebuild
+    assert_each_is_delivered_once(rig, due_ms)
+    rig.close()

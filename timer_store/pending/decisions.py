@@ -232,12 +232,12 @@ class Decisions:
         self, rows: Rows, locations: Offsets, at: Offsets, refused: dict[int, str], decided: Decided
     ) -> int:
         """Settle the timers whose record was stored; return their number."""
-        taken = np.ones(at.size, np.bool_)
+        stored = np.ones(at.size, np.bool_)
         for index, why in refused.items():
-            taken[index] = False
+            stored[index] = False
             decided.verdicts[at[index]] = Verdict.REFUSED
             decided.remarks[int(at[index])] = why
-        done = at[taken]
+        done = at[stored]
         decided.verdicts[done] = Verdict.DONE
         if done.size:
             self.settle(rows[done], locations[done])

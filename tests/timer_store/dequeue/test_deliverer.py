@@ -196,7 +196,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_batch(tmp_path, monkeypatch):
         assert len(records(store, QUARANTINE_TOPIC)) == 1
 
 
-def test_an_undeliverable_timer_waits_too_while_the_disk_is_full(store, monkeypatch):
+def test_a_refused_undeliverable_timer_stays_pending(store, monkeypatch):
     rows = np.concatenate(
         [append_timers(store, b"bad", topic="nowhere"), append_timers(store, b"good")]
     )
