@@ -168,7 +168,8 @@ class PendingLevels:
 
     async def _cancelled(self, offsets: list[int]) -> set[int]:
         """Return which of these records, none of them pending, were cancelled."""
-        uniques = {self._unique_of(at) for at in offsets} - {""}
+        records = [record for at in offsets if (record := self._record(at)) is not None]
+        uniques = {record.properties.get("UNIQ_KEY", "") for record in records} - {""}
         if not uniques:
             return set()
         known = await search(self._store, [DECISION_TOPIC], sorted(uniques))
@@ -195,23 +196,16 @@ class PendingLevels:
         units = self._queues.units(level, int(row["queue_offset"]), 1)
         return int(self._queues.due_ms(level, units)[0]) if units.size else 0
 
-    def _record(self, row: Row) -> Record | None:
+    def _record(self, phys_offset: int) -> Record | None:
+        """Return the record at a log offset, None if it cannot be read."""
         try:
-            record: Record = self._store.read_record(int(row["phys_offset"]))
+            return self._store.read_record(int(phys_offset))
         except RecordUnreadable:
             return None
-        return record
 
     def _has_target(self, row: Row, topic: str) -> bool:
-        record = self._record(row)
+        record = self._record(row["phys_offset"])
         return record is not None and record.properties.get("REAL_TOPIC") == topic
-
-    def _unique_of(self, phys_offset: int) -> str:
-        try:
-            record = self._store.read_record(phys_offset)
-        except RecordUnreadable:
-            return ""
-        return str(record.properties.get("UNIQ_KEY", ""))
 
     # -- decide ---------------------------------------------------------------------------------
 
@@ -307,7 +301,7 @@ class PendingLevels:
         for first in range(0, len(pending), BATCH_ROWS):
             batch, mine = PutBatch(BATCH_ROWS), []
             for at in pending[first : first + BATCH_ROWS]:
-                record = self._record(rows[at])
+                record = self._record(rows[at]["phys_offset"])
                 if record is None:
                     decided.verdicts[at] = Verdict.REFUSED
                     decided.remarks[at] = "its record in the commit log is damaged"

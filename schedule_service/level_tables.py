@@ -170,8 +170,8 @@ class LevelTables:
             return
         log_min, log_end = store.min_offset, store.max_offset
         found = level_journal.newest(store)
-        known = found.history.trimmed(log_min, log_end).promises if found is not None else ()
-        differs = known != self.history.trimmed(log_min, log_end).promises
+        known = found.history.trimmed(log_min, log_end).texts if found is not None else ()
+        differs = known != self.history.trimmed(log_min, log_end).texts
         self._needs_record = differs or self.follows_apache
         self.append_due(store)
 

@@ -89,15 +89,15 @@ class LevelHistory:
         tables: live and ascending by `from_offset`; the store's recovery reads them.
     """
 
-    def __init__(self, promises: Sequence[LevelText]) -> None:
-        assert promises
-        self._promises = sorted(promises, key=lambda promise: promise.from_offset)
-        self.tables: list[LevelTable] = [_table(promise) for promise in self._promises]
+    def __init__(self, texts: Sequence[LevelText]) -> None:
+        assert texts
+        self._texts = sorted(texts, key=lambda entry: entry.from_offset)
+        self.tables: list[LevelTable] = [_table(entry) for entry in self._texts]
 
     @property
-    def promises(self) -> Sequence[LevelText]:
+    def texts(self) -> Sequence[LevelText]:
         """The texts, ascending by offset."""
-        return tuple(self._promises)
+        return tuple(self._texts)
 
     @property
     def delays_ms(self) -> npt.NDArray[np.int64]:
@@ -107,12 +107,12 @@ class LevelHistory:
     @property
     def text(self) -> str:
         """The level text in force now."""
-        return self._promises[-1].text
+        return self._texts[-1].text
 
     @property
     def unchanged(self) -> LevelHistory:
         """The history with its first table only."""
-        return LevelHistory([LevelText(0, self._promises[0].text)])
+        return LevelHistory([LevelText(0, self._texts[0].text)])
 
     def delay_ms(self, phys_offset: int, level: int) -> int:
         """Return the delay of `level` that was in force at log offset `phys_offset`."""
@@ -121,8 +121,7 @@ class LevelHistory:
 
     def table_at(self, phys_offset: int) -> LevelTable:
         """Return the table that was in force at log offset `phys_offset`."""
-        at = bisect.bisect_right(self._promises, phys_offset, key=lambda p: p.from_offset) - 1
-        return self.tables[max(at, 0)]
+        return self.tables[self._index_at(phys_offset)]
 
     def changed(self, text: str, from_offset: int) -> LevelHistory:
         """Return the history with `text` in force from `from_offset` on.
@@ -130,13 +129,13 @@ class LevelHistory:
         Raises:
             ConfigError: The text is invalid, or the levels were changed too often.
         """
-        promises = [p for p in self._promises if p.from_offset < from_offset]
-        promises.append(LevelText(from_offset if promises else 0, text))
+        texts = [entry for entry in self._texts if entry.from_offset < from_offset]
+        texts.append(LevelText(from_offset if texts else 0, text))
         parse_levels(text)
-        if len(promises) > HISTORY_MAX:
+        if len(texts) > HISTORY_MAX:
             why = f"the levels were changed {HISTORY_MAX} times within the retained log"
             raise ConfigError(KEY, text, why)
-        return LevelHistory(promises)
+        return LevelHistory(texts)
 
     def before(self, offset: int) -> LevelHistory | None:
         """Return the history of a log that was truncated to `offset`, None if it has no table.
@@ -144,7 +143,7 @@ class LevelHistory:
         A table that begins in the removed part is dropped, because another master may write the
         records that follow.
         """
-        kept = [promise for promise in self._promises if promise.from_offset < offset]
+        kept = [entry for entry in self._texts if entry.from_offset < offset]
         return LevelHistory(kept) if kept else None
 
     def with_known(self, known: LevelHistory, offset: int) -> LevelHistory:
@@ -154,30 +153,34 @@ class LevelHistory:
             known: History in a record of the level journal.
             offset: Log offset of that record.
         """
-        promises = list(known._promises)
-        for promise in self._promises:
-            if promise.from_offset > offset and promise.text != promises[-1].text:
-                promises.append(promise)
-        return LevelHistory(promises)
+        texts = list(known._texts)
+        for entry in self._texts:
+            if entry.from_offset > offset and entry.text != texts[-1].text:
+                texts.append(entry)
+        return LevelHistory(texts)
 
     def first_difference(self, other: LevelHistory) -> int | None:
         """Return the first log offset at which both histories differ, None if they are equal."""
-        starts = {0, *(p.from_offset for p in (*self._promises, *other._promises))}
-        return next((at for at in sorted(starts) if self._text_at(at) != other._text_at(at)), None)
+        starts = sorted({0, *(entry.from_offset for entry in (*self._texts, *other._texts))})
+        return next((at for at in starts if self._text_at(at) != other._text_at(at)), None)
 
     def _text_at(self, offset: int) -> str:
-        at = bisect.bisect_right(self._promises, offset, key=lambda p: p.from_offset) - 1
-        return self._promises[max(at, 0)].text
+        return self._texts[self._index_at(offset)].text
+
+    def _index_at(self, offset: int) -> int:
+        """Return the index of the table that was in force at a log offset."""
+        at = bisect.bisect_right(self._texts, offset, key=lambda entry: entry.from_offset)
+        return max(at - 1, 0)
 
     def trimmed(self, log_min: int, log_end: int) -> LevelHistory:
         """Return the history without tables that apply to no retained record."""
-        promises = [LevelText(min(p.from_offset, log_end), p.text) for p in self._promises]
-        first = bisect.bisect_right(promises, log_min, key=lambda p: p.from_offset) - 1
-        return LevelHistory(promises[max(first, 0) :])
+        texts = [LevelText(min(p.from_offset, log_end), p.text) for p in self._texts]
+        first = bisect.bisect_right(texts, log_min, key=lambda p: p.from_offset) - 1
+        return LevelHistory(texts[max(first, 0) :])
 
     def replace(self, other: LevelHistory) -> None:
         """Replace the contents with `other`'s, for all components that share this object."""
-        self._promises = list(other._promises)
+        self._texts = list(other._texts)
         self.tables[:] = other.tables
 
 
@@ -193,8 +196,8 @@ def longest_delays(one: str, other: str) -> str:
     return " ".join(chosen)
 
 
-def _table(promise: LevelText) -> LevelTable:
-    return LevelTable(promise.from_offset, parse_levels(promise.text))
+def _table(entry: LevelText) -> LevelTable:
+    return LevelTable(entry.from_offset, parse_levels(entry.text))
 
 
 class StoredLevels(NamedTuple):
@@ -223,7 +226,7 @@ def encode_history(
 
 def rows_of(history: LevelHistory) -> list[dict[str, int | str]]:
     """Return a history as JSON values."""
-    return [{"fromOffset": p.from_offset, "levels": p.text} for p in history.promises]
+    return [{"fromOffset": p.from_offset, "levels": p.text} for p in history.texts]
 
 
 def history_of(rows: Any) -> LevelHistory:
@@ -232,11 +235,11 @@ def history_of(rows: Any) -> LevelHistory:
     Raises:
         ValueError, TypeError, KeyError: The value is malformed.
     """
-    promises = [LevelText(int(row["fromOffset"]), str(row["levels"])) for row in rows]
-    if not promises:
+    texts = [LevelText(int(row["fromOffset"]), str(row["levels"])) for row in rows]
+    if not texts:
         raise ValueError("the history is empty")
     try:
-        return LevelHistory(promises)
+        return LevelHistory(texts)
     except ConfigError as error:
         raise ValueError(str(error)) from error
 

@@ -263,7 +263,7 @@ class SchedulePlugin(PluginBase):
             self._running.service.on_put(batch)
 
     async def _get_delay_offsets(self, request: Request) -> Response:
-        """Answer request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""
+        """Handle request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""
         if self._running is None:
             return Response(SYSTEM_ERROR, "levels do not run here now: use the master")
         return Response(body=self._running.keeper.text().encode())

@@ -72,8 +72,8 @@ class StoreCollector:
         }
         for name, count in views.event_counts(self._timers).items():
             yield CounterMetricFamily(f"duemq_timer_{name}", texts[name], value=count)
-        taken = self._timers.enqueue.enqueued
-        yield CounterMetricFamily("duemq_timer_taken", "Timers enqueued.", value=taken)
+        enqueued = self._timers.enqueue.enqueued
+        yield CounterMetricFamily("duemq_timer_taken", "Timers enqueued.", value=enqueued)
 
     def _compaction(self) -> Iterator[Metric]:
         compaction = self._timers.compaction

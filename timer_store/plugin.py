@@ -208,13 +208,13 @@ class TimerPlugin(PluginBase):
             self._running.service.on_put(batch)
 
     async def _get_checkpoint(self, request: Request) -> Response:
-        """Answer request 60. Source: AdminBrokerProcessor.getTimerCheckPoint"""
+        """Handle request 60. Source: AdminBrokerProcessor.getTimerCheckPoint"""
         if self._running is None:
             return Response(SYSTEM_ERROR, "The checkpoint is null")
         return Response(body=encode_check(self._files().check or Check())[:CHECK_BYTES])
 
     async def _get_metrics(self, request: Request) -> Response:
-        """Answer request 61, current counts. Source: AdminBrokerProcessor.getTimerMetrics"""
+        """Handle request 61, current counts. Source: AdminBrokerProcessor.getTimerMetrics"""
         if self._running is None:
             return Response(SYSTEM_ERROR, "The timerMetrics is null")
         pending = self._running.timers.counts.by_topic()
@@ -222,7 +222,7 @@ class TimerPlugin(PluginBase):
         return Response(body=metrics.text().encode())
 
     async def _compact(self, request: Request) -> Response:
-        """Answer request 9014. See `timer_store.compaction.request`."""
+        """Handle request 9014. See `timer_store.compaction.request`."""
         if self._running is None:
             return Response(SYSTEM_ERROR, "the timer store does not run")
         response = await handle_compact(self._running.timers, request)

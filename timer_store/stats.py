@@ -90,10 +90,8 @@ class TimerStats:
             due_ms: (n,) i8, n >= outcome.done: due times.
         """
         self.delivered += outcome.delivered
-        self.lost += outcome.lost
         self.refused += bool(outcome.refusal)
-        for item in outcome.quarantined:
-            self.quarantined[item.reason] += 1
+        self.record_undelivered(outcome)
         if not outcome.delivered:
             return
         self.rate.add(outcome.delivered, now_ms)
@@ -103,6 +101,12 @@ class TimerStats:
         for number in np.unique(classes).tolist():
             mine = classes == number
             self.lateness[number].record(due_ms[mine], store_ms[mine])
+
+    def record_undelivered(self, outcome: Outcome) -> None:
+        """Count the lost and quarantined timers of an outcome, also of rolls by message."""
+        self.lost += outcome.lost
+        for item in outcome.quarantined:
+            self.quarantined[item.reason] += 1
 
     def _count_topics(self, topic_index: npt.NDArray[np.int32]) -> None:
         counts = np.bincount(topic_index)

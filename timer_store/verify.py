@@ -38,7 +38,7 @@ from timer_store.checkpoint.snapshot import (
 )
 from timer_store.checkpoint.timer_metrics import METRICS_FILE
 from timer_store.config import PRECISIONS_MS
-from timer_store.dequeue.unit_check import is_promised
+from timer_store.dequeue.unit_check import is_due_with_record
 from timer_store.kernels import chain
 from timer_store.kernels import wheel as kernels
 from timer_store.kernels.fetch import Context, Scratch, from_records
@@ -340,7 +340,7 @@ class _TimerLogCheck:
                 )  # fmt: skip
                 timed[mine], known[mine] = found, found["kind"] != layout.TIMED_BROKEN
         due = np.where(units["due_ms"] > 0, units["due_ms"], timed["due_ms"])  # Apache's: 0
-        late = known & ~is_promised(due, timed["due_ms"], summary.precision_ms)
+        late = known & ~is_due_with_record(due, timed["due_ms"], summary.precision_ms)
         other_topic = known & (units["topic_hash"] != timed["topic_hash"])
         for index in np.flatnonzero(late | other_topic).tolist():
             unit, row = units[index], timed[index]

@@ -56,7 +56,7 @@ def fill(root: Path, count: int) -> None:
             for _ in range((SPAN_MS + 2_500) // STEP_MS):
                 engine.clock.advance(STEP_MS)
                 engine.work()
-        assert engine.timers.dequeue.delivered == count
+        assert engine.timers.stats.delivered == count
         catch_up_index(engine.store)
         assert asyncio.run(CheckpointWriter(engine.timers).persist(last=True))
 

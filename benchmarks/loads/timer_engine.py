@@ -143,7 +143,7 @@ def _deliver(engine: Engine, count: int, span_ms: int) -> Spent:
     engine.clock.set_ms(start_ms + span_ms)
     with spent.spending(count):
         engine.work()
-    assert engine.timers.dequeue.delivered == count
+    assert engine.timers.stats.delivered == count
     return spent
 
 
@@ -179,12 +179,12 @@ def _probe(engine: Engine) -> dict[str, Spent]:
             engine.filler.make(now_ms + 2_000 + random.integers(0, 5_000, ROWS))
             with spent["put"].spending(ROWS):
                 engine.filler.append()
-        before = engine.timers.dequeue.delivered
+        before = engine.timers.stats.delivered
         for _ in range(80):
             engine.clock.advance(100)
             with spent["deliver"].spending(0):
                 engine.work()
-        spent["deliver"].count = engine.timers.dequeue.delivered - before
+        spent["deliver"].count = engine.timers.stats.delivered - before
         assert spent["deliver"].count == PROBE_BATCHES * ROWS
         best = {k: min(best.get(k, v), v, key=lambda each: each.loop_s) for k, v in spent.items()}
     return best

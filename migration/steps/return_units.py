@@ -84,17 +84,17 @@ class UnitReturn:
         names: list[Offsets] = [NO_OFFSETS]
         rows, numbers = transfers.owned_rows(level, first, end, names)
         name_at = np.concatenate(names)
-        places = self._timers.decisions.places(rows)
-        ranges = _ranges(numbers[places != NOWHERE])
+        locations = self._timers.decisions.locate(rows)
+        ranges = _ranges(numbers[locations != NOWHERE])
         if len(ranges) > RANGES_MAX:
             ranges = ranges[-RANGES_MAX:]
             first = ranges[0][0]
             kept = numbers >= first
-            rows, places, name_at = rows[kept], places[kept], name_at[kept]
-        settled = rows[places == NOWHERE]
+            rows, locations, name_at = rows[kept], locations[kept], name_at[kept]
+        settled = rows[locations == NOWHERE]
         if settled.size:
-            kept = places != NOWHERE
-            rows, places, name_at = rows[kept], places[kept], name_at[kept]
+            kept = locations != NOWHERE
+            rows, locations, name_at = rows[kept], locations[kept], name_at[kept]
         record = Return(
             migration=migration,
             level=level,
@@ -107,7 +107,7 @@ class UnitReturn:
             gone_sum=checksum(settled["phys_offset"], settled["due_ms"]),
         )
         entry = ownership.append(self._store, record, now_ms)
-        self._timers.decisions.return_units(entry, rows, places, name_at)
+        self._timers.decisions.return_units(entry, rows, locations, name_at)
         self._levels.transfers.apply_return(entry)
         return Step(int(rows.size), end - first)
 
@@ -195,7 +195,7 @@ class RoutedReturn:
             found.append(rows[self._levels_of(rows) == level].copy())
         self._read_to[level] = max(at, end)
         rows = np.concatenate(found)
-        rows = rows[self._timers.decisions.places(rows) != NOWHERE]
+        rows = rows[self._timers.decisions.is_pending(rows)]
         order = np.lexsort((rows["phys_offset"], rows["due_ms"]))
         return np.asarray(rows[order])
 
@@ -213,7 +213,7 @@ class RoutedReturn:
         """Append copies to the level's queue; return (their number, the refusal or empty)."""
         if not rows.size:
             return 0, ""
-        places = self._timers.decisions.places(rows)
+        locations = self._timers.decisions.locate(rows)
         batch, now_ms = self._batch, self._clock.now_ms()
         load = self._gatherer.plan(_staged(rows, now_ms), batch, now_ms)
         load.read()
@@ -226,7 +226,7 @@ class RoutedReturn:
             made[at]["status"] = SKIPPED
         self._store.put(batch)
         stored = made["status"] == 0
-        self._timers.decisions.settle(rows[stored], places[stored])
+        self._timers.decisions.settle(rows[stored], locations[stored])
         refused = np.flatnonzero(made["status"] > SKIPPED)
         self._wake()
         why = (

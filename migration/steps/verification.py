@@ -41,7 +41,6 @@ from timer_store.store import TimerStore
 
 PIECE_UNITS = 4_096
 PIECE_RECORDS = 16
-NOWHERE = -1
 Offsets = npt.NDArray[np.int64]
 NotPending = list[tuple[Offsets, Offsets]]  # log offsets and due times, a pair for each piece
 _R = TypeVar("_R")
@@ -164,7 +163,7 @@ class Verification:
             while first < high:
                 end = min(first + self._units_max(), high)
                 rows, _ = transfers.owned_rows(self._level, first, end)
-                rows = rows[self._timers.decisions.places(rows) != NOWHERE]
+                rows = rows[self._timers.decisions.is_pending(rows)]
                 pending = pending.plus(tally_of(rows["phys_offset"], rows["due_ms"]))
                 for numbers, units, due_ms in self._units([(first, end)]):
                     phys_offset = units["phys_offset"].copy()

@@ -143,7 +143,7 @@ def test_a_compacted_copy_can_return_to_its_level(tmp_path: Path) -> None:
     fill(plain, 12, (4,))
     rig.drain.step(4, 12)
     rows, _ = rig.timers.transfers.owned_rows(4, 0, 12)
-    places = rig.timers.decisions.places(rows)
+    places = rig.timers.decisions.locate(rows)
     timed, taken = rig.timers.state.copies.put(rows, rig.clock.now_ms())
     assert taken.all()
     rig.timers.decisions.settle(timed, places)

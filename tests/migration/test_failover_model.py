@@ -231,7 +231,7 @@ class Member:
             of_level = rig.levels.levels.get(record.queue_id + 1)
             owners += of_level is not None and of_level.cursor.is_pending(record.queue_offset)
         rows = rig.timers.records.read(np.array([record.phys_offset]))
-        return owners + int(rig.timers.decisions.places(rows)[0] != -1)
+        return owners + int(rig.timers.decisions.is_pending(rows)[0])
 
     def state(self) -> dict[str, Any]:
         """Return what is derived from the log, but for what says who enqueued a message and when.

@@ -347,7 +347,7 @@ class MigrationMachine(RuleBasedStateMachine):
             owners += level is not None and level.cursor.is_pending(record.queue_offset)
         if record.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
             rows = rig.timers.records.read(np.array([record.phys_offset]))
-            owners += int(rig.timers.decisions.places(rows)[0] != -1)
+            owners += int(rig.timers.decisions.is_pending(rows)[0])
         return owners
 
     @invariant()

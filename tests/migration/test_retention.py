@@ -128,7 +128,7 @@ def test_a_missing_message_is_reported_despite_retention(end: str, rig: Retentio
     assert rig.verify(4).is_right
     at = 149 if end.startswith("within") else high - 1
     rows, _ = rig.timers.transfers.owned_rows(4, at, at + 1)
-    places = rig.timers.decisions.places(rows)
+    places = rig.timers.decisions.locate(rows)
     rig.timers.settled_timers.add(
         rows["phys_offset"], places
     )  # not pending, and the log does not contain the reason

@@ -228,12 +228,12 @@ def test_s8_a_smaller_maximum_does_not_block_what_was_accepted(tmp_path: Path, m
 def test_s9_a_slow_disk_duplicates_nothing(tmp_path: Path, mode: str) -> None:
     async def steps() -> None:
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
-            answers = [Missing.DISK, Missing.REPLICAS, Missing.NO_REPLICA, None]
+            results = [Missing.DISK, Missing.REPLICAS, Missing.NO_REPLICA, None]
             waits = []
 
             async def wait_confirmed(end: int) -> Missing | None:
                 waits.append(end)
-                return answers.pop(0) if answers else None
+                return results.pop(0) if results else None
 
             rig.store.wait_confirmed = wait_confirmed
             rig.send(1, count=5)

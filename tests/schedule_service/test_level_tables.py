@@ -77,7 +77,7 @@ def test_a_replica_has_the_due_times_of_its_master(tmp_path: Path, sizes: list[i
                 assert codes(store) == codes(rig.store)
                 assert tables.history.text == "1h 30s"
             with replica(tmp_path / "r", "5s") as (store, tables):  # another configuration again
-                assert tables.history.promises == rig.plugin.history.promises
+                assert tables.history.texts == rig.plugin.history.texts
                 rig.send(2)
                 feed(store, log_of(rig.store)[store.max_offset :], store.max_offset, sizes)
                 assert codes(store) == codes(rig.store)
@@ -101,7 +101,7 @@ def test_a_promoted_replica_keeps_the_promises_of_its_master(tmp_path: Path) -> 
             found = level_journal.newest(heir.store)
             assert found is not None
             assert found.history.text == REPLICAS
-            assert found.history.promises == heir.plugin.history.promises
+            assert found.history.texts == heir.plugin.history.texts
             last = sorted(each for many in promised.values() for each in many)
             await heir.advance(last[0] - 1 - heir.clock.now_ms())
             assert len(heir.bodies()) == 1
@@ -200,10 +200,10 @@ def test_a_record_that_is_not_a_brokers_is_skipped(tmp_path: Path) -> None:
         async with level_service(tmp_path, before=copied) as rig:
             batch = rig.put(_of_a_client(rig.store))
             assert batch.rows[0]["queue_offset"] == 1
-            known = rig.plugin.history.promises
+            known = rig.plugin.history.texts
             found = level_journal.newest(rig.store)
             assert found is not None
-            assert found.history.promises == known
+            assert found.history.texts == known
 
     asyncio.run(steps())
 
@@ -374,7 +374,7 @@ def test_a_record_is_exact_where_the_replica_was_not(tmp_path: Path) -> None:
     history = LevelHistory([LevelText(0, "1m"), LevelText(500, "3m"), LevelText(900, "2m")])
     known = LevelHistory([LevelText(0, "1m"), LevelText(700, "2m")])
     with_known = history.with_known(known, 800)
-    assert [(p.from_offset, p.text) for p in with_known.promises] == [(0, "1m"), (700, "2m")]
+    assert [(p.from_offset, p.text) for p in with_known.texts] == [(0, "1m"), (700, "2m")]
     assert history.first_difference(with_known) == 500
     later = LevelHistory([LevelText(0, "1m"), LevelText(900, "4m")])
-    assert later.with_known(known, 800).promises[-1] == LevelText(900, "4m")
+    assert later.with_known(known, 800).texts[-1] == LevelText(900, "4m")

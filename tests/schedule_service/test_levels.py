@@ -80,9 +80,9 @@ def test_a_record_has_the_delay_of_its_time(phys_offset: int, level: int, delay_
 
 def test_a_change_applies_from_the_end_of_the_log() -> None:
     changed = history((0, "1s")).changed("2s", 500)
-    assert [(p.from_offset, p.text) for p in changed.promises] == [(0, "1s"), (500, "2s")]
+    assert [(p.from_offset, p.text) for p in changed.texts] == [(0, "1s"), (500, "2s")]
     again = changed.changed("3s", 500)
-    assert [(p.from_offset, p.text) for p in again.promises] == [(0, "1s"), (500, "3s")]
+    assert [(p.from_offset, p.text) for p in again.texts] == [(0, "1s"), (500, "3s")]
     assert history((0, "1s")).changed("2s", 0).text == "2s"
     assert again.delays_ms.tolist() == [0, 3_000]
 
@@ -106,7 +106,7 @@ def test_changes_are_limited() -> None:
 )
 def test_unused_tables_are_removed(log_min: int, log_end: int, offsets: list[int]) -> None:
     kept = history((0, "1s"), (100, "2s"), (200, "3s")).trimmed(log_min, log_end)
-    assert [p.from_offset for p in kept.promises] == offsets
+    assert [p.from_offset for p in kept.texts] == offsets
     assert kept.text == "3s"
 
 
@@ -120,7 +120,7 @@ def test_replace_changes_the_tables_of_all_users() -> None:
 def test_file_round_trip() -> None:
     text = encode_history(history((0, "1s"), (10, "2s 3s")), {1: 4, 18: 7})
     found, adopted, _ = decode_history(loads(text))
-    assert [(p.from_offset, p.text) for p in found.promises] == [(0, "1s"), (10, "2s 3s")]
+    assert [(p.from_offset, p.text) for p in found.texts] == [(0, "1s"), (10, "2s 3s")]
     assert adopted == {1: 4, 18: 7}
 
 

@@ -115,7 +115,7 @@ def test_a_reload_changes_levels_and_limits_at_once(tmp_path: Path) -> None:
         text = (tmp_path / "config" / "delayLevels.json").read_text()
         assert [row["levels"] for row in loads(text)["history"]] == ["2s"]
         async with level_service(tmp_path, clock, {"messageDelayLevel": "3s"}) as rig:
-            rows = [(p.from_offset > 0, p.text) for p in rig.plugin.history.promises]
+            rows = [(p.from_offset > 0, p.text) for p in rig.plugin.history.texts]
             assert rows == [(False, "2s"), (True, "3s")]
 
     asyncio.run(steps())

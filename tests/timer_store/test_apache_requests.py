@@ -41,10 +41,10 @@ def on_a_broker(
     return asyncio.run(run())
 
 
-def body_of(answer: Response) -> bytes:
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-    assert isinstance(answer.body, (bytes, memoryview))
-    return bytes(answer.body)
+def body_of(response: Response) -> bytes:
+    assert response.code == ResponseCode.SUCCESS, response.remark
+    assert isinstance(response.body, (bytes, memoryview))
+    return bytes(response.body)
 
 
 async def write_checkpoint(broker: Broker) -> None:
@@ -89,8 +89,8 @@ def test_metrics_are_exact_between_checkpoints(tmp_path: Path) -> None:
 
 def test_broker_status_shows_the_timer_keys(tmp_path: Path) -> None:
     async def call(broker: Broker, client: BrokerClient) -> dict[str, str]:
-        answer = await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)
-        table: dict[str, str] = json.loads(body_of(answer))["table"]
+        response = await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table: dict[str, str] = json.loads(body_of(response))["table"]
         return table
 
     table = on_a_broker(tmp_path, call)
@@ -115,10 +115,10 @@ def test_views_are_requested_over_the_wire(
     async def call(broker: Broker, client: BrokerClient) -> Response:
         return await client.call(VIEW_REQUEST, {"view": view, **fields})
 
-    answer = on_a_broker(tmp_path, call)
-    assert answer.code == code
+    response = on_a_broker(tmp_path, call)
+    assert response.code == code
     if fields.get("topic"):
-        page = json.loads(body_of(answer))
+        page = json.loads(body_of(response))
         assert [timer["topic"] for timer in page["timers"]] == ["T", "T"]
 
 
@@ -126,11 +126,11 @@ def test_a_broker_without_timers_refuses_views_and_metrics(tmp_path: Path) -> No
     async def call() -> list[int]:
         properties = small(tmp_path, timerWheelEnable="false")
         async with running(properties, plugins=[TIMERS]) as (_, client):
-            asked = [
+            responses = [
                 client.call(VIEW_REQUEST, {"view": "timer_store.summary"}),
                 client.call(GET_TIMER_METRICS),
             ]
-            return [(await answer).code for answer in asked]
+            return [(await response).code for response in responses]
 
     shown, metrics = asyncio.run(call())
     assert shown == metrics == ResponseCode.SYSTEM_ERROR

@@ -144,15 +144,15 @@ def test_a_wrong_position_stops_neither_checkpoint_nor_broker(
 ) -> None:
     rig, due_ms = write_store(tmp_path, "later")
     rig.open()
-    rig.keeper._passed = np.array([place], np.int64)
+    rig.keeper._next_tombstones = np.array([place], np.int64)
     assert rig.persist(last=True)
     assert "there is no unit" in caplog.text
-    rig.keeper._passed = np.array([place], np.int64)
+    rig.keeper._next_tombstones = np.array([place], np.int64)
     rig.close()
     check_all(rig, due_ms)
 
 
-def test_a_rebuild_forgets_the_positions_of_rolled_units(tmp_path: Path) -> None:
+def test_a_rebuild_drops_the_positions_of_rolled_units(tmp_path: Path) -> None:
     """Otherwise the next checkpoints write tombstones to units of pending timers."""
     rig = TimerRig(tmp_path, roll_window_slots=10).open()
     due_ms = [rig.clock.now_ms() + 45_500 + number for number in range(TIMERS)]

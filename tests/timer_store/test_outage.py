@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -328,7 +329,7 @@ def test_a_damaged_timer_log_is_still_rebuilt_after_a_clock_step(tmp_path: Path)
     rig.close()
 
 
-def test_rolls_that_wait_for_an_earlier_lap_are_reported_once(
+def test_rolls_blocked_by_an_earlier_lap_are_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = TimerRig(tmp_path, max_delay_s=200 * 86_400).open()

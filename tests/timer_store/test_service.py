@@ -24,7 +24,7 @@ class CountingClock(FakeClock):
         await super().wait(event, until_ms=until_ms)
 
 
-def test_a_broken_chain_waits_for_a_checkpoint_that_is_being_written(tmp_path: Path) -> None:
+def test_a_rebuild_begins_after_the_checkpoint_that_is_being_written(tmp_path: Path) -> None:
     """The end of the write is another task's work."""
     clock = CountingClock()
     rig = TimerRig(tmp_path, clock).open()

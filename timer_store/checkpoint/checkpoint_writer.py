@@ -29,7 +29,7 @@ from timer_store.log.wheel import Captured
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
-PIECE_PLACES = 32_768  # maximum units that get their tombstones in one call
+PIECE_UNITS = 32_768  # maximum units that get their tombstones in one call
 SCAN_BYTES_MAX = 64 << 20  # maximum bytes of the commit log that a start has to scan
 
 
@@ -40,14 +40,14 @@ class Capture:
     Attributes:
         pages: Changed pages that `TimerWheel.capture` returned.
         settled_timers: Settled timers and the positions of their units.
-        passed: Positions of rolled units whose new units are in the previous checkpoint.
+        rolled: Positions of rolled units whose new units are in the previous checkpoint.
         returned: Positions of units whose messages were returned to a level.
     """
 
     snapshot: Snapshot
     pages: Captured
     settled_timers: dict[int, int]
-    passed: Offsets
+    rolled: Offsets
     returned: list[Offsets]
 
 
@@ -60,8 +60,8 @@ class CheckpointWriter:
         self._one_at_a_time = asyncio.Lock()
         self._failed = False
         self._written: Snapshot | None = None
-        self._passed = self._passed_later = NO_OFFSETS
-        self._remade = timers.state.rebuilds
+        self._next_tombstones = self._later_tombstones = NO_OFFSETS
+        self._rebuilds = timers.state.rebuilds
 
     @property
     def handover_offset(self) -> int:
@@ -90,10 +90,14 @@ class CheckpointWriter:
         `settle_delivered` logs a warning.
         """
         async with self._one_at_a_time:
-            self._drop_old_positions()
-            self._passed = np.concatenate([self._passed, settle_delivered(self._timers.state)])
+            self._drop_invalid_positions()
+            self._next_tombstones = np.concatenate(
+                [self._next_tombstones, settle_delivered(self._timers.state)]
+            )
             done = await self._persist(last=True)
-            if done and self._passed.size:  # units that were rolled since the last checkpoint
+            if (
+                done and self._next_tombstones.size
+            ):  # units that were rolled since the last checkpoint
                 done = await self._persist(last=True)
             return done
 
@@ -113,25 +117,25 @@ class CheckpointWriter:
         snapshot = self._snapshot()
         if not last and self._written is not None and is_same(snapshot, self._written):
             return False
-        self._drop_old_positions()
+        self._drop_invalid_positions()
         pages, settled_timers = timers.units.wheel.capture(), timers.settled_timers.capture()
         returned = timers.settled_timers.capture_returned()
-        passed, needed = timers.dequeue.take_rolled_positions(), timers.state.first_needed
+        rolled, needed = timers.dequeue.take_rolled_positions(), timers.state.first_needed
         needed_from = timers.log_cleaning.needed_from(snapshot.read_ms)
         timers.writing = True
         try:
             done = await self._write(
-                Capture(snapshot, pages, settled_timers, self._passed, returned)
+                Capture(snapshot, pages, settled_timers, self._next_tombstones, returned)
             )
         finally:
             timers.writing = False
         if not done:
             timers.units.wheel.mark_changed(pages)
-            self._passed_later = np.concatenate([self._passed_later, passed])
+            self._later_tombstones = np.concatenate([self._later_tombstones, rolled])
             return False
         timers.settled_timers.remove_written(settled_timers, len(returned))
-        self._passed = np.concatenate([self._passed_later, passed])
-        self._passed_later = NO_OFFSETS
+        self._next_tombstones = np.concatenate([self._later_tombstones, rolled])
+        self._later_tombstones = NO_OFFSETS
         self._written, self._failed = snapshot, False
         timers.state.pinned_from = needed
         with suppress(OSError):  # the next checkpoint tries again
@@ -148,11 +152,11 @@ class CheckpointWriter:
         except OSError as error:
             log.error("old timer log files cannot be removed before the next start: %s", error)
 
-    def _drop_old_positions(self) -> None:
+    def _drop_invalid_positions(self) -> None:
         """Drop positions in the timer log if it was rebuilt."""
-        if self._remade != self._timers.state.rebuilds:
-            self._remade = self._timers.state.rebuilds
-            self._passed = self._passed_later = NO_OFFSETS
+        if self._rebuilds != self._timers.state.rebuilds:
+            self._rebuilds = self._timers.state.rebuilds
+            self._next_tombstones = self._later_tombstones = NO_OFFSETS
 
     async def _write(self, capture: Capture) -> bool:
         if not await self._timers.store.wait_durable(capture.snapshot.log_offset):
@@ -220,8 +224,8 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
     Raises:
         OSError: A file cannot be written; the last checkpoint is still valid.
     """
-    places = np.fromiter(capture.settled_timers.values(), np.int64, len(capture.settled_timers))
-    _write_tombstones(timers, np.concatenate([places[places >= 0], capture.passed]))
+    positions = np.fromiter(capture.settled_timers.values(), np.int64, len(capture.settled_timers))
+    _write_tombstones(timers, np.concatenate([positions[positions >= 0], capture.rolled]))
     for returned in _in_pieces(capture.returned):
         _write_tombstones(timers, returned[returned >= 0], copied=True)
     timers.units.log.sync(capture.snapshot.log_pos)
@@ -229,29 +233,29 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
     files.write(capture.snapshot)
 
 
-def _write_tombstones(timers: TimerStore, places: Offsets, *, copied: bool = False) -> None:
+def _write_tombstones(timers: TimerStore, positions: Offsets, *, copied: bool = False) -> None:
     """Write tombstones to units; positions without a unit are skipped.
 
     Raises:
         OSError: The timer log cannot be written.
     """
     try:
-        timers.units.write_tombstones(places, copied=copied)
+        timers.units.write_tombstones(positions, copied=copied)
     except CorruptStore as error:
         log.error("the timer log lacks a unit of a delivered timer, which is skipped: %s", error)
-        for place in places:
+        for position in positions:
             with suppress(CorruptStore):
-                timers.units.write_tombstones(np.array([place]), copied=copied)
+                timers.units.write_tombstones(np.array([position]), copied=copied)
 
 
 def _in_pieces(arrays: list[Offsets]) -> Iterator[Offsets]:
     """Yield the positions joined to arrays of bounded size."""
     piece: list[Offsets] = []
     count = 0
-    for places in arrays:
-        piece.append(places)
-        count += places.size
-        if count >= PIECE_PLACES:
+    for positions in arrays:
+        piece.append(positions)
+        count += positions.size
+        if count >= PIECE_UNITS:
             yield np.concatenate(piece)
             piece, count = [], 0
     if piece:

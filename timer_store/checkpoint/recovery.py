@@ -53,13 +53,13 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
         except CorruptStore as error:
             why = f"the timer log is damaged: {error}"
     first, end = state.fetch.bounds()
-    reach = adoption.UNKNOWN
+    apache = adoption.UNKNOWN
     if foreign:
         notice(f"{state.store.root} was last used by an Apache broker: its timers are adopted")
-        reach = adoption.find_reach(state, notice)
+        apache = adoption.find_apache_positions(state, notice)
     elif snapshot is not None or first < end:
         notice(f"the timer store is rebuilt from the commit log: {why}")
-    rebuild(state, progress, reach)
+    rebuild(state, progress, apache)
     if foreign:
         notice(f"{state.counts.total} timers pending")
 
@@ -212,17 +212,17 @@ def origins(state: TimerState, start: int, end: int | None = None) -> Offsets:
 
 
 def rebuild(
-    state: TimerState, progress: Progress, reach: adoption.ApachePositions = adoption.UNKNOWN
+    state: TimerState, progress: Progress, apache: adoption.ApachePositions = adoption.UNKNOWN
 ) -> None:
     """Rebuild timer log, wheel and counts from the queue, without timers that the log has settled.
 
     Args:
-        reach: Positions of an Apache broker that used this store last.
+        apache: Positions of an Apache broker that used this store last.
     """
     state.transfers.restore(0, 0)
     state.transfers.apply_new_records()
-    settled = _settled(state, progress, reach)
-    if reach is adoption.UNKNOWN:  # otherwise the next start needs the Apache broker's files
+    settled = _settled(state, progress, apache)
+    if apache is adoption.UNKNOWN:  # otherwise the next start needs the Apache broker's files
         state.files.forget()  # the last checkpoint is invalid from here on
     state.units.clear()
     state.counts.restore({}, {})
@@ -235,7 +235,7 @@ def rebuild(
     enqueue_rest(state, settled, progress)
 
 
-def _settled(state: TimerState, progress: Progress, reach: adoption.ApachePositions) -> Offsets:
+def _settled(state: TimerState, progress: Progress, apache: adoption.ApachePositions) -> Offsets:
     """Return the log offsets of settled timers and transferred level messages, ascending.
 
     If there are neither, the log is not read.
@@ -243,4 +243,4 @@ def _settled(state: TimerState, progress: Progress, reach: adoption.ApachePositi
     first, end = state.fetch.bounds()
     if first >= end and not state.transfers.owned:
         return NO_OFFSETS
-    return adoption.settled(state, reach, progress)
+    return adoption.settled(state, apache, progress)

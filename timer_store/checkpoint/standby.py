@@ -80,7 +80,7 @@ class Standby:
         log_end = store.max_offset
         timers = TimerStore(store, self._clock, self._config)
         try:
-            timers.open(notice=self._note)
+            timers.open(notice=self._on_notice)
             done = await CheckpointWriter(timers).persist()
         finally:
             timers.close()
@@ -89,8 +89,8 @@ class Standby:
             self.written += 1
         return done
 
-    def _note(self, text: str) -> None:
-        """Report a line of the recovery; end after the second rebuild: the master is Apache's.
+    def _on_notice(self, text: str) -> None:
+        """Log a line of the recovery; end after the second rebuild: the master is Apache's.
 
         Its deliveries name no origins, so its next delivery invalidates the checkpoint.
         """

@@ -258,11 +258,11 @@ class Compaction:
         pending &= ~state.settled_timers.has(np.ascontiguousarray(rows["phys_offset"]))
         rows = rows[pending]
         state.pin()
-        timed, taken = state.copies.put(rows, state.clock.now_ms())
-        if taken.any():
-            self._decisions.settle(timed[taken], rows["pos"][taken])
-        self.copied += int(taken.sum())
-        self.copied_bytes += int(rows["record_size"][taken].sum())
+        timed, copied = state.copies.put(rows, state.clock.now_ms())
+        if copied.any():
+            self._decisions.settle(timed[copied], rows["pos"][copied])
+        self.copied += int(copied.sum())
+        self.copied_bytes += int(rows["record_size"][copied].sum())
         return count
 
     def _conclude(self, plan: CompactionPlan, before: int, by_hand: bool) -> None:

@@ -95,12 +95,12 @@ class TimerDeliverer:
             load.batch.count = count
             self._gatherer.finish(load)
             self._store.put(load.batch)
-            self._note(load, outcome)
+            self._settle(load, outcome)
         if count < load.rows.size and not outcome.refusal:
             convert = self._gatherer.delivery(load.now_ms)
             self._single.deliver(load.rows[count], convert, outcome, load.now_ms)
 
-    def _note(self, load: Load, outcome: Outcome) -> None:
+    def _settle(self, load: Load, outcome: Outcome) -> None:
         """Settle the leading rows that were appended or are lost, up to the first refused one."""
         topics = {
             at: self._gatherer.topic_of(load.rows[at], load.quarantine_items.get(at))

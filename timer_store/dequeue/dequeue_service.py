@@ -65,8 +65,8 @@ class DequeueService:
         self.broken: Exception | None = None  # error of a slot whose chain ends too early
         self.refusal = ""  # reason why the store refused the last delivery
         self.retry_ms = 0
-        self.delivered = self.rolled = self.lost = self.parts = 0
-        self._rolled_ms = -1  # slots up to this one may have been rolled, completely or in part
+        self.rolled = self.parts = 0
+        self._rolled_ms = -1  # slots up to this one may have been rolled in part
         self._blocked_by = ""  # reason why a slot cannot be rolled now
         self._roll_retry_ms = self._report_again_ms = 0
         self._reported = ""  # reason that was logged last
@@ -80,7 +80,6 @@ class DequeueService:
 
         That slot also has overdue timers, and timers that were sent after the clock was set back.
         """
-        self._rolled_ms = self._position.rolled_ms
         self._load(self._position.read_ms + 1, now_ms)
         self.load(now_ms)
 
@@ -186,7 +185,7 @@ class DequeueService:
         timed = timed_rows(rows)
         place(timed, self._position.read_ms, slot_ms + precision_ms, self.config.window_ms)
         positions = rows["pos"].copy()
-        if slot_ms <= self._rolled_ms:  # the last roll of this slot was incomplete or interrupted
+        if slot_ms <= self._rolled_ms:  # the last roll of this slot was incomplete
             unlinked = self._units.find(timed["phys_offset"], timed["slot_ms"]) < 0
             timed, positions = timed[unlinked], positions[unlinked]
         linked = self._link(timed, now_ms)
@@ -209,7 +208,7 @@ class DequeueService:
         rest = part[~copied]
         outcome = self._deliverer.roll(rest, now_ms)
         self._settle_rolled(rest[: outcome.done], outcome.topic_index)
-        self.lost += outcome.lost
+        self.stats.record_undelivered(outcome)
         self._blocked_by = outcome.refusal
         self._roll_retry_ms = now_ms + RETRY_MS
         if outcome.refusal or part.size < rows.size:
@@ -274,9 +273,7 @@ class DequeueService:
         self.refusal = outcome.refusal
         settled = rows[: outcome.done]
         self._counts.change(outcome.topic_index, settled["phys_offset"], -1)
-        self.delivered += outcome.delivered
         self.stats.record(rows["due_ms"], outcome, now_ms)
-        self.lost += outcome.lost
         self._advance_read_time()
         return int(outcome.done)
 

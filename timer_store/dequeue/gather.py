@@ -30,7 +30,7 @@ from message_store.store import MessageStore
 from message_store.text import java_hash
 from timer_store import layout
 from timer_store.dequeue.original_properties import delivered_text, kind_of
-from timer_store.dequeue.unit_check import is_promised
+from timer_store.dequeue.unit_check import is_due_with_record
 from timer_store.enqueue.due_time import due_ms_of
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.fetch import Scratch
@@ -254,7 +254,7 @@ def target_of(
     if due_ms is None:
         return _no_time(record)
     times = np.array([timer["due_ms"]], np.int64), np.array([due_ms], np.int64)
-    if timer["state"] != layout.STAGED_FIRED and not is_promised(*times, precision_ms).all():
+    if timer["state"] != layout.STAGED_FIRED and not is_due_with_record(*times, precision_ms).all():
         detail = f"the record there is due at {due_ms}, not at {int(timer['due_ms'])}"
         return NoTarget(Reason.WRONG_RECORD, detail)
     return real_target(properties, topics, TIMER_TOPIC, routed=routed)

@@ -32,11 +32,11 @@ def settle_delivered(state: TimerState) -> Offsets:
     if state.dequeue.broken is not None:
         return NO_OFFSETS
     try:
-        places = np.concatenate([NO_OFFSETS, *_delivered(state)])
-        left = state.units.wheel.total(state.position.read_ms) - places.size
+        positions = np.concatenate([NO_OFFSETS, *_delivered(state)])
+        left = state.units.wheel.total(state.position.read_ms) - positions.size
         if left == state.counts.total:
-            state.units.discount(places)
-            return places
+            state.units.discount(positions)
+            return positions
         log.warning(
             "%d timers are pending, but their slots would count %d", state.counts.total, left
         )

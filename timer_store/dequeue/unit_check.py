@@ -32,8 +32,8 @@ KNOWN_MAX = 10_000
 OFFSET_BITS = 64  # including the sign
 
 
-def is_promised(unit_due_ms: Offsets, due_ms: Offsets, precision_ms: int) -> Mask:
-    """Return which units have the due time of their record.
+def is_due_with_record(unit_due_ms: Offsets, due_ms: Offsets, precision_ms: int) -> Mask:
+    """Return which units are due at the due time of their record.
 
     A unit of an Apache broker is due at the end of its slot. The compiled twin is in
     `kernels.gather`.
@@ -64,7 +64,7 @@ class UnitCheck:
             rows: (n,) with the columns of `layout.STAGED` that `layout.STAGE_ROW` has, too.
         """
         timed = self._records.read(np.ascontiguousarray(rows["phys_offset"]))
-        good = is_promised(rows["due_ms"], timed["due_ms"], self._precision_ms)
+        good = is_due_with_record(rows["due_ms"], timed["due_ms"], self._precision_ms)
         wrong = (timed["kind"] == layout.TIMED_PLAIN) & ~good
         for at in np.flatnonzero(wrong).tolist():
             if self._is_first_report(int(rows[at]["phys_offset"])):
@@ -128,15 +128,15 @@ class UnitCheck:
             return ""
         if topic != TIMER_TOPIC or found["queue_id"] != TIMER_QUEUE:
             return f"belongs to {topic}" if not self._is_queued(phys_offset, size) else ""
-        return self._why_not_promised(row)
+        return self._due_time_fault(row)
 
-    def _why_not_promised(self, row: Row) -> str:
+    def _due_time_fault(self, row: Row) -> str:
         phys_offset, size = int(row["phys_offset"]), int(row["record_size"])
         timed = self._records.read(np.array([phys_offset], np.int64))[0]
         if timed["kind"] == layout.TIMED_MARKER:
             return "cancels another timer"
         due_ms = np.array([row["due_ms"]], np.int64)
-        if timed["kind"] == layout.TIMED_BROKEN or is_promised(
+        if timed["kind"] == layout.TIMED_BROKEN or is_due_with_record(
             due_ms, np.array([timed["due_ms"]], np.int64), self._precision_ms
         ):
             return ""

@@ -106,7 +106,7 @@ def load_log(state: TimerState, notice: Notice, *, foreign: bool, own: bool) -> 
         state.units.log.load()
 
 
-def find_reach(state: TimerState, notice: Notice) -> ApachePositions:
+def find_apache_positions(state: TimerState, notice: Notice) -> ApachePositions:
     """Return the positions in timercheck and timer log; `UNKNOWN` if they are invalid."""
     check, store = state.files.check, state.store
     assert check is not None
@@ -224,37 +224,37 @@ class ApacheCopies:
         return settled
 
 
-def settled(state: TimerState, reach: ApachePositions, progress: Progress) -> Offsets:
+def settled(state: TimerState, positions: ApachePositions, progress: Progress) -> Offsets:
     """Return the log offsets of settled records of the queue, and of all origins, ascending.
 
     Args:
-        reach: Positions of the Apache broker; with `UNKNOWN`, only the commit log is used.
+        positions: Positions of the Apache broker; with `UNKNOWN`, only the commit log is used.
     """
-    named, delivered = _read_log(state, _scan_start(state, reach), progress)
-    by_apache = _settled_by_apache(state, reach, delivered)
+    named, delivered = _read_log(state, _scan_start(state, positions), progress)
+    by_apache = _settled_by_apache(state, positions, delivered)
     state.is_adopting = bool(by_apache.size)
     return distinct(named, by_apache)
 
 
-def _settled_by_apache(state: TimerState, reach: ApachePositions, delivered: Rows) -> Offsets:
+def _settled_by_apache(state: TimerState, positions: ApachePositions, delivered: Rows) -> Offsets:
     """Return the log offsets of records of the queue that an Apache broker settled, ascending.
 
     Args:
         delivered: (n,) `layout.IDENTIFIED` of delivered copies.
     """
     special = np.concatenate([np.empty(0, layout.IDENTIFIED), *_special(state)])
-    if reach is UNKNOWN and not special.size and not delivered.size:
+    if positions is UNKNOWN and not special.size and not delivered.size:
         return NO_OFFSETS  # only DueMQ has processed these timers
     copies = ApacheCopies(special, delivered)
     found, offset = [NO_OFFSETS], state.fetch.bounds()[0]
     for units in _units(state, offset):
         rows = _identify(state, units["phys_offset"], kernels.ALL)
-        found.append(_read_by_apache(state, units, rows, offset, reach))
+        found.append(_read_by_apache(state, units, rows, offset, positions))
         rows = rows[~is_in(rows["phys_offset"], found[-1])]
         settled = copies.copied(rows) | copies.cancelled(rows)
         found.append(rows["phys_offset"][settled])
         offset += int(units.size)
-    found += _delivered_transfers(state, reach)
+    found += _delivered_transfers(state, positions)
     return distinct(*found)
 
 
@@ -290,7 +290,7 @@ def _is_delivery(state: TimerState, offset: int) -> bool:
     return target == (record.topic, str(record.queue_id))
 
 
-def _delivered_transfers(state: TimerState, reach: ApachePositions) -> Iterator[Offsets]:
+def _delivered_transfers(state: TimerState, positions: ApachePositions) -> Iterator[Offsets]:
     """Yield transferred level messages whose slot Apache has read, and which are thus delivered.
 
     Their delivered copies have no timer properties that identify them, so a message that Apache
@@ -299,33 +299,33 @@ def _delivered_transfers(state: TimerState, reach: ApachePositions) -> Iterator[
     """
     owned, width_ms = state.transfers.owned, state.config.precision_ms
     last_ms = state.store.store_ms(state.store.last_record)
-    for level in owned.pieces if reach is not UNKNOWN else ():
+    for level in owned.pieces if positions is not UNKNOWN else ():
         for first, end in owned.ranges(level):
             for start in range(first, end, CHUNK_UNITS):
                 rows, _ = state.transfers.owned_rows(level, start, min(start + CHUNK_UNITS, end))
                 slot_ms = (rows["due_ms"] - 1) // width_ms * width_ms
-                read = (slot_ms < reach.read_ms) & (rows["due_ms"] <= last_ms)
+                read = (slot_ms < positions.read_ms) & (rows["due_ms"] <= last_ms)
                 offsets = rows["phys_offset"][read]
-                yield offsets[~is_in(offsets, reach.near)]
+                yield offsets[~is_in(offsets, positions.near)]
 
 
 def _read_by_apache(
-    state: TimerState, units: Rows, rows: Rows, offset: int, reach: ApachePositions
+    state: TimerState, units: Rows, rows: Rows, offset: int, positions: ApachePositions
 ) -> Offsets:
     """Return the records that Apache has enqueued, and whose slot Apache has read."""
-    early = units["phys_offset"][: max(reach.queue_offset - offset, 0)]
-    later = rows["phys_offset"][rows["out_ms"] >= reach.read_ms]
-    return early[~(is_in(early, later) | is_in(early, reach.near))]
+    early = units["phys_offset"][: max(positions.queue_offset - offset, 0)]
+    later = rows["phys_offset"][rows["out_ms"] >= positions.read_ms]
+    return early[~(is_in(early, later) | is_in(early, positions.near))]
 
 
-def _scan_start(state: TimerState, reach: ApachePositions) -> int:
+def _scan_start(state: TimerState, positions: ApachePositions) -> int:
     """Return the log offset after which deliveries may be missing in timercheck."""
     store = state.store
     if not store.log.files:
         return 0
-    start = file_before(store.log, reach.read_ms - CLOCK_SLACK_MS)
-    if reach.queue_offset < state.fetch.bounds()[1]:
-        for units in _units(state, reach.queue_offset):
+    start = file_before(store.log, positions.read_ms - CLOCK_SLACK_MS)
+    if positions.queue_offset < state.fetch.bounds()[1]:
+        for units in _units(state, positions.queue_offset):
             return int(min(start, max(units[0]["phys_offset"], store.min_offset)))
     return int(start)
 

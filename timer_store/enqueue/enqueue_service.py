@@ -120,10 +120,10 @@ class EnqueueService:
         """Link (n,) `layout.TIMED` rows, in queue order, until blocked."""
         is_plain = not rows["kind"].any()
         fit = rows if is_plain else rows[rows["kind"] != layout.TIMED_BROKEN]
-        taken = self.link_rows(fit, now_ms)
+        linked = self.link_rows(fit, now_ms)
         following = int(rows[-1]["queue_offset"]) + 1
-        if taken < fit.size:
-            following = int(fit[taken]["queue_offset"])
+        if linked < fit.size:
+            following = int(fit[linked]["queue_offset"])
             rows = rows[rows["queue_offset"] < following]
         if not is_plain:
             self._keep_non_timers(rows)
@@ -134,10 +134,10 @@ class EnqueueService:
         if not fit.size:
             return 0
         found = self._survey(fit)
-        taken = self._link(fit, now_ms)
-        if taken < fit.size:
-            fit = fit[:taken]
-            if not taken:
+        linked = self._link(fit, now_ms)
+        if linked < fit.size:
+            fit = fit[:linked]
+            if not linked:
                 return 0
             found = self._survey(fit)
         plain_count, earliest_ms, near = found
@@ -148,7 +148,7 @@ class EnqueueService:
         self.earliest_ms = earliest_ms
         if near:
             self.stage_loaded(plain, now_ms)
-        return taken
+        return linked
 
     def _survey(self, fit: Rows) -> tuple[int, int, bool]:
         """Set the slots of rows; return what `kernels.survey` returns."""
@@ -159,7 +159,7 @@ class EnqueueService:
     def _link(self, fit: Rows, now_ms: int) -> int:
         write_ms = now_ms - now_ms % self._precision_ms
         try:
-            taken = int(self._units.add(fit, write_ms=write_ms, read_ms=self._position.read_ms))
+            linked = int(self._units.add(fit, write_ms=write_ms, read_ms=self._position.read_ms))
         except OSError as error:
             self.blocked_by = f"the timer log cannot be written: {error}"
             if self._reported != self.blocked_by:  # the next turn tries again
@@ -167,9 +167,9 @@ class EnqueueService:
             self._reported = self.blocked_by
             return 0
         self._reported = ""
-        if taken < fit.size:
+        if linked < fit.size:
             self.blocked_by = "a slot still has undelivered timers of an earlier lap"
-        return taken
+        return linked
 
     def _keep_non_timers(self, rows: Rows) -> None:
         for kind, kept in ((layout.TIMED_BROKEN, self.broken), (layout.TIMED_MARKER, self.markers)):

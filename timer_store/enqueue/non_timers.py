@@ -68,9 +68,9 @@ class NonTimers:
         named = [(row, name) for row in foreign if (name := self._target_of(row)) is not None]
         if named:
             rows = state.records.read(distinct(self._find(named)))
-            places = self._decisions.places(rows)
-            pending = places != NOWHERE
-            self._decisions.settle(rows[pending], places[pending])
+            locations = self._decisions.locate(rows)
+            pending = locations != NOWHERE
+            self._decisions.settle(rows[pending], locations[pending])
             self.cancelled += int(pending.sum())
         return int(markers.size)
 

@@ -150,11 +150,11 @@ class TransferredUnits:
                 rows, following = self.records.read(
                     record.level, first, stop, record.promised, name=LOWER_Y
                 )
-                taken = self._link(rows, now_ms)
-                if taken < rows.size:
-                    position.handover_unit = self._offset_of(record.level, first, rows, taken)
-                    return done + taken, False
-                done += taken
+                linked = self._link(rows, now_ms)
+                if linked < rows.size:
+                    position.handover_unit = self._offset_of(record.level, first, rows, linked)
+                    return done + linked, False
+                done += linked
                 position.handover_unit = first = following
         return done, True
 
@@ -164,12 +164,12 @@ class TransferredUnits:
         if not skip.size:
             return int(self._enqueue.link_rows(rows, now_ms))
         left = np.flatnonzero(~is_among(rows["phys_offset"], skip))
-        taken = int(self._enqueue.link_rows(rows[left], now_ms))
-        return int(left[taken]) if taken < left.size else int(rows.size)
+        linked = int(self._enqueue.link_rows(rows[left], now_ms))
+        return int(left[linked]) if linked < left.size else int(rows.size)
 
-    def _offset_of(self, level: int, first: int, rows: Rows, taken: int) -> int:
-        """Return the queue offset of rows[taken]; blank units make no row."""
-        phys_offset = int(rows[taken]["phys_offset"])
+    def _offset_of(self, level: int, first: int, rows: Rows, at: int) -> int:
+        """Return the queue offset of rows[at]; blank units make no row."""
+        phys_offset = int(rows[at]["phys_offset"])
         while True:
             units = self._store.units(SCHEDULE_TOPIC, level - 1, first, READ_UNITS)
             hits = np.flatnonzero(units["phys_offset"] == phys_offset)
@@ -311,6 +311,6 @@ class TransferredUnits:
                         rows["due_ms"], position.read_ms, position.loaded_ms, self._window_ms
                     )
                     for slot_ms in slots_ms:
-                        places = self._units.find(rows["phys_offset"], slot_ms)
-                        self._units.settle(distinct(places[places >= 0]), copied=True)
+                        positions = self._units.find(rows["phys_offset"], slot_ms)
+                        self._units.settle(distinct(positions[positions >= 0]), copied=True)
                     self._units.recount(np.concatenate(slots_ms))

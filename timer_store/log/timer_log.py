@@ -263,8 +263,8 @@ class TimerLog(NumberedLog[UnitFile]):
         for file in list(self.files):
             low, high = np.searchsorted(positions, [file.base, file.base + file.size]).tolist()
             if low < high:
-                places = positions[low:high] - file.base + offset
-                _patch_file(file, places, data[low:high])
+                offsets = positions[low:high] - file.base + offset
+                _patch_file(file, offsets, data[low:high])
                 self._mark_changed(file.base)
 
     def write_tombstones(self, positions: Offsets, due: Offsets) -> None:
@@ -328,18 +328,18 @@ def _write_tombstones(file: UnitFile, positions: Offsets, due: Offsets) -> None:
         file.write(first - file.base, block.data)
 
 
-def _patch_file(file: UnitFile, places: Offsets, data: npt.NDArray[np.uint8]) -> None:
+def _patch_file(file: UnitFile, offsets: Offsets, data: npt.NDArray[np.uint8]) -> None:
     """Write numbers, (n, bytes of one), at ascending file positions."""
     size = data.shape[1]
-    for start, end in _groups(places):
-        first, last = int(places[start]), int(places[end - 1])
+    for start, end in _groups(offsets):
+        first, last = int(offsets[start]), int(offsets[end - 1])
         block = file.data[first : last + size].copy()
-        block[(places[start:end] - first)[:, None] + np.arange(size)] = data[start:end]
+        block[(offsets[start:end] - first)[:, None] + np.arange(size)] = data[start:end]
         file.write(first, block.data)
 
 
-def _groups(places: Offsets) -> Iterator[tuple[int, int]]:
+def _groups(offsets: Offsets) -> Iterator[tuple[int, int]]:
     """Yield (start, end) of groups of ascending file positions that are written by one call."""
-    apart = (np.diff(places) > PATCH_GAP_BYTES) | (np.diff(places // PATCH_BYTES_MAX) > 0)
+    apart = (np.diff(offsets) > PATCH_GAP_BYTES) | (np.diff(offsets // PATCH_BYTES_MAX) > 0)
     edges = (np.flatnonzero(apart) + 1).tolist()
-    yield from pairwise([0, *edges, places.size])
+    yield from pairwise([0, *edges, offsets.size])

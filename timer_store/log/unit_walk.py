@@ -27,7 +27,7 @@ class UnitWalk:
         self._state, self._until = state, until
         log = state.units.log
         self._first, self._pos, self._end = log.min_pos, log.min_pos, log.end
-        self._remade = state.rebuilds
+        self._rebuilds = state.rebuilds
         self._out = np.empty(PIECE_UNITS, layout.LOGGED)
 
     @property
@@ -38,7 +38,7 @@ class UnitWalk:
     @property
     def valid(self) -> bool:
         """Whether positions are still valid: the timer log was not rebuilt since the start."""
-        return self._remade == self._state.rebuilds
+        return self._rebuilds == self._state.rebuilds
 
     @property
     def progress(self) -> tuple[int, int]:

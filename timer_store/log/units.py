@@ -97,23 +97,23 @@ class TimerUnits:
         Source: TimerMessageStore.doEnqueue
         """
         assert read_ms >= self.precision_ms
-        taken = 0
-        while taken < rows.size:
+        added = 0
+        while added < rows.size:
             try:
                 room = self.log.room()
                 if not room:
                     self.log.close_file()
                     continue
-                part = rows[taken : taken + min(room, ADD_ROWS)]
+                part = rows[added : added + min(room, ADD_ROWS)]
                 done = self._add_part(part, write_ms, read_ms)
             except OSError:
-                if not taken:
+                if not added:
                     raise
-                return taken
-            taken += done
+                return added
+            added += done
             if done < part.size:
                 break
-        return taken
+        return added
 
     def _add_part(self, rows: Rows, write_ms: int, read_ms: int) -> int:
         precision_ms = self.wheel.precision_ms
@@ -124,14 +124,14 @@ class TimerUnits:
             read_ms - read_ms % precision_ms,
             precision_ms,
         )
-        taken, made = kernels.link(rows, adding, data, pages, self._out, self._undo)
+        done, made = kernels.link(rows, adding, data, pages, self._out, self._undo)
         if made:
             try:
                 self.log.append(self._out[: made * UNIT_BYTES].data)
             except OSError:
-                kernels.unlink(self._undo, taken, data, pages)
+                kernels.unlink(self._undo, done, data, pages)
                 raise
-        return int(taken)
+        return int(done)
 
     # -- read -----------------------------------------------------------------------------------
 

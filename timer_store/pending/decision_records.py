@@ -128,13 +128,13 @@ class TimerCopies:
             damaged or too long for one more property, or the store refuses writes.
         """
         timed = self._records.read(np.ascontiguousarray(rows["phys_offset"]))
-        taken = timed["kind"] == layout.TIMED_PLAIN
-        taken &= timed["record_size"] == rows["record_size"]
-        whole = np.flatnonzero(taken)
-        due_ms = np.ascontiguousarray(rows["due_ms"][whole])
-        refused = self._deciding.put_again(timed[whole], due_ms, now_ms)
-        taken[whole[list(refused)]] = False
-        return timed, taken
+        copied = timed["kind"] == layout.TIMED_PLAIN
+        copied &= timed["record_size"] == rows["record_size"]
+        intact = np.flatnonzero(copied)
+        due_ms = np.ascontiguousarray(rows["due_ms"][intact])
+        refused = self._deciding.put_again(timed[intact], due_ms, now_ms)
+        copied[intact[list(refused)]] = False
+        return timed, copied
 
 
 def _batch_size(sizes: npt.NDArray[np.int32]) -> int:

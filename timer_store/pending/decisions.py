@@ -32,7 +32,7 @@ from timer_store.layout import Mask, Offsets, Rows
 from timer_store.log.slot_choice import slot_times
 from timer_store.state import TimerState
 
-NOWHERE, STAGED, QUEUED = -1, -2, -3  # places that are not positions of units
+NOWHERE, STAGED, QUEUED = -1, -2, -3  # locations that are not positions of units
 
 
 class Decisions:
@@ -43,10 +43,10 @@ class Decisions:
         self._records = state.deciding
         self.cancelled = self.moved = self.fired = 0
 
-    # -- places of timers -----------------------------------------------------------------------
+    # -- locations of timers --------------------------------------------------------------------
 
-    def places(self, rows: Rows) -> Offsets:
-        """Return the places of timers: the position of their unit, STAGED, QUEUED, or NOWHERE.
+    def locate(self, rows: Rows) -> Offsets:
+        """Return the locations of timers: the position of their unit, STAGED, QUEUED, or NOWHERE.
 
         Args:
             rows: (n,) `layout.TIMED` of their records.
@@ -62,6 +62,10 @@ class Decisions:
         found[rest] = self._in_slots(rows if rest.all() else rows[rest])
         found[state.settled_timers.has(rows["phys_offset"])] = NOWHERE
         return found
+
+    def is_pending(self, rows: Rows) -> Mask:
+        """Return which timers, (n,) `layout.TIMED`, are pending."""
+        return np.asarray(self.locate(rows) != NOWHERE)
 
     def _in_queue(self, rows: Rows) -> Mask:
         """Return which timers are neither enqueued nor settled."""
@@ -90,58 +94,54 @@ class Decisions:
 
     # -- settled --------------------------------------------------------------------------------
 
-    def settle(self, rows: Rows, places: Offsets, *, returned: bool = False) -> None:
-        """Remove timers from their places after their deciding records were appended.
+    def settle(self, rows: Rows, locations: Offsets, *, returned: bool = False) -> None:
+        """Remove timers from their locations after their deciding records were appended.
 
         Args:
             rows: (n,) `layout.TIMED`.
-            places: (n,) from `places`, none of them NOWHERE.
+            locations: (n,) from `locate`, none of them NOWHERE.
             returned: They were returned to a level.
         """
         state = self._state
-        queued = places == QUEUED
-        if queued.any() and returned:
-            rows, places = rows[~queued], places[~queued]
-        elif queued.any():
-            self._skip(rows[queued])
-            rows, places = rows[~queued], places[~queued]
+        queued = locations == QUEUED
+        if queued.any():
+            if not returned:  # otherwise the ownership journal excludes them
+                enqueue = state.enqueue
+                enqueue.skip = distinct(enqueue.skip, rows["phys_offset"][queued])
+            rows, locations = rows[~queued], locations[~queued]
         if not rows.size:
             return
-        staged = places == STAGED
-        places = self._units_of_staged(rows, places, staged)
-        state.units.discount(places[places >= 0])
+        offsets, staged = rows["phys_offset"], locations == STAGED
+        positions = locations.copy()
         if staged.any():
-            state.stage.settle(rows["phys_offset"][staged], rows["due_ms"][staged])
-        (state.settled_timers.add_returned if returned else state.settled_timers.add)(
-            rows["phys_offset"], places
-        )
+            positions[staged] = state.units.find(offsets[staged], self._slots_now(rows[staged]))
+        state.units.discount(positions[positions >= 0])
+        if staged.any():
+            state.stage.settle(offsets[staged], rows["due_ms"][staged])
+        add = state.settled_timers.add_returned if returned else state.settled_timers.add
+        add(offsets, positions)
         if state.dequeue.is_rolling:
-            self._settle_rolled(rows, places)
-        state.counts.change(rows["topic_index"], rows["phys_offset"], -1)
+            self._settle_rolled(rows, positions)
+        state.counts.change(rows["topic_index"], offsets, -1)
 
     def return_units(
-        self, entry: JournalEntry, rows: Rows, places: Offsets, name_at: Offsets
+        self, entry: JournalEntry, rows: Rows, locations: Offsets, name_at: Offsets
     ) -> None:
         """Return messages to their level, after their ownership record was appended.
 
         Args:
-            rows, places: All pending messages of the record's ranges; see `places`.
+            rows, locations: All pending messages of the record's ranges; see `locate`.
             name_at: (n,) i8: see `LevelRecords.read`.
         """
-        self.settle(rows, places, returned=True)
+        self.settle(rows, locations, returned=True)
         self._state.transfers.on_return(entry, rows, name_at)
 
-    def _settle_rolled(self, rows: Rows, places: Offsets) -> None:
-        """Settle the units that timers still have in a slot that is being rolled."""
+    def _settle_rolled(self, rows: Rows, positions: Offsets) -> None:
+        """Settle the other units that timers have in a slot that is being rolled."""
         state = self._state
-        passed = state.units.find(rows["phys_offset"], self._slots_now(rows))
-        left = (passed >= 0) & (passed != places)
-        state.settled_timers.add_returned(rows["phys_offset"][left], passed[left])
-
-    def _skip(self, rows: Rows) -> None:
-        """Exclude timers of the queue from later enqueueing."""
-        enqueue = self._state.enqueue
-        enqueue.skip = distinct(enqueue.skip, rows["phys_offset"])
+        units = state.units.find(rows["phys_offset"], self._slots_now(rows))
+        others = (units >= 0) & (units != positions)
+        state.settled_timers.add_returned(rows["phys_offset"][others], units[others])
 
     def scan_from(self) -> int:
         """Return a log offset before all records that settle timers that are not enqueued.
@@ -153,15 +153,6 @@ class Decisions:
         first = state.first_in_queue() if state.enqueue.skip.size else None
         return int(state.store.max_offset) if first is None else first
 
-    def _units_of_staged(self, rows: Rows, places: Offsets, staged: Mask) -> Offsets:
-        """Return the positions of units, including those of staged timers."""
-        state = self._state
-        if not staged.any():
-            return places
-        places, mine = places.copy(), rows[staged]
-        places[staged] = state.units.find(mine["phys_offset"], self._slots_now(mine))
-        return places
-
     def _slots_now(self, rows: Rows) -> Offsets:
         """Return the slots of staged timers, and the current slots of timers to be rolled."""
         position, window_ms = self._state.position, self._state.config.window_ms
@@ -171,19 +162,19 @@ class Decisions:
 
     def cancel(self, offsets: Offsets) -> Decided:
         """Cancel timers. See `delivery.pending.PendingMessages`."""
-        rows, places, decided = self._read_pending(offsets)
-        at = np.flatnonzero(places != NOWHERE)
+        rows, locations, decided = self._read_pending(offsets)
+        at = np.flatnonzero(locations != NOWHERE)
         now_ms = self._state.clock.now_ms()
         refused = self._records.put_markers(rows[at], now_ms, named=True)
-        self.cancelled += self._conclude(rows, places, at, refused, decided)
+        self.cancelled += self._conclude(rows, locations, at, refused, decided)
         return decided
 
     def move(self, offsets: Offsets, due_ms: Offsets) -> Decided:
         """Move timers to other due times; a timer with a due time in the past is delivered now."""
         state = self._state
-        rows, places, decided = self._read_pending(offsets)
+        rows, locations, decided = self._read_pending(offsets)
         now_ms = state.clock.now_ms()
-        pending = places != NOWHERE
+        pending = locations != NOWHERE
         too_far = pending & (due_ms - now_ms > state.config.max_delay_ms)
         for index in np.flatnonzero(too_far).tolist():
             decided.verdicts[index] = Verdict.REFUSED
@@ -192,11 +183,11 @@ class Decisions:
                 f"{state.config.max_delay_ms}ms (timerMaxDelaySec) from {now_ms}"
             )
         past = pending & (due_ms <= now_ms)
-        self._fire(rows, places, np.flatnonzero(past), decided)
+        self._fire(rows, locations, np.flatnonzero(past), decided)
         at = np.flatnonzero(pending & ~too_far & ~past)
         at = self._with_room(at, rows["due_ms"], due_ms, decided)
         refused = self._records.put_copies(rows[at], due_ms[at], now_ms)
-        self.moved += self._conclude(rows, places, at, refused, decided)
+        self.moved += self._conclude(rows, locations, at, refused, decided)
         moved = at[decided.verdicts[at] == Verdict.DONE]
         width_ms = state.config.precision_ms
         other = (rows["due_ms"][moved] - 1) // width_ms != (due_ms[moved] - 1) // width_ms
@@ -224,36 +215,36 @@ class Decisions:
 
     def fire(self, offsets: Offsets) -> Decided:
         """Deliver timers now."""
-        rows, places, decided = self._read_pending(offsets)
-        self._fire(rows, places, np.flatnonzero(places != NOWHERE), decided)
+        rows, locations, decided = self._read_pending(offsets)
+        self._fire(rows, locations, np.flatnonzero(locations != NOWHERE), decided)
         return decided
 
     def _read_pending(self, offsets: Offsets) -> tuple[Rows, Offsets, Decided]:
-        """Return records and places of timers, and verdicts of timers that are not pending."""
+        """Return records and locations of timers, and verdicts of timers that are not pending."""
         assert distinct(offsets).size == offsets.size, "each timer once"
         rows = self._state.records.read(offsets)
-        places = self.places(rows)
+        locations = self.locate(rows)
         verdicts = np.full(offsets.size, Verdict.DELIVERED, np.int8)
         verdicts[rows["kind"] != layout.TIMED_PLAIN] = Verdict.UNKNOWN
-        return rows, places, Decided(verdicts, log_end=self._state.store.max_offset)
+        return rows, locations, Decided(verdicts, log_end=self._state.store.max_offset)
 
     def _conclude(
-        self, rows: Rows, places: Offsets, at: Offsets, refused: dict[int, str], decided: Decided
+        self, rows: Rows, locations: Offsets, at: Offsets, refused: dict[int, str], decided: Decided
     ) -> int:
         """Settle the timers whose record was stored; return their number."""
-        taken = np.ones(at.size, np.bool_)
+        stored = np.ones(at.size, np.bool_)
         for index, why in refused.items():
-            taken[index] = False
+            stored[index] = False
             decided.verdicts[at[index]] = Verdict.REFUSED
             decided.remarks[int(at[index])] = why
-        done = at[taken]
+        done = at[stored]
         decided.verdicts[done] = Verdict.DONE
         if done.size:
-            self.settle(rows[done], places[done])
+            self.settle(rows[done], locations[done])
         decided.log_end = self._state.store.max_offset
         return int(done.size)
 
-    def _fire(self, rows: Rows, places: Offsets, at: Offsets, decided: Decided) -> None:
+    def _fire(self, rows: Rows, locations: Offsets, at: Offsets, decided: Decided) -> None:
         """Deliver timers before their due time."""
         if not at.size:
             return
@@ -266,7 +257,7 @@ class Decisions:
         staged["state"] = layout.STAGED_FIRED
         outcome = state.deliverer.deliver_batch(staged, now_ms)
         refused = dict.fromkeys(range(outcome.done, at.size), outcome.refusal)
-        self.fired += self._conclude(rows, places, at, refused, decided)
+        self.fired += self._conclude(rows, locations, at, refused, decided)
         for item in outcome.quarantined:
             where = at[np.flatnonzero(rows["phys_offset"][at] == item.phys_offset)]
             remark = f"it went to quarantine, {item.reason.value}: {item.detail}"

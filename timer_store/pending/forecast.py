@@ -79,8 +79,8 @@ def _add_slots(timers: TimerStore, span: Span, bins: Bins, until_ms: int | None 
     beyond = 0
     for slots in timers.units.wheel.live_parts(from_ms, until_ms):
         num = np.maximum(slots["num"], 0)
-        places = _bins_of(slots["tick"] * precision_ms, span)
-        bins += np.bincount(places, num, bins.size).astype(np.int64)
+        index = _bins_of(slots["tick"] * precision_ms, span)
+        bins += np.bincount(index, num, bins.size).astype(np.int64)
         beyond += int(num.sum())
     if position.part is not None:
         left = timers.counts.total - len(timers.stage) - beyond

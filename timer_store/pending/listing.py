@@ -28,7 +28,6 @@ from timer_store.kernels import listing as kernels
 from timer_store.layout import Mask, Offsets, Row, Rows
 from timer_store.log.chain_check import chain_error, check_slots
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from timer_store.pending.decisions import NOWHERE
 from timer_store.position import is_after
 
 if TYPE_CHECKING:
@@ -375,7 +374,7 @@ def _by_key(timers: TimerStore, query: Query) -> Page:
         for topic in topics
     ]
     timed = timers.records.read(distinct(*found))
-    pending = timers.decisions.places(timed) != NOWHERE
+    pending = timers.decisions.is_pending(timed)
     rows = _found(timed[pending], staged=False)
     rows["staged"] = timers.stage.contains(rows["phys_offset"], rows["due_ms"])
     rows = first_rows(rows, max(int(rows.size), 1))

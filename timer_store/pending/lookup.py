@@ -25,7 +25,7 @@ from message_store.index.key_search import HIT_UNIQUE, Matches, frames, search
 from timer_store import layout
 from timer_store.layout import Offsets, Row, Rows
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
-from timer_store.pending.decisions import NOWHERE, Decisions
+from timer_store.pending.decisions import Decisions
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
@@ -46,7 +46,7 @@ class PendingTimers:
     async def by_offset(self, offsets: Offsets) -> Found:
         """Find timers by the log offset of any of their records."""
         rows = self._timers.records.read(offsets)
-        pending = self._decisions.places(rows) != NOWHERE
+        pending = self._decisions.is_pending(rows)
         verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
         verdicts[pending] = Verdict.DONE
         for at in np.flatnonzero(~pending & (rows["kind"] == layout.TIMED_PLAIN)).tolist():
@@ -79,7 +79,7 @@ class PendingTimers:
             if following is None:
                 break
             row = following
-        if self._decisions.places(row.reshape(1))[0] != NOWHERE:
+        if self._decisions.is_pending(row.reshape(1))[0]:
             return row, Verdict.DONE
         return row, await self._end_of(row, mine, unique)
 
@@ -107,7 +107,7 @@ class PendingTimers:
             if first:
                 await asyncio.sleep(0)
             piece = slice(first, first + PIECE_UNITS)
-            pending[piece] = self._decisions.places(rows[piece]) != NOWHERE
+            pending[piece] = self._decisions.is_pending(rows[piece])
         verdicts = np.full(len(keys), Verdict.UNKNOWN, np.int8)
         verdicts[name_index[pending]] = Verdict.DONE
         await self._set_verdicts(keys, rows, name_index, verdicts)
@@ -175,7 +175,7 @@ class PendingTimers:
             rows, offset = timers.fetch.fetch_queue(offset, min(PIECE_UNITS, end - offset))
             mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
             rows = rows[mine & (rows["due_ms"] >= from_ms)]
-            rows = rows[self._decisions.places(rows) != NOWHERE]
+            rows = rows[self._decisions.is_pending(rows)]
             if rows.size:
                 yield _all_of(rows)
         yield from self._transferred_by_topic(index, from_ms, until_ms)
@@ -189,7 +189,7 @@ class PendingTimers:
                     rows, _ = transfers.owned_rows(level, start, min(start + PIECE_UNITS, end))
                     mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
                     rows = rows[mine & (rows["due_ms"] >= from_ms) & (index >= 0)]
-                    rows = rows[self._decisions.places(rows) != NOWHERE]
+                    rows = rows[self._decisions.is_pending(rows)]
                     if rows.size:
                         yield _all_of(rows)
 

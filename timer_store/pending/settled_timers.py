@@ -19,7 +19,7 @@ class Returned(NamedTuple):
     first: int
     last: int
     offsets: Offsets
-    places: Offsets
+    positions: Offsets
 
 
 class SettledTimers:
@@ -102,7 +102,7 @@ class SettledTimers:
 
     def capture_returned(self) -> list[Offsets]:
         """Return the positions of units returned to a level, for the next checkpoint."""
-        return [item.places for item in self._returned]
+        return [item.positions for item in self._returned]
 
     def remove_written(self, captured: dict[int, int], returned_batches: int = 0) -> None:
         """Remove the timers whose tombstones a checkpoint wrote.

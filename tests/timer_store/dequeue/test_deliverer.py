@@ -207,7 +207,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_batch(
         assert len(records(store, QUARANTINE_TOPIC)) == 1
 
 
-def test_an_undeliverable_timer_waits_too_while_the_disk_is_full(
+def test_a_refused_undeliverable_timer_stays_pending(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = np.concatenate(

@@ -10,7 +10,7 @@ import pytest
 from delivery.quarantine import QUARANTINE_TOPIC
 from tests.support.timer_rig import TimerRig
 from timer_store import layout
-from timer_store.dequeue.unit_check import is_promised
+from timer_store.dequeue.unit_check import is_due_with_record
 from timer_store.layout import TIMER_UNIT, UNIT_BYTES
 from timer_store.log.timer_log import TimerLog
 
@@ -30,8 +30,8 @@ STEP_MS = 700
         (5_000, 5_001, False),  # early
     ],
 )
-def test_is_promised(unit_ms: int, record_ms: int, promised: bool) -> None:
-    found = is_promised(np.array([unit_ms]), np.array([record_ms]), 1_000)
+def test_a_unit_is_due_with_its_record(unit_ms: int, record_ms: int, promised: bool) -> None:
+    found = is_due_with_record(np.array([unit_ms]), np.array([record_ms]), 1_000)
     assert found.tolist() == [promised]
 
 

@@ -160,7 +160,7 @@ def test_a_slot_with_an_older_lap_delays_new_units(tmp_path: Path) -> None:
     assert units.read_slot(NOW_MS + 5_001 + lap_ms).rows["phys_offset"].tolist() == [2]
 
 
-def test_timers_a_lap_ahead_wait_although_their_slot_is_free(tmp_path: Path) -> None:
+def test_a_timer_a_lap_ahead_is_not_linked_although_its_slot_is_free(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     far = timer(NOW_MS + LAP * SECOND + 1, 0)
     assert units.add(timed([far]), write_ms=NOW_MS, read_ms=NOW_MS) == 0

@@ -129,7 +129,7 @@ def test_settled_timers_are_not_listed(rig: TimerRig) -> None:
     offsets = np.array([timer["commit_log_offset"] for timer in everything[::2]], np.int64)
     decisions = rig.timers.decisions
     rows = rig.timers.records.read(offsets)
-    decisions.settle(rows, decisions.places(rows))
+    decisions.settle(rows, decisions.locate(rows))
     assert dues(listed(rig)) == [due_ms for due_ms, _ in expected[1::2]]
 
 

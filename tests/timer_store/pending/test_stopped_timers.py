@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -49,9 +50,9 @@ def test_a_decision_on_a_timer_is_an_error_and_not_unknown(
 ) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
         extra = {"delay_ms": 5} if action == "move" else {}
-        async with DecisionClient(broker=broker.address) as client:  # type: ignore[assignment]
+        async with DecisionClient(broker=broker.address) as decisions:
             with pytest.raises(DueMQError, match=NOT_RUNNING):
-                await getattr(client, action)(**names, **extra)
+                await getattr(decisions, action)(**names, **extra)
 
     stopped(tmp_path, work)
 
@@ -70,26 +71,26 @@ def test_a_decision_on_a_transferred_message_is_an_error(tmp_path: Path) -> None
             DecisionClient(broker=broker.address) as client,
         ):
             with pytest.raises(DueMQError, match="M may be a pending timer"):
-                await client.cancel(ids=["M"])
+                await decisions.cancel(ids=["M"])  # type: ignore[name-defined]
 
     asyncio.run(work())
 
 
 def test_an_error_names_the_number_of_earlier_decisions(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
-        async with DecisionClient(broker=broker.address) as client:  # type: ignore[assignment]
+        async with DecisionClient(broker=broker.address) as decisions:
             with pytest.raises(DueMQError, match="1 messages were decided on before"):
-                await client.cancel(ids=["L"], handles=[HANDLE])  # type: ignore[attr-defined]
+                await decisions.cancel(ids=["L"], handles=[HANDLE])
 
     stopped(tmp_path, work)
 
 
 def test_level_messages_can_be_cancelled(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
-        async with DecisionClient(broker=broker.address) as client:  # type: ignore[assignment]
-            [unknown] = await client.cancel(ids=["nothing"])  # type: ignore[attr-defined]
+        async with DecisionClient(broker=broker.address) as decisions:
+            [unknown] = await decisions.cancel(ids=["nothing"])
             assert unknown.verdict == "unknown"
-            [done] = await client.cancel(ids=["L"])  # type: ignore[attr-defined]
+            [done] = await decisions.cancel(ids=["L"])
             assert (done.verdict, done.messages) == ("done", 1)
 
     stopped(tmp_path, work)
@@ -99,8 +100,8 @@ def test_a_store_without_pending_timers_is_not_concerned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
-        async with DecisionClient(broker=broker.address) as client:  # type: ignore[assignment]
-            [done] = await client.cancel(topic="T")  # type: ignore[attr-defined]
+        async with DecisionClient(broker=broker.address) as decisions:
+            [done] = await decisions.cancel(topic="T")
             assert (done.verdict, done.messages) == ("done", 1)
 
     stopped(tmp_path, work, pending=0)
@@ -112,8 +113,8 @@ def test_views_report_why_they_are_empty(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, view: str
 ) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
-        answer = await client.call(VIEW_REQUEST, {"view": f"timer_store.{view}"})
-        assert (answer.code, answer.remark) == (1, NOT_RUNNING)
+        response = await client.call(VIEW_REQUEST, {"view": f"timer_store.{view}"})
+        assert (response.code, response.remark) == (1, NOT_RUNNING)
 
     stopped(tmp_path, work)
     assert NOTICE in caplog.text
