@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt

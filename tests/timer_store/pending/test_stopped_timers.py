@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -71,7 +70,7 @@ def test_a_decision_on_a_transferred_message_is_an_error(tmp_path: Path) -> None
             DecisionClient(broker=broker.address) as client,
         ):
             with pytest.raises(DueMQError, match="M may be a pending timer"):
-                await decisions.cancel(ids=["M"])  # type: ignore[name-defined]
+                await client.cancel(ids=["M"])
 
     asyncio.run(work())
 
