@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from duemq.cli.client import members_of
+from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, print_json
 from duemq.net.codes import ResponseCode
@@ -20,17 +21,20 @@ REASONS = ("groupFailure", "refusal", "failure")
 
 
 def show_replicas(target: Target) -> None:
-    """Print the members of every broker group."""
-    found = asyncio.run(_fetch(target))
+    """Print the members of every broker group; exit with `UNREACHABLE` if none responds."""
+    found, unreachable = asyncio.run(_fetch(target))
     if target.as_json:
         print_json(found)
     else:
         rows = [_row(member) for member in found]
         console().print(fitted(COLUMNS, rows, optional=OPTIONAL, width=console().width))
+    if found and unreachable == len(found):
+        raise SystemExit(int(Exit.UNREACHABLE))
 
 
-async def _fetch(target: Target) -> list[dict[str, Any]]:
-    found = []
+async def _fetch(target: Target) -> tuple[list[dict[str, Any]], int]:
+    """Return the members, and how many of them do not respond."""
+    found, unreachable = list[dict[str, Any]](), 0
     async with target.cluster() as cluster:
         for name, broker_id, address in await members_of(cluster):
             member = {"broker": name, "id": broker_id, "address": address}
@@ -38,13 +42,14 @@ async def _fetch(target: Target) -> list[dict[str, Any]]:
                 member |= await cluster.view(address, VIEW)
             except ConnectionError as error:
                 member |= {"failure": str(error)}
+                unreachable += 1
             except RequestError as error:
                 if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     member |= {"failure": "not a DueMQ broker: see mqadmin haStatus"}
                 else:
                     member |= {"failure": error.remark}
             found.append(member)
-    return found
+    return found, unreachable
 
 
 def _row(member: dict[str, Any]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, cast
 
 import pytest
@@ -16,22 +16,25 @@ REPLICA = {"role": "SLAVE", "state": "transfer", "logEnd": 7_020, "failure": ""}
 
 
 class FakeTarget:
-    """Cluster of one broker with a given view."""
+    """Cluster of brokers with given views; None: the broker does not respond."""
 
     as_json = False
 
-    def __init__(self, view: dict[str, Any]) -> None:
-        self._view = view
+    def __init__(self, *views: dict[str, Any] | None) -> None:
+        self._views = list(views)
 
     @asynccontextmanager
     async def cluster(self) -> AsyncIterator[FakeTarget]:
         yield self
 
     async def members(self) -> list[tuple[str, int, str]]:
-        return [("broker-a", 0, "10.0.0.1:10911")]
+        return [("broker-a", n, f"10.0.0.{n + 1}:10911") for n in range(len(self._views))]
 
     async def view(self, address: str, name: str) -> dict[str, Any]:
-        return self._view
+        view = self._views.pop(0)
+        if view is None:
+            raise ConnectionError(f"{address} does not respond")
+        return view
 
 
 @pytest.mark.parametrize(
@@ -63,3 +66,13 @@ def test_a_row_shows_state_and_the_most_important_error(
     show_replicas(cast("Target", FakeTarget(view)))
     [*_, row] = capsys.readouterr().out.splitlines()
     assert " ".join(row.split()) == f"broker-a 0 10.0.0.1:10911 {shown}"
+
+
+@pytest.mark.parametrize(("views", "code"), [((None, None), 3), ((REPLICA, None), 0)])
+def test_the_exit_code_shows_that_no_broker_responds(
+    views: tuple[dict[str, Any] | None, ...], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) if code else nullcontext() as ended:
+        show_replicas(cast("Target", FakeTarget(*views)))
+    assert code == (ended.value.code if ended is not None else 0)
+    assert "10.0.0.2:10911 does not respond" in " ".join(capsys.readouterr().out.split())
