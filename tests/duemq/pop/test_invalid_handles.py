@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,6 +39,20 @@ def test_a_batch_acknowledges_the_messages_whose_bits_are_set(world: Callable[..
         assert (await remote.call(200_151, {}, batch_of(found[::2]))).code == 0
         await advance(broker, clock, 10_100)
         assert [message.body for message in await client.pop()] == [b"b"]
+
+    world(scene)
+
+
+def test_a_batch_of_absent_messages_stores_no_record(world: Callable[..., Any]) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
+        await send(remote, b"a")
+        (message,) = await client.pop(invisibleTime=10_000)
+        absent = replace(message, offset=message.offset + 5)
+        before = broker.store.max_offset
+        assert (await remote.call(200_151, {}, batch_of([absent]))).code == 0
+        assert broker.store.max_offset == before
 
     world(scene)
 
