@@ -51,6 +51,32 @@ def test_a_pop_that_only_the_log_contains_is_not_repeated(
     assert popped_after_a_kill(tmp_path, invisible_ms=invisible_ms) == ["c"]
 
 
+def test_messages_that_were_revived_before_a_kill_are_not_revived_again(tmp_path: Path) -> None:
+    """The table on the disk is older than the revival, so its progress is lost."""
+    clock = FakeClock()
+
+    async def before() -> None:
+        async with running(small(tmp_path / "broker"), clock=clock) as (broker, remote):
+            client = PopClient(remote, clock)
+            for body in (b"a", b"b", b"c"):
+                assert (await remote.send("T", body)).code == 0
+            broker.parts.persist()
+            messages = await client.pop(invisibleTime=500)
+            assert (await client.ack(messages[1])).code == 0
+            await advance(broker, clock, 3_000)
+            shutil.copytree(tmp_path / "broker", tmp_path / "killed")
+
+    async def afterwards() -> None:
+        async with running(small(tmp_path / "killed"), clock=clock) as (broker, remote):
+            await advance(broker, clock, 3_000)
+            assert broker.store.queue_bounds("%RETRY%g_T", 0) == (0, 2)
+            found = await PopClient(remote, clock).pop()
+            assert [message.body for message in found] == [b"a", b"c"]
+
+    asyncio.run(before())
+    asyncio.run(afterwards())
+
+
 def test_recovery_does_not_change_a_table_of_apaches(tmp_path: Path) -> None:
     """The table has no log offset up to which it is complete; Apache's broker recovers no pops."""
     assert popped_after_a_kill(tmp_path, invisible_ms=60_000, has_member=False) == ["a", "b", "c"]
