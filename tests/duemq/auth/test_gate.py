@@ -182,3 +182,24 @@ def test_a_signature_is_checked_without_permissions(
     checked = gate(unsigned_codes=unsigned_codes)
     with nullcontext() if passes else pytest.raises(RequestError):
         checked.authenticate(asked)
+
+
+@pytest.mark.parametrize(
+    ("account", "topic", "actions", "may"),
+    [
+        ("alice", "T", (Action.PUB,), True),
+        ("alice", "T", (Action.SUB, Action.PUB), True),
+        ("alice", "T", (Action.SUB,), False),
+        ("alice", "U", (Action.PUB,), False),
+        ("root", "U", (Action.SUB,), True),
+        ("old", "T", (Action.PUB,), False),  # disabled
+        ("nobody", "T", (Action.PUB,), False),
+    ],
+)
+def test_permission_of_an_account_that_sends_no_request(
+    account: str, topic: str, actions: tuple[Action, ...], may: bool
+) -> None:
+    assert gate().account_may(account, "10.0.0.7", topic, *actions) is may
+    assert gate(authorize=False).account_may(account, "", topic, *actions) is (
+        account in ("alice", "root")
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from duemq.pop.revival import reviver
 from message_store.clock import FakeClock
 from tests.support.pop_client import PopClient, advance
 from tests.support.running_broker import running, small
@@ -74,6 +75,32 @@ def test_messages_that_were_revived_before_a_kill_are_not_revived_again(tmp_path
             assert [message.body for message in found] == [b"a", b"c"]
 
     asyncio.run(before())
+    asyncio.run(afterwards())
+
+
+def test_nothing_is_revived_before_its_acknowledgement_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker starts after all invisible times have ended, and reads one record per turn."""
+    monkeypatch.setattr(reviver, "UNITS_MAX", 1)
+    clock = FakeClock()
+
+    async def before() -> None:
+        async with running(small(tmp_path), clock=clock) as (_, remote):
+            client = PopClient(remote, clock)
+            for number in range(20):
+                assert (await remote.send("T", b"%d" % number)).code == 0
+            for _ in range(10):
+                for message in await client.pop(maxMsgNums=2, invisibleTime=5_000):
+                    assert (await client.ack(message)).code == 0
+
+    async def afterwards() -> None:
+        async with running(small(tmp_path), clock=clock) as (broker, _):
+            await advance(broker, clock, 3_000)
+            assert broker.store.queue_bounds("%RETRY%g_T", 0) == (0, 0)
+
+    asyncio.run(before())
+    clock.advance(60_000)
     asyncio.run(afterwards())
 
 

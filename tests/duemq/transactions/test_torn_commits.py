@@ -15,7 +15,7 @@ from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
 from message_store.clock import FakeClock
 from message_store.layout import SYS_COMMIT
 from message_store.log.batch import PutBatch
-from tests.duemq.transactions.test_transactions import World
+from tests.duemq.transactions.conftest import World
 from tests.support.running_broker import running, small
 from tests.support.stores import put_one
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,103 +12,15 @@ import pytest
 from delivery.plugin import Request, Response
 from duemq.auth.model import Action
 from duemq.auth.record_access import UnrestrictedAccess
-from duemq.configuration.config import BrokerConfig
 from duemq.net.codes import ResponseCode
-from duemq.ports import Identity
-from duemq.registry.clients import ClientTable
-from duemq.registry.heartbeats import Heartbeat
-from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, to_half_message
-from duemq.transactions.transactions import Transactions
-from message_store.clock import FakeClock
+from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
-from message_store.log.record import Record, decode_record
+from message_store.log.record import decode_record
 from message_store.replication.acknowledgement import Missing
-from tests.support.fakes import HOST, FakeOffsets, FakePeer, FakeTopics, settle
-from tests.support.stores import add_message, open_store
-
-IDENTITY = Identity("broker-a", "DefaultCluster", 0, HOST)
-COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-
-
-class World:
-    """Transaction service on a real store; `reopen` restarts it."""
-
-    def __init__(self, root: Path, **config: int) -> None:
-        self.root, self.clock = root, FakeClock()
-        self.offsets, self.clients, self.topics = FakeOffsets(), ClientTable(), FakeTopics()
-        self.config, self.peer = BrokerConfig(**config), FakePeer()
-        self.hooks: list[Any] = []
-        self.clients.heartbeat(
-            Heartbeat("c", ("P",), ()), self.peer, language="JAVA", version=479, now_ms=0
-        )
-        self.open()
-
-    def open(self) -> None:
-        self.store = open_store(self.root, self.clock).__enter__()
-        self.service = Transactions(
-            self.store, self.topics, self.offsets, self.clients, self.put, IDENTITY,
-            self.clock, lambda: self.config,
-        )  # fmt: skip
-
-    def reopen(self) -> None:
-        self.store.__exit__(None, None, None)
-        self.open()
-        self.service.recover()
-
-    async def put(self, batch: PutBatch) -> None:
-        for hook in [*self.hooks, self.service.put_hook]:
-            hook(batch, self.clock.now_ms())
-        self.store.put(batch)
-        await self.confirm()
-
-    async def confirm(self) -> None:
-        """Return at once, as if confirmed; tests replace it."""
-
-    def send(
-        self,
-        body: bytes = b"x",
-        key: str = "u",
-        topic: str = "T",
-        queue_id: int = 1,
-        **properties: str,
-    ) -> np.void:
-        batch = PutBatch(1)
-        told = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": key} | properties
-        add_message(self.store, batch, topic, queue_id, body, properties=told, sys_flag=4)
-        to_half_message(batch, 0, self.store.topics)
-        self.store.put(batch)
-        return batch.rows[0].copy()
-
-    async def end(
-        self, row: np.void | dict[str, int], verdict: int = COMMIT, **changes: str | int
-    ) -> Response | None:
-        fields = {
-            "producerGroup": "P",
-            "tranStateTableOffset": row["queue_offset"],
-            "commitLogOffset": row["phys_offset"],
-            "commitOrRollback": verdict,
-            "msgId": "u",
-        } | changes
-        found = {name: str(value) for name, value in fields.items()}
-        return await self.service.end(Request(37, found))
-
-    def records(self, topic: str, queue_id: int = 0) -> list[Record]:
-        low, high = self.store.queue_bounds(topic, queue_id)
-        units = [self.store.units(topic, queue_id, n, 1)[0] for n in range(low, high)]
-        return [self.store.read_record(int(unit["phys_offset"])) for unit in units]
-
-    def asked(self) -> list[tuple[int, int]]:
-        """Return (queue offset, log offset) of each check-back request (39)."""
-        told = [r.fields for r in self.peer.sent if r.code == 39]
-        return [(int(f["tranStateTableOffset"]), int(f["commitLogOffset"])) for f in told]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.store.__exit__(None, None, None)
+from tests.duemq.transactions.conftest import COMMIT, ROLLBACK, UNKNOWN, World
+from tests.support.fakes import settle
+from tests.support.stores import add_message
 
 
 def test_commit_makes_the_message_visible_as_apache_writes_it(
@@ -426,57 +338,6 @@ def test_a_message_of_a_forbidden_topic_is_not_resumed(
         )
     assert len(world.records(HALF_TOPIC)) == halves
     world.store.__exit__(None, None, None)
-
-
-def lose_op_record(world: World) -> None:
-    """Open the store again without the last record of its log, an op record."""
-    (op,) = world.records(OP_TOPIC)
-    world.store.__exit__(None, None, None)
-    (log,) = (world.root / "commitlog").iterdir()
-    with log.open("r+b") as file:
-        file.seek(op.phys_offset)
-        file.write(bytes(op.total_size))
-    (world.root / "abort").write_text("")
-    (world.root / "config" / "duemq.mark").unlink()
-    world.open()
-    assert world.records(OP_TOPIC) == []
-
-
-def test_a_commit_whose_op_record_was_lost_is_not_repeated(
-    run: Callable[..., Any], world: World
-) -> None:
-    row = world.send()
-    run(world.end(row))
-    lose_op_record(world)
-
-    async def scene() -> None:
-        async with world.service.running():
-            await world.end(row)
-
-    run(scene())
-    assert len(world.records("T", 1)) == 1
-    assert [op.body for op in world.records(OP_TOPIC)] == [b"0"]
-
-
-def test_a_check_back_whose_op_record_was_lost_leaves_one_half_message(
-    run: Callable[..., Any], world: World
-) -> None:
-    row = world.send()
-    world.clock.advance(30_000)
-    run(world.service.check())
-    world.offsets = FakeOffsets()  # the cursors were not written either
-    lose_op_record(world)
-
-    async def scene() -> None:
-        async with world.service.running():
-            before = len(world.asked())
-            world.clock.advance(30_000)
-            await world.service.check()
-            assert len(world.asked()) == before + 1
-            await world.end(row)
-
-    run(scene())
-    assert len(world.records("T", 1)) == 1
 
 
 def test_a_second_end_reports_what_the_first_one_lacks(
