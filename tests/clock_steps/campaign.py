@@ -95,7 +95,7 @@ async def step_clock(world: StepsWorld, pattern: str, moment: str) -> None:
 async def check_leases(world: StepsWorld, held: int) -> None:
     """Check durations measured by elapsed time: long polls, locks, and transaction checks."""
     client = world.world.client
-    if held in client.answers:
+    if held in client.responses:
         world.problem("a held pull ended at the step")
     if await world.lock("two"):
         world.problem("a lock ended at the step")
@@ -106,7 +106,7 @@ async def check_leases(world: StepsWorld, held: int) -> None:
         world.problem(f"no check-back within {CHECK_MS} ms after the step")
     for _ in range(HOLD_MS // TICK_MS):
         await world.tick()
-    if held not in client.answers:
+    if held not in client.responses:
         world.problem(f"a pull held for {HOLD_MS} ms was not answered")
     await world.tick(LOCK_MS)
     if not await world.lock("two"):

@@ -97,19 +97,19 @@ class StepsWorld:
         """Start the broker, and connect the producer of transactions."""
         await self.world.start()
         await self.world.broker.parts.topics.ensure("Held", queues=1)
-        self.world.client.read = self._read_answers
+        self.world.client.read = self._read_responses
         beat = {"clientID": "producer", "producerDataSet": [{"groupName": "P"}],
                 "consumerDataSet": []}  # fmt: skip
         await self.world.call(Request(HEARTBEAT, {}, json.dumps(beat).encode()))
 
-    def _read_answers(self) -> None:
+    def _read_responses(self) -> None:
         """Read responses, by request number, and checks of transactions."""
         client = self.world.client
         for header, body in client.wire.take():
             if header["code"] == CHECK_TRANSACTION and not header.get("flag", 0) & 1:
                 self.checks += 1
                 continue
-            client.answers[header["opaque"]] = _response(header, body)
+            client.responses[header["opaque"]] = _response(header, body)
 
     async def end(self, how: str) -> None:
         """Stop, kill, or cut the power."""
@@ -193,9 +193,9 @@ class StepsWorld:
             body=body.encode(), topic=TOPICS[self._serial % 2],
             properties=f"UNIQ_KEY\x01U{self._serial}\x02{properties}",
         )  # fmt: skip
-        answer = await self.world.call(request)
-        if answer.code:
-            self.problem(f"a send was refused: {answer.code} {answer.remark}")
+        response = await self.world.call(request)
+        if response.code:
+            self.problem(f"a send was refused: {response.code} {response.remark}")
             return
         self.report.sent += 1
         self._dues[body] = now_ms + delay_ms
@@ -208,9 +208,9 @@ class StepsWorld:
         self._serial += 1
         properties = f"TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01H{self._serial}\x02"
         request = send_request(body=b"half", properties=properties, sysFlag=TRANSACTION_PREPARED)
-        answer = await self.world.call(request)
-        if answer.code:
-            self.problem(f"a half message was refused: {answer.code} {answer.remark}")
+        response = await self.world.call(request)
+        if response.code:
+            self.problem(f"a half message was refused: {response.code} {response.remark}")
 
     def hold_pull(self) -> int:
         """Start a pull at the end of a queue, which the broker holds; return its number."""
@@ -221,8 +221,8 @@ class StepsWorld:
         """Try to lock a queue; return whether the client has it now."""
         queue = {"brokerName": "B", "queueId": 0, "topic": "T"}
         body = {"clientId": client_id, "consumerGroup": "orderly", "mqSet": [queue]}
-        answer = await self.world.call(Request(LOCK, {}, json.dumps(body).encode()))
-        return bool(json.loads(bytes(answer.body)).get("lockOKMQSet"))
+        response = await self.world.call(Request(LOCK, {}, json.dumps(body).encode()))
+        return bool(json.loads(bytes(response.body)).get("lockOKMQSet"))
 
     async def run_jobs(self) -> None:
         """Run every periodic job once, including retention."""

@@ -42,19 +42,19 @@ class Bench:
 
     async def command(self, action: str, **more: Any) -> Any:
         """Send a request that must succeed; return its response."""
-        answer = await self.client.call(
+        response = await self.client.call(
             MIGRATE, body=json.dumps({"action": action, **more}).encode()
         )
-        assert answer.code == 0, answer.remark
-        return json.loads(bytes(answer.body))
+        assert response.code == 0, response.remark
+        return json.loads(bytes(response.body))
 
     async def refused(self, action: str, **more: Any) -> str:
         """Send a request that must be refused; return the reason."""
-        answer = await self.client.call(
+        response = await self.client.call(
             MIGRATE, body=json.dumps({"action": action, **more}).encode()
         )
-        assert answer.code != 0, bytes(answer.body)
-        return str(answer.remark)
+        assert response.code != 0, bytes(response.body)
+        return str(response.remark)
 
     async def level(self, level: int) -> dict[str, Any]:
         """Return the status of a level."""
@@ -99,10 +99,10 @@ class Bench:
     async def send(self, count: int, level: int, name: str = "m") -> None:
         """Send messages of a level."""
         for number in range(count):
-            answer = await self.client.send(
+            response = await self.client.send(
                 "T", b"%b%d" % (name.encode(), number), DELAY=str(level)
             )
-            assert answer.code == 0, answer.remark
+            assert response.code == 0, response.remark
 
     def delivered(self, topic: str = "T") -> list[tuple[bytes, int]]:
         """Return (body, store time) of the delivered messages."""

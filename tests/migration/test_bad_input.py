@@ -118,8 +118,8 @@ def test_a_broker_without_the_plugins_reports_it(tmp_path: Path) -> None:
     async def main() -> None:
         settings = small(tmp_path, messageDelayLevel=LEVELS)
         async with running(settings, clock=FakeClock(), plugins=PLUGINS[:2]) as (_, client):
-            answer = await client.call(MIGRATE, body=b'{"action": "status"}')
-            assert "runs without DueMQ's timer store" in str(answer.remark)
+            response = await client.call(MIGRATE, body=b'{"action": "status"}')
+            assert "runs without DueMQ's timer store" in str(response.remark)
 
     asyncio.run(main())
 

@@ -67,8 +67,8 @@ def test_it_waits_for_room_on_the_disk(
         end = "done" if state == "draining" else "rolled_back"
         found = await bench.until(5, end, step_ms=100)
         assert (found["moved"], found["blocked_by"]) == (COUNT, "")
-        answer = await bench.command("verify", levels=[5])
-        assert answer["right"], answer
+        response = await bench.command("verify", levels=[5])
+        assert response["right"], response
         assert sum(await bench.pending()) == COUNT
         assert await deliver_all(bench) == sorted(b"m%d" % n for n in range(COUNT))
 

@@ -107,13 +107,13 @@ def test_a_pin_that_raises_is_unknown_and_reported_once(tmp_path: Path) -> None:
     notices: list[str] = []
     with open_store(tmp_path) as s:
         s.notice = notices.append
-        answers: list[Any] = [ValueError("oh"), ValueError("oh"), 9, ValueError("oh")]
+        responses: list[Any] = [ValueError("oh"), ValueError("oh"), 9, ValueError("oh")]
 
         def pin() -> int:
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+            response = responses.pop(0)
+            if isinstance(response, Exception):
+                raise response
+            return response
 
         s.retention.add_pin(pin, owner="levels")
         found = [s.retention.first_pinned() for _ in range(4)]

@@ -9,7 +9,7 @@ from message_store.retention.pins import UNKNOWN, FirstPending, first_pending, i
 
 @pytest.mark.finding("A1")
 @pytest.mark.parametrize(
-    ("answers", "together"),
+    ("responses", "together"),
     [
         ([], None),
         ([None, None], None),
@@ -19,8 +19,8 @@ from message_store.retention.pins import UNKNOWN, FirstPending, first_pending, i
         ([UNKNOWN, 7], UNKNOWN),
     ],
 )
-def test_an_unknown_pin_has_priority(answers: list[FirstPending], together: FirstPending) -> None:
-    assert first_pending(answers) is together
+def test_an_unknown_pin_has_priority(responses: list[FirstPending], together: FirstPending) -> None:
+    assert first_pending(responses) is together
 
 
 @pytest.mark.finding("A1")

@@ -167,8 +167,8 @@ def test_refused_requests(command: dict[str, Any], why: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
 def test_a_level_has_priority_over_a_time(name: str, tmp_path: Path) -> None:
     async def send(bench: Bench, body: bytes) -> None:
-        answer = await bench.client.send("T", body, **{"DELAY": "5", name: "7"})
-        assert answer.code == 0, answer.remark
+        response = await bench.client.send("T", body, **{"DELAY": "5", name: "7"})
+        assert response.code == 0, response.remark
 
     async def steps(bench: Bench) -> None:
         sent_ms = bench.clock.now_ms()
@@ -291,9 +291,9 @@ def test_a_level_pauses_while_it_is_counted(
         await bench.until(5, "draining", step_ms=1)
         seen = []
         while (await bench.level(5))["state"] == "draining":
-            answer = await count_while_time_passes(bench)
-            assert answer["right"], answer
-            [found] = answer["verified"]
+            response = await count_while_time_passes(bench)
+            assert response["right"], response
+            [found] = response["verified"]
             assert found["level_pending"] + found["timers_pending"] == 60
             seen.append(found["transferred"])
             bench.clock.advance(100)
@@ -401,8 +401,8 @@ def test_metrics_and_broker_status(tmp_path: Path) -> None:
         state = level | {"state": "done"}
         assert registry.get_sample_value("duemq_migration_state", state) == 1
         assert registry.get_sample_value("duemq_migration_routed_total") == 2
-        answer = await bench.client.call(VIEW_REQUEST, {"view": "migration.runtime"})
-        assert json.loads(bytes(answer.body)) == {"migration_5": "done,7,0"}
+        response = await bench.client.call(VIEW_REQUEST, {"view": "migration.runtime"})
+        assert json.loads(bytes(response.body)) == {"migration_5": "done,7,0"}
 
     with_broker(tmp_path, steps)
 
