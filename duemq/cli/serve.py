@@ -126,7 +126,7 @@ def _raise_descriptor_limit() -> None:
     if limit < FEW_DESCRIPTORS:
         log.warning(
             "the limit of %d file descriptors allows only %d connections: raise the hard limit "
-                        "(ulimit -n; LimitNOFILE= in systemd)", limit, limit - headroom(limit),
+            "(ulimit -n; LimitNOFILE= in systemd)", limit, limit - headroom(limit),
         )  # fmt: skip
 
 

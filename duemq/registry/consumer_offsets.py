@@ -151,8 +151,7 @@ class OffsetManager(SavedTable):
                     if count <= NOTICES_MAX:
                         log.warning(
                             "group %s had consumed queue %d of %s up to offset %d, but the queue "
-                            "ends "
-                                                        "at %d: the group continues there",
+                            "ends at %d: the group continues there",
                             group, queue_id, topic, offset, end,
                         )  # fmt: skip
                     queues[queue_id] = end

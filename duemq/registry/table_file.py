@@ -116,7 +116,7 @@ class TableFile:
         if unrelated:
             log.warning(
                 "%s was written by another program after %d changes: of these, only missing rows "
-                                "were added",
+                "were added",
                 self.path, unrelated,
             )  # fmt: skip
         return {**data, "dataVersion": version.to_json(), self.member: rows}

@@ -376,8 +376,7 @@ class _Reader(Generic[R]):
         if shown:
             log.error(
                 "skipped %d records of the %s table in the log that are damaged or not written by "
-                "a "
-                                "broker: %s",
+                "a broker: %s",
                 len(self._skipped), self._kind.name, "; ".join(shown),
             )  # fmt: skip
 

@@ -274,8 +274,7 @@ def warn_unsupported(topics: Iterable[TopicConfig]) -> None:
             if (name, value) in UNSUPPORTED:
                 log.warning(
                     "topic %s has the attribute %s=%s, which this broker does not support: its "
-                                        "queues are SimpleCQ and not compacted, and an Apache "
-                                        "broker refuses "
-                                        "such queues. Remove it: mqadmin updateTopic -t %s -a=-%s",
+                    "queues are SimpleCQ and not compacted, and an Apache broker refuses "
+                    "such queues. Remove it: mqadmin updateTopic -t %s -a=-%s",
                     topic.name, name, value, topic.name, name,
                 )  # fmt: skip

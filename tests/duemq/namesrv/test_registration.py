@@ -193,6 +193,25 @@ def test_changes_made_while_one_is_on_its_way_go_together_in_order() -> None:
     asyncio.run(main())
 
 
+def test_a_change_that_waited_for_a_lost_connection_sends_all_topics() -> None:
+    async def main() -> None:
+        setting = Setting(addresses=["n1:1"])
+        server = setting.servers["n1:1"]
+        async with setting.registrar.running():
+            await setting.pass_ms(2_000)
+            server.told()
+            server.hold = asyncio.Event()
+            changes = asyncio.gather(setting.add("V"), setting.add("W"))
+            await settle()
+            assert server.peer is not None
+            server.peer.close()  # a name server then removes all topics
+            server.hold.set()
+            await changes
+            assert server.told()[:2] == ["V", "TUVW"]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("fault", "told"),
     [

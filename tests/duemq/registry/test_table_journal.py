@@ -104,6 +104,15 @@ def test_without_a_snapshot_newer_changes_are_applied_to_the_file() -> None:
     assert (newer.is_replayed, fake.reads) == (False, 1)
 
 
+def test_without_a_snapshot_the_last_of_several_changes_of_a_row_is_applied() -> None:
+    fake = FakeLog()
+    master = Master(fake)
+    file = master.file
+    master.change(topic("T", 1))
+    master.change(topic("T", 2))
+    assert Master(fake, *file).table == {"T": topic("T", 2)}
+
+
 def test_a_table_without_journal_is_its_file() -> None:
     fake = FakeLog(is_copied=False)
     master = Master(fake, {"A": topic("A")}, DataVersion(3, 3))
@@ -189,6 +198,43 @@ def test_a_refused_part_leaves_the_snapshot_to_the_next_call(
     assert Master(fake).file == master.file
     master.snapshot()
     assert len(fake.bodies) == 6
+
+
+def test_a_change_refused_after_its_first_part_is_corrected_by_the_next_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table_journal, "PART_BYTES", 1)
+    fake = FakeLog()
+    master = Master(fake)
+    master.snapshot()
+    fake.room = 2
+    with pytest.raises(RequestError, match="full"):
+        master.change(topic("Stored"), topic("Refused"))
+    fake.room = 100
+    master.snapshot()
+    assert Master(fake).table == {}
+
+
+def test_a_change_refused_between_two_parts_of_a_snapshot_ends_the_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table_journal, "PART_BYTES", 1)
+    fake = FakeLog()
+    master = Master(fake, {f"T{n}": topic(f"T{n}") for n in range(6)}, DataVersion(1, 1))
+
+    async def main() -> None:
+        work = asyncio.create_task(master.journal.snapshot_if_needed(master.table, master.version))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        fake.room = len(fake.bodies) + 1
+        with pytest.raises(RequestError, match="full"):
+            master.change(topic("Stored"), topic("Refused"))
+        fake.room = 100
+        await work
+
+    asyncio.run(main())
+    master.snapshot()
+    assert Master(fake).table == master.table
 
 
 def test_a_snapshot_follows_when_retention_has_removed_the_last_one() -> None:

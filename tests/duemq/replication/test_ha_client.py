@@ -162,6 +162,29 @@ def test_with_sync_flush_only_what_is_on_the_disk_is_acknowledged(tmp_path: Path
     with_replica(tmp_path, work)
 
 
+def test_with_sync_flush_a_replica_connects_only_with_a_synced_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first frame names the end of the log, which the master counts as acknowledged."""
+
+    async def never_synced(end_offset: int, timeout_s: float) -> bool:
+        return False
+
+    async def work(
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        object.__setattr__(store.config, "flush_disk_type", "SYNC_FLUSH")
+        writer = await master.connected.get()
+        monkeypatch.setattr(store.flusher, "wait", never_synced)
+        writer.close()
+        await until(lambda: client.failure)
+        clock.advance(RETRY_MS)
+        await until(lambda: "this log is not synced up to offset 0" in client.failure)
+        assert master.connected.empty()
+
+    with_replica(tmp_path, work)
+
+
 WRONG = {
     "not Apache's HA protocol": b"HTTP/1.1 400 Bad Request\r\n\r\n",
     "the logs have diverged": transfer(7, b"xxxx"),

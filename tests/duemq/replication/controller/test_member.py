@@ -187,6 +187,22 @@ def test_a_started_member_does_not_continue_the_epoch_of_its_log() -> None:
     assert found.receive(Elected(view(5, 1))) == [Require(ids(1)), BecomeMaster(5)]
 
 
+def test_a_member_that_resigns_requests_an_election_only_after_another_heartbeat() -> None:
+    found = member(HeartbeatSucceeded(), last_epoch=3)
+    assert found.receive(GroupSeen(view(3, 1))) == [Resign()]
+    found.receive(GroupSeen(view(4, None)))
+    assert found.next_request is None
+    found.receive(HeartbeatSucceeded())
+    assert found.next_request is NextRequest.ELECT
+
+
+def test_a_former_replica_does_not_become_master_of_the_epoch_in_which_it_was_replica() -> None:
+    """Its log has bytes of that epoch's master: an epoch never has a second one."""
+    found = member(REPLICA_OF_2, GroupUnknown(), Registered(has_master=True))
+    assert found.receive(GroupSeen(view(3, 1))) == [Resign()]
+    assert not found.is_master
+
+
 def test_a_started_replica_follows_the_epoch_of_its_log() -> None:
     assert member(last_epoch=3).receive(REPLICA_OF_2) == [BecomeReplica(2, OTHERS, 3)]
 
