@@ -91,6 +91,7 @@ soak: env
 	$(BIN)/python -m tests.storage_faults.bit_flips --damage=page --count=$(SOAK_PAGES)
 	$(BIN)/python -m tests.storage_faults.bit_flips --damage=sector --count=$(SOAK_SECTORS)
 	$(BIN)/python -m tests.clock_steps.campaign
+	$(BIN)/python -m tests.clock_steps.real_clock
 	$(BIN)/python -m pytest tests/simulation/test_group.py --group-seeds=$(SOAK_GROUP_SEEDS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/duemq/test_decision_world.py --decisions=$(SOAK_DECISIONS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-inputs=$(SOAK_FUZZ_INPUTS) $(PYTEST_ARGS)

@@ -2,7 +2,8 @@
 
 APScheduler computes the next run of a job in wall clock time. After a step back of an hour, no job
 would run for an hour: no offsets written, no files removed, no disk checks. The jobs are therefore
-rescheduled from the current time.
+rescheduled from the current time. A step forward needs nothing: the jobs run once, and continue
+(`duemq.periodic_jobs`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from message_store.clock import Clock
 
 if TYPE_CHECKING:
-    from apscheduler.schedulers.base import BaseScheduler
+    from duemq.periodic_jobs import PeriodicJobs
 
 log = logging.getLogger(__name__)
 WATCH_MS: Final = 60_000  # `Clock.wait` ends within a second of a step back
@@ -24,7 +25,7 @@ STEP_MS_MIN: Final = 1_000  # smaller steps are ignored
 
 
 @asynccontextmanager
-async def watching_clock(clock: Clock, scheduler: BaseScheduler) -> AsyncIterator[None]:
+async def watching_clock(clock: Clock, scheduler: PeriodicJobs) -> AsyncIterator[None]:
     """Reschedule jobs after clock steps while the block is active."""
     stopped = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -35,7 +36,7 @@ async def watching_clock(clock: Clock, scheduler: BaseScheduler) -> AsyncIterato
             stopped.set()
 
 
-async def watch_clock(clock: Clock, scheduler: BaseScheduler, stopped: asyncio.Event) -> None:
+async def watch_clock(clock: Clock, scheduler: PeriodicJobs, stopped: asyncio.Event) -> None:
     """Reschedule the jobs whenever the clock is set back, until `stopped` is set."""
     latest_ms = clock.now_ms()
     while not stopped.is_set():
@@ -47,10 +48,10 @@ async def watch_clock(clock: Clock, scheduler: BaseScheduler, stopped: asyncio.E
         latest_ms = now_ms
 
 
-def reschedule_jobs(scheduler: BaseScheduler) -> None:
+def reschedule_jobs(scheduler: PeriodicJobs) -> None:
     """Reschedule every job from now."""
     for job in scheduler.get_jobs():
-        interval = getattr(job.trigger, "interval", None)
+        interval = getattr(job.trigger.trigger, "interval", None)
         if interval is None:  # a cron trigger
             job.reschedule(job.trigger)
         else:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from duemq.configuration.config import BrokerConfig
 
 if TYPE_CHECKING:
-    from apscheduler.schedulers.asyncio import AsyncIOScheduler
     from prometheus_client import CollectorRegistry
+
+    from duemq.periodic_jobs import PeriodicJobs
 
 
 def new_registry(config: BrokerConfig) -> CollectorRegistry:
@@ -22,9 +23,9 @@ def new_registry(config: BrokerConfig) -> CollectorRegistry:
     return NativeRegistry(config.cluster_name, config.broker_name)
 
 
-def new_scheduler() -> AsyncIOScheduler:
+def new_scheduler() -> PeriodicJobs:
     """Return the scheduler of periodic jobs, not started."""
-    from apscheduler.schedulers.asyncio import AsyncIOScheduler
+    from duemq.periodic_jobs import PeriodicJobs
 
     defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
-    return AsyncIOScheduler(timezone=UTC, job_defaults=defaults)
+    return PeriodicJobs(timezone=UTC, job_defaults=defaults)

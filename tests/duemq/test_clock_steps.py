@@ -6,9 +6,9 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from duemq.clock_steps import reschedule_jobs, watching_clock
+from duemq.periodic_jobs import PeriodicJobs
 from message_store.clock import FakeClock
 
 YEAR_MS = 365 * 86_400_000
@@ -18,16 +18,16 @@ async def work() -> None:
     """Do nothing."""
 
 
-def scheduler_with_job() -> AsyncIOScheduler:
+def scheduler_with_job() -> PeriodicJobs:
     """Return a running scheduler whose job was scheduled when the clock was ahead."""
-    scheduler = AsyncIOScheduler(timezone=UTC)
+    scheduler = PeriodicJobs(timezone=UTC)
     scheduler.start()
     job = scheduler.add_job(work, "interval", seconds=5, id="job")
     job.modify(next_run_time=datetime.now(UTC) + timedelta(days=3_650))
     return scheduler
 
 
-def wait_s(scheduler: AsyncIOScheduler) -> float:
+def wait_s(scheduler: PeriodicJobs) -> float:
     next_run: datetime = scheduler.get_job("job").next_run_time
     return (next_run - datetime.now(UTC)).total_seconds()
 
@@ -44,7 +44,7 @@ def test_jobs_run_one_interval_after_a_step_back() -> None:
 
 def test_jobs_at_times_of_day_stay_at_them() -> None:
     async def main() -> None:
-        scheduler = AsyncIOScheduler(timezone=UTC)
+        scheduler = PeriodicJobs(timezone=UTC)
         scheduler.start()
         scheduler.add_job(work, "cron", hour=3, id="job")
         reschedule_jobs(scheduler)

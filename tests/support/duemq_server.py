@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.support.child_process import Child
 from tests.support.free_ports import LOOPBACK, listening
@@ -24,6 +26,7 @@ class DueMQ(Server):
     """DueMQ broker and name server in one process."""
 
     name = "duemq"
+    env: Mapping[str, str] = MappingProxyType({})  # additional environment of the process
     has_timers = importlib.util.find_spec("timer_store") is not None
 
     def start_namesrv(self) -> None:
@@ -51,5 +54,5 @@ class DueMQ(Server):
             "duemq broker",
             start_command(conf),
             log_path=self.home / "broker.log",
-            env={"PYTHONPATH": os.pathsep.join(paths)},
+            env={"PYTHONPATH": os.pathsep.join(paths), **self.env},
         )
