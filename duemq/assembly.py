@@ -323,11 +323,11 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
 
 
 def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Processor]:
-    config, clock = context.config, context.clock
+    config, clock, records = context.config, context.clock, context.records
     store, topics, groups, offsets = parts.store, parts.topics, parts.groups, parts.offsets
-    identity, put = parts.identity, parts.put_path.put_confirmed
+    identity, put, recalls = parts.identity, parts.put_path.put_confirmed, context.plugins.recalls()
     clients = ClientProcessor(parts.clients, topics, groups, clock, config)
-    records = context.records
+    suffix = broker_suffix(config())
     transactions = Transactions(
         store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters, records
     )
@@ -354,13 +354,11 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         HistoryProcessor(store, context.plugins.pending_messages, transactions.halves.is_finished),
         pull,
         SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
-        RecallProcessor(store, topics, put, identity, clock, config, context.plugins.recalls()),
+        RecallProcessor(store, topics, put, identity, clock, config, recalls, records),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
         parts.pop,
-        ReplyProcessor(
-            store, topics, parts.clients, put, identity, clock, suffix=broker_suffix(config())
-        ),
+        ReplyProcessor(store, topics, parts.clients, put, identity, clock, records, suffix=suffix),
         *_admin_processors(parts, context),
     ]
 

@@ -70,6 +70,7 @@ def _sender(parts: BrokerComponents, context: BrokerContext) -> SendProcessor:
         group_locked=lambda group: parts.locks.any_alive(group, context.clock.steady_ms()),
         rules=rules,
         clock=context.clock,
+        records=context.records,
     )
 
 

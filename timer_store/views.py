@@ -110,7 +110,7 @@ def event_counts(timers: TimerStore) -> dict[str, int]:
     decisions = timers.decisions
     return {
         "rolled": timers.dequeue.rolled,
-        "cancelled": decisions.cancelled + timers.non_timers.cancelled,
+        "cancelled": decisions.cancelled,
         "moved": decisions.moved,
         "fired": decisions.fired,
         "broken": timers.non_timers.quarantined,

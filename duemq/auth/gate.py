@@ -18,6 +18,7 @@ from delivery.plugin import Request
 from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
 from duemq.auth.audit import AuditEntry, AuditLog
 from duemq.auth.model import Action, Decision, Resource, User, UserStatus, UserType
+from duemq.auth.record_access import cancel_actions
 from duemq.auth.request_rules import Access, TooManyNames, accesses, is_client_code
 from duemq.auth.signature import ACCESS_KEY, is_signed
 from duemq.net.codes import ResponseCode
@@ -109,6 +110,16 @@ class Gate:
             self._authorize(request, [Access(Resource.of_topic(topic), actions)])
         except Refused as refusal:
             raise self._error(request, refusal) from None
+
+    def check_cancel(self, request: Request, topic: str, *, sent_to: str) -> None:
+        """Check that the account of a request may cancel timers of a topic; audit the cancel.
+
+        Raises:
+            RequestError: With NO_PERMISSION.
+        """
+        actions = cancel_actions(topic, sent_to)
+        self.check_record(request, topic, *actions)
+        self._audit.allowed(entry_of(request, Access(Resource.of_topic(topic), actions)))
 
     def account_may(self, account: str, address: str, topic: str, *actions: Action) -> bool:
         """Return whether an account currently has permission for any of the actions on a topic."""

@@ -14,8 +14,9 @@ from typing import Final
 from delivery.plugin import Request
 from duemq.auth.audit import AuditLog
 from duemq.auth.gate import CHANGES, REMARK_CHARACTERS_MAX, entry_of
-from duemq.auth.model import RETRY_PREFIX, Action, is_retry_topic
+from duemq.auth.model import RETRY_PREFIX, Action, Resource, is_retry_topic
 from duemq.auth.plain_rules import ADMIN_CODES, PUB, SUB, PlainAccount, PlainRefused, PlainRules
+from duemq.auth.record_access import cancel_actions
 from duemq.auth.request_rules import OWN_RULES, Access, accesses, is_known, objects_of
 from duemq.auth.signature import ACCESS_KEY, VERSION_4_9_3, is_signed
 from duemq.net.codes import RequestCode, ResponseCode
@@ -120,6 +121,18 @@ class PlainGate:
                 account.check(request.code, {topic: _permission_of(actions)})
         except PlainRefused as refusal:
             raise self._error(request, refusal) from None
+
+    def check_cancel(self, request: Request, topic: str, *, sent_to: str) -> None:
+        """Check that the account of a request may cancel timers of a topic; audit the cancel.
+
+        ACL 1.0 has no `Update`: `PUB` on the topic is required.
+
+        Raises:
+            RequestError: With SYSTEM_ERROR.
+        """
+        actions = cancel_actions(topic, sent_to)
+        self.check_record(request, topic, *actions)
+        self._audit.allowed(entry_of(request, Access(Resource.of_topic(topic), actions)))
 
     def account_may(self, account: str, address: str, topic: str, *actions: Action) -> bool:
         """Return whether an account currently has permission for any of the actions on a topic."""

@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from delivery.markers import MARKER, RECALL_TAG
 from delivery.plugin import Recalled, Recalls, Request, RequestHandler, Response
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.copies import not_confirmed, refusal
 from duemq.messages.recall_handle import HandleError, RecallHandle, decode_handle
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-RECALL_TAG: Final = "_RECALL_TAG_"
 MARKER_BODY: Final = b"0"
 TIME_DIGITS_MAX: Final = 18
 SLOT_MS_MAX: Final = 1_000  # a timer may be due this long after the time in its handle
@@ -45,6 +46,7 @@ class RecallProcessor:
 
     Args:
         recalls: Component that owns timers; None: markers are stored.
+        records: Access check and audit log of cancels; None: no accounts.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class RecallProcessor:
         clock: Clock,
         config: Callable[[], BrokerConfig],
         recalls: Recalls | None,
+        records: RecordAccess | None = None,
     ) -> None:
+        self._records = records or UnrestrictedAccess()
         self._store, self._topics, self._put = store, topics, put
         self._identity, self._clock, self._config = identity, clock, config
         self._recalls = recalls
@@ -83,6 +87,7 @@ class RecallProcessor:
             )
         handle = self._handle_of(topic, text)
         time_ms = self._time_of(handle)
+        self._records.check_cancel(request, handle.topic, sent_to=topic)
         if self._recalls is None:
             await self._put_marker(request, handle, time_ms)
         else:
@@ -147,7 +152,7 @@ class RecallProcessor:
         properties = {
             "TAGS": RECALL_TAG,
             "UNIQ_KEY": handle.unique_id,
-            "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.unique_id}",
+            MARKER: f"{handle.topic}+{handle.unique_id}",
             "TIMER_DELIVER_MS": str(time_ms),
             "PGROUP": request.fields.get("producerGroup", ""),
             "BORN_TIMESTAMP": str(now_ms),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from delivery.plugin import Request, RequestHandler, Response
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.messages.copies import refusal
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.ports import PERM_WRITE, Identity, Putter, Topics
@@ -38,6 +39,7 @@ class ReplyProcessor:
     """Handler of codes 324 and 325.
 
     Args:
+        records: Access check of the timers that messages cancel; None: no accounts.
         suffix: Encoded properties that the broker appends to every message.
         stores_replies: Returns whether replies are stored (`storeReplyMessageEnable`).
     """
@@ -50,10 +52,12 @@ class ReplyProcessor:
         put: Putter,
         identity: Identity,
         clock: Clock,
+        records: RecordAccess | None = None,
         *,
         suffix: bytes = b"",
         stores_replies: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._records = records or UnrestrictedAccess()
         self._store, self._topics, self._clients = store, topics, clients
         self._put, self._identity, self._clock = put, identity, clock
         self._suffix, self._stores_replies = suffix, stores_replies
@@ -65,14 +69,17 @@ class ReplyProcessor:
         """Push the reply and store it; return the result of the push and the stored offset.
 
         Raises:
-            RequestError: Clients may not write to the topic of the reply.
+            RequestError: Clients may not write to the topic of the reply, or the account may not
+                cancel the timer that it names.
         """
         header = parse_send(
             dataclasses.replace(request, code=SEND_CODE_OF[RequestCode(request.code)])
         )
         self._check_topic(header.topic)
+        entries = dict(client_entries(header.properties))
+        check_marker(self._records, request, header.topic, entries)
         born_host = request.peer.address if request.peer else ("0.0.0.0", 0)
-        fault = await self._push(header, request, born_host)
+        fault = await self._push(header, entries, request, born_host)
         response = Response(
             ResponseCode.SYSTEM_ERROR if fault else ResponseCode.SUCCESS,
             fault,
@@ -91,10 +98,13 @@ class ReplyProcessor:
             )
 
     async def _push(
-        self, header: SendHeader, request: Request, born_host: tuple[str, int]
+        self,
+        header: SendHeader,
+        entries: dict[str, str],
+        request: Request,
+        born_host: tuple[str, int],
     ) -> str | None:
         """Push the reply to the requesting client; return the error text, None on success."""
-        entries = dict(client_entries(header.properties))
         client_id = entries.get("REPLY_TO_CLIENT")
         if not client_id:
             return "REPLY_TO_CLIENT is null, can not reply message"

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Protocol
 
 from delivery.plugin import Request
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.net.codes import ResponseCode
 from duemq.ports import Groups
 from duemq.registry.internal_topics import check_writable
@@ -105,6 +106,7 @@ class SendProcessor:
         run_hooks: Runs the put hooks on a batch.
         group_locked: Returns whether a consumer group has a queue lock, as orderly consumers do.
         rules: Returns the current configuration; called for each send.
+        records: Access check of the timers that messages cancel; None: no accounts.
         seed: Seed of the random queue choice; None: random.
     """
 
@@ -119,8 +121,10 @@ class SendProcessor:
         group_locked: Callable[[str], bool],
         rules: Callable[[], SendRules],
         clock: Clock,
+        records: RecordAccess | None = None,
         seed: int | None = None,
     ) -> None:
+        self._records = records or UnrestrictedAccess()
         self._table, self._topics, self._groups = table, topics, groups
         self._half, self._group_locked = half, group_locked
         self._run_hooks = run_hooks
@@ -250,10 +254,17 @@ class SendProcessor:
             send, batch, topic_index=self._table.find(topic), queue_id=queue_id,
             body=send.request.body, properties=properties, flag=send.header.flag,
         )  # fmt: skip
+        self._check_marker(send, batch, row)
         is_half = by_name.get("TRAN_MSG", "").lower() == "true"
         if is_half and not self._is_delayed_retry(send.header, batch, row):
             self._make_half(send, batch, row)
         return DecodedSend(row, 1, send.queue_id, by_name["UNIQ_KEY"])
+
+    def _check_marker(self, send: _Send, batch: PutBatch, row: int) -> None:
+        """Check the permission for the timer that a message cancels, if it cancels one."""
+        if batch.rows[row]["prop_flags"] & layout.PROP_TIMER_DEL:
+            topic, properties = send.header.topic, batch.properties(row)
+            check_marker(self._records, send.request, topic, properties)
 
     @staticmethod
     def _is_delayed_retry(header: SendHeader, batch: PutBatch, row: int) -> bool:
@@ -331,6 +342,7 @@ class SendProcessor:
                 properties=entry.properties + shared, flag=entry.flag,
             )  # fmt: skip
             _check_batch_row(batch, row)
+            self._check_marker(send, batch, row)
         unique_id, count = dict(entries).get("UNIQ_KEY"), batch.count - first
         batch.together.append((first, count))
         return DecodedSend(first, count, send.queue_id, unique_id, recallable=False)

@@ -28,7 +28,7 @@ from message_store import layout
 from message_store.errors import RequestError
 from message_store.log.appender import CLOCK_STEP_MS_MAX
 from message_store.log.batch import PutBatch
-from message_store.log.record import Record
+from message_store.log.record import Host, Record
 from message_store.queues.topic_table import TopicTable
 from message_store.text import GROUP_BYTES_MAX, name_fault
 
@@ -102,15 +102,20 @@ def parse_op(body: bytes) -> list[int]:
     return [int(word) for word in map(bytes.strip, words) if word.isdigit() and len(word) < 19]
 
 
-HalfIdentity = tuple[str, str, int]
-"""Identity of a half message and its copies: producer group, key, born time in ms."""
+HalfIdentity = tuple[str, str, str, int, Host]
+"""Identity of a half message and its copies: topic, producer group, key, born time, born host.
+
+Clients choose group, key and born time; the broker sets the topic, which the account of a half
+message may send to, and the host.
+"""
 
 
 def half_identity(record: Record) -> HalfIdentity | None:
     """Return the identity shared by all copies of a half message; None without group or key."""
     key = record.properties.get(CLIENT_ID_KEY)
     group = record.properties.get(PRODUCER_GROUP)
-    return (group, key, record.born_ms) if key and group else None
+    topic = record.properties.get("REAL_TOPIC", record.topic)
+    return (topic, group, key, record.born_ms, record.born_host) if key and group else None
 
 
 def check_count(record: Record) -> int:

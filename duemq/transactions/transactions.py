@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.model import Action
-from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.copies import add_copy, batch_for, not_confirmed, refusal
 from duemq.metrics.meters import Meters
@@ -168,7 +168,10 @@ class Transactions:
         if verdict not in (COMMIT, ROLLBACK):
             return None
         half = self._half_of(request)
-        self._records.check_record(request, half.properties.get("REAL_TOPIC", ""), Action.PUB)
+        topic = half.properties.get("REAL_TOPIC", "")
+        self._records.check_record(request, topic, Action.PUB)
+        if verdict == COMMIT:
+            check_marker(self._records, request, topic, half.properties)
         self._check_immunity(request, half)
         while (unlocked := self._locked.get(half.queue_offset)) is not None:
             await unlocked.wait()

@@ -5,7 +5,8 @@
 
 They are settled between two turns, before the next checkpoint. A marker names a topic and a unique
 key; its target is the timer that has both, in the slot of the marker's time. A marker is applied
-when it is enqueued, not when the slot is read.
+when it is enqueued, not when the slot is read: the timer is cancelled as by request 9011, with a
+record that names it as its origin. If the store refuses this record, the marker is applied later.
 
 Source: TimerMessageStore, TimerDequeueGetMessageService
 """
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from delivery.markers import Target, target_of
 from message_store.errors import RecordUnreadable, StoreError
 from message_store.index.key_search import HIT_UNIQUE, search_now
 from message_store.ranges import distinct
@@ -23,12 +25,10 @@ from timer_store import layout
 from timer_store.enqueue.enqueue_service import staged_rows
 from timer_store.layout import Offsets, Row
 from timer_store.names import TIMER_TOPIC
-from timer_store.pending.decisions import NOWHERE, Decisions
+from timer_store.pending.decisions import Decisions
 from timer_store.state import TimerState
 
-Target = tuple[str, str]  # (topic, unique key)
 ROWS_MAX = 1_024  # per turn
-RECALL_TAG = "_RECALL_TAG_"
 
 
 class NonTimers:
@@ -36,7 +36,7 @@ class NonTimers:
 
     def __init__(self, state: TimerState, decisions: Decisions) -> None:
         self._state, self._decisions = state, decisions
-        self.quarantined = self.cancelled = 0
+        self.quarantined = 0
 
     def settled(self, now_ms: int) -> bool:
         """Settle all broken rows and markers; return whether that was possible."""
@@ -46,7 +46,7 @@ class NonTimers:
         return not (enqueue.broken or enqueue.markers)
 
     def settle(self, now_ms: int) -> int:
-        """Settle some broken rows and markers; return their number, 0 if the disk is full."""
+        """Settle some broken rows and markers; return their number, 0 if the store refuses."""
         count = self._settle_broken(now_ms) if self._state.enqueue.broken else 0
         return count + self._apply_markers() if self._state.enqueue.markers else count
 
@@ -63,15 +63,14 @@ class NonTimers:
 
     def _apply_markers(self) -> int:
         """Cancel the timers that the next markers name; return the number of markers."""
-        state, markers = self._state, self._state.enqueue.markers.pop(0)
+        state, markers = self._state, self._state.enqueue.markers[0]
         foreign = markers[markers["origin"] < 0]  # a marker with an origin was applied at its put
         named = [(row, name) for row in foreign if (name := self._target_of(row)) is not None]
         if named:
-            rows = state.records.read(distinct(self._find(named)))
-            locations = self._decisions.locate(rows)
-            pending = locations != NOWHERE
-            self._decisions.settle(rows[pending], locations[pending])
-            self.cancelled += int(pending.sum())
+            self._decisions.cancel(distinct(self._find(named)))
+            if state.store.refusal:
+                return 0
+        state.enqueue.markers.pop(0)
         return int(markers.size)
 
     def _properties(self, row: Row) -> dict[str, str]:
@@ -81,21 +80,13 @@ class NonTimers:
             return {}
 
     def _target_of(self, marker: Row) -> Target | None:
-        """Return the target of a marker, None if it has none.
-
-        A recall of Apache 5.5 names the key alone, unless appendTopicForTimerDeleteKey is set; any
-        other marker names topic and key, as in 5.3.3.
-        """
-        had = self._properties(marker)
-        named = had.get("TIMER_DEL_UNIQKEY", "")
-        if named and had.get("TAGS") == RECALL_TAG and named == had.get("UNIQ_KEY"):
-            return had.get("REAL_TOPIC", ""), named
-        topic, plus, key = named.partition("+")
-        return (topic, key) if plus and key else None
+        """Return the target of a marker, None if it has none."""
+        properties = self._properties(marker)
+        return target_of(properties, properties.get("REAL_TOPIC", ""))
 
     def _find(self, named: Sequence[tuple[Row, Target]]) -> Offsets:
         """Return the log offsets of the named timers in the slots of their markers."""
-        state, keys = self._state, [name[1] for _, name in named]
+        state, keys = self._state, [target.unique_key for _, target in named]
         try:
             matches = search_now(state.store, [TIMER_TOPIC], keys)
             unique = matches.hits == HIT_UNIQUE

@@ -4,9 +4,9 @@
     key          UNIQ_KEY or one of KEYS, from the key index of the timer topic
     topic        from the timer queue, piece by piece
 
-Timers that are no longer pending have a verdict. The marker of a cancel has the keys of its target;
-markers of moves and fires have no keys. A client's marker does not prove a cancellation, so the
-delivery of its target is looked up.
+Timers that are no longer pending have a verdict. The marker of a cancel names its target as its
+origin and has the keys of it; markers of moves and fires have no keys. A marker without an origin,
+in a store of an Apache broker, does not prove a cancel, so the delivery is looked up.
 """
 
 from __future__ import annotations
@@ -149,6 +149,7 @@ class PendingTimers:
             return Verdict.CANCELLED
         width_ms = self._timers.config.precision_ms
         same = (markers["due_ms"] - 1) // width_ms == (row["due_ms"] - 1) // width_ms
+        same &= markers["topic_index"] == row["topic_index"]
         foreign = markers[same & (markers["origin"] < 0)]
         if foreign.size and not await self._is_delivered(row, key):
             return Verdict.CANCELLED

@@ -14,7 +14,6 @@ from message_store.layout import (
     PROP_INNER_BATCH,
     PROP_REAL_TOPIC,
     PROP_SHARDED,
-    PROP_TIMER_DEL,
     PROP_TIMER_OUT,
     PROP_TIMER_STALE,
     PROP_WAIT_FALSE,
@@ -31,13 +30,13 @@ NO_NUMBER = -(1 << 62)
 BLANK, QUOTE, BACKSLASH, DELETE = ord(" "), ord('"'), ord("\\"), 127
 
 # Indexes into NAMES; each is a case of `take_property`.
-UNIQ_KEY, TAGS, DELAY, WAIT, SEC, MS, DELIVER, OUT, DEL = range(9)
-REAL_TOPIC, REAL_QID, INNER_NUM, SHARDING_KEY, DUE, ROLLS, ENQUEUE, DEQUEUE = range(9, 17)
-INNER_BASE = 17  # messages with this property or a later one are decoded in Python
+UNIQ_KEY, TAGS, DELAY, WAIT, SEC, MS, DELIVER, OUT = range(8)
+REAL_TOPIC, REAL_QID, INNER_NUM, SHARDING_KEY, DUE, ROLLS, ENQUEUE, DEQUEUE = range(8, 16)
+INNER_BASE = 16  # messages with this property or a later one are decoded in Python
 NAMES = name_table(
     (
         *("UNIQ_KEY", "TAGS", "DELAY", "WAIT", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"),
-        *("TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID"),
+        *("TIMER_DELIVER_MS", "TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID"),
         *(
             "INNER_NUM",
             "__SHARDINGKEY",
@@ -47,8 +46,8 @@ NAMES = name_table(
             "TIMER_DEQUEUE_MS",
         ),
         "INNER_BASE",
-        # Decoded in Python: transactions, and properties that the broker adds.
-        *("TRAN_MSG", "MSG_REGION", "CLUSTER", "TRACE_ON"),
+        # Decoded in Python: transactions, cancels of other timers, properties that the broker adds.
+        *("TRAN_MSG", "TIMER_DEL_UNIQKEY", "MSG_REGION", "CLUSTER", "TRACE_ON"),
     )
 )
 FALSE = np.frombuffer(b"false", np.uint8).copy()
@@ -87,8 +86,6 @@ def property_flag(case: int) -> int:
     """Return the PROP_* bit of a property."""
     if case == OUT:
         return PROP_TIMER_OUT
-    if case == DEL:
-        return PROP_TIMER_DEL
     if case == SHARDING_KEY:
         return PROP_SHARDED
     if case >= DUE:
@@ -139,8 +136,8 @@ def entry_cut(data: Bytes, pos: int, end: int) -> Any:
 def scan_properties(data: Bytes, pos: int, end: int, row: Any) -> bool:
     """Set all columns that depend on properties; return False if Python must decode the message.
 
-    Python decodes: entries without name or value, transactions, a missing or malformed UNIQ_KEY,
-    properties that the broker adds, numbers of more than 18 digits.
+    Python decodes: entries without name or value, transactions, cancels of other timers, a missing
+    or malformed UNIQ_KEY, properties that the broker adds, numbers of more than 18 digits.
     """
     row["prop_flags"] = 0
     row["tags_hash"] = 0

@@ -164,7 +164,9 @@ def test_scan_properties(pairs: list[tuple[str, str]], ends: bool) -> None:
     fast = PutBatch(2).rows[:1]
     certain = properties.scan_properties(array(data), 0, len(data), fast[0])
     clean = all(v.isascii() and "\x01" not in v for n, v in pairs if n == "UNIQ_KEY")
-    assert certain or not clean or not any(n == "UNIQ_KEY" for n, _ in pairs) or twice(pairs)
+    named = {name for name, _ in pairs}
+    decoded = "TIMER_DEL_UNIQKEY" in named or "UNIQ_KEY" not in named  # in Python
+    assert certain or not clean or decoded or twice(pairs)
     if certain:
         slow = property_columns(data, 0)
         for name in ("prop_flags", "tags_hash", "delay_level", "timer_kind", "timer_value"):

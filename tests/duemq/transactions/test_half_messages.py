@@ -122,7 +122,7 @@ def test_the_op_cursor_stays_at_the_first_required_op_record() -> None:
 
 
 def test_the_newest_copy_replaces_older_copies() -> None:
-    halves, same = HalfMessages(), ("P", "u", 5)
+    halves, same = HalfMessages(), ("T", "P", "u", 5, (b"\x7f\0\0\1", 1))
     halves.replace(0, 3, same)
     halves.replace(3, 7, same)
     assert halves.copies == {same: 7}

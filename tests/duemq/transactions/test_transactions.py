@@ -395,3 +395,13 @@ def test_every_transaction_ends_once_after_random_steps(tmp_path: Path, seed: in
         world.store.__exit__(None, None, None)
 
     asyncio.run(scene())
+
+
+@pytest.mark.finding("3S1")
+def test_a_half_message_of_another_topic_is_no_copy(run: Callable[..., Any], world: World) -> None:
+    """A client chooses group, key, born time and check count, but not the topic."""
+    row = world.send(b"kept")
+    world.send(b"forged", topic="U", TRANSACTION_CHECK_TIMES="1")
+    world.reopen()
+    run(world.end(row))
+    assert [record.body for record in world.records("T", 1)] == [b"kept"]

@@ -126,7 +126,7 @@ def test_a_marker_that_its_master_has_not_applied_cancels(master: TimerRig, tmp_
     master.put(due_ms, body=b"marker", TIMER_DEL_UNIQKEY="T+a")
     replica.copy()
     master.kill()
-    assert replica.refresh()
+    assert not replica.refresh()  # a replica appends no cancel: the last checkpoint stays
     new = replica.promoted()
     new.advance(20 * SECOND_MS)
     assert new.bodies() == [b"b"]
