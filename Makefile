@@ -49,15 +49,17 @@ env: $(VENV)/ready
 	@$(BIN)/python -m duemq kernels warm
 
 $(VENV)/ready: $(VENV)/demo
-	$(INSTALL) '.[dev]'
+	@echo "installing the packages of tests and audits into $(VENV): 1.5 GB, a few minutes ..."
+	@$(INSTALL) '.[dev]'
 	@touch $(VENV)/demo $@
 
 # Dependencies of the broker and the demo; the first `make test`, `lint` or `bench` installs the others.
 $(VENV)/demo: pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11, 3.12 or 3.13 found; install one, or run make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) lacks venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) '.[demo]'
+	@echo "installing the packages of the broker and the demo into $(VENV): about a minute ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) '.[demo]'
 	@touch $@
 
 demo: $(VENV)/demo

@@ -335,10 +335,7 @@ class Broker:
             return
         path = self.store.config_path("kvConfig.json")
         server = embedded_name_server(self.config, path, self.clock, self.access, self.tls.server)
-        try:
-            self.namesrv = await stack.enter_async_context(server)
-        except UsageError as error:
-            raise UsageError(f"{error} (embeddedNamesrvPort)") from error
+        self.namesrv = await stack.enter_async_context(server)
         self.namesrv_address = f"{self.config.broker_ip}:{self.namesrv.port}"
         purpose, off = "the embedded name server", "embeddedNamesrvEnable=false"
         address, checked = self.config.bind_address, self.access is not None

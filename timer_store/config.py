@@ -161,6 +161,11 @@ class TimerConfig:
         return self.roll_window_slots * self.precision_ms
 
     @property
+    def max_delay_text(self) -> str:
+        """The limit for an error: `259200000ms (3 days, timerMaxDelaySec)`."""
+        return f"{self.max_delay_ms}ms ({self.max_delay_s / 86_400:.3g} days, timerMaxDelaySec)"
+
+    @property
     def max_delay_ms(self) -> int:
         """The longest delay that is accepted."""
         return self.max_delay_s * 1_000

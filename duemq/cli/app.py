@@ -17,6 +17,7 @@ from duemq.cli.options import AsJson, Configuration, EventsAsJson, LoggingFile, 
 from duemq.cli.output import notice
 from duemq.cli.reconcile import reconcile_app
 from duemq.cli.timers import timers_app
+from message_store.config import Properties
 from message_store.errors import UsageError
 
 _EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEANINGS.items())
@@ -86,9 +87,22 @@ def broker(
     """Run a broker until SIGTERM or Ctrl-C; SIGHUP reads the configuration file again."""
     from duemq.cli.serve import serve_broker
 
-    file, overrides = configuration.config, configuration.overrides
-    properties = configuration.properties(namesrv)
-    serve_broker(file, properties, overrides, logging, as_json=as_json)
+    def properties() -> Properties:
+        return configuration.of_broker(namesrv)
+
+    serve_broker(configuration.config, properties, logging, as_json=as_json)
+
+
+@command(app, example="init broker.conf")
+def init(
+    file: Annotated[Path, typer.Argument(help="Configuration file to write.")] = Path(
+        "broker.conf"
+    ),
+) -> None:
+    """Write the shipped configuration of a broker, with comments, into a new file."""
+    from duemq.cli.init import write_configuration
+
+    write_configuration(file)
 
 
 @command(app, example="namesrv --set listenPort=9876")

@@ -31,6 +31,7 @@ CALL_TIMEOUT_S = 60.0
 CODES: Final = {action: code for code, action in ACTIONS.items()}
 RANKS: Final = ("unknown", "already delivered", "done", "refused")  # in ascending priority
 COLUMNS = ("name", "verdict", "#messages", "due (UTC)", "remark")
+MOVE_COLUMNS = ("name", "verdict", "#messages", "due (UTC)", "due before (UTC)", "remark")
 SHOWN_CHARACTERS = 60
 
 
@@ -153,6 +154,7 @@ def combined(results: Sequence[Result]) -> Result:
     """Return the combined result of several brokers for one name."""
     best = max(results, key=lambda result: RANKS.index(result.verdict))
     due = [result.due_ms for result in results if result.due_ms >= 0]
+    former = [result.former_due_ms for result in results if result.former_due_ms >= 0]
     return Result(
         best.name,
         best.verdict,
@@ -160,6 +162,7 @@ def combined(results: Sequence[Result]) -> Result:
         min(due, default=-1),
         sum(result.refused for result in results),
         best.remark,
+        min(former, default=-1),
     )
 
 
@@ -208,7 +211,8 @@ def decide_and_show(
         count = sum(result.messages for result in results)
         title = f"{action}: {count:,} {plural(count, 'message')}"
         title += ", dry run: nothing was changed" if dry_run else ""
-        print_table(title, COLUMNS, [_row(result) for result in results])
+        columns = MOVE_COLUMNS if action == "move" else COLUMNS
+        print_table(title, columns, [_row(result, columns) for result in results])
     if "refused" in verdicts:
         raise SystemExit(int(Exit.REFUSED))
     if verdicts - {"done"}:
@@ -237,11 +241,22 @@ def _confirm(action: str, topic: str, dry_run: Callable[[], list[Result]]) -> No
         fail("nothing was changed", Exit.FOUND_FAULT)
 
 
-def _row(result: Result) -> tuple[object, ...]:
-    from duemq.cli.messages import time_text
-
+def _row(result: Result, columns: Sequence[str]) -> tuple[object, ...]:
     name = result.name
     if len(name) > SHOWN_CHARACTERS:
         name = name[: SHOWN_CHARACTERS - 3] + "..."
-    due = time_text(result.due_ms)[:23].replace("T", " ") if result.due_ms >= 0 else ""
-    return name, result.verdict, f"{result.messages:,}", due, result.remark
+    cells = {
+        "name": name,
+        "verdict": result.verdict,
+        "#messages": f"{result.messages:,}",
+        "due (UTC)": _due_text(result.due_ms),
+        "due before (UTC)": _due_text(result.former_due_ms),
+        "remark": result.remark,
+    }
+    return tuple(cells[column] for column in columns)
+
+
+def _due_text(due_ms: int) -> str:
+    from duemq.cli.messages import time_text
+
+    return time_text(due_ms)[:23].replace("T", " ") if due_ms >= 0 else ""

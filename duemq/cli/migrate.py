@@ -42,7 +42,10 @@ def plan(
 @command(migrate_app, example="migrate start --level 4 --level 5")
 def start(
     plan_id: Annotated[
-        str, typer.Argument(metavar="[PLAN]", help="Saved plan; default: a new plan.")
+        str,
+        typer.Argument(
+            metavar="[PLAN]", help="Saved plan; without it, --level names the levels of a new one."
+        ),
     ] = "",
     levels: Levels = None,
     rules: Annotated[
@@ -61,7 +64,9 @@ def start(
     Ctrl-C ends the display; the migration continues.
     """
     if not plan_id and not levels:
-        raise UsageError("give a plan, or levels with --level")
+        raise UsageError(
+            "no levels selected: give a plan of `duemq migrate plan`, or --level for each level"
+        )
     request = {
         "plan_id": plan_id,
         "levels": levels or [],

@@ -11,7 +11,7 @@ from duemq.cli.exits import Exit
 from duemq.cli.messages import time_text
 from duemq.cli.migration_client import MigrationClient, Status, operator, run
 from duemq.cli.options import Target
-from duemq.cli.output import console, plural, print_json, print_table
+from duemq.cli.output import console, notice, plural, print_json, print_table
 from duemq.cli.times import duration_text
 from message_store.errors import UsageError
 
@@ -23,6 +23,8 @@ PLAN_COLUMNS: Final = (
     "last due (UTC)", "#timer units", "#takes about",
 )  # fmt: skip
 PLAN_OPTIONAL: Final = ("#timer units", "#bytes in the log", "first due (UTC)", "last due (UTC)")
+LevelView = dict[str, Any]  # one level of a plan or status
+MOVING: Final = ("routing", "draining", "verifying", "rolling_back")
 STATUS_COLUMNS: Final = (
     "#level", "state", "#moved", "#left", "#returned", "new ones", "remark",
 )  # fmt: skip
@@ -56,7 +58,7 @@ def print_plan(plan: dict[str, Any], *, dry_run: bool) -> None:
         console().print(f"{'cannot start: ' if item['blocks'] else ''}{where}{item['text']}")
 
 
-def _plan_row(level: dict[str, Any]) -> tuple[object, ...]:
+def _plan_row(level: LevelView) -> tuple[object, ...]:
     first, last = level["first_due_ms"], level["last_due_ms"]
     return (
         level["level"], duration_text(level["delay_ms"]), f"{level['pending']:,}",
@@ -105,9 +107,12 @@ def _print_done(done: dict[str, Any]) -> None:
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
-    """Yield a function that shows a status as progress bars."""
+    """Yield a function that shows a status as progress bars, or as lines without a terminal."""
     if quiet:
         yield lambda status: None
+        return
+    if not console(stderr=True).is_terminal:
+        yield ProgressLines().show
         return
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -116,9 +121,8 @@ def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
         tasks: dict[int, TaskID] = {}
 
         def show(status: Status) -> None:
-            late = status["late_p99_ms"]
             for item in status["levels"]:
-                if item["state"] not in ("routing", "draining", "verifying", "rolling_back"):
+                if item["state"] not in MOVING:
                     if item["level"] in tasks:
                         bars.update(tasks[item["level"]], completed=1, total=1, text=item["state"])
                     continue
@@ -126,16 +130,46 @@ def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
                 if task is None:
                     name = f"level {item['level']}"
                     task = tasks[item["level"]] = bars.add_task(name, text="")
-                moved = item["returned"] if item["state"] == "rolling_back" else item["moved"]
-                text = f"{item['state']} {moved:,} moved, {item['remaining']:,} left"
-                text += f", {status['rate_per_s']:,.0f}/s"
-                text += "" if late is None else f", late {late} ms"
-                text += f" ({item['blocked_by'] or item['cause']})" if item["blocked_by"] else ""
+                moved = _moved(item)
+                text = _progress_text(item, status)
                 bars.update(
                     task, completed=moved, total=max(moved + item["remaining"], 1), text=text
                 )
 
         yield show
+
+
+class ProgressLines:
+    """Progress on a pipe or in a file: a line per level at each change of its state or percentage
+    by ten.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[str, int]] = {}
+
+    def show(self, status: Status) -> None:
+        """Print a line for each level that has advanced since the last call."""
+        for item in status["levels"]:
+            moved = _moved(item)
+            tenths = moved * 10 // max(moved + item["remaining"], 1)
+            now = (item["state"], tenths)
+            before = self._last.get(item["level"])
+            if now != before and (item["state"] in MOVING or before is not None):
+                self._last[item["level"]] = now
+                notice(f"level {item['level']}: {_progress_text(item, status)}")
+
+
+def _moved(item: LevelView) -> int:
+    moved: int = item["returned"] if item["state"] == "rolling_back" else item["moved"]
+    return moved
+
+
+def _progress_text(item: LevelView, status: Status) -> str:
+    late = status["late_p99_ms"]
+    text = f"{item['state']} {_moved(item):,} moved, {item['remaining']:,} left"
+    text += f", {status['rate_per_s']:,.0f}/s"
+    text += "" if late is None else f", late {late} ms"
+    return text + (f" ({item['blocked_by'] or item['cause']})" if item["blocked_by"] else "")
 
 
 def show_status(target: Target, *, follow: bool) -> None:
@@ -173,7 +207,7 @@ def print_status(status: Status) -> None:
         console().print(f"ledger: {ledger['trouble']}")
 
 
-def _status_row(item: dict[str, Any]) -> tuple[object, ...]:
+def _status_row(item: LevelView) -> tuple[object, ...]:
     state = item["state"].replace("_", " ") + (" (paused)" if item["paused"] else "")
     return (
         item["level"], state, f"{item['moved']:,}", f"{item['remaining']:,}",

@@ -201,6 +201,20 @@ class Configuration:
         """
         return collect_properties(self.config, self.overrides, namesrv)
 
+    def of_broker(self, namesrv: str = "") -> Properties:
+        """Return the properties of a broker process.
+
+        Without a file and without name servers, a name server runs inside the broker, so that
+        clients and commands find it at their default address.
+
+        Raises:
+            ConfigError, UsageError: As `properties`.
+        """
+        found = self.properties(namesrv)
+        if self.config is None and not {"namesrvAddr", "embeddedNamesrvEnable"} & found.keys():
+            found = found.merged({"embeddedNamesrvEnable": "true"}, "default without a file")
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:

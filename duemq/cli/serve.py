@@ -11,18 +11,17 @@ import logging
 import logging.config
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from duemq.allocator import return_large_blocks
 from duemq.cli.exits import Exit, fail
-from duemq.cli.options import collect_properties
 from duemq.cli.output import print_json_line
 from duemq.log_lines import OneLineFormatter
 from message_store.config import Properties, StoreConfig, from_properties
-from message_store.config_text import read_properties
+from message_store.config_text import read_properties as read_file
 from message_store.descriptors import headroom, raise_descriptor_limit
 from message_store.errors import UsageError
 
@@ -88,13 +87,19 @@ def on_signals(stop: Callable[[str], None], reload: Callable[[], None] | None = 
 
 def serve_broker(
     file: Path | None,
-    properties: Properties,
-    overrides: Iterable[str] | None,
+    read_properties: Callable[[], Properties],
     logging_file: Path | None,
     *,
     as_json: bool,
 ) -> None:
-    """Run a broker."""
+    """Run a broker.
+
+    Args:
+        file: Configuration file that requests may edit; None: none.
+        read_properties: Returns the properties of file, environment and command line; called
+            again at each reload.
+    """
+    properties = read_properties()
     signal.signal(signal.SIGHUP, EarlyReload())
     gc.disable()
     sys.setswitchinterval(SWITCH_S)
@@ -105,18 +110,15 @@ def serve_broker(
     from duemq.exposure import warn_of_readable_secrets
     from duemq.replication.config import ReplicationConfig
 
-    warn_of_readable_secrets(file, read_properties(file) if file is not None else {})
+    warn_of_readable_secrets(file, read_file(file) if file is not None else {})
     is_member = _is_member(properties)
     is_replica = from_properties(ReplicationConfig, properties).is_replica
     kernels = compile_if_needed(
         from_properties(StoreConfig, properties), is_replicated=is_member or is_replica
     )
 
-    def reload_properties() -> Properties:
-        return collect_properties(file, overrides)
-
     run = _run_member if is_member else _run_broker
-    why = run_loop(run(properties, file, reload_properties, kernels, as_json))
+    why = run_loop(run(properties, file, read_properties, kernels, as_json))
     if why:
         fail(f"stopped: {why}", Exit.STORE)
 
@@ -222,7 +224,7 @@ def serve_namesrv(
     from duemq.exposure import warn_of_readable_secrets
 
     set_up_logging(logging_file)
-    warn_of_readable_secrets(file, read_properties(file) if file is not None else {})
+    warn_of_readable_secrets(file, read_file(file) if file is not None else {})
     _raise_descriptor_limit()
     run_loop(_run_namesrv(properties, as_json))
 

@@ -17,6 +17,7 @@ VIEW = "timer_store.forecast"
 UNITS = {"minute": (60_000, 60), "hour": (3_600_000, 48), "day": (86_400_000, 31)}
 COUNT_MAX = 10_000
 BAR_COLUMNS = 60
+BESIDE_BAR_COLUMNS = 34  # time, count of up to 10 digits with commas, margins
 EIGHTHS = " ▏▎▍▌▋▊▉"
 COLUMNS = ("up to (UTC)", "#timers", "")
 
@@ -39,7 +40,7 @@ def show_forecast(target: Target, *, by: str, count: int, from_time: str) -> Non
     if target.as_json:
         print_json(found)
     else:
-        _print(found)
+        print_forecast(found)
 
 
 async def _fetch(target: Target, arguments: dict[str, int]) -> dict[str, object]:
@@ -59,8 +60,11 @@ async def _fetch(target: Target, arguments: dict[str, int]) -> dict[str, object]
     return {**arguments, **sums, "counts": counts}
 
 
-def _print(found: dict[str, Any]) -> None:
+def print_forecast(found: dict[str, Any]) -> None:
+    """Print a forecast as bars that fit the width of the terminal."""
+    out = console()
     most = max(found["counts"])
+    columns = max(min(out.width - BESIDE_BAR_COLUMNS, BAR_COLUMNS), 1)
     rows: list[tuple[str, str, str]] = []
     if found["before"]:
         rows.append((when(found["from_ms"])[:16], f"{found['before']:,}", "(before)"))
@@ -71,17 +75,16 @@ def _print(found: dict[str, Any]) -> None:
             rows.append(("...", "", ""))
         if empty < 2:
             end_ms = found["from_ms"] + (number + 1) * found["width_ms"]
-            rows.append((when(end_ms)[:16], f"{count:,}", bar(count, most)))
+            rows.append((when(end_ms)[:16], f"{count:,}", bar(count, most, columns)))
     rows.append(("later", f"{found['later']:,}", ""))
-    out = console()
     pending = found["pending"]
     out.print(heading(f"{pending:,} {plural(pending, 'timer')} pending"))
     out.print(table("", COLUMNS, rows))
 
 
-def bar(count: int, most: int) -> str:
-    """Return a bar proportional to the largest count."""
+def bar(count: int, most: int, columns: int) -> str:
+    """Return a bar of at most `columns` characters, proportional to the largest count."""
     if not count:
         return ""
-    eighths = max(count * BAR_COLUMNS * 8 // most, 1)
+    eighths = max(count * columns * 8 // most, 1)
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()

@@ -13,6 +13,15 @@ from message_store.config import Properties, StoreConfig, from_properties, optio
 from message_store.verify import Progress, Report, verify_store
 from timer_store.verify import TIMERS
 
+LABELS = {
+    "log_min": "first log offset",
+    "log_end": "end of the log",
+    "units_behind_log": "units that point after the end of the log",
+    "index_items_behind_log": "index items that point after the end of the log",
+    "index_items_of_damage": "index items of damaged records",
+    "keys_missing": "keys without an index item",
+    "records_without_queue": "records without a unit",
+}
 STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
@@ -58,7 +67,10 @@ def _progress(*, shown: bool) -> Iterator[Progress | None]:
 
 def _print(directory: Path, report: Report) -> None:
     out = console()
-    figures = [(name, f"{value:,}") for name, value in report.figures.items()]
+    figures = [
+        (LABELS.get(name, name.replace("_", " ")), f"{value:,}")
+        for name, value in report.figures.items()
+    ]
     out.print(table(f"Store {directory}", ("", "#"), figures))
     for finding in report.findings:
         style = STYLES.get(finding.severity, "")

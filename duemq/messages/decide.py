@@ -196,7 +196,10 @@ class _Job:
                 tally.not_pending = min(tally.not_pending, verdict)
             await self._decide(port, found.offsets, found.due_ms, found.name_index, tallies)
         refused = any(Verdict.REFUSED in tally.counts for tally in tallies)
-        return [tally.result(self._action, refused_any=refused) for tally in tallies]
+        return [self._result(tally, refused_any=refused) for tally in tallies]
+
+    def _result(self, tally: Tally, *, refused_any: bool = False) -> Result:
+        return tally.result(self._action, moved_to_ms=self._due_ms, refused_any=refused_any)
 
     async def _handle(self, text: str) -> Result:
         try:
@@ -217,7 +220,7 @@ class _Job:
                 tally.not_pending = Verdict.DONE
                 name_indexes = np.zeros(found.offsets.size, np.int64)
                 await self._decide(port, found.offsets, found.due_ms, name_indexes, [tally])
-        return tally.result(self._action)
+        return self._result(tally)
 
     async def _decide(
         self,

@@ -27,9 +27,11 @@ class Result(msgspec.Struct, omit_defaults=True):
         name: Name as in the request.
         verdict: `done`, `already delivered`, `unknown` or `refused`.
         messages: Number of messages decided on.
-        due_ms: Earliest due time of these messages in ms since the epoch; -1: none.
+        due_ms: Earliest due time of these messages in ms since the epoch, after a move the new
+            one; -1: none.
         refused: Number of messages that the store refused.
         remark: Reason of the verdict, or a special condition.
+        former_due_ms: Earliest due time before a move; -1: none, or no move.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Result(msgspec.Struct, omit_defaults=True):
     due_ms: int = -1
     refused: int = 0
     remark: str = ""
+    former_due_ms: int = -1
 
 
 def text_of(verdict: Verdict) -> str:
@@ -70,10 +73,11 @@ class Tally:
         if remark and not self.remark:
             self.remark = remark
 
-    def result(self, action: str, *, refused_any: bool = False) -> Result:
+    def result(self, action: str, *, moved_to_ms: int, refused_any: bool = False) -> Result:
         """Return the result.
 
         Args:
+            moved_to_ms: New due time of a move in ms since the epoch.
             refused_any: Whether the store refused a decision on any name of the request.
         """
         done, refused = self.counts.get(Verdict.DONE, 0), self.counts.get(Verdict.REFUSED, 0)
@@ -90,4 +94,7 @@ class Tally:
         if verdict is Verdict.CANCELLED:
             remark = CANCELLED_BEFORE
             verdict = Verdict.DONE if action == "cancel" else Verdict.UNKNOWN
-        return Result(self.name, text_of(verdict), done, self.due_ms, refused, remark)
+        due_ms, former_ms = self.due_ms, -1
+        if action == "move" and done:
+            due_ms, former_ms = moved_to_ms, self.due_ms
+        return Result(self.name, text_of(verdict), done, due_ms, refused, remark, former_ms)

@@ -55,8 +55,9 @@ class NameServer:
         own_address: str = "",
         access: AccessCheck | None = None,
         extra_handlers: Mapping[int, Handler] | None = None,
+        port_key: str = "listenPort",
     ) -> None:
-        self._clock = clock
+        self._clock, self._port_key = clock, port_key
         self._listen_address = (config.bind_address or LOOPBACK, config.listen_port)
         self._scan_ms = config.scan_interval_ms
         self.table = RouteTable()
@@ -111,7 +112,7 @@ class NameServer:
 
     async def __aenter__(self) -> Self:
         self.kv.load()
-        await self._server.start(*self._listen_address)
+        await self._server.start(*self._listen_address, key=self._port_key)
         self._scan = asyncio.create_task(self._expire(), name="name server: silent brokers")
         log.info("name server listens on %s:%d", self._listen_address[0], self.port)
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +26,23 @@ def bind(host: str, port: int, *, key: str = "listenPort") -> Iterator[socket.so
         try:
             bound.bind((host, port))
         except OSError as error:
-            raise UsageError(
-                f"cannot listen on {host}:{port}: {error.strerror}. Is another broker running? "
-                f"Set {key} to a free port"
-            ) from error
+            raise cannot_listen(host, port, error, key) from error
         yield bound
+
+
+def cannot_listen(host: str, port: int, error: OSError, key: str) -> UsageError:
+    """Return the error of a port that cannot be bound, with the remedy for its cause.
+
+    Args:
+        key: Configuration key of the port.
+    """
+    match error.errno:
+        case errno.EADDRINUSE:
+            remedy = f"another process uses the port: stop it, or set {key} to a free port"
+        case errno.EADDRNOTAVAIL | errno.EAFNOSUPPORT:
+            remedy = "this machine does not have the address: set bindAddress to one that it has"
+        case errno.EACCES:
+            remedy = f"ports below 1024 need privileges: set {key} to a higher port"
+        case _:
+            remedy = f"check {key} and bindAddress"
+    return UsageError(f"cannot listen on {host or '*'}:{port} ({error.strerror}): {remedy}")

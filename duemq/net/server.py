@@ -9,6 +9,7 @@ from functools import partial
 
 from duemq.net.accepting_server import AcceptingServer
 from duemq.net.allowed_networks import Sources
+from duemq.net.bound_socket import cannot_listen
 from duemq.net.connection import Connection, FrameHandler
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
@@ -16,7 +17,6 @@ from duemq.net.memory_budget import MemoryBudget
 from duemq.net.tls import ServerTls
 from message_store.clock import Clock
 from message_store.descriptors import descriptor_limit
-from message_store.errors import UsageError
 
 NO_PROXIES = Sources("proxyProtocolFrom")
 """PROXY headers are trusted from this machine only."""
@@ -60,21 +60,26 @@ class RemotingServer(AcceptingServer[Connection]):
             descriptor_limit=descriptor_limit,
         )
 
-    async def start(self, host: str, port: int, *, bound: socket.socket | None = None) -> None:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        bound: socket.socket | None = None,
+        key: str = "listenPort",
+    ) -> None:
         """Listen on another port; a broker listens on `listenPort` and `listenPort - 2`.
 
         Args:
             bound: Socket that is bound to the port already; closed with the server.
+            key: Configuration key of the port, for the error.
         Raises:
             UsageError: The port cannot be bound.
         """
         try:
             self.listen(bound or _bound_socket(host, port))
         except OSError as error:
-            raise UsageError(
-                f"cannot listen on {host or '*'}:{port}: {error.strerror or error}. "
-                "Is another broker running? Set listenPort to a free port"
-            ) from error
+            raise cannot_listen(host, port, error, key) from error
 
     async def stop(self) -> None:
         """Stop listening, finish the requests in flight, close every connection."""

@@ -72,7 +72,7 @@ def make_engine(url: URL, *, busy_ms: int = BUSY_MS) -> Engine:
     try:
         return create_engine(url, connect_args=arguments, poolclass=NullPool)
     except ImportError as error:
-        remedy = "Install it: pip install '.[postgresql]' in DueMQ's source tree"
+        remedy = "Install it: pip install 'duemq[postgresql]'"
         where = shown_url(url.render_as_string())
         raise LedgerError(where, "psycopg is not installed", remedy) from error
 

@@ -83,6 +83,8 @@ def test_messages_of_levels_too(tmp_path: Path) -> None:
                 assert told(await waiting.fire(ids=["U2"])) == [("done", 1)]
                 moved = await waiting.move(ids=["U3"], delay_ms=2_500)
                 assert told(moved) == [("done", 1)]
+                assert moved[0].due_ms == clock.now_ms() + 2_500
+                assert moved[0].former_due_ms > moved[0].due_ms
                 both = await waiting.cancel(ids=["U0"], dry_run=True)
                 assert told(both) == [("done", 2)]  # the timer and the level message
                 assert told(await waiting.move(ids=["U3"], delay_ms=5_000)) == [("done", 1)]

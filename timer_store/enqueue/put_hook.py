@@ -111,21 +111,21 @@ class TimerHook:
             return self._direct_fault(batch, at, now_ms)
         properties = batch.properties(at)
         given = ", ".join(f"{name}={properties[name]}" for name in DUE_NAMES if name in properties)
-        given, limit_ms = given[: 3 * SHOWN_CHARACTERS], self._config.max_delay_ms
+        given, limit = given[: 3 * SHOWN_CHARACTERS], self._config.max_delay_text
         if found == put.ILLEGAL:
             return (
                 f"timer message illegal: {given} is not a whole number of at most 18 digits; "
-                f"the max delay is {limit_ms}ms"
+                f"the max delay is {limit}"
             )
         if found == put.MARKER_LATE:
             return (
                 f"timer message illegal: {given} is in the past, the time is {now_ms}, so there "
-                f"is no message to cancel; the max delay is {limit_ms}ms"
+                f"is no message to cancel; the max delay is {limit}"
             )
         if found == put.TOO_FAR:
             return (
-                f"timer message illegal: {given} is further away than the max delay {limit_ms}ms "
-                f"(timerMaxDelaySec) from {now_ms}"
+                f"timer message illegal: {given} is further away than the max delay {limit} "
+                f"from {now_ms}"
             )
         return (
             f"timer message illegal: its properties leave no room for the {put.GROWTH_BYTES} bytes "
@@ -140,7 +140,7 @@ class TimerHook:
         if due_ms is None:
             return f"TIMER_OUT_MS is missing or invalid: {hint}"
         if due_ms - now_ms > self._config.max_delay_ms:
-            return f"it is due at {due_ms}, the max delay is {self._config.max_delay_ms}ms: {hint}"
+            return f"it is due at {due_ms}, the max delay is {self._config.max_delay_text}: {hint}"
         if "DUEMQ_DUE_MS" in properties and ("DELAY" in properties or "DELAy" in properties):
             return f"a level together with DUEMQ_DUE_MS is reserved for the broker: {hint}"
         name = properties.get("REAL_TOPIC", "")

@@ -180,7 +180,7 @@ class Decisions:
             decided.verdicts[index] = Verdict.REFUSED
             decided.remarks[index] = (
                 f"{int(due_ms[index])} is further away than the max delay "
-                f"{state.config.max_delay_ms}ms (timerMaxDelaySec) from {now_ms}"
+                f"{state.config.max_delay_text} from {now_ms}"
             )
         past = pending & (due_ms <= now_ms)
         self._fire(rows, locations, np.flatnonzero(past), decided)

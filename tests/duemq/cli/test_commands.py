@@ -67,8 +67,13 @@ def start(directory: Path, **more: str) -> Running:
     }
     conf = directory / "broker.conf"
     conf.write_text("".join(f"{k}={v}\n" for k, v in (properties | more).items()))
+    return running("broker", "-c", str(conf), conf=conf)
+
+
+def running(*words: str, conf: Path = Path()) -> Running:
+    """Start a broker with a command; return it when it is ready."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "duemq", "broker", "-c", str(conf), "--json"],
+        [sys.executable, "-m", "duemq", *words, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -88,7 +88,7 @@ def test_throttle_and_window_change_while_it_runs(broker: Running) -> None:
     ("words", "code", "why"),
     [
         (("plan", "--level", "99"), Exit.REFUSED, "no level 99 here; there are: 1, 2"),
-        (("start",), Exit.USAGE, "give a plan, or levels"),
+        (("start",), Exit.USAGE, "no levels selected: give a plan"),
         (("start", "plan-1"), Exit.REFUSED, "has no such plan"),
         (("start", "--level", "1", "--map", "T"), Exit.USAGE, "must be TOPIC=DELAY"),
         (("rollback", "--level", "1"), Exit.REFUSED, "no level 1 here"),

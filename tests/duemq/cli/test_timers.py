@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from subprocess import DEVNULL
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from duemq.cli import timers_forecast
 from duemq.cli.exits import Exit
 from duemq.cli.timers_forecast import BAR_COLUMNS, bar
 from duemq.cli.timers_show import sparks, when
@@ -95,6 +98,19 @@ def test_the_forecast_counts_each_where_it_is_due(broker: Running) -> None:
     assert "█" in shown.stdout
 
 
+@pytest.mark.finding("3U6")
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_forecast_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    shown = io.StringIO()
+    terminal = Console(width=width, file=shown, force_terminal=True, color_system=None)
+    monkeypatch.setattr(timers_forecast, "console", lambda: terminal)
+    counts = {"counts": [1, 10**10], "before": 0, "later": 0, "pending": 10**10 + 1}
+    timers_forecast.print_forecast({"from_ms": 0, "width_ms": 60_000, **counts})
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) == 6  # no bar wraps
+
+
 def test_follow_prints_repeatedly(broker: Running) -> None:
     done = duemq("timers", "follow", "--count", "2", "--json", *broker.where)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -161,7 +177,7 @@ def test_a_whole_topic_is_not_cancelled_without_a_question(broker: Running) -> N
 
 
 def test_bars() -> None:
-    assert [len(bar(count, 80)) for count in (0, 1, 40, 80)] == [
+    assert [len(bar(count, 80, BAR_COLUMNS)) for count in (0, 1, 40, 80)] == [
         0,
         1,
         BAR_COLUMNS // 2,

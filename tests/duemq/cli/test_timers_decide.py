@@ -111,7 +111,22 @@ def test_a_whole_topic_needs_confirmation_at_a_terminal(
         ([result("done", 1, due_ms=9), result("done", 1, due_ms=7)], result("done", 2, due_ms=7)),
         ([result("refused", refused=1), result("done", 1)], result("refused", 1, refused=1)),
         ([result("already delivered"), result("unknown")], result("already delivered")),
+        (
+            [result("done", 1, due_ms=50, former_due_ms=9), result("unknown")],
+            result("done", 1, due_ms=50, former_due_ms=9),
+        ),
     ],
 )
 def test_answers_of_several_brokers_make_one(of_brokers: list[Result], expected: Result) -> None:
     assert combined(of_brokers) == expected
+
+
+@pytest.mark.finding("3U4")
+def test_a_move_shows_the_new_and_the_former_due_time(requests: list[Any]) -> None:
+    requests[0] = [result("done", 1, due_ms=1_700_000_002_000, former_due_ms=1_700_000_001_000)]
+    words = ["move", "--id", "a", "--at", "1700000002000"]
+    shown = CliRunner().invoke(timers_app, words, env={"COLUMNS": "200"}).stdout
+    assert shown.index("due (UTC)") < shown.index("due before (UTC)")
+    assert shown.index("22:13:22.000") < shown.index("22:13:21.000")
+    [found] = json.loads(CliRunner().invoke(timers_app, [*words, "--json"]).stdout)["results"]
+    assert (found["due_ms"], found["former_due_ms"]) == (1_700_000_002_000, 1_700_000_001_000)

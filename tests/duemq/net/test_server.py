@@ -228,14 +228,18 @@ def test_stop_finishes_requests_in_flight(run: Run) -> None:
     run(main())
 
 
+@pytest.mark.finding("3U6")
 def test_a_port_in_use_is_a_usage_error(run: Run) -> None:
     async def main() -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             async with server({}) as remoting:
-                with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1"):
-                    await remoting.start("127.0.0.1", taken.getsockname()[1])
+                port = taken.getsockname()[1]
+                with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1") as raised:
+                    await remoting.start("127.0.0.1", port, key="embeddedNamesrvPort")
+                assert "set embeddedNamesrvPort to a free port" in str(raised.value)
+                assert "listenPort" not in str(raised.value)
 
     run(main())
 

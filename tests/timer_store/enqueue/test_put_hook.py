@@ -159,13 +159,15 @@ def test_other_messages_are_unchanged(
     assert batch.properties(0) == properties
 
 
+@pytest.mark.finding("3U5")
 @pytest.mark.parametrize(
     ("rule", "properties", "says"),
     [
         ("no number", {"TIMER_DELAY_SEC": "soon"}, "TIMER_DELAY_SEC=soon is not a whole number"),
         ("the first decides", {"TIMER_DELAY_SEC": "1.5", "TIMER_DELIVER_MS": "9"}, "=1.5"),
         ("more digits than a number has", {"TIMER_DELIVER_MS": "9" * 19}, "18 digits"),
-        ("one second too far", {"TIMER_DELAY_SEC": "259201"}, "the max delay 259200000ms"),
+        ("one second too far", {"TIMER_DELAY_SEC": "259201"},
+         "the max delay 259200000ms (3 days, timerMaxDelaySec)"),
         ("an overflow in ms", {"TIMER_DELAY_SEC": "9" * 18}, "the max delay 259200000ms"),
         ("a time in the year 31 million", {"TIMER_DELIVER_MS": "9" * 18}, "timerMaxDelaySec"),
         ("a marker for the past", {"TIMER_DELIVER_MS": "5", "TIMER_DEL_UNIQKEY": "T+U"},
