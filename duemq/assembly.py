@@ -46,7 +46,7 @@ from duemq.pop.names import REVIVE_GROUP
 from duemq.pop.order_info import VIEW as ORDER_INFO_VIEW
 from duemq.pop.request_modes import RequestModes
 from duemq.pop.service import PopService
-from duemq.ports import Identity
+from duemq.ports import Identity, Routes
 from duemq.pull.long_polls import LongPolls
 from duemq.pull.offset_requests import OffsetProcessor
 from duemq.pull.pull import PullProcessor
@@ -54,7 +54,7 @@ from duemq.pull.queue_locks import LockProcessor, LockTable
 from duemq.pull.reset_offsets import ResetProcessor
 from duemq.registry.client_requests import ClientProcessor
 from duemq.registry.clients import ClientTable
-from duemq.registry.config_file import ConfigFile, JsonObject
+from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
@@ -193,7 +193,7 @@ class BrokerContext:
     ha_socket: socket.socket | None = None
     ha_port: int = 0
     connect: Callable[[str], RemotingClient] = RemotingClient
-    local_route: Callable[[str], JsonObject | None] = lambda topic: None
+    routes: Routes
     membership: Membership | None = None
 
     @property

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from duemq import name_servers
 from duemq.assembly import BrokerComponents, BrokerContext, assemble
 from duemq.auth.access import AccessControl, open_access
 from duemq.auth.plain_files import POLL_MS
@@ -46,7 +47,6 @@ from duemq.configuration.settings import (
     with_live_changes,
 )
 from duemq.exposure import local_only_notice, warn_if_exposed
-from duemq.name_servers import addresses_of, embedded_name_server, peer_client, registrar
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.bound_socket import bind
 from duemq.net.limits import limits_of
@@ -289,8 +289,10 @@ class Broker:
             ha_server=lambda: self.settings.ha_server,
             ha_socket=self._ha_socket,
             ha_port=self.ha_port,
-            connect=peer_client(self.settings.auth, self.tls.client),
-            local_route=lambda topic: self.namesrv.table.route(topic) if self.namesrv else None,
+            connect=name_servers.peer_client(self.settings.auth, self.tls.client),
+            routes=name_servers.topic_routes(
+                lambda: self.settings, self.tls, self.clock, lambda: self.namesrv
+            ),
             membership=self._membership,
         )
         return assemble(self.store, self._context)
@@ -312,7 +314,7 @@ class Broker:
             proxies=parse_sources("proxyProtocolFrom", self.config.proxy_protocol_from),
         )  # fmt: skip
         await stack.enter_async_context(server)
-        v5 = serving_v5(self._v5_socket, self.parts, self._context, self.tls.server)
+        v5 = serving_v5(self._v5_socket, self.parts, self._context, self.tls)
         self.grpc_port = await stack.enter_async_context(v5)
         stack.callback(self.parts.long_polls.stop)  # responds to them before the server drains
         await server.start(self.config.bind_address, self.port, bound=self._socket)
@@ -334,7 +336,9 @@ class Broker:
         if not self.config.embedded_namesrv_enable:
             return
         path = self.store.config_path("kvConfig.json")
-        server = embedded_name_server(self.config, path, self.clock, self.access, self.tls.server)
+        server = name_servers.embedded_name_server(
+            self.config, path, self.clock, self.access, self.tls.server
+        )
         self.namesrv = await stack.enter_async_context(server)
         self.namesrv_address = f"{self.config.broker_ip}:{self.namesrv.port}"
         purpose, off = "the embedded name server", "embeddedNamesrvEnable=false"
@@ -344,10 +348,10 @@ class Broker:
     async def _register(self, stack: AsyncExitStack) -> None:
         parts, member, replica = self.parts, self._membership, self.parts.replica
         follows = replica is not None and member is None  # a member follows its controller
-        self.registrar = registrar(
+        self.registrar = name_servers.registrar(
             lambda: self.config, self.settings.auth, parts.topics, self.clock,
-            port=self.port, ha_port=self.ha_port, local=self.namesrv, tls=self.tls.client,
-            second_master=parts.second_master,
+            port=self.port, ha_port=self.ha_port, grpc_port=self.grpc_port, local=self.namesrv,
+            tls=self.tls.client, second_master=parts.second_master,
             on_registered=replica.on_registered if replica and follows else lambda fields: None,
         )  # fmt: skip
         if member is None or member.role.is_known:
@@ -474,7 +478,7 @@ class Broker:
         self.settings = settings
         self.store.config = settings.store
         self.version = self.version.next(self.clock.now_ms())
-        self.registrar.set_addresses(addresses_of(self.config))
+        self.registrar.set_addresses(name_servers.addresses_of(self.config))
         self.parts.groups.auto_create = self.config.auto_create_group
         if later:
             log.warning("effective after a restart: %s", ", ".join(later))

@@ -13,12 +13,14 @@ from duemq.auth.access import AccessControl, open_access
 from duemq.auth.account_requests import AccountRequests
 from duemq.auth.config import AuthConfig, inner_client
 from duemq.configuration.config import BrokerConfig
+from duemq.configuration.settings import Settings
 from duemq.exposure import listening_address, local_only_notice
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import BrokerAddress, OnRegistered, Registrar
 from duemq.namesrv.second_master import SecondMaster
 from duemq.net.client import RemotingClient
-from duemq.net.tls import ClientTls, ServerTls
+from duemq.net.tls import ClientTls, ServerTls, Tls
+from duemq.registry.topic_routes import TopicRoutes
 from duemq.registry.topics import TopicManager
 from message_store.clock import Clock
 
@@ -98,6 +100,7 @@ def registrar(
     *,
     port: int,
     ha_port: int,
+    grpc_port: int,
     local: NameServer | None,
     tls: ClientTls | None,
     on_registered: OnRegistered = lambda fields: None,
@@ -106,7 +109,7 @@ def registrar(
     """Return the registrar of the broker, not started, and connect it to topic changes.
 
     Args:
-        port, ha_port: Ports for clients and for replicas.
+        port, ha_port, grpc_port: Ports for clients, replicas and v5 clients; grpc_port 0: none.
         local: The embedded name server.
         tls: TLS of connections to name servers; None: plaintext.
         on_registered: Called with the header fields of each response.
@@ -119,6 +122,7 @@ def registrar(
         address=f"{now.broker_ip}:{port}",
         ha_address=f"{now.broker_ip}:{ha_port}",
         broker_id=now.broker_id,
+        grpc=f"{now.broker_ip}:{grpc_port}" if grpc_port else "",
     )
     made = Registrar(
         broker_address,
@@ -135,6 +139,26 @@ def registrar(
     )
     topics.changed, topics.removed = made.changed, made.removed
     return made
+
+
+def topic_routes(
+    settings: Callable[[], Settings],
+    tls: Tls,
+    clock: Clock,
+    local: Callable[[], NameServer | None],
+) -> TopicRoutes:
+    """Return the routes that all name servers of a broker have.
+
+    Args:
+        local: Returns the embedded name server, which starts later; None: there is none.
+    """
+
+    def local_route(topic: str) -> dict[str, object] | None:
+        server = local()
+        return server.table.route(topic) if server is not None else None
+
+    connect = peer_client(settings().auth, tls.client)
+    return TopicRoutes(clock, lambda: addresses_of(settings().broker), connect, local_route)
 
 
 def addresses_of(config: BrokerConfig) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from duemq.registry.consumer_offsets import PopState
 from duemq.registry.topic_config import TopicConfig
+from duemq.registry.topic_routes import BrokerQueues
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
 
@@ -45,6 +46,14 @@ class Topics(Protocol):
 
     async def ensure_all(self, wanted: Sequence[TopicConfig]) -> None:
         """Create the missing topics in one write."""
+        ...
+
+
+class Routes(Protocol):
+    """Routes of topics, from the name servers."""
+
+    async def find(self, topic: str, own: str = "") -> list[BrokerQueues]:
+        """Return the brokers of a topic, sorted by name; see `TopicRoutes.find`."""
         ...
 
 

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from duemq.assembly import BrokerComponents, BrokerContext
+from duemq.auth.config import AuthConfig
 from duemq.configuration.config import BrokerConfig
 from duemq.exposure import warn_if_exposed
+from duemq.name_servers import peer_client
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.bound_socket import bind
 from duemq.net.limits import body_bytes_max, limits_of
-from duemq.net.tls import ServerTls
+from duemq.net.tls import Tls
 from duemq.send_assembly import make_ack_batch, make_decoded_sends
 
 log = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ def bind_v5(config: BrokerConfig) -> Iterator[socket.socket | None]:
 
 @asynccontextmanager
 async def serving_v5(
-    bound: socket.socket | None, parts: BrokerComponents, context: BrokerContext, tls: ServerTls
+    bound: socket.socket | None, parts: BrokerComponents, context: BrokerContext, tls: Tls
 ) -> AsyncIterator[int]:
     """Serve v5 clients on a bound socket while the block is active; yield the port.
 
@@ -52,6 +54,7 @@ async def serving_v5(
         yield 0
         return
     from duemq.net.http2.grpc_call import GrpcLimits
+    from duemq.v5.cluster import Cluster
     from duemq.v5.config import V5Config
     from duemq.v5.server import V5Server
 
@@ -60,19 +63,23 @@ async def serving_v5(
     def config() -> V5Config:
         now = context.config()
         return V5Config(
-            host="",
+            host=now.broker_ip,
             port=port,
             body_bytes_max=body_bytes_max(parts.store.config.message_bytes_max),
             type_check=now.topic_type_check,
             permission=now.permission,
         )
 
+    cluster = Cluster(
+        context.routes, parts.identity, config, peer_client(AuthConfig(), tls.client),
+        is_replica=parts.replica is not None,
+    )  # fmt: skip
     broker = context.config()
     limits = limits_of(broker)
     server = V5Server(
         parts.dispatcher, make_decoded_sends(parts, context), context.access, parts.topics,
         parts.groups, parts.identity, context.clock, config, make_ack_batch(parts, context),
-        parts.rpc,
+        parts.rpc, cluster,
     )  # fmt: skip
     serving = server.running(
         bound,
@@ -82,7 +89,7 @@ async def serving_v5(
             idle_ms_max=limits.idle_ms_max,
         ),
         memory=parts.memory,
-        tls=tls,
+        tls=tls.server,
         proxies=parse_sources("proxyProtocolFrom", broker.proxy_protocol_from),
     )
     async with serving:

@@ -175,6 +175,7 @@ class NamesrvProcessor:
             channel=request.peer,
             expires_after_ms=self._expires_after(request),
             acting_master=fields.boolean(request, "enableActingMaster") if acting else None,
+            filter_servers=body.filter_servers,
         )
 
     def _expires_after(self, request: Request) -> int:

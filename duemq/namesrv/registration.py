@@ -29,6 +29,7 @@ from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import PERM_READ, PERM_WRITE, TopicConfig
+from duemq.registry.topic_routes import GRPC
 from message_store.clock import Clock
 from message_store.errors import PeerError
 
@@ -91,13 +92,23 @@ class Outbound(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """Identity of a broker in a registration; addresses are the `ip:port` that clients use."""
+    """Identity of a broker in a registration; addresses are the `ip:port` that clients use.
+
+    Attributes:
+        grpc: Address for v5 clients; empty: the broker does not serve them.
+    """
 
     cluster: str
     broker_name: str
     address: str
     ha_address: str
     broker_id: int = 0
+    grpc: str = ""
+
+    @property
+    def filter_servers(self) -> list[str]:
+        """The address for v5 clients as `filterServerList`."""
+        return [GRPC + self.grpc] if self.grpc else []
 
     def fields(self) -> dict[str, str]:
         """Return the header fields that 103 and 104 share."""
@@ -113,7 +124,7 @@ def register_request(
     broker: BrokerAddress, version: DataVersion, topics: Iterable[TopicConfig], now_ms: int
 ) -> Request:
     """Return request 103 as a 5.3.3 broker sends it."""
-    body = encode_body(version, topics, now_ms)
+    body = encode_body(version, topics, now_ms, broker.filter_servers)
     extra = {
         "bodyCrc32": str(crc_of(body)),
         "compressed": "false",
@@ -161,6 +172,7 @@ class Snapshot:
             topics=list(self._masked(self._topics if changed is None else changed)),
             acting_master=False,
             local=True,
+            filter_servers=tuple(self.broker.filter_servers),
         )
 
     def _masked(self, topics: Iterable[TopicConfig]) -> Iterator[TopicConfig]:

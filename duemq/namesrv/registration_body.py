@@ -10,7 +10,7 @@ Source: RegisterBrokerBody, TopicConfigSerializeWrapper, TopicConfig.encode/deco
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from duemq.net import wire_json
@@ -21,14 +21,21 @@ PLAIN_BYTES_MAX = 32 << 20  # decompressed size of a compressed body
 PLAIN_BYTES_SMALL = 1 << 20  # always allowed
 EXPANSION_MAX = 64  # maximum ratio of decompressed to compressed size; real topic lists need less
 CRC_MASK = 0x7FFF_FFFF
+FILTER_SERVERS_MAX = 16
+FILTER_SERVER_CHARS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationBody:
-    """Topics of a broker, or only its changed topics, and their data version."""
+    """Topics of a broker, or only its changed topics, and their data version.
+
+    Attributes:
+        filter_servers: Entries of `filterServerList`, which the route table returns.
+    """
 
     version: DataVersion
     topics: tuple[TopicConfig, ...]
+    filter_servers: tuple[str, ...] = ()
 
 
 def crc_of(body: bytes) -> int:
@@ -36,7 +43,12 @@ def crc_of(body: bytes) -> int:
     return zlib.crc32(body) & CRC_MASK
 
 
-def encode_body(version: DataVersion, topics: Iterable[TopicConfig], now_ms: int) -> bytes:
+def encode_body(
+    version: DataVersion,
+    topics: Iterable[TopicConfig],
+    now_ms: int,
+    filter_servers: Sequence[str] = (),
+) -> bytes:
     """Return the uncompressed body as 5.3.3 sends it."""
     wrapper = {
         "dataVersion": version.to_json(),
@@ -45,7 +57,9 @@ def encode_body(version: DataVersion, topics: Iterable[TopicConfig], now_ms: int
         "topicQueueMappingDetailMap": {},
         "topicQueueMappingInfoMap": {},
     }
-    return wire_json.encode({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+    return wire_json.encode(
+        {"filterServerList": filter_servers, "topicConfigSerializeWrapper": wrapper}
+    )
 
 
 def decode_body(body: bytes, *, compressed: bool) -> RegistrationBody:
@@ -58,13 +72,23 @@ def decode_body(body: bytes, *, compressed: bool) -> RegistrationBody:
         return RegistrationBody(DataVersion(), ())
     if compressed:
         return _decode_compressed(body)
-    wrapper = wire_json.parse_object(body).get("topicConfigSerializeWrapper") or {}
+    found = wire_json.parse_object(body)
+    wrapper = found.get("topicConfigSerializeWrapper") or {}
     if not isinstance(wrapper, Mapping):
         raise ValueError("topicConfigSerializeWrapper is not an object")
     return RegistrationBody(
         DataVersion.from_json(wrapper.get("dataVersion")),
         read_topics(wrapper.get("topicConfigTable")),
+        _filter_servers(found.get("filterServerList") or []),
     )
+
+
+def _filter_servers(entries: object) -> tuple[str, ...]:
+    if not isinstance(entries, list) or len(entries) > FILTER_SERVERS_MAX:
+        raise ValueError(f"filterServerList is not a list of at most {FILTER_SERVERS_MAX} entries")
+    if not all(isinstance(each, str) and len(each) <= FILTER_SERVER_CHARS_MAX for each in entries):
+        raise ValueError("an entry of filterServerList is not a short text")
+    return tuple(entries)
 
 
 def read_topics(table: object) -> tuple[TopicConfig, ...]:

@@ -55,6 +55,7 @@ class Registration:
         expires_after_ms: Time without a heartbeat after which the broker is removed; None: never.
         acting_master: Value of `enableActingMaster`; None: the broker is older than 5.0.
         local: The broker runs in this process; registrations by network cannot replace it.
+        filter_servers: Entries of `filterServerList`.
     """
 
     cluster: str
@@ -68,6 +69,7 @@ class Registration:
     expires_after_ms: int | None = None
     acting_master: bool | None = None
     local: bool = False
+    filter_servers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class BrokerLiveInfo:
     version: DataVersion
     channel: object | None
     ha_address: str
+    filter_servers: tuple[str, ...]
 
 
 class RouteTable:
@@ -146,6 +149,7 @@ class RouteTable:
             registration.version,
             registration.channel,
             registration.ha_address,
+            registration.filter_servers,
         )
         return self._master_for(registration, data)
 
@@ -355,7 +359,9 @@ class RouteTable:
         names = sorted(brokers)
         return {
             "brokerDatas": [self._broker_json(name) for name in names],
-            "filterServerTable": {},
+            "filterServerTable": {
+                address: servers for name in names for address, servers in self._servers(name)
+            },
             "queueDatas": [_queue_json(name, brokers[name]) for name in names],
         }
 
@@ -412,6 +418,14 @@ class RouteTable:
     def _cluster_of(self, broker_name: str) -> str:
         data = self._brokers.get(broker_name)
         return data.cluster if data else ""
+
+    def _servers(self, broker_name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield each address of a broker name with its filter servers, if it has some."""
+        data = self._brokers[broker_name]
+        for address in data.addresses.values():
+            live = self._live.get(BrokerAddrInfo(data.cluster, address))
+            if live is not None and live.filter_servers:
+                yield address, live.filter_servers
 
     def _broker_json(self, name: str) -> dict[str, object]:
         data = self._brokers[name]

@@ -18,8 +18,7 @@ from duemq.net.dispatcher import Handler
 from duemq.pop.allocation import STRATEGIES, AssignedQueue, allocate, allocate_for_pop
 from duemq.pop.names import RETRY_PREFIX
 from duemq.pop.request_modes import POP, PULL, RequestMode, RequestModes
-from duemq.pop.topic_queues import TopicQueues
-from duemq.ports import Groups, Topics
+from duemq.ports import PERM_READ, Groups, Identity, Routes, Topics
 from duemq.registry.config_file import JsonObject
 from message_store.errors import RequestError
 
@@ -39,7 +38,6 @@ class AssignmentProcessor:
 
     Args:
         clients: Members of the groups.
-        queues: Queues of a topic on all brokers.
         modes: Request modes that were set.
         config: Returns the current configuration.
     """
@@ -49,12 +47,14 @@ class AssignmentProcessor:
         topics: Topics,
         groups: Groups,
         clients: Clients,
-        queues: TopicQueues,
+        routes: Routes,
+        identity: Identity,
         modes: RequestModes,
         config: Callable[[], BrokerConfig],
     ) -> None:
         self._topics, self._groups, self._clients = topics, groups, clients
-        self._queues, self._modes, self._config = queues, modes, config
+        self._routes, self._identity = routes, identity
+        self._modes, self._config = modes, config
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -77,7 +77,7 @@ class AssignmentProcessor:
         if model not in (BROADCASTING, CLUSTERING):
             raise _invalid(f"messageModel is {model[:32]!r}")
         mode = self._mode(topic, group)
-        queues: Iterable[AssignedQueue] | None = await self._queues.of(topic) or None
+        queues: Iterable[AssignedQueue] | None = await self._queues_of(topic) or None
         if queues and model == CLUSTERING and self._config().server_load_balancer:
             queues = self._allocated(body, mode, list(queues))
         if queues is None:
@@ -92,6 +92,20 @@ class AssignmentProcessor:
             for queue in sorted(set(queues))
         ]
         return Response(body=wire_json.encode({"messageQueueAssignments": assigned}))
+
+    async def _queues_of(self, name: str) -> list[AssignedQueue]:
+        """Return the queues that consumers may read, sorted.
+
+        They are those of all brokers, or of this broker only if no name server responds.
+        """
+        topic, own = self._topics.find(name), self._identity.broker_name
+        brokers = await self._routes.find(name, "" if topic is None else own)
+        counts = {each.broker_name: each.read_queues for each in brokers if each.perm & PERM_READ}
+        if not brokers and topic is not None and topic.perm & PERM_READ:
+            counts = {own: topic.read_queues}
+        return [
+            AssignedQueue(name, each, n) for each, count in counts.items() for n in range(count)
+        ]
 
     def _mode(self, topic: str, group: str) -> RequestMode:
         found = self._modes.find(topic, group)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 from duemq.auth.record_access import RecordAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
-from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import AccessCheck, Handler
 from duemq.net.notices import Notices
 from duemq.plugins import PluginSet
@@ -28,12 +27,10 @@ from duemq.pop.pop_turns import PopMeter, PopTurns
 from duemq.pop.request_modes import RequestModes
 from duemq.pop.revival.reviver import Reviver
 from duemq.pop.revive_log import ReviveLog
-from duemq.pop.topic_queues import TopicQueues
 from duemq.pop.undecided_pops import UndecidedPops
-from duemq.ports import Groups, Identity, Offsets, Topics
+from duemq.ports import Groups, Identity, Offsets, Routes, Topics
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
-from duemq.registry.config_file import JsonObject
 from duemq.registry.consumer_offsets import PopState
 from duemq.registry.filter_file import FilterFile
 from duemq.replication.config import ReplicationConfig
@@ -91,11 +88,9 @@ class PopContext(Protocol):
     @property
     def records(self) -> RecordAccess: ...
     @property
-    def connect(self) -> Callable[[str], RemotingClient]: ...
-    @property
     def replication(self) -> Callable[[], ReplicationConfig]: ...
     @property
-    def local_route(self) -> Callable[[str], JsonObject | None]: ...
+    def routes(self) -> Routes: ...
 
 
 class PopService:
@@ -129,10 +124,6 @@ class PopService:
         )  # fmt: skip
         self.offsets = pops = PopOffsets(store, offsets)
         self.orderly = Orderly(store, topics, groups, parts.long_polls, clock)
-        topic_queues = TopicQueues(
-            topics, identity, clock, lambda: _name_servers(context.config()), context.connect,
-            context.local_route,
-        )  # fmt: skip
         self._acks = AckProcessor(
             store, topics, pops, revive_log, self.orderly, identity, clock, lambda: self.refusal
         )
@@ -142,7 +133,7 @@ class PopService:
         )  # fmt: skip
         self._processors = (
             AssignmentProcessor(
-                topics, groups, parts.clients, topic_queues, parts.modes, context.config
+                topics, groups, parts.clients, context.routes, identity, parts.modes, context.config
             ),
             self._pops,
             self._acks,
@@ -193,11 +184,6 @@ class PopService:
         self._store.add_dispatcher(self.reviver.on_append)
         async with self.reviver.running(), self.orderly.running():
             yield
-
-
-def _name_servers(config: BrokerConfig) -> list[str]:
-    """Return `host:port` of the name servers outside the process."""
-    return [f"{host}:{port}" for host, port in config.namesrv_list]
 
 
 def _refusal(context: PopContext) -> str:

@@ -17,12 +17,12 @@ from typing import Final, Protocol
 
 from delivery.plugin import Peer, Request, Response
 from duemq.auth.signature import ACCESS_KEY, Credentials
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import AccessCheck, Dispatcher
 from duemq.registry.versions import NAMES
 from duemq.v5.context import CallContext
 from duemq.v5.protocol import definition as v2
-from duemq.v5.status import V5Error, code_of
+from duemq.v5.status import V5Error, successful
 from message_store.errors import RequestError
 
 VERSION: Final = NAMES.index("v5_3_3")
@@ -101,10 +101,7 @@ class BrokerRequests:
         Raises:
             V5Error: The account has no permission, or the response is an error.
         """
-        response = await self.call(context, peer, code, fields, body)
-        if response.code != ResponseCode.SUCCESS:
-            raise V5Error(code_of(response), response.remark or f"response code {response.code}")
-        return response
+        return successful(await self.call(context, peer, code, fields, body))
 
     def request(
         self,

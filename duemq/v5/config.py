@@ -10,8 +10,7 @@ class V5Config:
     """Configuration of the gRPC service.
 
     Attributes:
-        host: Host in routes; empty: the host to which the client connected.
-        port: Port in routes.
+        host, port: Registered address of this broker for v5 clients.
         body_bytes_max: Maximum bytes of a message's body.
         type_check: Whether a topic accepts only messages of its type.
         permission: Permission of the broker: 2 write, 4 read.

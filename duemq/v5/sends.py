@@ -10,19 +10,21 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from delivery.plugin import Request, Response
+from duemq.messages.recall_handle import HandleError, decode_handle
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.topic_config import TEMPLATE_TOPIC, TopicConfig
 from duemq.send.decoded_sends import DecodedSends
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client
+from duemq.v5.cluster import Cluster
 from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext
 from duemq.v5.messages import RESERVED, message_type
 from duemq.v5.permissions import check_writable
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
-from duemq.v5.status import V5Error, code_of, status, status_of_all
+from duemq.v5.status import V5Error, code_of, status, status_of_all, successful
 from duemq.v5.topic_types import accepted_types, check_type
 from duemq.v5.transaction_id import transaction_id
 from message_store.clock import Clock
@@ -53,9 +55,10 @@ class SendCalls:
         find_topic: Callable[[str], TopicConfig | None],
         config: Callable[[], V5Config],
         clock: Clock,
+        cluster: Cluster,
     ) -> None:
         self._requests, self._sends, self._find_topic = requests, sends, find_topic
-        self._config, self._clock = config, clock
+        self._config, self._clock, self._cluster = config, clock, cluster
 
     async def send(
         self, context: CallContext, client: V5Client, request: api.SendMessageRequest
@@ -105,18 +108,36 @@ class SendCalls:
     async def recall(
         self, context: CallContext, client: V5Client, request: api.RecallMessageRequest
     ) -> api.RecallMessageResponse:
-        """Cancel a delayed message."""
+        """Cancel a delayed message, at the broker that has it."""
         name = checks.topic_of(request.topic)
+        fields = {"topic": name, "recallHandle": request.recall_handle, "producerGroup": name}
+        code = RequestCode.RECALL_MESSAGE
+        response = await self._recall_elsewhere(context, client, fields)
+        if response is None:
+            self._check_recall(context, client, name)
+            response = await self._requests.call(context, client, code, fields)
+        found = (successful(response).fields or {}).get("msgId", "")
+        return api.RecallMessageResponse(status=status(v2.OK), message_id=found)
+
+    async def _recall_elsewhere(
+        self, context: CallContext, client: V5Client, fields: dict[str, str]
+    ) -> Response | None:
+        """Return the response of the broker that issued a handle; None: this broker, or unknown."""
+        try:
+            broker_name = decode_handle(fields["recallHandle"]).broker_name
+        except HandleError:
+            return None  # this broker refuses it
+        if self._cluster.is_here(broker_name):
+            return None
+        request = self._requests.request(context, client, RequestCode.RECALL_MESSAGE, fields)
+        return await self._cluster.forward(fields["topic"], broker_name, request)
+
+    def _check_recall(self, context: CallContext, client: V5Client, name: str) -> None:
         with self._requests.permission_first(
             context, client, RequestCode.RECALL_MESSAGE, {"topic": name}
         ):
             if self._config().type_check:
                 check_type(accepted_types(self._topic(name).attributes), v2.DELAY)
-        fields = {"topic": name, "recallHandle": request.recall_handle, "producerGroup": name}
-        code = RequestCode.RECALL_MESSAGE
-        response = await self._requests.call_or_raise(context, client, code, fields)
-        found = (response.fields or {}).get("msgId", "")
-        return api.RecallMessageResponse(status=status(v2.OK), message_id=found)
 
     def _topic(self, name: str) -> TopicConfig:
         topic = self._find_topic(name)

@@ -27,6 +27,7 @@ from duemq.v5.acknowledgements import AckCalls
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.client_calls import ClientCalls
 from duemq.v5.clients import V5Client, V5Clients
+from duemq.v5.cluster import Cluster
 from duemq.v5.config import V5Config
 from duemq.v5.receives import ReceiveCalls
 from duemq.v5.routes import RouteCalls
@@ -76,6 +77,7 @@ class V5Server:
         config: Callable[[], V5Config],
         ack_batch: AckBatch | None,
         meter: PopMeter,
+        cluster: Cluster,
     ) -> None:
         gate = access.gate if access is not None else None
         requests = BrokerRequests(dispatcher, gate)
@@ -86,11 +88,11 @@ class V5Server:
         turns: dict[str, CallTurns] = {}
         if ack_batch is not None:
             turns["AckMessage"] = AckTurns(self._acks, ack_batch, self.clients, meter)
-        send_calls = SendCalls(requests, sends, topics.find, config, clock)
+        send_calls = SendCalls(requests, sends, topics.find, config, clock, cluster)
         turns["SendMessage"] = SendTurns(send_calls, sends, self.clients)
         self._service = MessagingService(
             self.clients,
-            RouteCalls(requests, topics.find, groups.find, identity, config),
+            RouteCalls(requests, topics.find, groups.find, cluster),
             send_calls,
             ReceiveCalls(
                 requests, self._acks, topics.find, groups.find, identity.broker_name, clock, config

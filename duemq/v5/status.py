@@ -48,6 +48,17 @@ def status_of(response: Response) -> v2.Status:
     return v2.Status(code=code, message=response.remark or v2.Code.Name(code))
 
 
+def successful(response: Response) -> Response:
+    """Return a successful response.
+
+    Raises:
+        V5Error: The response is an error.
+    """
+    if response.code != ResponseCode.SUCCESS:
+        raise V5Error(code_of(response), response.remark or f"response code {response.code}")
+    return response
+
+
 def status(code: v2.Code, text: str = "") -> v2.Status:
     """Return a status; its message defaults to the name of the code."""
     return v2.Status(code=code, message=text or v2.Code.Name(code))

@@ -35,6 +35,7 @@ US = BrokerAddress(
     broker_name="broker-a",
     address="127.0.0.1:10911",
     ha_address="127.0.0.1:10912",
+    grpc="127.0.0.1:8081",
 )
 WAIT_S = 120
 
@@ -57,6 +58,12 @@ async def queues(client: RemotingClient, topic: str) -> dict[str, Any] | None:
     return dict(found)
 
 
+async def filter_servers(client: RemotingClient, topic: str) -> object:
+    """Return the table of filter servers in a route, which has the ports for v5 clients."""
+    response = await client.call(Request(105, {"topic": topic}), timeout_s=WAIT_S)
+    return parse(bytes(response.body))["filterServerTable"]
+
+
 async def wait_for(probe: Callable[[], bool], what: str) -> None:
     """Wait until `probe()` is true."""
     await asyncio.to_thread(until, probe, seconds=WAIT_S, what=what)
@@ -73,6 +80,7 @@ def test_we_register_with_apaches_name_server(version: str, tmp_path: Path) -> N
             await link.tried.wait()
             async with RemotingClient(apache.namesrv_address) as client:
                 assert (await queues(client, "TBW102") or {})["perm"] == 7
+                assert await filter_servers(client, "TBW102") == {US.address: [f"grpc://{US.grpc}"]}
                 assert await queues(client, "New") is None
                 await topics.ensure("New", queues=3)
                 assert (await queues(client, "New") or {})["writeQueueNums"] == 3

@@ -52,6 +52,18 @@ def test_we_send_what_5_3_3_sends() -> None:
     ]
 
 
+def test_the_filter_servers_are_read_again() -> None:
+    servers = ("grpc://10.0.0.1:8081",)
+    body = encode_body(VERSION, TOPICS, 17, servers)
+    assert decode_body(body, compressed=False).filter_servers == servers
+
+
+@pytest.mark.parametrize("servers", [1, {}, [1], ["x" * 256], ["x"] * 17])
+def test_invalid_filter_servers_are_refused(servers: object) -> None:
+    with pytest.raises(ValueError, match="filterServerList"):
+        decode_body(json.dumps({"filterServerList": servers or 1}).encode(), compressed=False)
+
+
 def test_an_empty_body_holds_no_topics() -> None:
     assert decode_body(b"", compressed=False) == RegistrationBody(DataVersion(), ())
     assert decode_body(b"", compressed=True) == RegistrationBody(DataVersion(), ())

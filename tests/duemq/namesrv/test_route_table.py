@@ -54,6 +54,22 @@ def perms(table: RouteTable, topic: str = "T") -> dict[str, int]:
     return {data["brokerName"]: data["perm"] for data in route["queueDatas"]}  # type: ignore[attr-defined]
 
 
+@pytest.mark.finding("3C6")
+def test_a_route_has_the_filter_servers_of_its_brokers() -> None:
+    table = table_of(
+        told(filter_servers=("grpc://1:8081",)),
+        told(address="1:2", broker_id=1, filter_servers=("grpc://1:8082",)),
+        told("b", "2:1"),
+    )
+    route = table.route("T")
+    assert route is not None
+    servers = {"1:1": ("grpc://1:8081",), "1:2": ("grpc://1:8082",)}
+    assert route["filterServerTable"] == servers
+    table.unregister(BrokerAddrInfo("C", "1:2"))
+    table.register(told(filter_servers=()), 0)
+    assert (table.route("T") or {})["filterServerTable"] == {}
+
+
 # -- registering ----------------------------------------------------------------------------------
 
 

@@ -14,12 +14,15 @@ from duemq.configuration.config import BrokerConfig
 from duemq.pop.allocation import AssignedQueue
 from duemq.pop.assignment import AssignmentProcessor
 from duemq.pop.request_modes import RequestModes
+from duemq.ports import Identity
+from duemq.registry.topic_routes import BrokerQueues
 from message_store.errors import RequestError
-from tests.duemq.pop.test_topic_queues import topic
+from tests.duemq.registry.test_topic_routes import topic
 from tests.support.running_broker import BrokerClient, running, small
 
 ASK = {"topic": "T", "consumerGroup": "g", "clientId": "m1", "strategyName": "AVG",
        "messageModel": "CLUSTERING"}  # fmt: skip
+US = Identity(broker_name="a", cluster_name="C", broker_id=0, host=(bytes(4), 1))
 QUEUES = [AssignedQueue("T", broker, n) for broker in ("a", "b") for n in range(2)]
 
 
@@ -35,15 +38,22 @@ class NamedTable:
     def members(self, group: str) -> list[str]:
         return ["m1", "m2", "m3"] if group == "g" else []
 
-    async def of(self, topic: str) -> list[AssignedQueue]:
-        return QUEUES if topic in self._names else []
+
+class FakeRoutes:
+    """Fake of the routes: topic T has two queues on each of two brokers."""
+
+    async def find(self, topic: str, own: str = "") -> list[BrokerQueues]:
+        found = [BrokerQueues(name, f"{name}:1", "", 2, 2, 6) for name in "ab"]
+        if topic == "T":
+            found.append(BrokerQueues("c", "c:1", "", 9, 9, 2))
+        return found if topic in ("T", "%RETRY%g") else []
 
 
 def make_processor(tmp_path: Path, **config: Any) -> AssignmentProcessor:
     modes = RequestModes.loaded(lambda name: tmp_path / name)
     topics, groups = NamedTable("T", "%RETRY%g"), NamedTable("g")
     made = BrokerConfig(**config)
-    return AssignmentProcessor(topics, groups, groups, topics, modes, lambda: made)
+    return AssignmentProcessor(topics, groups, groups, FakeRoutes(), US, modes, lambda: made)
 
 
 def call(processor: AssignmentProcessor, code: int, **body: object) -> Response:
