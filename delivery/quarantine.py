@@ -6,6 +6,8 @@ quarantined, exactly once. Its body is the complete pending record, as stored in
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -16,6 +18,8 @@ from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
 from message_store.store import MessageStore
 
+log = logging.getLogger(__name__)
+LOGGED_MAX: Final = 10  # maximum messages of one batch with a log line each
 QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 NO_HOST = (b"\x7f\x00\x00\x01", 0)
 DETAIL_CHARS_MAX = 500
@@ -46,6 +50,8 @@ class Undeliverable:
         record: Decoded record, None if it cannot be decoded.
         data: Bytes of the record, empty if the log no longer has them.
         due_ms: Due time of a timer, -1 for a level message or if unknown.
+        topic: Topic of a message that was popped, empty for a pending one.
+        group: Group that popped it.
     """
 
     reason: Reason
@@ -56,10 +62,29 @@ class Undeliverable:
     record: Record | None = None
     data: bytes = b""
     due_ms: int = -1
+    topic: str = ""
+    group: str = ""
+
+    @property
+    def origin(self) -> int:
+        """Value of preparedTransactionOffset: only the end of a pending message is negative."""
+        return self.phys_offset if self.topic else origin_of(self.phys_offset)
 
     def with_data(self, data: bytes) -> Undeliverable:
         """Return a copy with different record bytes."""
         return replace(self, data=data)
+
+
+def report(items: Sequence[Undeliverable]) -> None:
+    """Log messages of one batch that went to quarantine: a line for each of the first ones."""
+    for item in items[:LOGGED_MAX]:
+        kind = f"level {item.level}" if item.level else "timer"
+        log.warning(
+            "%s offset %d (log offset %d) went to quarantine, %s: %s",
+            kind, item.queue_offset, item.phys_offset, item.reason.value, item.detail,
+        )  # fmt: skip
+    if len(items) > LOGGED_MAX:
+        log.warning("%d more messages went to quarantine", len(items) - LOGGED_MAX)
 
 
 def origin_of(phys_offset: int) -> int:
@@ -79,7 +104,7 @@ def quarantine(batch: PutBatch, topics: TopicTable, item: Undeliverable, *, now_
         born_host=record.born_host if record else NO_HOST,
         store_host=record.store_host if record else NO_HOST,
         reconsume_times=record.reconsume_times if record else 0,
-        prepared_offset=origin_of(item.phys_offset),
+        prepared_offset=item.origin,
     )
 
 
@@ -108,11 +133,12 @@ def _properties(item: Undeliverable) -> dict[str, str]:
     kept = {
         "KEYS": had.get("KEYS"),
         "UNIQ_KEY": had.get("UNIQ_KEY"),
-        "DUEMQ_TOPIC": had.get("REAL_TOPIC"),
+        "DUEMQ_TOPIC": item.topic or had.get("REAL_TOPIC"),
         "DUEMQ_QUEUE_ID": had.get("REAL_QID"),
     }
     facts = {
         "DUEMQ_REASON": item.reason.value,
+        "DUEMQ_GROUP": item.group,
         "DUEMQ_DETAIL": item.detail[:DETAIL_CHARS_MAX],
         "DUEMQ_LEVEL": str(item.level) if item.level else "",
         "DUEMQ_DUE_MS": str(item.due_ms) if item.due_ms >= 0 else "",

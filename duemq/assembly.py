@@ -333,7 +333,6 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
     )
     parts.transactions = transactions
     transactions.recover()  # before plugins append anything
-    parts.hooks.append(transactions.put_hook)  # last, as it reads the refusals of the others
     parts.tasks += [parts.long_polls.running(), clients.running()]
     if parts.replica is None:
         parts.tasks.append(transactions.running())

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery.deliverer import Outcome
+from delivery.quarantine import report
 from delivery.records import first_log_offset
 from delivery.service_tasks import guarded, preload
 from message_store.clock import Clock, Signal
@@ -47,7 +48,6 @@ log = logging.getLogger(__name__)
 KERNELS = "levels"  # group of kernels
 PAUSE_MS = 100  # pause before a retry, if a unit is not written yet or the disk is slow
 CUTS_MAX = 256
-LOGGED_MAX = 10  # maximum messages of one batch with a log line each
 
 
 class LevelService:
@@ -385,11 +385,7 @@ class LevelService:
         stats.refused += bool(outcome.refusal)
         for item in outcome.quarantined:
             stats.quarantined[item.reason] += 1
-        for item in outcome.quarantined[:LOGGED_MAX]:
-            log.warning(
-                "level %d offset %d (log offset %d) went to quarantine, %s: %s",
-                level.level, item.queue_offset, item.phys_offset, item.reason.value, item.detail,
-            )  # fmt: skip
+        report(outcome.quarantined)
         self._count_lost(level, outcome.lost)
 
     @staticmethod

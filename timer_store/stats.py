@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from delivery.deliverer import Outcome
 from delivery.lateness import Lateness
 from delivery.metric_families import counter, gauge, lateness
-from delivery.quarantine import Reason
+from delivery.quarantine import Reason, report
 from message_store.queues.topic_table import TopicTable
 from timer_store.layout import Offsets
 
@@ -103,10 +103,11 @@ class TimerStats:
             self.lateness[number].record(due_ms[mine], store_ms[mine])
 
     def record_undelivered(self, outcome: Outcome) -> None:
-        """Count the lost and quarantined timers of an outcome, also of rolls by message."""
+        """Count and log the lost and quarantined timers of an outcome, also of rolls by message."""
         self.lost += outcome.lost
         for item in outcome.quarantined:
             self.quarantined[item.reason] += 1
+        report(outcome.quarantined)
 
     def _count_topics(self, topic_index: npt.NDArray[np.int32]) -> None:
         counts = np.bincount(topic_index)

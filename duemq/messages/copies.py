@@ -14,6 +14,7 @@ from message_store.replication.acknowledgement import Missing
 SMALL_BATCH_ROWS = 4
 STAGING_EXTRA_BYTES = 1_024  # for properties that a copy has in addition
 STORED = (0, *(missing.code for missing in Missing))  # statuses of rows that are in the log
+RECONSUME_TIMES_MAX = 0x7FFF_FFFF
 KEPT_FLAGS = 0x7FF & ~(layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6)
 
 
@@ -55,6 +56,11 @@ def add_copy(
         reconsume_times=record.reconsume_times if reconsume_times is None else reconsume_times,
         prepared_offset=prepared_offset,
     )
+
+
+def next_reconsume_times(record: Record) -> int:
+    """Return the reconsume times of a retry of `record`: one more, up to the largest number."""
+    return min(record.reconsume_times + 1, RECONSUME_TIMES_MAX)
 
 
 def not_confirmed(what: str, missing: Missing) -> RequestError:

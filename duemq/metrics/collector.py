@@ -77,6 +77,14 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
         ),
     }
     counters = {
+        "pop_quarantined": (
+            "Popped messages that cannot be visible again and went to the quarantine topic.",
+            lambda: parts.pop.reviver.quarantine.counts.total() if parts.pop else 0.0,
+        ),
+        "transaction_quarantined": (
+            "Half messages that cannot be read and went to the quarantine topic.",
+            lambda: parts.transactions.quarantine.counts.total() if parts.transactions else 0.0,
+        ),
         "tls_reloads": (
             "Reloads of certificates after a file changed.",
             lambda: broker.tls.reload_count,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from delivery.redirected import without
 from duemq.pop.kernels.retries import DIGITS_MAX, OTHER_FORM, add_handles
 from duemq.pop.kernels.units import HAS_GAP, count_units
 from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
@@ -24,8 +25,12 @@ from message_store.errors import RecordUnreadable, UnitsRewritten
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import entry
 from message_store.layout import SCANNED, TOPIC_BYTES_V1_MAX, Rows
-from message_store.log.properties import ENTRY_END, encode_properties
-from message_store.log.record import Record, encode_again, split_records
+from message_store.log.properties import (
+    ENTRY_END,
+    PROPERTIES_BYTES_MAX,
+    encode_properties,
+)
+from message_store.log.record import Record, encode_again, is_sound, split_records
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -190,10 +195,15 @@ class QueueReader:
         """Return the records as stored, without receipt handles that producers have set."""
         if RECEIPT_NAME not in found.data:
             return found.data
-        return b"".join(
-            encode_again(replace(record, property_text=_with_receipt(record, None)))
-            for record in split_records(found.data)
-        )
+        pieces, at = list[bytes](), 0
+        for record in split_records(found.data, check_crc=False):
+            piece = found.data[at : at + record.total_size]
+            if RECEIPT_NAME in record.property_text and is_sound(record):
+                text = _with_receipt(record, None)
+                piece = encode_again(replace(record, property_text=text))
+            pieces.append(piece)
+            at += record.total_size
+        return b"".join(pieces)
 
     def raw_records(self, topic: str, queue_id: int, offsets: Sequence[int]) -> RawRecords | None:
         """Return the messages at ascending queue offsets.
@@ -257,21 +267,21 @@ class QueueReader:
         raise RecordUnreadable(-1, f"message {offset} of {topic}/{queue_id} does not exist")
 
     def retry_records(self, found: ReadResult, topic: str, receipt: Receipt) -> bytes:
-        """Return records of a retry topic as messages of `topic` with their receipt handles."""
+        """Return records of a retry topic as messages of `topic` with their receipt handles.
+
+        A record that is damaged or has no room for the handle is omitted. It is visible again
+        later: then the reviver moves it to quarantine.
+        """
         if self._compiled() and RECEIPT_NAME not in found.data:
             compiled = _with_handles(found, topic.encode(), receipt)
             if compiled is not None:
                 return compiled
-        return b"".join(
-            encode_again(
-                replace(
-                    record,
-                    topic=topic,
-                    property_text=_with_receipt(record, receipt.text(record.queue_offset)),
-                )
-            )
-            for record in split_records(found.data)
-        )
+        pieces = list[bytes]()
+        for record in split_records(found.data, check_crc=False):
+            text = _with_receipt(record, receipt.text(record.queue_offset))
+            if len(text) <= PROPERTIES_BYTES_MAX and is_sound(record):
+                pieces.append(encode_again(replace(record, topic=topic, property_text=text)))
+        return b"".join(pieces)
 
 
 def _with_handles(found: ReadResult, topic: bytes, receipt: Receipt) -> bytes | None:
@@ -287,11 +297,11 @@ def _with_handles(found: ReadResult, topic: bytes, receipt: Receipt) -> bytes | 
 
 
 def _with_receipt(record: Record, handle: str | None) -> bytes:
-    """Return the properties of a record with this handle and no other."""
-    text = record.property_text
-    if RECEIPT_NAME not in text and (not text or text.endswith(ENTRY_END.encode())):
-        return text if handle is None else text + encode_properties({RECEIPT_PROPERTY: handle})
-    properties = {k: v for k, v in record.properties.items() if k != RECEIPT_PROPERTY}
-    if handle is not None:
-        properties[RECEIPT_PROPERTY] = handle
-    return encode_properties(properties)
+    """Return the properties of a record with this handle and no other.
+
+    The other entries stay as they are: decoding could change and lengthen them.
+    """
+    text = without(record.property_text, RECEIPT_PROPERTY.encode())
+    if text and not text.endswith(ENTRY_END.encode()):
+        text += ENTRY_END.encode()
+    return text if handle is None else text + encode_properties({RECEIPT_PROPERTY: handle})

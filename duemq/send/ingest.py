@@ -21,6 +21,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from delivery.later_copies import SENT_BYTES_MAX
 from delivery.plugin import Request
 from duemq.net import codec
 from duemq.net.codes import RequestCode
@@ -46,7 +47,6 @@ from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
-from message_store.log.properties import PROPERTIES_BYTES_MAX
 from message_store.queues.topic_table import TopicArrays, TopicTable
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Ingest:
         self._take_sends: Callable[..., tuple[int, int]] | None = None
         self._state[layout.STATE_FRAME_MAX] = settings.frame_bytes_max
         self._state[layout.STATE_BODY_MAX] = settings.body_bytes_max
-        self._state[layout.STATE_PROPERTIES_MAX] = PROPERTIES_BYTES_MAX
+        self._state[layout.STATE_PROPERTIES_MAX] = SENT_BYTES_MAX
         self._new_batch()
 
     # Turns.

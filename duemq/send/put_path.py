@@ -6,7 +6,7 @@
        timer_store         redirects messages with a delivery time
               (other plugins)     before or after the plugins that they name
           without a timer store, `refuse_timers` runs instead (`duemq.assembly`)
-       2. `refuse_together`       accepts or refuses a client's batch as a whole
+       2. `refuse_together`       accepts or refuses a client's batch as a whole (`PutBatch`)
 3. `MessageStore.put`      encodes, appends, writes queue units, calls dispatchers
 4. `wait_confirmed`        waits for the disk with `flushDiskType=SYNC_FLUSH` and for replicas
                            with `brokerRole=SYNC_MASTER`
@@ -17,8 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from typing import Protocol
-
-import numpy as np
 
 from duemq.net.codes import ResponseCode
 from message_store import layout
@@ -41,17 +39,6 @@ class LogStore(Protocol):
     async def wait_confirmed(self, end_offset: int) -> Missing | None: ...
 
 
-def refuse_together(batch: PutBatch) -> None:
-    """Refuse all rows of a client's batch if a hook refused one, because they share a response."""
-    for first, count in batch.together:
-        refused = np.flatnonzero(batch.rows["status"][first : first + count])
-        if refused.size:
-            cause = first + int(refused[0])
-            remark = batch.remarks.get(cause, "")
-            for index in range(first, first + count):
-                batch.refuse(index, int(batch.rows[cause]["status"]), remark)
-
-
 class PutPath:
     """Path of a batch through the put hooks into the message store.
 
@@ -72,7 +59,7 @@ class PutPath:
         try:
             self.run_hooks(batch)
             if batch.together:
-                refuse_together(batch)
+                batch.refuse_together()
             self.store.put(batch)
         except Exception as error:
             log.exception("appending a batch of %d messages failed", batch.count)

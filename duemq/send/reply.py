@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from delivery.later_copies import SENT_BYTES_MAX
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.messages.copies import refusal
@@ -22,7 +23,6 @@ from duemq.send.send_header import SendHeader, client_entries, parse_send, prope
 from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
-from message_store.log.properties import PROPERTIES_BYTES_MAX
 from message_store.text import encode_offset_id
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class ReplyProcessor:
         if queue_id < 0 or queue_id >= topic.write_queues:
             queue_id = random.randrange(max(topic.write_queues, 1))
         properties = property_bytes(client_entries(header.properties), self._suffix)
-        if len(properties) > PROPERTIES_BYTES_MAX:
+        if len(properties) > SENT_BYTES_MAX:
             return
         batch = PutBatch(1, len(request.body) + len(properties))
         batch.add(

@@ -18,6 +18,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from delivery.later_copies import (
+    HALF_BYTES_MAX,
+    SENT_BYTES_MAX,
+    SENT_RETRY_BYTES_MAX,
+    fault_of,
+)
 from delivery.plugin import Request
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.net.codes import ResponseCode
@@ -33,7 +39,6 @@ from message_store import layout
 from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
-from message_store.log.properties import PROPERTIES_BYTES_MAX
 from message_store.queues.topic_table import TopicTable
 from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 
@@ -250,6 +255,8 @@ class SendProcessor:
             if self._topics.find(topic) is None:
                 raise MustWait(partial(self._create_dlq, topic))
         properties = property_bytes(entries, send.rules.suffix)
+        derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        _check_properties(properties, SENT_RETRY_BYTES_MAX if derived else SENT_BYTES_MAX)
         row = _add(
             send, batch, topic_index=self._table.find(topic), queue_id=queue_id,
             body=send.request.body, properties=properties, flag=send.header.flag,
@@ -279,8 +286,10 @@ class SendProcessor:
         delayed = _is_delayed(batch.rows[row])
         topic_index, queue_id = int(batch.rows[row]["topic_index"]), send.queue_id
         self._half(batch, row, self._table)
+        properties = batch.property_text(row)
+        _check_properties(properties, HALF_BYTES_MAX)
         if delayed:
-            self._check_commit(send, topic_index, queue_id, batch.property_text(row))
+            self._check_commit(send, topic_index, queue_id, properties)
 
     def _check_commit(
         self, send: _Send, topic_index: int, queue_id: int, properties: bytes
@@ -337,9 +346,11 @@ class SendProcessor:
         for entry in batch_entries(send.request.body):
             expanded_bytes += len(entry.body) + len(entry.properties) + shared_bytes
             _check_expanded(expanded_bytes, send.rules.body_bytes_max)
+            properties = entry.properties + shared
+            _check_properties(properties, SENT_BYTES_MAX)
             row = _add(
                 send, batch, topic_index=topic_index, queue_id=send.queue_id, body=entry.body,
-                properties=entry.properties + shared, flag=entry.flag,
+                properties=properties, flag=entry.flag,
             )  # fmt: skip
             _check_batch_row(batch, row)
             self._check_marker(send, batch, row)
@@ -358,17 +369,7 @@ def _add(
     properties: bytes,
     flag: int,
 ) -> int:
-    """Add one row; return its index.
-
-    Raises:
-        RequestError: The properties are too long.
-    """
-    if len(properties) > PROPERTIES_BYTES_MAX:
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"the message is illegal: its properties have {len(properties)} bytes; "
-            f"the limit is {PROPERTIES_BYTES_MAX}",
-        )
+    """Add one row; return its index."""
     return batch.add(
         topic_index=topic_index,
         queue_id=queue_id,
@@ -381,6 +382,17 @@ def _add(
         sys_flag=send.header.sys_flag,
         reconsume_times=send.header.reconsume_times,
     )
+
+
+def _check_properties(properties: bytes, bytes_max: int) -> None:
+    """Check that a property text leaves room for the later copies of its message.
+
+    Raises:
+        RequestError: It does not.
+    """
+    fault = fault_of(len(properties), bytes_max)
+    if fault:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, fault)
 
 
 def _is_delayed(row: layout.Row) -> bool:

@@ -15,7 +15,13 @@ from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
-from duemq.messages.copies import add_copy, batch_for, not_confirmed, refusal
+from duemq.messages.copies import (
+    add_copy,
+    batch_for,
+    next_reconsume_times,
+    not_confirmed,
+    refusal,
+)
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -133,7 +139,7 @@ class SendBackProcessor:
             queue_id=queue_id,
             properties=retry_properties(record, retry.level),
             store_host=self._identity.host,
-            reconsume_times=record.reconsume_times + 1,
+            reconsume_times=next_reconsume_times(record),
         )
         await self._put(batch)
         fault = refusal(batch)

@@ -17,7 +17,7 @@ from duemq.transactions.half_messages import (
     PRODUCER_GROUP,
     TRANSACTION_ID,
 )
-from message_store.log.properties import encode_properties
+from message_store.log.properties import PROPERTIES_BYTES_MAX, encode_properties
 from message_store.log.record import Host, Record, encode_again
 from message_store.text import encode_offset_id
 
@@ -60,13 +60,16 @@ def check_request(
     """
     topic = properties.get("REAL_TOPIC", half.topic)
     queue = properties.get("REAL_QID", "0")
+    text = encode_properties({**properties, "WAIT": "false"})
+    if len(text) > PROPERTIES_BYTES_MAX:  # an earlier version stored it without room
+        text = half.property_text
     message = replace(
         half,
         topic=topic,
         queue_id=int(queue) if queue.isdigit() else 0,
         queue_offset=queue_offset,
         phys_offset=phys_offset,
-        property_text=encode_properties({**properties, "WAIT": "false"}),
+        property_text=text,
         born_host=_as_ipv4(half.born_host),
         store_host=_as_ipv4(half.store_host),
     )

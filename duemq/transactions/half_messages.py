@@ -238,6 +238,16 @@ def plan_step(record: Record, *, now_ms: int, timeout_ms: int, checks_max: int) 
     return Step.CHECK_BACK
 
 
+def is_expired(record: Record, now_ms: int, *, interval_ms: int, checks_max: int) -> bool:
+    """Return whether a half message without a count is as old as one with all its check-backs.
+
+    Args:
+        interval_ms: Time between two check-backs (`transactionCheckInterval`).
+        checks_max: See `plan_step`.
+    """
+    return now_ms - record.store_ms >= interval_ms * checks_max
+
+
 def immunity(record: Record, timeout_ms: int) -> int | None:
     """Return the immunity time of a half message in ms; None if it requests none.
 

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Self
 
 from delivery.plugin import Request, RequestHandler, Response
+from delivery.quarantine import Reason
+from delivery.stored_quarantine import StoredQuarantine
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.configuration.config import BrokerConfig
@@ -39,12 +41,12 @@ from duemq.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     GROUP,
     HALF_TOPIC,
-    OP_TAG,
     OP_TOPIC,
     PRODUCER_GROUP,
     HalfMessages,
     Step,
 )
+from duemq.transactions.half_reader import HalfReader
 from duemq.transactions.torn_commits import torn_commits
 from message_store import layout
 from message_store.clock import Clock
@@ -58,7 +60,6 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-READ_UNITS_MAX = 1_024
 STEPS_PER_ROUND_MAX = 2_000  # half messages of one check round
 COMMIT, ROLLBACK = layout.SYS_COMMIT, layout.SYS_ROLLBACK
 
@@ -85,13 +86,13 @@ class Transactions:
         self._put, self._identity = put, identity
         self._clock, self._config = clock, config
         self._meters = meters or Meters()
-        self.halves = HalfMessages()
+        self.halves, self._reader = HalfMessages(), HalfReader(store)
         self._locked: dict[int, asyncio.Event] = {}  # by half offset; set when it is unlocked
-        self._bound: set[int] = set()  # id() of batches whose last row is the op of the first
         self._missing_ops: list[int] = []  # finished half offsets without an op record in the log
         self._recovered = False
         self._stopped = asyncio.Event()
         self._unreachable = Notices(log)
+        self.quarantine = StoredQuarantine(store, clock)
 
     @property
     def open_count(self) -> int:
@@ -105,13 +106,6 @@ class Transactions:
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume,
         }
 
-    def put_hook(self, batch: PutBatch, now_ms: int) -> None:
-        """Refuse an op record if another hook refused its message; runs after all other hooks."""
-        if id(batch) in self._bound:
-            last = batch.count - 1
-            if batch.filled["status"][:last].any():
-                batch.refuse(last, ResponseCode.MESSAGE_ILLEGAL, "the message was refused")
-
     async def _put_bound(
         self, batch: PutBatch, half_offset: int
     ) -> tuple[str | None, Missing | None]:
@@ -120,11 +114,8 @@ class Transactions:
         Returns:
             Reason if the message was not stored, else None; missing confirmation, or None.
         """
-        self._bound.add(id(batch))
-        try:
-            missing = await self._put(batch)
-        finally:
-            self._bound.discard(id(batch))
+        batch.together = [(0, batch.count)]
+        missing = await self._put(batch)
         fault, op_fault = refusal(batch), refusal(batch, batch.count - 1)
         if op_fault is None:
             if batch.rows[batch.count - 1]["queue_offset"] == self.halves.op_read:
@@ -242,7 +233,7 @@ class Transactions:
         newest = self.halves.copies.get(identity, queue_offset) if identity else queue_offset
         if newest == queue_offset:
             return half
-        return self._half_at(newest) or half
+        return self._reader.half_or_none(newest) or half
 
     def _read(self, phys_offset: int) -> Record:
         """Return the message at a physical offset from a request."""
@@ -289,29 +280,15 @@ class Transactions:
 
     def _apply_ops(self) -> None:
         """Apply the op records appended since the last call."""
-        while True:
-            offset = self.halves.op_read
-            units = self._store.units(OP_TOPIC, 0, offset, READ_UNITS_MAX)
-            if units.size == 0:
-                return
-            for at, phys_offset in enumerate(units["phys_offset"].tolist()):
-                self.halves.apply_op(offset + at, self._op_body(phys_offset))
-
-    def _op_body(self, phys_offset: int) -> list[int]:
-        try:
-            record = self._store.read_record(phys_offset)
-        except RecordUnreadable as fault:
-            log.warning("an op record cannot be read: %s", fault)
-            return []
-        tag = record.properties.get("TAGS")
-        return half_messages.parse_op(record.body) if tag == OP_TAG else []
+        for offset, half_offsets in self._reader.ops(self.halves.op_read):
+            self.halves.apply_op(offset, half_offsets)
 
     def _find_copies(self) -> None:
         """Find copies of half messages; mark all but the newest copy as finished."""
         newest: dict[half_messages.HalfIdentity, Record] = {}
         _, high = self._store.queue_bounds(HALF_TOPIC, 0)
         for offset in range(self.halves.half_next, high):
-            half = None if self.halves.is_finished(offset) else self._half_at(offset)
+            half = None if self.halves.is_finished(offset) else self._reader.half_or_none(offset)
             identity = half_messages.half_identity(half) if half else None
             if half is None or identity is None:
                 continue
@@ -323,23 +300,8 @@ class Transactions:
 
     def _unfinished_halves(self, high: int) -> dict[int, int]:
         """Return the queue offsets of unfinished half messages by log offset."""
-        found: dict[int, int] = {}
-        offset = self.halves.half_next
-        while offset < high:
-            units = self._store.units(HALF_TOPIC, 0, offset, READ_UNITS_MAX)
-            for at, phys_offset in enumerate(units["phys_offset"].tolist(), offset):
-                if not self.halves.is_finished(at):
-                    found[phys_offset] = at
-            offset += max(int(units.size), 1)
-        return found
-
-    def _half_at(self, offset: int) -> Record | None:
-        units = self._store.units(HALF_TOPIC, 0, offset, 1)
-        try:
-            return self._store.read_record(int(units[0]["phys_offset"])) if units.size else None
-        except RecordUnreadable as fault:
-            log.warning("a half message cannot be read: %s", fault)
-            return None
+        halves = self._reader.halves(self.halves.half_next, high)
+        return {at: offset for offset, at in halves if not self.halves.is_finished(offset)}
 
     # --- Check-backs.
 
@@ -402,9 +364,10 @@ class Transactions:
         self._store_cursors()
 
     async def _step(self, offset: int) -> Step:
-        half = self._half_at(offset)
-        if half is None:
-            self.halves.finish(offset)
+        try:
+            half = self._reader.half(offset)
+        except RecordUnreadable as fault:
+            self._settle_unreadable(offset, fault)
             return Step.SKIP
         config = self._config()
         step = half_messages.plan_step(
@@ -414,9 +377,23 @@ class Transactions:
             checks_max=config.transaction_checks_max,
         )
         if step in (Step.CHECK_BACK, Step.GIVE_UP):
-            with self._lock(offset):
-                await (self._check_back(half) if step is Step.CHECK_BACK else self._give_up(half))
+            try:
+                with self._lock(offset):
+                    await (
+                        self._check_back(half) if step is Step.CHECK_BACK else self._give_up(half)
+                    )
+            except (RequestError, OSError) as fault:
+                log.warning("half message %d is tried again: %s", offset, fault)
         return step
+
+    def _settle_unreadable(self, offset: int, fault: RecordUnreadable) -> None:
+        """Finish a half message that cannot be read; a damaged one goes to quarantine."""
+        if fault.phys_offset >= self._store.min_offset:
+            place = HALF_TOPIC, 0, offset
+            if self.quarantine.put(place, "", Reason.UNREADABLE, str(fault)):
+                return
+            self._missing_ops.append(offset)
+        self.halves.finish(offset)
 
     async def _check_back(self, half: Record) -> None:
         """Replace a half message by a copy with a higher check count; send the check-back."""
@@ -426,12 +403,31 @@ class Transactions:
         row = self._add_half(batch, half, properties)
         self._add_op(batch, half.queue_offset)
         fault, _ = await self._put_bound(batch, half.queue_offset)
-        if fault is not None:
+        if fault is None:
+            copy = batch.rows[row]
+            identity = half_messages.half_identity(half)
+            self.halves.replace(half.queue_offset, int(copy["queue_offset"]), identity)
+            self._ask(half, properties, int(copy["queue_offset"]), int(copy["phys_offset"]))
+        elif batch.rows[row]["status"] != ResponseCode.MESSAGE_ILLEGAL:
             log.warning("half message %d: its copy was not stored: %s", half.queue_offset, fault)
-            return
-        copy = batch.rows[row]
-        identity = half_messages.half_identity(half)
-        self.halves.replace(half.queue_offset, int(copy["queue_offset"]), identity)
+        elif self._is_expired(half):
+            await self._give_up(half)
+        else:  # without room for a count, the half message itself is checked back
+            self._ask(half, half.properties, half.queue_offset, half.phys_offset)
+
+    def _is_expired(self, half: Record) -> bool:
+        config = self._config()
+        return half_messages.is_expired(
+            half,
+            self._clock.now_ms(),
+            interval_ms=config.transaction_check_interval_ms,
+            checks_max=config.transaction_checks_max,
+        )
+
+    def _ask(
+        self, half: Record, properties: Mapping[str, str], queue_offset: int, phys_offset: int
+    ) -> None:
+        """Send a check-back to a producer of the group, if one is connected."""
         producer = producer_of(properties, self._clients, self._records)
         if producer is None:
             text = "half message %d: no check-back sent, as no producer of group %s is connected"
@@ -441,8 +437,8 @@ class Transactions:
             check_request(
                 half,
                 properties,
-                queue_offset=int(copy["queue_offset"]),
-                phys_offset=int(copy["phys_offset"]),
+                queue_offset=queue_offset,
+                phys_offset=phys_offset,
                 identity=self._identity,
             )
         )
@@ -460,6 +456,7 @@ class Transactions:
             store_host=self._identity.host,
         )
         batch.rows[row]["delay_level"], batch.rows[row]["timer_kind"] = 0, layout.TIMER_NONE
+        batch.trusted = True  # a lower maxMessageSize does not apply to stored messages
         self._add_op(batch, half.queue_offset)
         fault, _ = await self._put_bound(batch, half.queue_offset)
         if fault is not None:

@@ -56,10 +56,12 @@ class Appender:
         body_max = record_max if batch.trusted else self._config.message_bytes_max
         record_max = min(record_max, body_max + RECORD_EXTRA_BYTES_MAX)
         prepare, _ = self._encoders_of(batch)
+        refused = 0
         while True:
-            at, total, refused = prepare(
+            at, total, refused_now = prepare(
                 rows, count, batch.staging, self._topics.arrays, body_max, record_max
             )
+            refused += refused_now  # a repeated call skips the rows that it refused before
             if at == count:
                 break
             # the kernel stops at a queue without a slot, which only Python can create
@@ -67,6 +69,7 @@ class Appender:
         if refused:
             for at in np.flatnonzero(batch.filled["status"] == encode.MESSAGE_ILLEGAL).tolist():
                 batch.remarks.setdefault(at, self._illegal_remark(batch, at))
+            batch.refuse_together()
         if total > self._out.size and self._out.size < OUT_BYTES_MAX:
             self._out = np.empty(min(int(total) * 2, OUT_BYTES_MAX), np.uint8)
 

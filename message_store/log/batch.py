@@ -42,7 +42,8 @@ class PutBatch:
         staging: (n,) u1; the first `staging_len` are used.
         remarks: Text for rows whose `status` is not 0.
         trusted: The messages were accepted before; maxMessageSize does not apply again.
-        together: (first row, rows) of each client batch, which hooks refuse as a whole.
+        together: (first row, rows) of rows that are refused as a whole: a client's batch, or a
+            message and its op record.
     """
 
     def __init__(self, capacity: int = 1024, staging_bytes: int = 1 << 20) -> None:
@@ -166,6 +167,16 @@ class PutBatch:
         """Mark message `index` as refused, with response code and remark of the response."""
         self.rows[index]["status"] = code
         self.remarks[index] = remark
+
+    def refuse_together(self) -> None:
+        """Refuse all rows of a group in `together` of which one is refused."""
+        for first, count in self.together:
+            refused = np.flatnonzero(self.rows["status"][first : first + count])
+            if refused.size:
+                cause = first + int(refused[0])
+                remark = self.remarks.get(cause, "")
+                for index in range(first, first + count):
+                    self.refuse(index, int(self.rows[cause]["status"]), remark)
 
 
 def _words(address: bytes) -> tuple[int, int]:

@@ -99,12 +99,17 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
             f"{layout.RECORD_FIXED_BYTES} to {len(view)} bytes are possible"
         )
     record = _decode_plain(data.data, total_size) or _decode_fields(data, total_size)
-    if check_crc and record.body and zlib.crc32(record.body) & layout.CRC_MASK != record.body_crc:
+    if check_crc and not is_sound(record):
         raise data.fault("the body does not match its CRC")
     return record
 
 
-def split_records(data: bytes) -> list[Record]:
+def is_sound(record: Record) -> bool:
+    """Return whether the body of a record matches its CRC."""
+    return not record.body or zlib.crc32(record.body) & layout.CRC_MASK == record.body_crc
+
+
+def split_records(data: bytes, *, check_crc: bool = True) -> list[Record]:
     """Return the records that follow each other in `data` without gaps.
 
     Raises:
@@ -112,7 +117,7 @@ def split_records(data: bytes) -> list[Record]:
     """
     view, found, at = memoryview(data), [], 0
     while at < len(data):
-        found.append(decode_record(view[at:], at))
+        found.append(decode_record(view[at:], at, check_crc=check_crc))
         at += found[-1].total_size
     return found
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from delivery.deliverer import Outcome, SingleDeliverer
+from delivery.quarantine import report
 from message_store.errors import CorruptStore
 from message_store.log.batch import PutBatch
 from message_store.log.unreadable import READS_MAX
@@ -142,4 +143,5 @@ class TimerDeliverer:
         convert = self._gatherer.fault
         while outcome.done < rows.size and not outcome.refusal:
             self._single.deliver(rows[outcome.done], convert, outcome, now_ms)
+        report(outcome.quarantined)
         return outcome.done

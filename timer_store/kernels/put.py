@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from delivery.later_copies import TIMER_BYTES
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.encode import PROPERTY_BYTES_MAX, property_bytes
 from message_store.kernels.kernel import kernel
@@ -43,9 +44,7 @@ NUMBERS = 7
 SECONDS_MAX = 10**15  # later than any due time, and its ms fit into 64 bits
 PERCENT = ord("%")  # first byte of %RETRY% and %DLQ% topics
 STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
-# Maximum growth of a timer's text until it is delivered: TIMER_ENQUEUE_MS 37, TIMER_DEQUEUE_MS 32,
-# TIMER_ROLL_TIMES 20, DUEMQ_DUE_MS 27. A text without this room could not be delivered.
-GROWTH_BYTES = 120
+GROWTH_BYTES = TIMER_BYTES  # maximum growth of a timer's text until it is delivered
 
 
 @kernel

@@ -50,6 +50,7 @@ KEPT, DROPPED, FIRST_POP, PLAIN = range(4)
 KEPT: copied; DROPPED: omitted; FIRST_POP: copied, the entry is 1ST_POP_TIME; PLAIN: needs Python.
 """
 NUMBER_BYTES_MAX = 18
+RECONSUME_TIMES_MAX = 0x7FFF_FFFF
 NO_NUMBER = -(1 << 62)
 ONE, P, U, W, ZERO, NINE = b"1PUW09"
 LETTER_I = ord("I")
@@ -230,7 +231,7 @@ def add_copies(
         )  # fmt: skip
         if at < 0:
             return count
-        row["reconsume_times"] += 1
+        row["reconsume_times"] = min(row["reconsume_times"] + 1, RECONSUME_TIMES_MAX)
         output.end[0] += 1
         output.end[1] = at
         pos += size

@@ -5,13 +5,21 @@ unacknowledged messages of a checkpoint --> raw records --kernel or Python--> ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from duemq.messages.copies import KEPT_FLAGS, STORED, add_copy
+from delivery.later_copies import SEPARATOR_BYTES, entry_bytes, handle_bytes_max
+from duemq.messages.copies import (
+    KEPT_FLAGS,
+    STORED,
+    add_copy,
+    next_reconsume_times,
+    refusal,
+)
+from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import Checkpoint
 from duemq.pop.kernels.revival import Context, Output, add_copies
 from duemq.pop.queue_reader import RawRecords
@@ -20,7 +28,7 @@ from duemq.ports import Identity
 from duemq.send.put_path import PutPath
 from message_store import layout
 from message_store.log.batch import IPV6_BYTES, PutBatch
-from message_store.log.properties import encode_properties
+from message_store.log.properties import PROPERTIES_BYTES_MAX, encode_properties
 from message_store.log.record import Record
 
 BYTES_MAX: Final = 4 << 20  # per batch; a batch that reaches it gets no further checkpoint
@@ -29,6 +37,22 @@ FIRST_POP_TIME: Final = "1ST_POP_TIME"
 DELAYING: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 """Properties with a relative delay, which would delay the copy again."""
 SYS_FLAGS: Final = (KEPT_FLAGS | layout.SYS_BORN_IPV6) & ~layout.SYS_TRANSACTION_MASK
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """Result of the copies of one checkpoint. The messages are named by their queue offsets.
+
+    Attributes:
+        stored: Messages with a stored copy.
+        illegal: Reason for each message that the store will never accept.
+        refusal: Reason for the messages that the store does not accept now; empty: there are none.
+    """
+
+    copied: CheckpointCopies
+    stored: list[int]
+    illegal: dict[int, str]
+    refusal: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +145,8 @@ class RetryCopies:
             self._add_record(record, checkpoint.pop_ms, topic_index, now_ms)
 
     def _assign_rows(self, at: int, checkpoint: Checkpoint, offsets: tuple[int, ...]) -> None:
-        """Assign the next rows to a checkpoint; the store accepts all of them or none."""
-        first = self._batch.count
-        self._copied.append(CheckpointCopies(at, checkpoint, offsets, first))
-        if offsets:
-            self._batch.together.append((first, len(offsets)))
+        """Assign the next rows to a checkpoint."""
+        self._copied.append(CheckpointCopies(at, checkpoint, offsets, self._batch.count))
 
     def _add_record(self, record: Record, pop_ms: int, topic_index: int, now_ms: int) -> None:
         add_copy(
@@ -136,37 +157,61 @@ class RetryCopies:
             properties=retry_properties(record, pop_ms, now_ms),
             store_host=self._identity.host,
             sys_flag=record.sys_flag & KEPT_FLAGS & ~layout.SYS_TRANSACTION_MASK,
-            reconsume_times=record.reconsume_times + 1,
+            reconsume_times=next_reconsume_times(record),
             prepared_offset=record.phys_offset,
         )
 
-    def put(self) -> list[tuple[CheckpointCopies, Collection[int], str]]:
-        """Append the copies and clear the batch.
+    @property
+    def is_empty(self) -> bool:
+        """Whether the batch has no checkpoint."""
+        return not self._copied
 
-        Returns:
-            For each checkpoint: its copies, the queue offsets of messages with a stored copy, and
-            the store's error text; empty: all copies are stored.
-        """
+    def put(self) -> list[CopyResult]:
+        """Append the copies and clear the batch; return the result of each checkpoint."""
         batch, copied = self._batch, self._copied
         self._copied = []
         if batch.count:
             batch.trusted = True
+            self._refuse_without_room(batch)
             self._put_path.put(batch)
         stored = np.isin(batch.filled["status"], STORED)
-        found: list[tuple[CheckpointCopies, Collection[int], str]] = []
-        for each in copied:
-            kept = stored[each.first : each.first + len(each.offsets)]
-            if kept.all():
-                found.append((each, each.offsets, ""))
-                continue
-            row = each.first + int(np.argmin(kept))
-            fault = batch.remarks.get(row) or f"the store returned {batch.rows[row]['status']}"
-            offsets = np.array(each.offsets)[kept].tolist()
-            found.append((each, offsets, fault))
+        found = [
+            CopyResult(each, list(each.offsets), {}, "")
+            if stored[each.first : each.first + len(each.offsets)].all()
+            else _result(each, batch)
+            for each in copied
+        ]
         batch.clear()
         if batch.staging.size > 2 * BYTES_MAX:
             self._batch = PutBatch(ROWS, 1)  # free the buffer of a large message
         return found
+
+    def _refuse_without_room(self, batch: PutBatch) -> None:
+        """Refuse copies that no pop could return with their receipt handle."""
+        name_bytes = len(self._identity.broker_name.encode())
+        handle_bytes = entry_bytes(RECEIPT_PROPERTY, handle_bytes_max(name_bytes))
+        limit = PROPERTIES_BYTES_MAX - handle_bytes - SEPARATOR_BYTES
+        for row in np.flatnonzero(batch.filled["prop_len"] > limit).tolist():
+            size = int(batch.rows[row]["prop_len"])
+            remark = (
+                f"its properties would have {size} bytes, without room for the "
+                f"{handle_bytes} bytes of a receipt handle; the limit is {PROPERTIES_BYTES_MAX}"
+            )
+            batch.refuse(row, ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+def _result(copied: CheckpointCopies, batch: PutBatch) -> CopyResult:
+    """Return the result of a checkpoint of whose copies the store refused some."""
+    result = CopyResult(copied, [], {}, "")
+    for row, offset in enumerate(copied.offsets, copied.first):
+        why = refusal(batch, row)
+        if why is None:
+            result.stored.append(offset)
+        elif batch.rows[row]["status"] == ResponseCode.MESSAGE_ILLEGAL:
+            result.illegal[offset] = why
+        else:
+            result = replace(result, refusal=why)
+    return result
 
 
 def retry_properties(record: Record, pop_ms: int, now_ms: int) -> dict[str, str]:

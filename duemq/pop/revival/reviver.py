@@ -8,7 +8,9 @@ A checkpoint is decided when every acknowledgement that was accepted before its 
 read. At the end of the queue, the timers must have delivered everything due by then; before the
 end, the reader must have read a later record.
 
-The copies of a checkpoint are appended in one batch, in one turn. After a start, `_copied_before`
+The copies of a checkpoint are appended in one batch, in one turn. A message whose copy the store
+will never accept, or that cannot be read, goes to quarantine. A checkpoint that the store refuses
+now is tried again later; other checkpoints continue. After a start, `_copied_before`
 finds the copies that were appended before it: each copy contains the log offset of its source.
 It compares log offsets and not times, because after a failover another clock is in use.
 Source: PopReviveService
@@ -22,6 +24,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from delivery.quarantine import QUARANTINE_TOPIC, Reason
+from delivery.stored_quarantine import StoredQuarantine
+from duemq.net.codes import ResponseCode
 from duemq.net.notices import Notices
 from duemq.pop.checkpoints import Checkpoint, RecordError, parse_revive_record
 from duemq.pop.figures import PUT, REFUSED, PopFigures
@@ -59,6 +64,7 @@ class Reviver:
         compiled: Returns whether kernels may be used.
     Attributes:
         revived: Messages that were copied to a retry topic since the start.
+        quarantine: Quarantine of messages without a possible copy.
     """
 
     def __init__(
@@ -82,13 +88,15 @@ class Reviver:
         self._topic_index = store.topics.add(self._topic)
         self._queues: list[Pairing] = []
         self._restart_ends: list[int] = []  # queue ends at the start
-        self._revived_before: dict[str, tuple[int, dict[int, int]]] = {}  # see `_copied_before`
+        # see `_copied_before`
+        self._revived_before: dict[str, tuple[int, dict[tuple[int, str], int]]] = {}
         self._log_end = 0  # end of the log at the start
         self._wake = Signal()
         self._stopping = self._sleeping = False
-        self._retry_ms = 0
+        self._retry_ms = self._turn_ms = 0
         self._log_failed, self._log_removed = Notices(log), Notices(log)
         self.revived = 0
+        self.quarantine = StoredQuarantine(store, clock)
 
     # -- loop -----------------------------------------------------------------------------------
 
@@ -145,13 +153,18 @@ class Reviver:
             return 0, 0
         pairing = self._queues[queue_id]
         _, high = self._store.queue_bounds(self._topic, queue_id)
-        next_ms = pairing.next_ms
+        next_ms = pairing.first_ms
         late_ms = 0 if next_ms is None else max(now_ms - next_ms, 0)
         return max(high - pairing.settled_before, 0), late_ms
 
     async def turn(self, now_ms: int) -> bool:
         """Run one bounded step; return whether it read or revived anything."""
         worked = False
+        if now_ms < self._turn_ms:
+            self._retry_ms = 0
+            for pairing in self._queues:
+                pairing.end_pauses()
+        self._turn_ms = now_ms
         for queue_id, pairing in enumerate(self._queues):
             read = 0 if self._is_full(pairing, now_ms) else self._read(queue_id, pairing)
             if now_ms < self._retry_ms:
@@ -160,6 +173,7 @@ class Reviver:
             due = pairing.due(through_ms, CHECKPOINTS_MAX)
             if due and not await self._revive(queue_id, pairing, due):
                 self._retry_ms = now_ms + RETRY_MS
+                pairing.end_pauses()
                 return False
             worked |= read > 0 or bool(due)
             if read or due:
@@ -215,7 +229,7 @@ class Reviver:
         now_ms, times = self._clock.now_ms(), list[int]()
         for queue_id, pairing in enumerate(self._queues):
             times.append(self._decided_ms(queue_id, pairing, now_ms))
-            times += [pairing.next_ms - 1] if pairing.next_ms is not None else []
+            times += [pairing.first_ms - 1] if pairing.first_ms is not None else []
         return min(times, default=0)
 
     def _commit(self, queue_id: int, pairing: Pairing) -> None:
@@ -235,7 +249,7 @@ class Reviver:
     async def _revive(
         self, queue_id: int, pairing: Pairing, due: Sequence[tuple[int, Checkpoint]]
     ) -> bool:
-        """Copy the unacknowledged messages of checkpoints; return whether all are settled."""
+        """Settle or postpone checkpoints; return False if the store accepts no message now."""
         targets: dict[int, str] = {}
         for at, checkpoint in due:
             name, group = normal_topic(checkpoint.topic, checkpoint.group), checkpoint.group
@@ -244,19 +258,55 @@ class Reviver:
                                   name, group)  # fmt: skip
                 self._settle(pairing, at, checkpoint)
                 continue
-            targets[at] = retry_topic(checkpoint.topic, group)
             try:
-                await self._create_retry_topic(targets[at], group)
+                target = retry_topic(checkpoint.topic, group)
+                await self._create_retry_topic(target, group)
+                targets[at] = target
             except (RequestError, OSError) as error:
-                self._log_failed("retry topic %s cannot be created: %s", targets[at], error)
-                return False
+                self._without_topic(pairing, at, checkpoint, error)
         for at, checkpoint in due:
-            if at not in targets:
-                continue
-            self._add(queue_id, at, checkpoint, targets[at])
-            if self._copies.is_full and not self._put(pairing):
+            if self._store.refusal:
                 return False
-        return self._put(pairing)
+            if at in targets:
+                self._copy(queue_id, at, checkpoint, targets[at])
+        self._put(pairing)
+        return not self._store.refusal
+
+    def _without_topic(
+        self, pairing: Pairing, at: int, checkpoint: Checkpoint, error: RequestError | OSError
+    ) -> None:
+        """Postpone a checkpoint without retry topic; if there can be none, quarantine it."""
+        refusal = str(error)
+        if isinstance(error, RequestError) and error.code == ResponseCode.INVALID_PARAMETER:
+            faults = [
+                self._quarantine(checkpoint, offset, Reason.ILLEGAL, str(error))
+                for offset in checkpoint.unacknowledged
+            ]
+            refusal = next(filter(None, faults), "")
+        if refusal:
+            self._postpone(pairing, at, checkpoint, refusal)
+        else:
+            self._settle(pairing, at, checkpoint)
+
+    def _copy(self, queue_id: int, at: int, checkpoint: Checkpoint, target: str) -> None:
+        """Add the copies of one checkpoint; append them if the batch is full."""
+        pairing = self._queues[queue_id]
+        # After a failure, a checkpoint has a batch of its own and affects no other one.
+        is_alone = pairing.has_failed(at)
+        if is_alone:
+            self._put(pairing)
+        try:
+            self._add(queue_id, at, checkpoint, target)
+        except RequestError as refusal:  # of a quarantine record
+            self._postpone(pairing, at, checkpoint, str(refusal))
+        if is_alone or self._copies.is_full:
+            self._put(pairing)
+
+    def _postpone(self, pairing: Pairing, at: int, checkpoint: Checkpoint, why: str) -> None:
+        """Try a checkpoint again later; the other checkpoints continue."""
+        place = checkpoint.group, checkpoint.topic
+        self._log_failed("messages of %s/%s are not revived yet: %s", *place, why)
+        pairing.postpone(at, self._clock.now_ms())
 
     def _settle(self, pairing: Pairing, at: int, checkpoint: Checkpoint) -> None:
         """Settle a checkpoint: its messages are no longer in flight."""
@@ -272,18 +322,25 @@ class Reviver:
 
     def _add(self, queue_id: int, at: int, checkpoint: Checkpoint, target: str) -> None:
         """Add the copies of one checkpoint to the next batch."""
+        if at < self._restart_ends[queue_id]:
+            self._settle_earlier(queue_id, at, checkpoint, target)
         places = {"topic_index": self._store.topics.add(target), "now_ms": self._clock.now_ms()}
         raw = self._raw_records(checkpoint)
-        if at >= self._restart_ends[queue_id]:
-            if raw is None or not self._copies.add_raw(at, checkpoint, raw, **places):
-                self._copies.add(at, checkpoint, self._popped(checkpoint, raw), **places)
-            return
+        if raw is None or not self._copies.add_raw(at, checkpoint, raw, **places):
+            self._copies.add(at, checkpoint, self._popped(checkpoint, raw), **places)
+
+    def _settle_earlier(self, queue_id: int, at: int, checkpoint: Checkpoint, target: str) -> None:
+        """Settle the messages that an earlier run has copied or moved to quarantine."""
         units = self._store.units(self._topic, queue_id, at, 1)
         since = int(units[0]["phys_offset"]) if units.size else 0
-        before = self._copied_before(target, since)
-        records = self._popped(checkpoint, raw)
-        records = [each for each in records if before.get(each.phys_offset, -1) < since]
-        self._copies.add(at, checkpoint, records, **places)
+        copied = self._copied_before(target, since)
+        quarantined = self._copied_before(QUARANTINE_TOPIC, since)
+        for offset in checkpoint.unacknowledged:
+            units = self._store.units(checkpoint.topic, checkpoint.queue_id, offset, 1)
+            source = int(units[0]["phys_offset"]) if units.size else -1
+            ends = copied.get((source, "")), quarantined.get((source, checkpoint.group))
+            if max(end if end is not None else -1 for end in ends) >= since:
+                checkpoint.acked.add(offset)
 
     def _raw_records(self, checkpoint: Checkpoint) -> RawRecords | None:
         offsets = checkpoint.unacknowledged
@@ -304,8 +361,7 @@ class Reviver:
             try:
                 record = self._reader.message(topic, queue_id, offset)
             except RecordUnreadable as error:
-                self._log_removed("message %d of %s/%d is not revived: %s",
-                                  offset, topic, queue_id, error)  # fmt: skip
+                self._settle_unreadable(checkpoint, offset, error)
                 continue
             if is_newer(checkpoint, record.phys_offset):
                 self._log_removed("message %d of %s/%d is not revived: %s",
@@ -314,32 +370,61 @@ class Reviver:
             found.append(record)
         return found
 
-    def _put(self, pairing: Pairing) -> bool:
-        """Append the copies; return whether the store accepted all of them."""
-        is_done = True
-        for copied, stored, why in self._copies.put():
-            checkpoint = copied.checkpoint
-            retries, place = self._figures.retries, (checkpoint.group, checkpoint.topic)
-            if stored:
-                retries.add(*place, PUT, count=len(stored))
-                self.revived += len(stored)
-            if not why:
-                self._settle(pairing, copied.at, checkpoint)
-                continue
-            self._log_failed("messages of %s/%s are not revived yet: %s", *place, why)
-            retries.add(*place, REFUSED)
-            self._figures.on_settled(checkpoint, len(stored))
-            checkpoint.acked.update(stored)  # these copies are stored: a retry must not repeat them
-            is_done = False
-        return is_done
+    def _settle_unreadable(
+        self, checkpoint: Checkpoint, offset: int, error: RecordUnreadable
+    ) -> None:
+        """Move a damaged message to quarantine; log one that retention has removed.
 
-    def _copied_before(self, target: str, since: int) -> dict[int, int]:
-        """Return the copies that were put into a retry topic before the start.
+        Raises:
+            RequestError: The store refuses the quarantine record.
+        """
+        if error.phys_offset < self._store.min_offset:
+            self._log_removed("message %d of %s/%d is not revived: %s",
+                              offset, checkpoint.topic, checkpoint.queue_id, error)  # fmt: skip
+            return
+        refusal = self._quarantine(checkpoint, offset, Reason.UNREADABLE, str(error))
+        if refusal:
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, refusal)
+
+    def _put(self, pairing: Pairing) -> None:
+        """Append the copies; settle their checkpoints, or postpone those that were refused."""
+        if self._copies.is_empty:
+            return
+        for result in self._copies.put():
+            at, checkpoint = result.copied.at, result.copied.checkpoint
+            retries, place = self._figures.retries, (checkpoint.group, checkpoint.topic)
+            if result.stored:
+                retries.add(*place, PUT, count=len(result.stored))
+                self.revived += len(result.stored)
+            refusal = result.refusal
+            for offset, why in result.illegal.items():
+                refusal = self._quarantine(checkpoint, offset, Reason.ILLEGAL, why) or refusal
+            if not refusal:
+                self._settle(pairing, at, checkpoint)
+                continue
+            retries.add(*place, REFUSED)
+            self._figures.on_settled(checkpoint, len(result.stored))
+            checkpoint.acked.update(result.stored)  # a retry must not repeat these copies
+            if not self._store.refusal:
+                self._postpone(pairing, at, checkpoint, refusal)
+
+    def _quarantine(self, checkpoint: Checkpoint, offset: int, reason: Reason, why: str) -> str:
+        """Move a message to quarantine; return why the store refuses it, or ""."""
+        place = checkpoint.topic, checkpoint.queue_id, offset
+        refusal = self.quarantine.put(place, checkpoint.group, reason, why)
+        if not refusal:
+            self._figures.on_settled(checkpoint, 1)
+            checkpoint.acked.add(offset)
+        return refusal
+
+    def _copied_before(self, target: str, since: int) -> dict[tuple[int, str], int]:
+        """Return the copies that were put into a retry topic or quarantine before the start.
 
         Args:
             since: Log offset; copies before it belong to other checkpoints.
         Returns:
-            Log offset of the last copy, by the log offset of its source.
+            Log offset of the last copy, by the log offset of its source and the group of a
+            quarantine record.
         """
         read_from, known = self._revived_before.get(target, (self._log_end, {}))
         if since < read_from:
@@ -351,7 +436,10 @@ class Reviver:
                     break
                 for phys_offset in units["phys_offset"].tolist():
                     with suppress(RecordUnreadable):
-                        source = self._store.read_record(phys_offset).prepared_offset
+                        record = self._store.read_record(phys_offset)
+                        is_copy = target != QUARANTINE_TOPIC
+                        group = "" if is_copy else record.properties.get("DUEMQ_GROUP", "")
+                        source = record.prepared_offset, group
                         known[source] = max(known.get(source, 0), phys_offset)
                 offset += int(units.size)
             self._revived_before[target] = since, known

@@ -34,6 +34,7 @@ class World:
         self.offsets, self.clients, self.topics = FakeOffsets(), ClientTable(), FakeTopics()
         self.config, self.peer = BrokerConfig(**config), FakePeer()
         self.hooks: list[Any] = []
+        self.append_hooks: list[Any] = []  # refusals of the disk
         self.clients.heartbeat(
             Heartbeat("c", ("P",), ()), self.peer, language="JAVA", version=479, now_ms=0
         )
@@ -52,7 +53,10 @@ class World:
         self.service.recover()
 
     async def put(self, batch: PutBatch) -> None:
-        for hook in [*self.hooks, self.service.put_hook]:
+        for hook in self.hooks:
+            hook(batch, self.clock.now_ms())
+        batch.refuse_together()
+        for hook in self.append_hooks:
             hook(batch, self.clock.now_ms())
         self.store.put(batch)
         await self.confirm()

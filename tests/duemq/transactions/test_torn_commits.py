@@ -81,10 +81,10 @@ def test_an_op_record_that_a_full_disk_refuses_is_written_later(
 ) -> None:
     world.service.recover()
     row = world.send()
-    world.hooks.append(refuse_op)
+    world.append_hooks.append(refuse_op)
     run(world.end(row))
     assert (len(world.records("T", 1)), world.records(OP_TOPIC)) == (1, [])
-    world.hooks.clear()
+    world.append_hooks.clear()
     run(world.service.check())
     assert [op.body for op in world.records(OP_TOPIC)] == [b"0"]
     run(world.end(row))
@@ -98,9 +98,9 @@ def test_a_commit_without_op_record_is_found_at_any_offset(
     """The commit is also found after a regular stop and with later records in the log."""
     world.service.recover()
     rows = [world.send(key=f"u{n}") for n in range(3)]
-    world.hooks.append(refuse_op)
+    world.append_hooks.append(refuse_op)
     run(world.end(rows[1]))
-    world.hooks.clear()
+    world.append_hooks.clear()
     run(world.end(rows[2], 12))
     world.reopen()
     assert sorted(op.body for op in world.records(OP_TOPIC)) == [b"1", b"2"]

@@ -1,12 +1,21 @@
-"""Revival of messages whose topic was deleted and created again."""
+"""Revival: topics that were created again, and messages that cannot be visible again."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from duemq.net.codes import RequestCode
+from delivery.quarantine import NO_HOST, QUARANTINE_TOPIC, Reason
+from duemq.broker import Broker
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.registry.topic_config import TopicConfig
+from message_store.errors import RequestError
+from message_store.log.batch import PutBatch
+from message_store.log.record import Record, decode_record
 from tests.duemq.pop.conftest import RunScene
-from tests.support.pop_client import advance
+from tests.support.pop_client import PopClient, Popped, advance
 from tests.support.pop_frames import PopRig
 
 
@@ -41,5 +50,203 @@ def test_a_group_that_begins_at_the_end_gets_its_first_revived_message(rig: RunS
         await advance(rig.broker, rig.clock, 6_000)
         assert rig.broker.parts.offsets.query("g", "%RETRY%g_T", 0) == 0  # as Apache's broker
         assert [message.body for message in await rig.client.pop(initMode=1)] == [b"m"]
+
+    rig(scene)
+
+
+def store_message(broker: Broker, topic: str, text: bytes, body: bytes = b"m") -> int:
+    """Store a message as an Apache broker does: without a reserve. Return its log offset."""
+    batch = PutBatch(1, 1 << 16)
+    batch.add(
+        topic_index=broker.store.topics.add(topic),
+        queue_id=0,
+        body=body,
+        properties=text,
+        born_ms=1,
+        born_host=NO_HOST,
+        store_host=NO_HOST,
+    )
+    broker.store.put(batch)
+    assert batch.rows[0]["status"] == 0
+    return int(batch.rows[0]["phys_offset"])
+
+
+def filled(size: int) -> bytes:
+    """Return a property text of this size."""
+    return b"a\x01" + b"x" * (size - 3) + b"\x02"
+
+
+def quarantined(broker: Broker) -> list[Record]:
+    """Return the records of the quarantine topic."""
+    units = broker.store.units(QUARANTINE_TOPIC, 0, 0, 100)
+    return [broker.store.read_record(at) for at in units["phys_offset"].tolist()]
+
+
+def damage(root: Path, log_offset: int, text: bytes) -> None:
+    """Change the first byte of a text in a record of the log."""
+    with (root / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(log_offset)
+        at = log_offset + file.read(1_000).index(text)
+        os.pwrite(file.fileno(), b"?", at)
+
+
+def bodies(found: list[Popped]) -> set[bytes]:
+    return {message.body for message in found}
+
+
+@pytest.mark.finding("3D1")
+@pytest.mark.parametrize("size", [32_700, 32_767])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_message_without_room_for_its_copy_goes_to_quarantine_alone(
+    rig: RunScene, compiled: bool, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(rig: PopRig) -> None:
+        await rig.send(0, b"same queue")
+        store_message(rig.broker, "T", filled(size))
+        await rig.send(1, b"same topic")
+        assert len(await rig.client.pop(invisibleTime=5_000)) == 3
+        others = [PopClient(rig.remote, rig.clock, group) for group in "hi"]
+        await rig.send(0, b"other topic", topic="U")
+        for other in others:
+            assert len(await other.pop("U", invisibleTime=5_000)) == 1
+        await advance(rig.broker, rig.clock, 6_000)
+        assert bodies(await rig.client.pop()) == {b"same queue", b"same topic"}
+        for other in others:
+            assert len(await other.pop("U")) == 1
+        [record] = quarantined(rig.broker)
+        assert record.properties["DUEMQ_REASON"] == "illegal"
+        assert (record.properties["DUEMQ_TOPIC"], record.properties["DUEMQ_GROUP"]) == ("T", "g")
+        original = decode_record(memoryview(record.body), 0)
+        assert (original.body, original.property_text) == (b"m", filled(size))
+        assert rig.broker.parts.pop is not None
+        assert rig.broker.parts.pop.reviver.quarantine.counts == {Reason.ILLEGAL: 1}
+
+    rig(scene, compiled=compiled)
+    assert "went to DUEMQ_QUARANTINE: illegal: " in caplog.text
+
+
+@pytest.mark.finding("3D2")
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_retry_without_room_for_its_handle_fails_no_other_message(
+    rig: RunScene, compiled: bool
+) -> None:
+    async def scene(rig: PopRig) -> None:
+        await rig.send(0, b"m")
+        assert await rig.client.pop(invisibleTime=5_000)
+        await advance(rig.broker, rig.clock, 6_000)
+        store_message(rig.broker, "%RETRY%g_T", filled(32_740), b"no room")
+        assert bodies(await rig.client.pop(invisibleTime=5_000)) == {b"m"}
+        await advance(rig.broker, rig.clock, 6_000)
+        assert bodies(await rig.client.pop()) == {b"m"}
+        assert [record.properties["DUEMQ_TOPIC"] for record in quarantined(rig.broker)] == [
+            "%RETRY%g_T"
+        ]
+
+    rig(scene, compiled=compiled)
+
+
+def test_a_damaged_message_goes_to_quarantine_alone(rig: RunScene) -> None:
+    async def scene(rig: PopRig) -> None:
+        await rig.send(0, b"m")
+        at = store_message(rig.broker, "T", b"", b"damaged body")
+        assert len(await rig.client.pop(invisibleTime=5_000)) == 2
+        damage(Path(rig.broker.store.root), at, b"damaged body")
+        await advance(rig.broker, rig.clock, 6_000)
+        assert bodies(await rig.client.pop()) == {b"m"}
+        [record] = quarantined(rig.broker)
+        assert record.properties["DUEMQ_REASON"] == "unreadable"
+        assert decode_record(memoryview(record.body), 0, check_crc=False).body == b"?amaged body"
+
+    rig(scene)
+
+
+def test_a_damaged_retry_is_omitted_from_a_pop(rig: RunScene) -> None:
+    async def scene(rig: PopRig) -> None:
+        await rig.send(0, b"m")
+        assert await rig.client.pop(invisibleTime=5_000)
+        await advance(rig.broker, rig.clock, 6_000)
+        at = store_message(rig.broker, "%RETRY%g_T", b"", b"damaged body")
+        damage(Path(rig.broker.store.root), at, b"damaged body")
+        assert bodies(await rig.client.pop(invisibleTime=5_000)) == {b"m"}
+
+    rig(scene)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [b"POP_CK\x01forged\x02a\x01" + b"\xff" * 20_000, b"a\x01" + b"\xff" * 20_000],
+    ids=["handle of a producer", "text without UTF-8"],
+)
+def test_a_text_that_decoding_would_lengthen_is_returned_as_it_is(
+    rig: RunScene, properties: bytes
+) -> None:
+    async def scene(rig: PopRig) -> None:
+        await rig.send(0, b"m")
+        store_message(rig.broker, "T", properties, b"long")
+        assert bodies(await rig.client.pop(invisibleTime=5_000)) == {b"m", b"long"}
+
+    rig(scene)
+
+
+@pytest.mark.finding("3D1")
+def test_a_refused_checkpoint_is_tried_again_later_and_stops_no_other(rig: RunScene) -> None:
+    refused = [True]
+
+    async def scene(rig: PopRig) -> None:
+        path, inner = rig.broker.parts.put_path, rig.broker.parts.put_path.put
+
+        def put(batch: PutBatch) -> None:
+            for row in range(batch.count):
+                if refused[0] and batch.body(row) == b"refused":
+                    batch.refuse(row, ResponseCode.SYSTEM_ERROR, "a hook refuses it")
+            inner(batch)
+
+        await rig.send(0, b"refused", b"m")
+        await rig.send(0, b"other", topic="U")
+        for topic in "TU":
+            assert await rig.client.pop(topic, invisibleTime=5_000)
+        path.put = put
+        await advance(rig.broker, rig.clock, 10_000)
+        assert bodies(await rig.client.pop()) == {b"m"}
+        assert bodies(await rig.client.pop("U")) == {b"other"}
+        refused[0] = False
+        await advance(rig.broker, rig.clock, 61_000, by_ms=5_000)
+        assert b"refused" in bodies(await rig.client.pop())
+        assert quarantined(rig.broker) == []
+
+    rig(scene)
+
+
+@pytest.mark.parametrize(
+    ("error", "reasons"),
+    [
+        (RequestError(ResponseCode.INVALID_PARAMETER, "the name is too long"), ["illegal"]),
+        (RequestError(ResponseCode.SYSTEM_ERROR, "too many topics"), []),
+        (OSError("no space"), []),
+    ],
+)
+def test_a_retry_topic_that_cannot_be_created_stops_no_other(
+    rig: RunScene, error: Exception, reasons: list[str]
+) -> None:
+    async def scene(rig: PopRig) -> None:
+        topics, inner = rig.broker.parts.topics, rig.broker.parts.topics.ensure
+
+        async def ensure(name: str, **rest: int) -> TopicConfig:
+            if name == "%RETRY%g_T":
+                raise error
+            return await inner(name, **rest)
+
+        topics.ensure = ensure
+        await rig.send(0, b"m")
+        await rig.send(0, b"other", topic="U")
+        for topic in "TU":
+            assert await rig.client.pop(topic, invisibleTime=5_000)
+        await advance(rig.broker, rig.clock, 6_000)
+        assert bodies(await rig.client.pop("U")) == {b"other"}
+        found = quarantined(rig.broker)
+        assert [record.properties["DUEMQ_REASON"] for record in found] == reasons
+        topics.ensure = inner
+        await advance(rig.broker, rig.clock, 61_000, by_ms=5_000)
+        assert bodies(await rig.client.pop()) == (set() if reasons else {b"m"})
 
     rig(scene)
