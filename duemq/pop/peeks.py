@@ -5,6 +5,8 @@ Source: PeekMessageProcessor, NotificationProcessor, PollingInfoProcessor
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from delivery.plugin import Request, Response
@@ -13,6 +15,7 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq.pop.names import REVIVE_QUEUES
+from duemq.pop.order_info import OrderTable
 from duemq.pop.pop_offsets import FROM_FIRST, GroupQueue, PopOffsets
 from duemq.pop.pop_queues import PopQueues, Target
 from duemq.pop.queue_reader import QueueReader
@@ -35,11 +38,12 @@ class PeekProcessor:
         store: MessageStore,
         queues: PopQueues,
         offsets: PopOffsets,
+        orders: OrderTable,
         clock: Clock,
         stats: BrokerStats,
     ) -> None:
         self._store, self._queues, self._offsets = store, queues, offsets
-        self._clock, self._stats = clock, stats
+        self._orders, self._clock, self._stats = orders, clock, stats
         self._reader = QueueReader(store)
         self._peeks = 0
 
@@ -90,11 +94,17 @@ class PeekProcessor:
         )
 
     async def notify(self, request: Request) -> Response | None:
-        """Respond when a message can be popped, or at the deadline of the request."""
+        """Respond when a message can be popped, or at the deadline of the request.
+
+        An orderly pop (`order`) cannot pop from a queue that the pop of another attempt blocks.
+        """
         until_ms = self._queues.until_ms(request)
         target = self._queues.target(request)
+        attempt_id = request.fields.get("attemptId")
+        is_orderly = fields.boolean(request, "order")
+        may_pop = partial(self._may_pop, target.group, attempt_id, is_orderly)
         why: ResumeReason | None = ResumeReason.ARRIVED
-        while not self._has_messages(target):
+        while not self._has_messages(target, may_pop):
             why = await self._queues.wait(
                 request, target, Subscription(target.topic), until_ms, takes=False
             )
@@ -110,12 +120,19 @@ class PeekProcessor:
         target = self._queues.target(request)
         return Response(fields={"pollingNum": str(self._queues.polling[target])})
 
-    def _has_messages(self, target: Target) -> bool:
+    def _has_messages(self, target: Target, may_pop: Callable[[str, int], bool]) -> bool:
         return any(
-            start < high
+            start < high and may_pop(topic, queue_id)
             for topic, queue_id in self._queues.of(target, 0)
             for start, high in [self._bounds(target, topic, queue_id)]
         )
+
+    def _may_pop(
+        self, group: str, attempt_id: str | None, is_orderly: bool, topic: str, queue_id: int
+    ) -> bool:
+        place = GroupQueue(group, topic, queue_id)
+        now_ms = self._clock.now_ms()
+        return not is_orderly or self._orders.blocked_until(place, attempt_id, now_ms) is None
 
     def _bounds(self, target: Target, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the queue offsets at which the next pop of a queue begins, and the queue ends."""

@@ -137,7 +137,7 @@ class PopService:
             ),
             self._pops,
             self._acks,
-            PeekProcessor(store, queues, pops, clock, parts.stats),
+            PeekProcessor(store, queues, pops, self.orderly.table, clock, parts.stats),
         )
 
     def handlers(self) -> dict[int, Handler]:

@@ -36,7 +36,12 @@ RESERVED: Final = frozenset(
         *("TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRACE_CONTEXT"),
     }
 )
-"""System properties: applications can neither set nor see them."""
+"""System properties: applications cannot set them."""
+HIDDEN: Final = RESERVED - {
+    *("__SHARDINGKEY", "__transactionId__", "TRACE_CONTEXT"),
+    *("TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"),
+}
+"""Properties that are no user properties of a received message: MessageConst.STRING_HASH_SET."""
 
 
 def message_of(record: Record, *, topic: str, receipt_handle: str = "") -> v2.Message:
@@ -51,7 +56,7 @@ def message_of(record: Record, *, topic: str, receipt_handle: str = "") -> v2.Me
     properties = record.properties
     message = v2.Message(topic=v2.Resource(name=topic), body=record.body)
     for name, value in properties.items():
-        if name not in RESERVED:
+        if name not in HIDDEN:
             message.user_properties[name] = value
     system = message.system_properties
     _set_texts(system, record, properties)

@@ -270,6 +270,7 @@ def _entry(message: v2.Message, response: Response) -> api.SendResultEntry:
         offset=int(fields.get("queueOffset", 0)),
         recall_handle=fields.get("recallHandle", ""),
     )
+    found.transaction_id = found.message_id  # as in Apache's proxy
     if system.message_type == v2.TRANSACTION:
         found.transaction_id = transaction_id(fields["msgId"], found.offset)
     return found

@@ -79,6 +79,43 @@ def test_a_notification_responds_to_a_message_without_a_pop(world: Callable[...,
     world(scene)
 
 
+@pytest.mark.finding("3C7")
+def test_an_orderly_notification_waits_for_the_pop_of_another_attempt(
+    world: Callable[..., Any],
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
+        for body in (b"a", b"b"):
+            await remote.send("T", body)
+        pop: dict[str, Any] = {"order": "true", "maxMsgNums": 1, "invisibleTime": 10_000}
+        order = {"order": "true", "attemptId": "other"}
+        assert (await notification(remote, clock, **order))["hasMsg"] == "true"
+        [first] = await client.pop(attemptId="one", **pop)
+        for changes, expected in (
+            (order, "false"),
+            ({"order": "true"}, "false"),
+            (order | {"attemptId": "one"}, "true"),
+            (order | {"order": "false"}, "true"),
+            (order | {"queueId": 1}, "false"),
+        ):
+            assert (await notification(remote, clock, **changes))["hasMsg"] == expected, changes
+        waiting = asyncio.create_task(notification(remote, clock, 30_000, **order))
+        await advance(broker, clock, 9_900)
+        await remote.send("T", b"c")
+        await rest(broker)
+        assert not waiting.done()
+        await advance(broker, clock, 200, by_ms=10)
+        assert (await waiting)["hasMsg"] == "true"
+        [again] = await client.pop(attemptId="two", **pop)
+        assert again.body == first.body
+        waiting = asyncio.create_task(notification(remote, clock, 3_000, **order))
+        await client.ack(again)
+        assert (await waiting)["hasMsg"] == "true"
+
+    world(scene)
+
+
 def test_a_notification_without_a_message_responds_at_the_deadline(
     world: Callable[..., Any],
 ) -> None:

@@ -100,11 +100,16 @@ def test_attempts_are_counted_from_one() -> None:
     assert message_of(last, topic="T").system_properties.delivery_attempt == INT32_MAX
 
 
+@pytest.mark.finding("3C3")
 def test_system_properties_are_not_user_properties() -> None:
+    """Apache's proxy also hides only the names in STRING_HASH_SET."""
     found = record(UNIQ_KEY="id", TAGS="t", KEYS="a b", own="1", POP_CK="x", __SHARDINGKEY="g")
     made = message_of(found, topic="T")
     system = made.system_properties
-    assert dict(made.user_properties) == {"own": "1"}
+    assert dict(made.user_properties) == {"own": "1", "__SHARDINGKEY": "g"}
+    visible = {"__transactionId__": "t", "TRACE_CONTEXT": "c", "TRANSACTION_CHECK_TIMES": "1"}
+    shown = message_of(record(**visible, TRAN_MSG="true", BORN_TIMESTAMP="1"), topic="T")
+    assert dict(shown.user_properties) == visible
     assert (system.message_id, system.tag, list(system.keys)) == ("id", "t", ["a", "b"])
     assert system.message_group == "g"
     assert (system.born_host, system.store_host) == ("10.0.0.7:4711", "10.0.0.7:4711")

@@ -58,6 +58,7 @@ async def one(caller: V5Caller, topic: str, group: str, **more: Any) -> v2.Messa
     raise AssertionError("no message came")
 
 
+@pytest.mark.finding("3C3")
 def test_a_delayed_message_is_received_after_its_time_and_acknowledged(
     run: Run, broker: Broker
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_delayed_message_is_received_after_its_time_and_acknowledged(
             assert response.status.code == v2.OK, response
             [entry] = response.entries
             assert entry.message_id == sent.system_properties.message_id
+            assert entry.transaction_id == entry.message_id  # as in Apache's proxy
             assert entry.recall_handle
             found = await one(caller, "delay", "g-delay")
             received = now_ms(broker)
@@ -157,7 +159,8 @@ def test_a_transaction_gets_the_resolution_of_its_producer(
             )
             assert (await caller.call(end)).status.code == v2.OK
             _, found = await caller.receive("tran", f"g-tran-{resolution}")
-            ids = {each.system_properties.message_id for each in found}
+            ids = {each.user_properties["__transactionId__"] for each in found}
+            assert ids == {each.system_properties.message_id for each in found}
             return entry.message_id in ids
 
     assert run(main()) is arrives
