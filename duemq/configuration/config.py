@@ -345,6 +345,14 @@ class BrokerConfig:
         "Allow producers to cancel a pending message by its recall handle.",
         wire=True,
     )
+    recall_reports_unknown: bool = option(
+        True,
+        "recallReportsUnknown",
+        "Respond with code 604 to a recall of a message that is not pending; `false`: with "
+        "success, as Apache's broker does.",
+        live=True,
+        own=True,
+    )
     recall_unwritable: bool = option(
         True,
         "allowRecallWhenBrokerNotWriteable",

@@ -73,7 +73,7 @@ class RecallProcessor:
 
         Raises:
             RequestError: Recall is not allowed, the handle is not valid on this broker, or the
-                timer is delivered or unknown (604).
+                timer is delivered or unknown (604, unless `recallReportsUnknown` is false).
         """
         topic, text = (
             fields.text(request, "topic"),
@@ -92,7 +92,7 @@ class RecallProcessor:
             await self._put_marker(request, handle, time_ms)
         else:
             result = await self._recalls.recall(topic, time_ms, handle.unique_id)
-            if result is not Recalled.DONE:
+            if result is not Recalled.DONE and self._config().recall_reports_unknown:
                 raise _illegal(REMARKS[result])
         region = self._config().region_id
         return Response(fields={"msgId": handle.unique_id, "MSG_REGION": region})

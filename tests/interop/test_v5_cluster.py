@@ -138,8 +138,10 @@ def test_message_groups_stay_in_order(
         for number, broker in enumerate(brokers):
             produce(client, broker, name, n=2, message_group="m", body=f"m{turn}-{number}")
     assert sorted(stored(brokers, name)) == [0, 0, N]
-    received = receive(client, name, f"g-{name}", until=N, batch=1)
-    assert [event["body"] for event in received] == [
+    consuming = client.start("push-consume", topic=name, group=f"g-{name}")
+    consuming.wait_for("message", N, seconds=WAIT_S)
+    client.start("stop", target=consuming.id)
+    assert [event["body"] for event in consuming.named("message")] == [
         f"m{turn}-{number}-{i}" for turn in range(2) for number in range(3) for i in range(2)
     ]
 

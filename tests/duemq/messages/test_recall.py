@@ -198,6 +198,18 @@ def test_the_recall_port_decides_and_no_marker_is_stored(
     assert store.queue_bounds(TIMER_TOPIC, 0) == (0, 0)
 
 
+@pytest.mark.finding("3C9")
+@pytest.mark.parametrize("response", list(Recalled))
+def test_the_response_to_a_recall_without_a_message_can_be_apaches(
+    run: Callable[..., Any], store: MessageStore, response: Recalled
+) -> None:
+    world = World(store, recalls=Port(response), recall_reports_unknown=False)
+    found = run(world.recall(world.handle()))
+    assert (found.code, found.fields["msgId"]) == (0, KEY)
+    late = refused(run, world, world.handle(late_ms=-1_000))
+    assert late.code == 604
+
+
 @pytest.mark.parametrize(("late_ms", "asked"), [(1, 1), (0, 1), (-999, 1), (-1_000, 0)])
 def test_the_recall_port_is_called_until_the_slot_of_the_timer_ends(
     run: Callable[..., Any], store: MessageStore, late_ms: int, asked: int
