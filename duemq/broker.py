@@ -58,11 +58,13 @@ from duemq.process_services import new_registry, new_scheduler
 from duemq.registry.data_version import DataVersion
 from duemq.replication.membership import Membership
 from duemq.send_assembly import make_ingest
+from duemq.step_times import StepTimes
 from duemq.stored_pins import stored_pins
 from duemq.v5_port import bind_v5, serving_v5
+from duemq.vip_channel import serve_vip_channel
 from message_store.clock import Clock, SystemClock
 from message_store.config import Properties
-from message_store.errors import DueMQError, UsageError
+from message_store.errors import DueMQError
 from message_store.kernels.preparation import Preparation
 from message_store.masking import masked
 from message_store.store import MessageStore
@@ -73,10 +75,8 @@ if TYPE_CHECKING:
     from duemq.send.ingest import Ingest
 
 log = logging.getLogger(__name__)
-VIP_PORT_DISTANCE = 2
 KERNELS = "send", "ingest"  # kernel groups of request processing
 PERSIST_MS = 3_000
-RESIGNED = "another member of the group is the master now: send to it"
 STATS_MS = 10_000
 PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
 DISK_JOB, RETENTION_JOB, CONFIG_JOB = "disk", "retention", "configuration file"
@@ -96,6 +96,7 @@ class Broker:
         membership: Role and group of a broker in controller mode; None: as configured.
     Attributes:
         settings: Current configuration.
+        membership: Role and group of a broker in controller mode; None: as configured.
         failure: Cause of a stop; empty while the broker runs and after a requested stop.
         metrics: Registry of /metrics.
     Raises (on entering):
@@ -116,7 +117,7 @@ class Broker:
         kernels: Preparation | None = None,
         membership: Membership | None = None,
     ) -> None:
-        self._kernels, self._membership = kernels or Preparation(), membership
+        self._kernels, self.membership = kernels or Preparation(), membership
         self.settings = self._settings_from(properties)
         self.clock = clock or SystemClock()
         self.failure = ""
@@ -167,19 +168,21 @@ class Broker:
         return self._server.connections
 
     def _settings_from(self, properties: Mapping[str, str]) -> Settings:
-        role = self._membership.role if self._membership is not None else None
+        role = self.membership.role if self.membership is not None else None
         return in_role(resolved(settings_from(properties)), role)
 
     # -- running ------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        self._steps = StepTimes(self.clock.steady_ms)
         async with AsyncExitStack() as stack:
             await self._start(stack)
             self._stack = stack.pop_all()
         self._serves = True
         if self._reload_due:
             self.reload()
-        log.info("broker %s serves at %s", self.config.broker_name, self.address)
+        times = self._steps.finished()
+        log.info("broker %s serves at %s (%s)", self.config.broker_name, self.address, times)
         return self
 
     async def __aexit__(
@@ -189,8 +192,9 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         self._stop.set()
+        self._steps.stopping()
         await self._stack.__aexit__(kind, error, trace)
-        log.info("broker %s has stopped", self.config.broker_name)
+        log.info("broker %s has stopped (%s)", self.config.broker_name, self._steps.finished())
 
     async def _start(self, stack: AsyncExitStack) -> None:
         self._socket = stack.enter_context(bind(self.config.bind_address, self.config.listen_port))
@@ -207,8 +211,9 @@ class Broker:
         for notice in key_notices(self.settings.properties, [*SECTIONS, *self.plugins.sections()]):
             log.warning("%s", notice)
         self.store = stack.enter_context(self._new_store())
-        if self._membership is not None:
-            self._membership.begin(self.store)
+        self._steps.done("store", stack)
+        if self.membership is not None:
+            self.membership.begin(self.store)
         self.access = self._open_access()
         self.parts = self._assemble()
         stack.callback(self._persist)
@@ -216,14 +221,19 @@ class Broker:
         self.scheduler.start()
         stack.callback(self.scheduler.shutdown, wait=False)
         self._add_jobs()
+        self._steps.done("tables", stack)
         await self._run_role(stack)
         await self.parts.append_snapshots()
+        self._steps.done("services", stack)
         await self._listen(stack)
+        self._steps.done("ports", stack)
         await self._register(stack)
         await self._serve_metrics(stack)
+        self._steps.done("registration", stack)
         self._add_last_jobs(stack)
         await stack.enter_async_context(watching_clock(self.clock, self.scheduler))
         await stack.enter_async_context(self._kernels.running(*KERNELS))
+        self._steps.done("jobs", stack)
 
     async def _run_role(self, stack: AsyncExitStack) -> None:
         """Start the tasks of a master or of a replica."""
@@ -293,7 +303,7 @@ class Broker:
             routes=name_servers.topic_routes(
                 lambda: self.settings, self.tls, self.clock, lambda: self.namesrv
             ),
-            membership=self._membership,
+            membership=self.membership,
         )
         return assemble(self.store, self._context)
 
@@ -323,14 +333,7 @@ class Broker:
             log.warning("%s", local_only_notice("the broker"))
         warn_if_exposed("the broker", self.config.bind_address, self.port, checked=checked)
         if self.config.vip_channel_enable and self.config.listen_port:
-            vip_port = self.port - VIP_PORT_DISTANCE
-            try:
-                await server.start(self.config.bind_address, vip_port)
-            except UsageError as error:
-                log.warning("%s; continuing without the VIP channel", error)
-                return
-            purpose, off = "the VIP channel of the broker", "vipChannelEnable=false"
-            warn_if_exposed(purpose, self.config.bind_address, vip_port, off=off, checked=checked)
+            await serve_vip_channel(server, self.config.bind_address, self.port, checked=checked)
 
     async def _start_namesrv(self, stack: AsyncExitStack) -> None:
         if not self.config.embedded_namesrv_enable:
@@ -346,7 +349,7 @@ class Broker:
         warn_if_exposed(purpose, address, self.namesrv.port, off=off, checked=checked)
 
     async def _register(self, stack: AsyncExitStack) -> None:
-        parts, member, replica = self.parts, self._membership, self.parts.replica
+        parts, member, replica = self.parts, self.membership, self.parts.replica
         follows = replica is not None and member is None  # a member follows its controller
         self.registrar = name_servers.registrar(
             lambda: self.config, self.settings.auth, parts.topics, self.clock,
@@ -420,12 +423,6 @@ class Broker:
         """Request a stop because of a signal, without a failure."""
         log.info("%s: stopping", name)
         self._stop.set()
-
-    def resign(self) -> None:
-        """Refuse all messages and end all waits for replicas, as another member is the master."""
-        if not self.settings.replication.is_replica:
-            self.store.read_only = RESIGNED
-            self.store.replicated.give_up()
 
     async def stopped(self) -> None:
         """Wait until a stop is requested."""

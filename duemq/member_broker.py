@@ -40,7 +40,7 @@ class MemberBroker:
 
     Args:
         properties, clock, plugins, config_file, read_again, kernels: See `Broker`.
-        on_serving, on_closed: See `RoleRunner`.
+        on_serving, on_closing, on_closed: See `RoleRunner`.
     Attributes:
         runner: Runner of a broker in the current role.
         epochs: Epochs of the log.
@@ -59,6 +59,7 @@ class MemberBroker:
         read_again: Callable[[], Properties] | None = None,
         kernels: Preparation | None = None,
         on_serving: Callable[[Broker], None] = lambda broker: None,
+        on_closing: Callable[[], None] = lambda: None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings = resolved(settings_from(properties))
@@ -80,7 +81,7 @@ class MemberBroker:
             peer_client(settings.auth, load_tls(settings.tls).client),
         )
         standby = Role(is_replica=True, own_id=self.service.member.broker_id)
-        self.runner = RoleRunner(self._new_broker, standby, on_serving, on_closed)
+        self.runner = RoleRunner(self._new_broker, standby, on_serving, on_closing, on_closed)
 
     async def run(self) -> str:
         """Serve until a stop; return the failure, empty after a requested stop.

@@ -5,7 +5,8 @@
 
 A change of role is a stop and a start within the process: recovery derives the cursors of levels
 and timers from the log, as after a crash. Compiled kernels stay in memory, so the change takes a
-few hundred milliseconds.
+few hundred milliseconds. If only the epoch changes, because the same master was elected again, the
+broker and its store stay open.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from duemq.broker import Broker
 from duemq.replication.role import Role
+from message_store.errors import StoreError
 
 log = logging.getLogger(__name__)
+RESIGNED: Final = "another member of the group is the master now: send to it"
 
 
 class RoleRunner:
@@ -27,6 +31,7 @@ class RoleRunner:
         new_broker: Returns a broker in a role, not started.
         role: First role.
         on_serving: Called with each broker when it serves.
+        on_closing: Called before a broker is closed, for a change of role or a stop.
         on_closed: Called after each change of role has closed a broker.
     Attributes:
         new_broker: Factory, replaceable by tests.
@@ -38,10 +43,11 @@ class RoleRunner:
         new_broker: Callable[[Role], Broker],
         role: Role,
         on_serving: Callable[[Broker], None] = lambda broker: None,
+        on_closing: Callable[[], None] = lambda: None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         self.new_broker = new_broker
-        self._on_serving, self._on_closed = on_serving, on_closed
+        self._on_serving, self._on_closing, self._on_closed = on_serving, on_closing, on_closed
         self._while_closed: Callable[[], None] | None = None
         self._assigned = role
         self._changed, self._serving = asyncio.Event(), asyncio.Event()
@@ -51,12 +57,28 @@ class RoleRunner:
 
     def assign(self, role: Role) -> None:
         """Change to a role; ignored if it is already assigned."""
-        if role != self._assigned:
-            self._assigned = role
-            if self.broker is not None:
-                self.broker.resign()
-            self._serving.clear()
-            self._changed.set()
+        if role == self._assigned:
+            return
+        self._assigned = role
+        if self._continues_in(role):
+            return
+        if self.broker is not None:
+            _resign(self.broker)
+        self._serving.clear()
+        self._changed.set()
+
+    def _continues_in(self, role: Role) -> bool:
+        """Let the open broker continue in a newer epoch; return whether it does."""
+        if self.broker is None or self._changed.is_set() or not role.continues(self.role):
+            return False
+        try:
+            _begin_epoch(self.broker, role)
+        except (OSError, StoreError) as error:
+            log.warning("epoch %d does not begin on the open store: %s", role.epoch, error)
+            return False
+        self.role = role
+        log.info("this broker remains %s", _described(role))
+        return True
 
     def restart(self, work: Callable[[], None]) -> None:
         """Close the broker, call `work` in a thread, and start a broker in the assigned role."""
@@ -99,6 +121,7 @@ class RoleRunner:
                 if not self._changed.is_set():
                     self._serving.set()
                 ended = await self._until_changed(broker)
+                self._on_closing()
                 self.broker = None
                 self._serving.clear()
             if ended:
@@ -120,6 +143,29 @@ class RoleRunner:
             for each in waits:
                 each.cancel()
         return broker.stops
+
+
+def _resign(broker: Broker) -> None:
+    """Refuse all messages and end all waits for replicas, as another member is the master."""
+    if not broker.settings.replication.is_replica:
+        broker.store.read_only = RESIGNED
+        broker.store.replicated.give_up()
+
+
+def _begin_epoch(broker: Broker, role: Role) -> None:
+    """Let a broker continue in a newer epoch of its role.
+
+    Raises:
+        StoreError: The log has a newer epoch.
+        OSError: The epoch file cannot be written.
+    """
+    assert broker.membership is not None
+    broker.membership.role = role
+    broker.membership.begin(broker.store)
+    broker.parts.topics.begin_epoch(role.epoch)
+    broker.parts.groups.begin_epoch(role.epoch)
+    if broker.parts.ha_server is not None:
+        broker.parts.ha_server.in_sync.update()
 
 
 def _described(role: Role) -> str:

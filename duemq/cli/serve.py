@@ -1,11 +1,15 @@
 """`duemq broker` and `duemq namesrv`: run until a signal arrives.
 
 SIGTERM, SIGINT    stop cleanly, exit 0        SIGHUP    reload the configuration file
+
+The handlers are installed first, before kernels are compiled. A stop that takes longer than
+`STOP_S_MAX` ends the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import logging.config
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("duemq")
 T = TypeVar("T")
 FEW_DESCRIPTORS = 4_096
+STOP_S_MAX = 120
 SWITCH_S = 0.0005  # limits the delay of the event loop by computing threads
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -59,29 +64,53 @@ def run_loop(main: Coroutine[object, object, T]) -> T:
         return runner.run(main)
 
 
-class EarlyReload:
-    """Handler of SIGHUP until a broker can reload; its default action would end the process.
+class EarlySignals:
+    """Handler of signals until a broker handles them.
+
+    SIGTERM and SIGINT end the process: PID 1 of a container has no default actions. SIGHUP is
+    noted; its default action would end the process.
 
     Attributes:
-        requested: Whether a signal arrived.
+        received: Signals that arrived.
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.received = set[int]()
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self.received.add(number)
+        if number != signal.SIGHUP:
+            log.info("%s: stopped before the start was complete", signal.Signals(number).name)
+            raise SystemExit(Exit.DONE)
+
+
+def limit_stop() -> None:
+    """End the process, and log the stacks of its threads, if a stop takes more than `STOP_S_MAX`.
+
+    The same limit applies to a change of role. The next start recovers as after a kill.
+    """
+    faulthandler.dump_traceback_later(STOP_S_MAX, exit=True)
 
 
 def on_signals(stop: Callable[[str], None], reload: Callable[[], None] | None = None) -> None:
     """Call `stop` on SIGTERM and SIGINT, `reload` on SIGHUP."""
     loop = asyncio.get_running_loop()
+
+    def stop_in_time(name: str) -> None:
+        limit_stop()
+        stop(name)
+
+    early = signal.getsignal(signal.SIGHUP)
+    received = early.received if isinstance(early, EarlySignals) else ()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, signal.Signals(number).name)
+        loop.add_signal_handler(number, stop_in_time, signal.Signals(number).name)
+        if number in received:  # its exception was lost, in a destructor
+            stop_in_time(signal.Signals(number).name)
     if reload is not None:
-        early = signal.getsignal(signal.SIGHUP)
         loop.add_signal_handler(signal.SIGHUP, reload)
-        if isinstance(early, EarlyReload) and early.requested:
+        if signal.SIGHUP in received:
             reload()
 
 
@@ -99,8 +128,8 @@ def serve_broker(
         read_properties: Returns the properties of file, environment and command line; called
             again at each reload.
     """
+    EarlySignals()
     properties = read_properties()
-    signal.signal(signal.SIGHUP, EarlyReload())
     gc.disable()
     sys.setswitchinterval(SWITCH_S)
     return_large_blocks()
@@ -119,6 +148,7 @@ def serve_broker(
 
     run = _run_member if is_member else _run_broker
     why = run_loop(run(properties, file, read_properties, kernels, as_json))
+    faulthandler.cancel_dump_traceback_later()
     if why:
         fail(f"stopped: {why}", Exit.STORE)
 
@@ -147,6 +177,7 @@ async def _run_broker(
     async with broker:
         _on_ready(broker, started_s, as_json)
         await broker.stopped()
+        limit_stop()
     if as_json:
         print_json_line({"event": "stopped", "why": broker.failure})
     return broker.failure
@@ -171,7 +202,7 @@ async def _run_member(
     member = MemberBroker(
         properties, config_file=file, read_again=reload_properties, kernels=kernels,
         on_serving=lambda broker: _on_ready(broker, started_s, as_json),
-        on_closed=free_frozen_objects,
+        on_closing=limit_stop, on_closed=free_frozen_objects,
     )  # fmt: skip
     on_signals(member.stop_for_signal, member.reload)
     failure = await member.run()
@@ -191,6 +222,7 @@ def free_frozen_objects() -> None:
 
 def _on_ready(broker: Broker, started_s: float, as_json: bool) -> None:
     """Report that a broker is ready; called again when a group member changes its role."""
+    faulthandler.cancel_dump_traceback_later()
     gc.freeze()  # existing objects stay alive
     gc.enable()
     ready = {
@@ -221,12 +253,14 @@ def serve_namesrv(
     file: Path | None, properties: Properties, logging_file: Path | None, *, as_json: bool
 ) -> None:
     """Run a name server."""
+    EarlySignals()
     from duemq.exposure import warn_of_readable_secrets
 
     set_up_logging(logging_file)
     warn_of_readable_secrets(file, read_file(file) if file is not None else {})
     _raise_descriptor_limit()
     run_loop(_run_namesrv(properties, as_json))
+    faulthandler.cancel_dump_traceback_later()
 
 
 async def _run_namesrv(properties: Properties, as_json: bool) -> None:

@@ -71,6 +71,10 @@ class StoredTable(Generic[R]):
             async with self._changing:
                 await self._write_whole(self._table.copy(), self.version)
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Count the changes from now on as those of a newer epoch of the same master."""
+        self._journal.epoch = epoch
+
     async def snapshot_if_needed(self) -> None:
         """Append a snapshot of the table to the journal if one is needed."""
         await self._journal.snapshot_if_needed(self._table, self.version)

@@ -194,6 +194,8 @@ class TableJournal(Generic[R]):
     Args:
         read_row: Decodes a row from its JSON object and name; raises ValueError.
         epoch: Epoch of this master; 0 without a controller.
+    Attributes:
+        epoch: See above; set when the same master is elected again.
     """
 
     def __init__(
@@ -205,7 +207,7 @@ class TableJournal(Generic[R]):
         epoch: int = 0,
     ) -> None:
         self._kind, self._log, self._read_row = kind, journal_log, read_row
-        self._epoch = epoch
+        self.epoch = epoch
         self._on = self._in_snapshot = False
         self._base, self._version = -1, DataVersion()
 
@@ -220,7 +222,7 @@ class TableJournal(Generic[R]):
     def version_after(self, version: DataVersion, now_ms: int) -> DataVersion:
         """Return the version after another change by this master."""
         found = version.next(now_ms)
-        return DataVersion(found.counter, found.timestamp_ms, max(found.state_version, self._epoch))
+        return DataVersion(found.counter, found.timestamp_ms, max(found.state_version, self.epoch))
 
     def check(self) -> None:
         """Check that a change can be appended.

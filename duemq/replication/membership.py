@@ -18,12 +18,12 @@ NO_LEASE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Membership:
     """The membership of one broker.
 
     Attributes:
-        role: Role of the broker until it closes.
+        role: Role of the broker; until it closes, only the epoch changes.
         epochs: Epochs of the log of this store.
         service: Connection to the controller; it stays open while the broker restarts.
         truncate: Called with the log offset to which the log of this replica has to be truncated;

@@ -33,3 +33,8 @@ class Role:
     def registered_id(self) -> int:
         """Id for registration with name servers; 0 for a master."""
         return self.own_id if self.is_replica else MASTER_ID
+
+    def continues(self, former: Role) -> bool:
+        """Return whether only the epoch differs: a master, or a replica of the same master."""
+        same = self.is_replica == former.is_replica and self.master_address == former.master_address
+        return same and (not self.is_replica or bool(self.master_address))

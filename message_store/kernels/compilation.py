@@ -44,9 +44,10 @@ class Compilation:
         command = [sys.executable, "-m", __name__, str(niceness)]
         path = os.pathsep.join(filter(None, (str(TOP), os.environ.get("PYTHONPATH", ""))))
         numbers_out, numbers_in = os.pipe()
+        self._children: list[subprocess.Popen[str]] = []
         try:
-            self._children = [
-                subprocess.Popen(
+            for _ in range(os.cpu_count() or 1):
+                child = subprocess.Popen(
                     command,
                     env={**os.environ, "PYTHONPATH": path},
                     stdin=numbers_out,
@@ -54,9 +55,11 @@ class Compilation:
                     stderr=subprocess.PIPE,
                     text=True,
                 )
-                for _ in range(os.cpu_count() or 1)
-            ]
+                self._children.append(child)
             os.write(numbers_in, numbers)
+        except BaseException:  # a signal, too; a child that is not in the list reads no number
+            self.stop()
+            raise
         finally:
             os.close(numbers_in)
             os.close(numbers_out)
@@ -76,7 +79,10 @@ class Compilation:
             CompilationFailed: A child process failed, or was stopped.
         """
         for child in self._children:
-            _, text = child.communicate(timeout=TIMEOUT_S)
+            try:
+                _, text = child.communicate(timeout=TIMEOUT_S)
+            except subprocess.TimeoutExpired as error:
+                raise CompilationFailed(f"not compiled after {TIMEOUT_S} s") from error
             if child.returncode:
                 raise CompilationFailed(text[-STDERR_CHARACTERS:])
 

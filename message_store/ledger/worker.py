@@ -54,6 +54,12 @@ class Worker(Protocol):
     def end(self) -> None:
         """Close the ledger and end the process, if there is one."""
 
+    def break_off(self) -> None:
+        """End a call in progress, if a process executes it, and refuse all later ones.
+
+        May be called from any thread; the log has what was not written.
+        """
+
 
 class LedgerWorker:
     """Worker in the calling thread."""
@@ -81,16 +87,22 @@ class LedgerWorker:
 
     end = close
 
+    def break_off(self) -> None:
+        """Do nothing: a call in this thread ends by itself."""
+
 
 class LedgerProcess:
     """Worker in a separate process, which runs from the first `open` to `end`."""
 
     def __init__(self, place: LedgerLocation) -> None:
         self.place = place
+        self._is_broken_off = False
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
 
     def open(self, snapshot: LogSnapshot, now_ms: int) -> None:
+        if self._is_broken_off:
+            raise self._broken_off()
         if self._process is not None and self._process.poll() is not None:
             self.end()  # the process was killed
         if self._process is None:
@@ -117,6 +129,12 @@ class LedgerProcess:
             process.kill()
             process.wait()
 
+    def break_off(self) -> None:
+        self._is_broken_off = True
+        process = self._process
+        if process is not None:
+            process.kill()  # `recv` and `wait` in the other thread return
+
     def _start(self) -> None:
         self._pipe, theirs = Pipe()
         command = [sys.executable, "-P", "-c", COMMAND, str(theirs.fileno())]
@@ -130,12 +148,18 @@ class LedgerProcess:
                 raise LedgerUnavailable(
                     shown_url(self.place.url), why, "The broker tries again"
                 ) from error
+        if self._is_broken_off:  # meanwhile, by another thread
+            self._process.kill()
         self._call("place", self.place)
 
     @property
     def pid(self) -> int | None:
         """Process id, None while there is no process."""
         return None if self._process is None else self._process.pid
+
+    def _broken_off(self) -> LedgerUnavailable:
+        why = "the broker stops, or changes its role, and does not wait for it"
+        return LedgerUnavailable(shown_url(self.place.url), why, "The log has what it lacks")
 
     def _call(self, name: str, *arguments: object) -> None:
         process, pipe = self._process, self._pipe
@@ -150,6 +174,8 @@ class LedgerProcess:
         except (EOFError, OSError) as error:
             process.kill()  # it is unusable, even if it has not ended
             process.wait()
+            if self._is_broken_off:
+                raise self._broken_off() from error
             why = f"the process that writes it has ended, or did not respond for {RESPONSE_S:.0f} s"
             raise LedgerUnavailable(
                 shown_url(self.place.url), why, "Another one is started"

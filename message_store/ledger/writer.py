@@ -31,6 +31,8 @@ BATCH_RECORDS_MAX: Final = 1_000
 LINGER_MS: Final = 1_000
 """Time, in ms, during which records are collected before they are written."""
 RETRY_MS: Final = 5_000
+STOP_S: Final = 1.0
+"""Maximum time, in s, for which a stop, or a change of role, waits for the last records."""
 _Arguments = TypeVarTuple("_Arguments")
 
 
@@ -81,6 +83,7 @@ class LedgerWriter:
         self._stop = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._trouble, self._since_ms, self._dropped = refusal, clock.now_ms(), 0
+        self._limit: asyncio.TimerHandle | None = None
 
     @property
     def health(self) -> Health:
@@ -119,9 +122,13 @@ class LedgerWriter:
             raise LedgerError(self.where, why, next_step) from self._refused
 
     def stop(self) -> None:
-        """Make `run` write the queued records once and return."""
+        """Make `run` write the queued records once and return, within `STOP_S`.
+
+        What is not written then is in the log, except samples.
+        """
         self._stop.set()
         self._needed.set()
+        self._limit = asyncio.get_running_loop().call_later(STOP_S, self._worker.break_off)
 
     async def run(self) -> None:
         """Open the ledger when it is needed, and write it until `stop`."""
@@ -139,6 +146,8 @@ class LedgerWriter:
         finally:
             await self._in_thread(self._worker.end)
             self._thread.shutdown(wait=False)
+            if self._limit is not None:
+                self._limit.cancel()
 
     async def _open_first(self) -> None:
         try:

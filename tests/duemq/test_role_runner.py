@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+import pytest
+
 from duemq.broker import Broker
 from duemq.cli.serve import free_frozen_objects
 from duemq.net.client import RemotingClient
@@ -88,6 +90,42 @@ def test_only_the_master_accepts_messages_and_the_store_follows_the_role(tmp_pat
             assert await send_in_role(runner, DEMOTED, b"c") == SERVICE_NOT_AVAILABLE
             assert runner.broker.config.broker_id == DEMOTED.own_id
             assert runner.broker.store.max_offset == end
+
+    asyncio.run(main())
+
+
+@pytest.mark.finding("3D6")
+def test_the_same_master_elected_again_keeps_its_store_open(tmp_path: Path) -> None:
+    again = Role(is_replica=False, own_id=2, epoch=4)
+
+    async def main() -> None:
+        async with running(tmp_path) as runner:
+            assert await send_in_role(runner, MASTER, b"a") == 0
+            broker = runner.broker
+            assert broker is not None
+            end = broker.store.max_offset
+            assert await send_in_role(runner, again, b"b") == 0
+            assert runner.broker is broker
+            assert runner.role == again
+            assert EpochFile(tmp_path / "epochs").epochs.entries == ((1, 0), (4, end))
+            await broker.parts.topics.ensure("New", queues=1)
+            assert broker.parts.topics.version.state_version == again.epoch
+
+    asyncio.run(main())
+
+
+@pytest.mark.finding("3D6")
+def test_a_replica_whose_master_is_elected_again_keeps_its_store_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as runner:
+            brokers = []
+            for epoch, address in ((2, "127.0.0.1:1"), (3, "127.0.0.1:1"), (4, "127.0.0.1:2")):
+                role = Role(is_replica=True, own_id=2, epoch=epoch, master_address=address)
+                assert await send_in_role(runner, role, b"a") == SERVICE_NOT_AVAILABLE
+                assert runner.role == role
+                brokers.append(runner.broker)
+            assert brokers[0] is brokers[1]
+            assert brokers[1] is not brokers[2]
 
     asyncio.run(main())
 

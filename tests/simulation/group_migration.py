@@ -63,6 +63,8 @@ class SimLedger:
 
     def end(self) -> None: ...
 
+    def break_off(self) -> None: ...
+
 
 class SimSecrets:
     """In the place of the module `secrets`: names that the seed decides."""

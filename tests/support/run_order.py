@@ -48,6 +48,7 @@ SLOW = frozenset(  # compile kernels, start a process per command, or use second
         "tests/duemq/cli/test_migrate.py",
         "tests/duemq/cli/test_reconcile.py",
         "tests/duemq/cli/test_send_file.py",
+        "tests/duemq/cli/test_serve.py",
         "tests/duemq/cli/test_timers.py",
         "tests/duemq/pop/test_pop_model.py",
         "tests/message_store/kernels/test_cache.py",

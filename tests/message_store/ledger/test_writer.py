@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,7 +23,7 @@ from message_store.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnothe
 from message_store.ledger.ledger import Ledger
 from message_store.ledger.location import LedgerLocation
 from message_store.ledger.records import Record
-from message_store.ledger.worker import LedgerWorker
+from message_store.ledger.worker import LedgerProcess, LedgerWorker
 from message_store.ledger.writer import LINGER_MS, RETRY_MS, Health, LedgerWriter
 from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import Snapshot
@@ -29,6 +33,7 @@ from tests.message_store.ledger.conftest import NOW_MS, Opener, open_ledger
 from tests.message_store.ledger.postgres import Server
 
 RUN_ID = some.RUN_ID
+SLEEP = [sys.executable, "-c", "import sys; sys.stdin.close(); import signal; signal.pause()"]
 REACHED_S_MAX = 120  # the ledger is written by a thread, perhaps on a busy machine
 
 
@@ -255,6 +260,39 @@ def test_closing_during_a_write_ends(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rig = Rig(default_url(tmp_path))
     asyncio.run(leave(rig))
     assert rig.recorded() == rig.snapshot
+
+
+@pytest.mark.finding("3D6")
+@pytest.mark.parametrize("is_open", [True, False], ids=["in a write", "in its start"])
+def test_a_stop_does_not_wait_for_a_process_that_does_not_respond(
+    is_open: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("message_store.ledger.worker.RESPONSE_S", 3_600)
+    monkeypatch.setattr("message_store.ledger.worker.END_S", 3_600)
+    rig = Rig(default_url(tmp_path))
+    process = LedgerProcess(rig.place)
+    rig.writer = LedgerWriter(process, clock=rig.clock, snapshot=lambda: rig.snapshot)
+    run = subprocess.Popen
+    if not is_open:  # the first thing that the child does is nothing
+        monkeypatch.setattr(subprocess, "Popen", lambda command, **more: run(SLEEP, **more))
+
+    async def leave() -> None:
+        async with asyncio.timeout(REACHED_S_MAX):
+            work = asyncio.create_task(rig.writer.run())
+            rig.step()
+            if is_open:
+                await rig.written()
+                assert process.pid is not None
+                os.kill(process.pid, signal.SIGSTOP)
+                rig.step()
+            else:
+                await rig.until(lambda: process.pid is not None)
+            rig.writer.stop()
+            await work
+        assert process.pid is None
+        assert "does not wait" in rig.health.trouble
+
+    asyncio.run(leave())
 
 
 def test_records_without_room_are_read_again_from_the_log(tmp_path: Path) -> None:
