@@ -10,6 +10,7 @@ from pathlib import Path
 
 from message_store.clock import Clock
 from message_store.json_dialect import write_config
+from message_store.recovery.log_identity import last_record
 from message_store.store import MessageStore
 from schedule_service.delivery import LevelService
 from schedule_service.recovery import OFFSETS_FILE, Saved, encode_saved, saved_of
@@ -51,6 +52,7 @@ class DelayOffsetWriter:
         now = saved_of(
             cursors, self._store.max_offset, self._saved, self._service.transfers.floors,
             generation=self._store.generation,
+            last_record=last_record(self._store.log, self._store.last_record),
         )  # fmt: skip
         delivered = sum(level.stats.delivered for level in self._service.levels.values())
         counter = self._first_counter + delivered // self._version_step

@@ -199,11 +199,11 @@ class SchedulePlugin(PluginBase):
         journal = list(ownership.read(store))
         reached = level_journal.advanced(start.saved, level_journal.newest(store), journal)
         start = replace(start, saved=limited(reached, ends))
-        self._offsets_rejected = saved is not None and start.saved is not saved
-        if saved is None or saved.log_offset is None:
-            tables.adopted = dict(start.saved.offsets)
-        tables.delivered = lambda: start.saved.offsets
-        tables.follows_apache = saved is not None and saved.log_offset is None
+        is_apaches = saved is not None and saved.log_offset is None
+        self._offsets_rejected = saved is not None and not is_apaches and start.saved is not saved
+        if start.claims is not None:
+            claims = limited(Saved(offsets=start.claims), ends)
+            tables.adopted = dict(claims.offsets)
         self._apply_tables(store)
         cursors = restore(store, queues, start, journal)
         service = LevelService(
@@ -219,6 +219,8 @@ class SchedulePlugin(PluginBase):
         tables.delivered = lambda: {
             number: level.cursor.first_undelivered for number, level in service.levels.items()
         }
+        tables.follows_apache = is_apaches
+        tables.check_log(store)
         keeper = DelayOffsetWriter(
             store, self._host.clock, service, start.saved, version_step=self.config.version_step
         )

@@ -4,7 +4,9 @@ Recovery has two sources. `delayOffset.json` is Apache's: level -> next queue of
 
     commitLogOffset   end of the log when the table was taken; Apache ignores it
     logGeneration     number of the log's last truncation at that time
+    lastRecord        log offset and checksum of the last record before commitLogOffset
     deliveredAhead    delivered ranges after the next offset (stored later, due earlier)
+    crc32             checksum of these members and of the offsets
 
 and writes the file after the log is synced up to that offset. The other source is the log: every
 delivery names its origin. A start therefore finds
@@ -13,15 +15,19 @@ delivery names its origin. A start therefore finds
     log        ..........................^commitLogOffset.........end
                                        origins found here are delivered, the others are pending
 
+The table is proved if its checksum is right, and the log has the record that it names: another
+program has not changed it, and it is this store's. Otherwise it counts as lost.
+
 If the table is lost, the whole retained log is scanned: a delivery is after its origin, and
 retention removes the log from its start, so the delivery of a unit that is still in the queue is
-still in the log. An Apache broker writes no origins; `delayLevels.json` ("adopted") has the offsets
-that it had reached when DueMQ first opened the store.
+still in the log. An Apache broker writes no origins: its offsets, and those that `delayLevels.json`
+("adopted") has of it, are claims, which `apache_deliveries` proves.
 """
 
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +39,9 @@ from delivery.ownership import JournalEntry
 from delivery.ownership_projection import changes_of
 from message_store.json_dialect import backup_path, dumps, load_config, loads
 from message_store.ranges import distinct
+from message_store.recovery.log_identity import NO_RECORD, LastRecord, last_record
 from message_store.store import MessageStore
+from schedule_service.apache_deliveries import settle_delivered
 from schedule_service.cursor import (
     NEVER_MS,
     SEGMENTS_MAX,
@@ -44,15 +52,14 @@ from schedule_service.cursor import (
     joined_ranges,
 )
 from schedule_service.queues import ScheduleQueues
+from schedule_service.undelivered import CHUNK_UNITS, Offsets, Undelivered
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
 OFFSETS_FILE = "delayOffset.json"
-CHUNK_UNITS = 65_536
 ORIGINS_MAX = 8_000_000  # maximum origins in memory while the log is scanned
-Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,7 @@ class Saved:
         log_offset: End of the log when the table was taken; None: written by Apache.
         settled: Level to ranges after `offsets` that were settled before their due time.
         generation: Number of the log's last truncation.
+        last_record: Log offset and checksum of the last record before `log_offset`.
     """
 
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -75,6 +83,7 @@ class Saved:
     timestamp_ms: int = 0
     settled: Mapping[int, list[Range]] = field(default_factory=dict)
     generation: int = 0
+    last_record: LastRecord = NO_RECORD
 
 
 def decode_saved(value: Any) -> Saved:
@@ -89,7 +98,7 @@ def decode_saved(value: Any) -> Saved:
     if any(level < 1 or offset < 0 for level, offset in offsets.items()):
         raise ValueError("a level below 1 or an offset below 0")
     log_offset = value.get("commitLogOffset")
-    return Saved(
+    saved = Saved(
         offsets,
         ahead,
         None if log_offset is None else int(log_offset),
@@ -98,7 +107,15 @@ def decode_saved(value: Any) -> Saved:
         int(version.get("timestamp", 0)),
         settled,
         int(value.get("logGeneration", 0)),
+        LastRecord(*map(int, value.get("lastRecord", NO_RECORD))),
     )
+    if saved.log_offset is not None and value.get("crc32") != _crc(saved):
+        raise ValueError("its crc32 does not match its contents: another program has changed them")
+    return saved
+
+
+def _crc(saved: Saved) -> int:
+    return zlib.crc32(dumps(_members(saved)).encode())
 
 
 def _ranges(value: Any, name: str) -> dict[int, list[Range]]:
@@ -128,26 +145,38 @@ def load_saved(store: MessageStore) -> Saved | None:
 
 
 def is_supported(store: MessageStore, saved: Saved) -> bool:
-    """Return whether the log before the table's offset is unchanged since the table was taken."""
-    return saved.log_offset is None or saved.log_offset <= store.unchanged_end(saved.generation)
+    """Return whether the log before the table's offset is the one of which the table was taken."""
+    if saved.log_offset is None:
+        return True
+    is_unchanged = saved.log_offset <= store.unchanged_end(saved.generation)
+    return is_unchanged and saved.last_record == last_record(store.log, saved.last_record.offset)
 
 
 def encode_saved(saved: Saved, *, own: bool = True) -> str:
     """Return the text of delayOffset.json as 5.3.3 writes it; `own`: with DueMQ's members."""
-    version = {
-        "counter": saved.counter,
-        "stateVersion": saved.state_version,
-        "timestamp": saved.timestamp_ms,
-    }
-    table = {level: saved.offsets[level] for level in sorted(saved.offsets)}
-    members: dict[str, object] = {"dataVersion": version}
+    members = _members(saved)
     if own:
-        members = {"commitLogOffset": saved.log_offset, **members}
-        members["logGeneration"] = saved.generation
-        members["deliveredAhead"] = {level: saved.ahead[level] for level in sorted(saved.ahead)}
-        if saved.settled:
-            members["settledAhead"] = {n: saved.settled[n] for n in sorted(saved.settled)}
-    return dumps({**members, "offsetTable": table})
+        return dumps({"crc32": _crc(saved), **members})
+    return dumps({name: members[name] for name in ("dataVersion", "offsetTable")})
+
+
+def _members(saved: Saved) -> dict[str, object]:
+    """Return the members that the checksum covers, in the order of the file."""
+    members: dict[str, object] = {
+        "commitLogOffset": saved.log_offset,
+        "dataVersion": {
+            "counter": saved.counter,
+            "stateVersion": saved.state_version,
+            "timestamp": saved.timestamp_ms,
+        },
+        "logGeneration": saved.generation,
+        "lastRecord": list(saved.last_record),
+        "deliveredAhead": {level: saved.ahead[level] for level in sorted(saved.ahead)},
+    }
+    if saved.settled:
+        members["settledAhead"] = {n: saved.settled[n] for n in sorted(saved.settled)}
+    members["offsetTable"] = {level: saved.offsets[level] for level in sorted(saved.offsets)}
+    return members
 
 
 def saved_of(
@@ -157,12 +186,14 @@ def saved_of(
     floors: Mapping[int, int] | None = None,
     *,
     generation: int = 0,
+    last_record: LastRecord = NO_RECORD,
 ) -> Saved:
     """Return the table to save for cursors that include every delivery before `log_offset`.
 
     Args:
         floors: Level to the current maximum of Apache's offset; the cursor may be after it.
         generation: Number of the log's last truncation.
+        last_record: Last record before `log_offset`.
     """
     offsets, ahead, settled = dict(before.offsets), {}, {}
     for cursor in cursors:
@@ -176,7 +207,7 @@ def saved_of(
             settled[cursor.level] = cursor.settled_ranges()
     return replace(
         before, offsets=offsets, ahead=ahead, log_offset=log_offset, settled=settled,
-        generation=generation,
+        generation=generation, last_record=last_record,
     )  # fmt: skip
 
 
@@ -186,11 +217,14 @@ class Start:
 
     Attributes:
         covers_journal: Whether the table covers every transfer and return before its log offset.
+        claims: Level to an offset of an Apache broker, which `settle_delivered` proves; None if the
+            table is proved.
     """
 
     saved: Saved
     scan_from: int
     covers_journal: bool = False
+    claims: Mapping[int, int] | None = None
 
 
 def plan_start(
@@ -208,12 +242,13 @@ def plan_start(
         adopted: Offsets of delayLevels.json, None if DueMQ never ran on this store.
         is_supported: Result of `is_supported`.
     """
-    if saved is None:
-        return Start(Saved(offsets=dict(adopted or {})), log_min)
+    claims = dict(adopted or {})
+    if saved is None or (saved.log_offset is not None and not is_supported):
+        return Start(Saved(), log_min, claims=claims)
     if saved.log_offset is None:  # written by Apache, so it lacks earlier deliveries by DueMQ
-        return Start(saved, log_end if adopted is None else log_min)
-    if not is_supported:  # the log was truncated: the table is ahead of it
-        return Start(Saved(offsets=dict(adopted or {})), log_min)
+        claims |= {n: max(at, claims.get(n, 0)) for n, at in saved.offsets.items()}
+        unproved = replace(saved, offsets={})
+        return Start(unproved, log_end if adopted is None else log_min, claims=claims)
     return Start(saved, max(saved.log_offset, log_min), covers_journal=True)
 
 
@@ -271,40 +306,6 @@ def undelivered_ranges(entry: int, ahead: Iterable[Range], first: int, end: int)
     return found
 
 
-class _Undelivered:
-    """Undelivered units of one level, while the log is scanned."""
-
-    def __init__(self, level: int, ranges: list[Range], end: int) -> None:
-        self.level, self.end = level, end
-        self.first = ranges[0][0] if ranges else end
-        self.mask: npt.NDArray[np.bool_] = np.zeros(end - self.first, np.bool_)
-        for low, high in ranges:
-            self.mask[low - self.first : high - self.first] = True
-
-    def ranges(self) -> list[Range]:
-        """Return the undelivered ranges, ascending."""
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], self.mask, [False]]).view(np.int8)))
-        pairs = (edges + self.first).reshape(-1, 2)
-        return [(low, high) for low, high in pairs.tolist()]
-
-    def clear(self, queues: ScheduleQueues, origins: Offsets) -> int:
-        """Remove the units whose record is among `origins` (ascending); return their number."""
-        offset, found = self.first, 0
-        while offset < self.end:
-            units = queues.units(self.level, offset, CHUNK_UNITS)
-            if not units.size:
-                break
-            phys = units["phys_offset"]
-            low, high = np.searchsorted(origins, [phys.min(), phys.max() + 1])
-            if low < high:
-                mine = self.mask[offset - self.first : offset - self.first + units.size]
-                hit = mine & np.isin(phys, origins[low:high])
-                mine[hit] = False
-                found += int(hit.sum())
-            offset += int(units.size)
-        return found
-
-
 def restore(
     store: MessageStore, queues: ScheduleQueues, start: Start, journal: Sequence[JournalEntry] = ()
 ) -> dict[int, LevelCursor]:
@@ -327,10 +328,12 @@ def restore(
         low = first if start.covers_journal else min(max(entry, first), end)
         for change in changes_of(journal, level):
             ranges = change.in_level(ranges, low, end)
-        undelivered.append(_Undelivered(level, ranges, end))
+        undelivered.append(Undelivered(level, ranges, end))
     for origins in _origins(store, start.scan_from):
         found = sum(item.clear(queues, origins) for item in undelivered)
         log.info("the log has %d deliveries that delayOffset.json does not", found)
+    if start.claims is not None:
+        settle_delivered(store, queues, undelivered, start.claims)
     return {item.level: _cursor(queues, item) for item in undelivered}
 
 
@@ -347,7 +350,7 @@ def _origins(store: MessageStore, scan_from: int) -> Iterator[Offsets]:
         yield distinct(*blocks)
 
 
-def _cursor(queues: ScheduleQueues, undelivered: _Undelivered) -> LevelCursor:
+def _cursor(queues: ScheduleQueues, undelivered: Undelivered) -> LevelCursor:
     """Return a cursor whose segments end where due times decrease."""
     pieces: list[Range] = []
     ranges, settled = joined_ranges(undelivered.ranges(), SEGMENTS_MAX // 2)

@@ -63,7 +63,7 @@ def test_a_disk_that_refuses_the_file_is_retried(
     assert "tried again" in caplog.text
 
 
-def test_entries_outside_of_the_queue_are_corrected(tmp_path: Path) -> None:
+def test_entries_outside_of_the_queue_are_derived_from_the_log(tmp_path: Path) -> None:
     path = tmp_path / "config" / OFFSETS_FILE
 
     async def steps() -> None:
@@ -72,8 +72,8 @@ def test_entries_outside_of_the_queue_are_corrected(tmp_path: Path) -> None:
             clock = rig.clock
         path.write_text('{\n\t"offsetTable":{1:99,2:-0,7:5\n\t}\n}')
         async with level_service(tmp_path, clock) as rig:
-            assert rig.service.levels[1].cursor.first_undelivered == 2
+            assert rig.service.levels[1].cursor.first_undelivered == 0
             assert await rig.persist()
-            assert loads(path.read_text())["offsetTable"][1] == 2
+            assert loads(path.read_text())["offsetTable"][1] == 0
 
     asyncio.run(steps())

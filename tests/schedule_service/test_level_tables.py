@@ -21,6 +21,7 @@ from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import LEVELS_TOPIC, SCHEDULE_TOPIC
 from schedule_service.tags_code_rule import LevelRule
 from tests.message_store.replication.test_raw_append import feed, log_of
+from tests.support.apache_levels import deliver_as_apache
 from tests.support.level_rig import Rig, level_service
 from tests.support.stores import add_message, open_store, put_one, small_config
 
@@ -309,7 +310,9 @@ def test_a_master_after_one_of_apaches_writes_how_far_it_delivered(tmp_path: Pat
         path = tmp_path / "config" / "delayOffset.json"
         table = {"dataVersion": {"counter": 1}, "offsetTable": {1: 4}}
         json_dialect.write_config(path, json_dialect.dumps(table))
-        clock.advance(500)
+        clock.advance(1_000)
+        with open_store(tmp_path, clock) as store:
+            deliver_as_apache(store, 1, 0, 4)
         async with level_service(tmp_path, clock, before=copied) as rig:
             assert rig.store.queue_bounds(LEVELS_TOPIC, 0) == (0, 2)
             found = level_journal.newest(rig.store)
@@ -317,8 +320,8 @@ def test_a_master_after_one_of_apaches_writes_how_far_it_delivered(tmp_path: Pat
             assert found.delivered == {1: 4}
             await rig.host.scheduler.jobs["schedule_service.tables"]()
             assert rig.store.queue_bounds(LEVELS_TOPIC, 0) == (0, 2)
-            await rig.advance(500)
-            assert rig.bodies() == [b"4"]
+            await rig.advance(10)
+            assert rig.bodies() == [b"0", b"1", b"2", b"3", b"4"]
             change(rig, "7s")
             found = level_journal.newest(rig.store)
             assert found is not None

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from message_store.json_dialect import loads
+from message_store.recovery.log_identity import LastRecord
 from schedule_service.cursor import LevelCursor
 from schedule_service.recovery import (
     Saved,
@@ -48,7 +49,8 @@ def test_the_text_is_that_of_5_3_3() -> None:
 
 
 def test_our_members_round_trip() -> None:
-    saved = Saved(TABLE, {2: [(210, 220), (230, 231)]}, 4_711, 5, 6, 7)
+    ahead = {2: [(210, 220), (230, 231)]}
+    saved = Saved(TABLE, ahead, 4_711, 5, 6, 7, last_record=LastRecord(4_700, 9))
     text = encode_saved(saved)
     assert decode_saved(loads(text)) == saved
     assert text.endswith(APACHE_5[APACHE_5.index('"offsetTable"') :])
@@ -72,19 +74,13 @@ OURS, THEIRS, ADOPTED = Saved({1: 5}, log_offset=500), Saved({1: 5}), {1: 2}
     ("saved", "adopted", "expected"),
     [
         (OURS, ADOPTED, Start(OURS, 500, covers_journal=True)),
-        (None, ADOPTED, Start(Saved({1: 2}), 100)),  # both files lost: the whole log is read
-        (None, None, Start(Saved({}), 100)),
-        (
-            THEIRS,
-            None,
-            Start(THEIRS, 900),
-        ),  # Apache's store, opened for the first time: it has no origins
-        (THEIRS, ADOPTED, Start(THEIRS, 100)),  # Apache ran after us
-        (
-            Saved({1: 9}, log_offset=901),
-            ADOPTED,
-            Start(Saved({1: 2}), 100),
-        ),  # beyond the end of the log
+        (None, ADOPTED, Start(Saved(), 100, claims={1: 2})),  # the whole log is read
+        (None, None, Start(Saved(), 100, claims={})),
+        # Apache's store, opened for the first time: it has no origins
+        (THEIRS, None, Start(Saved(), 900, claims={1: 5})),
+        (THEIRS, ADOPTED, Start(Saved(), 100, claims={1: 5})),  # Apache ran after us
+        # beyond the end of the log
+        (Saved({1: 9}, log_offset=901), ADOPTED, Start(Saved(), 100, claims={1: 2})),
         (OLD, ADOPTED, Start(OLD, 100, covers_journal=True)),
     ],
 )

@@ -22,12 +22,13 @@ from message_store.clock import FakeClock
 from message_store.replication.truncation import truncate_store
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
+from schedule_service.recovery import Saved, encode_saved
 from tests.message_store.replication.test_raw_append import fill, log_of
 from tests.support.stores import open_store, small_config
 
 STOP_S_MAX = 60.0
 TURNS = 50
-OURS = {"commitLogOffset": 300, "logGeneration": 7, "deliveredAhead": {}}
+OURS = json_dialect.loads(encode_saved(Saved({1: 5}, log_offset=300, generation=7)))
 
 
 class Master:
