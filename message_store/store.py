@@ -104,7 +104,7 @@ class MessageStore(StoreReader):
         self._dispatchers: list[Dispatcher] = []
         self._lock: StoreLock | None = None
         self._queues_synced_ms = 0
-        self._confirms_alone = False
+        self._confirms_alone = self._is_copy = False
 
     # -- open and close -------------------------------------------------------------------------
 
@@ -138,6 +138,12 @@ class MessageStore(StoreReader):
         self.truncations = complete(self.config, self.clock, self.notice)
         self.mark = RecoveryMark.open(self.config_path("duemq.mark"))
         undo.callback(self.mark.close)
+        self._is_copy = crashed and self.abort_file.is_copied
+        if self._is_copy:
+            self.notice(
+                f"{self.root} is a copy of a running store: it is recovered as after a power cut"
+            )
+            self.mark.same_boot = False
         marks = self.mark.read()
         self.log.load(synced=marks.durable if marks is not None else 0)
         self.queues.load()
@@ -154,7 +160,11 @@ class MessageStore(StoreReader):
             self.root / "index", self.config, self.log, self.clock, self.descriptors
         )
         undo.callback(self.index.stop)
-        self.index.start(checkpoint=self.checkpoint, trusted=not crashed or self.mark.same_boot)
+        self.index.start(
+            checkpoint=self.checkpoint,
+            trusted=not crashed or self.mark.same_boot,
+            is_copy=self._is_copy,
+        )
         self.flusher = Flusher(
             self.log,
             durable=self._synced_before(crashed),
@@ -223,6 +233,8 @@ class MessageStore(StoreReader):
         """Return the log offset up to which the log is known to be on the disk."""
         if not crashed:
             return self.log.end
+        if self._is_copy:
+            return self.log.min_offset
         mark = self.mark.read()
         return min(mark.durable, self.log.end) if mark is not None else self.log.min_offset
 

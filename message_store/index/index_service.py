@@ -90,12 +90,14 @@ class IndexService:
 
     # -- thread -------------------------------------------------------------------------------
 
-    def start(self, *, checkpoint: Checkpoint, trusted: bool) -> Self:
+    def start(self, *, checkpoint: Checkpoint, trusted: bool, is_copy: bool = False) -> Self:
         """Open the files and start the thread.
 
         Args:
             trusted: Whether all written data exist. If not (after a power cut), only files up to
                 the time of the checkpoint are used.
+            is_copy: Whether the files were copied while they were written; then only full ones up
+                to the time of the checkpoint are used.
         Raises:
             CorruptStore: A file of another size or with a stray name.
         """
@@ -103,7 +105,7 @@ class IndexService:
             return self
         self._directory.mkdir(exist_ok=True)
         self.safe_ms = checkpoint.index_ms
-        self._load(None if trusted else checkpoint.index_ms)
+        self._load(None if trusted else checkpoint.index_ms, is_copy=is_copy)
         self._cut(self._log.end)
         if self._files:
             self._position = self._end_of(self._files[-1])
@@ -113,7 +115,7 @@ class IndexService:
         self.notify()
         return self
 
-    def _load(self, safe_ms: int | None) -> None:
+    def _load(self, safe_ms: int | None, *, is_copy: bool = False) -> None:
         """Open the files up to the first invalid one; remove it and all later ones."""
         slots, items = self._config.index_slots_max, self._config.index_entries_max
         broken, removed = "", list[Path]()
@@ -130,6 +132,8 @@ class IndexService:
                     broken = f"its header {file.header} is invalid"
                 elif safe_ms is not None and file.end_ms > safe_ms:
                     broken = "it was not on the disk when the machine stopped"
+                elif is_copy and not file.is_full:
+                    broken = "it was copied while the broker wrote it"
                 else:
                     self._files.append(file)
             if broken:

@@ -1,4 +1,9 @@
-"""Abort file, `<root>/abort`: exists while a store is open, or after an unclean stop."""
+"""Abort file, `<root>/abort`: exists while a store is open, or after an unclean stop.
+
+It contains the process id, as in Apache's broker, and the device and inode of the file itself. A
+copy of the directory of a running store has another inode. Its files were read one after the other,
+so they are of different times: a start treats them as after a power cut.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,19 @@ class AbortFile:
         """Whether a broker runs on the store or did not stop cleanly."""
         return self.path.exists()
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether the file, and so the store, is a copy of another directory."""
+        try:
+            words = self.path.read_text().split()
+        except (OSError, ValueError):
+            return False
+        return len(words) == 3 and words[1:] != self._place()
+
+    def _place(self) -> list[str]:
+        found = self.path.stat()
+        return [str(found.st_dev), str(found.st_ino)]
+
     def write(self) -> None:
         """Create and sync the file.
 
@@ -26,7 +44,7 @@ class AbortFile:
             OSError: The disk refused it.
         """
         with self.path.open("w") as file:
-            file.write(str(os.getpid()))
+            file.write(" ".join([str(os.getpid()), *self._place()]))
             file.flush()
             os.fsync(file.fileno())
         sync_directory(self.path.parent)
