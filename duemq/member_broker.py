@@ -9,6 +9,7 @@ Source: ReplicasManager
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from duemq.configuration.settings import Settings, resolved, settings_from
 from duemq.name_servers import peer_client
 from duemq.net.tls import load_tls
 from duemq.plugins import Installed
+from duemq.replication.confirmed_file import ConfirmedFile
 from duemq.replication.controller.identity import IdentityFiles
 from duemq.replication.controller.requests import GroupName
 from duemq.replication.controller.service import GroupService
@@ -72,6 +74,7 @@ class MemberBroker:
         settings.store.root.mkdir(parents=True, exist_ok=True)
         self.epochs = EpochFile(settings.controller.epoch_file(settings.store.root))
         self._offsets = 0, 0
+        self._durable: int | None = None  # durable part of `confirm_offset`; None: never opened
         self.service = GroupService(
             self,
             GroupName(settings.broker.cluster_name, settings.broker.broker_name),
@@ -79,6 +82,10 @@ class MemberBroker:
             IdentityFiles(settings.controller.identity_file(settings.store.root)),
             self._clock,
             peer_client(settings.auth, load_tls(settings.tls).client),
+        )
+        identity = self.service.member.identity
+        self._confirmed = ConfirmedFile(
+            settings.store.root, identity if identity is not None and identity.is_assigned else None
         )
         standby = Role(is_replica=True, own_id=self.service.member.broker_id)
         self.runner = RoleRunner(self._new_broker, standby, on_serving, on_closing, on_closed)
@@ -120,6 +127,8 @@ class MemberBroker:
     def _truncate_closed(self, offset: int) -> None:
         truncate_store(self.settings.store, self._clock, offset)
         self.epochs.truncate_from(offset)
+        if (identity := self.service.member.identity) is not None:
+            self._confirmed.truncate(identity, offset)
 
     # -- `GroupHost` ------------------------------------------------------------------------------
 
@@ -137,6 +146,7 @@ class MemberBroker:
         if self.runner.broker is not None:
             store = self.runner.broker.store
             self._offsets = store.max_offset, store.confirm_offset
+            self._durable = min(store.confirm_offset, store.durable_offset)
         return self._offsets
 
     @property
@@ -151,6 +161,18 @@ class MemberBroker:
         if server is None or not isinstance(server.in_sync, SyncStateSetReplicas):
             return None
         return server.in_sync.caught_up
+
+    @property
+    def election_refusal(self) -> str:
+        """Reason why this broker must not be elected: its store is an old copy."""
+        log_end = self.max_offset
+        return self._confirmed.refusal(None if self._durable is None else log_end)
+
+    async def record_confirmed(self) -> None:
+        """Record the confirmed offset, unless the store is an old copy."""
+        identity, offset = self.service.member.identity, self._durable
+        if identity is not None and identity.is_assigned and offset is not None:
+            await asyncio.to_thread(self._confirmed.record, identity, offset)
 
     def require(self, ids: frozenset[int]) -> None:
         """Require all these members for confirmations from now on."""

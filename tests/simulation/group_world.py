@@ -30,6 +30,7 @@ from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
+from duemq.replication.confirmed_file import SUFFIX
 from duemq.replication.role import Role
 from tests.simulation import group_migration
 from tests.simulation.network import LOOPBACK, Network, NetworkQuality, Timeline
@@ -173,6 +174,8 @@ class Member:
         copy_files(old, self.root)
         self.end_process(is_quiet=is_cut)
         shutil.rmtree(old)
+        if (confirmed := old.with_name(old.name + SUFFIX)).exists():
+            confirmed.rename(self.root.with_name(self.root.name + SUFFIX))
         if is_cut:
             self.host.is_up = False
             self.host.boots += 1

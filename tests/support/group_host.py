@@ -14,12 +14,14 @@ class FakeHost:
         roles: Roles in order: ("master", epoch) or ("replica", master id, address, epoch).
         required: Ids of the replicas that must have every acknowledged byte.
         epochs: Epochs of the log; each master starts a new one.
+        recorded: Number of calls of `record_confirmed`.
     """
 
     def __init__(self, address: str, *, last_epoch: int = 0) -> None:
         self.address = address
         self.max_offset = self.confirm_offset = 0
         self.caught_up: frozenset[int] | None = frozenset()
+        self.election_refusal, self.recorded = "", 0
         self.roles: list[tuple[object, ...]] = []
         self.required: list[frozenset[int]] = []
         self.epochs: list[tuple[int, int]] = [(last_epoch, 0)] if last_epoch else []
@@ -27,6 +29,9 @@ class FakeHost:
     @property
     def last_epoch(self) -> int:
         return self.epochs[-1][0] if self.epochs else 0
+
+    async def record_confirmed(self) -> None:
+        self.recorded += 1
 
     def require(self, ids: frozenset[int]) -> None:
         self.required.append(ids)

@@ -13,6 +13,7 @@ class GroupHost(Protocol):
         max_offset: End of the log.
         confirm_offset: End of the log that every required member has.
         last_epoch: Last epoch in the epoch file; 0: none.
+        election_refusal: Reason why this broker must not be elected, or an empty text.
         caught_up: Ids of the connected replicas that the sync state set should contain; no
             learners. None while the broker opens or closes: its replicas are not connected then.
     """
@@ -26,7 +27,13 @@ class GroupHost(Protocol):
     @property
     def last_epoch(self) -> int: ...
     @property
+    def election_refusal(self) -> str: ...
+    @property
     def caught_up(self) -> frozenset[int] | None: ...
+
+    async def record_confirmed(self) -> None:
+        """Record `confirm_offset`, by which an old copy of the store is recognized."""
+        ...
 
     def require(self, ids: frozenset[int]) -> None:
         """Confirm from now on only log bytes that all these members have.

@@ -82,6 +82,7 @@ class GroupMember:
         master: Last role: `BecomeReplica` of the current master, or `BecomeMaster`; None: no role.
         in_sync: On a master, the sync state set; else `NO_SET`.
         failure: Reason why the last view was ignored, or why no master can be elected; else empty.
+        refusal: Reason why this member must not be elected (`GroupHost.election_refusal`).
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class GroupMember:
         self.is_learner = is_learner
         self.master: BecomeMaster | BecomeReplica | None = None
         self.in_sync = NO_SET
-        self.failure = ""
+        self.failure = self.refusal = ""
         self.state = State.INITIAL
         self._is_alive = self._needs_election = self._ignores_views = self._resigns = False
         self._vacant_epoch = -1
@@ -120,7 +121,7 @@ class GroupMember:
     @property
     def sends_heartbeats(self) -> bool:
         """Whether to send heartbeats, so that the controller counts this member as alive."""
-        return self.sees_group and not self._resigns
+        return self.sees_group and not self._resigns and (self.is_master or not self.refusal)
 
     @property
     def sees_group(self) -> bool:
@@ -216,7 +217,8 @@ class GroupMember:
     def _registered(self, event: Registered) -> list[Command]:
         self.state = State.WAITING_FOR_MASTER
         self._is_alive = False
-        self._needs_election = not event.has_master and not self.is_learner
+        may_lead = not self.is_learner and not self.refusal
+        self._needs_election = may_lead and not event.has_master
         self._ignores_views = self._needs_election
         self.failure = ""
         return []
@@ -290,7 +292,9 @@ class GroupMember:
         self._needs_election = not self.is_learner
         self._resigns = False
         ids = view.in_sync.ids
-        if ids and self.broker_id not in ids:
+        if self.refusal:
+            self.failure = self.refusal
+        elif ids and self.broker_id not in ids:
             self.failure = (
                 f"only a member of the sync state set ({_listed(ids)}) can be elected. This broker "
                 f"({self.broker_id}) is not a member, and may lack messages: start a member. If "
@@ -308,6 +312,9 @@ class GroupMember:
                 "this broker again"
             )
             return self._leave_role(State.CONFLICT)
+        if self.refusal and not self.is_master:
+            self.failure = self.refusal
+            return self._leave_role(State.WAITING_FOR_MASTER)
         if view.epoch > self._last_role_epoch:
             return self._become_master(view)
         if self.is_master:

@@ -225,6 +225,7 @@ class GroupService:
         if response is not None:
             self.lease.heartbeat_succeeded(ticket)
             self._receive(HeartbeatSucceeded())
+            await self._host.record_confirmed()
         return response is not None
 
     async def _request_view(self) -> bool:
@@ -392,7 +393,7 @@ class GroupService:
 
     def _receive(self, event: Event) -> None:
         """Apply an event and execute its commands, except those that write files."""
-        state = self.member.state
+        state, self.member.refusal = self.member.state, self._host.election_refusal
         self._execute(self.member.receive(event))
         if self.member.state is not state:
             log.info("group %s: %s", self._group.broker_name, self.member.state.value)

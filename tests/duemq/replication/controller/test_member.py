@@ -393,3 +393,23 @@ def test_only_the_view_of_its_own_office_confirms_a_master() -> None:
         assert not found.confirms(other)
     assert not found.confirms(replace(view(3, 1), master_address=OTHERS))
     assert not member(REPLICA_OF_2).confirms(view(3, 1))
+
+
+@pytest.mark.finding("3D8")
+def test_an_old_copy_is_neither_alive_nor_master_but_follows() -> None:
+    made = GroupMember(GROUP, OURS, ME, last_epoch=2)
+    made.refusal = "an old copy"
+    made.receive(Registered(has_master=False))
+    assert not made.sends_heartbeats
+    assert made.sees_group
+    assert made.receive(HeartbeatSucceeded()) == []
+    for seen in (GroupSeen(view(3, None)), GroupSeen(view(4, 1)), GroupSeen(view(5, 1))):
+        assert made.receive(seen) == []
+        assert made.failure == "an old copy"
+        assert not made.is_master
+        assert not made.sends_heartbeats
+    assert made.receive(GroupSeen(view(6, 2))) == [BecomeReplica(2, OTHERS, 6)]
+    assert not made.sends_heartbeats
+    made.refusal = ""  # it has copied the log
+    assert made.sends_heartbeats
+    assert made.receive(GroupSeen(view(7, 1))) == [Require(ids(1)), BecomeMaster(7)]
