@@ -45,6 +45,7 @@ from message_store.replication.plausibility_check import Bytes
 from message_store.replication.raw_append import RawAppender
 from message_store.replication.truncation import complete
 from message_store.retention.log_retention import Retention
+from message_store.store_copy import refuse_linked
 from message_store.write_gate import DISK_FULL, WriteGate
 
 SERVICE_NOT_AVAILABLE = 14
@@ -113,6 +114,7 @@ class MessageStore(StoreReader):
 
     def __enter__(self) -> Self:
         self.root.mkdir(parents=True, exist_ok=True)
+        refuse_linked(self.root)
         self._lock = StoreLock(self.root)
         with ExitStack() as undo:
             undo.callback(self._lock.release)

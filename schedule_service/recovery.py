@@ -6,7 +6,7 @@ Recovery has two sources. `delayOffset.json` is Apache's: level -> next queue of
     logGeneration     number of the log's last truncation at that time
     lastRecord        log offset and checksum of the last record before commitLogOffset
     deliveredAhead    delivered ranges after the next offset (stored later, due earlier)
-    crc32             checksum of these members and of the offsets
+    crc32             checksum of the members and the offsets, without logGeneration
 
 and writes the file after the log is synced up to that offset. The other source is the log: every
 delivery names its origin. A start therefore finds
@@ -115,6 +115,8 @@ def decode_saved(value: Any) -> Saved:
 
 
 def _crc(saved: Saved) -> int:
+    """Return the checksum of a table without its generation, which a replica replaces."""
+    saved = replace(saved, generation=0)
     return zlib.crc32(dumps(_members(saved)).encode())
 
 

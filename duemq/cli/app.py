@@ -45,7 +45,7 @@ app = typer.Typer(
     add_completion=True,
 )
 message_app = typer.Typer(no_args_is_help=True, help="Show single messages.")
-store_app = typer.Typer(no_args_is_help=True, help="Check store directories.")
+store_app = typer.Typer(no_args_is_help=True, help="Check and copy store directories.")
 config_app = typer.Typer(no_args_is_help=True, help="Show the configuration.")
 kernels_app = typer.Typer(no_args_is_help=True, help="Compile kernels.")
 app.add_typer(timers_app, name="timers")
@@ -247,6 +247,28 @@ def store_verify(
     from duemq.cli.verify import verify
 
     verify(directory, configuration.properties(), as_json=as_json)
+
+
+@command(store_app, "copy", example="store copy /data/store /backup/store")
+def store_copy(
+    directory: Annotated[Path, typer.Argument(help="Store directory; a broker may run on it.")],
+    target: Annotated[Path, typer.Argument(help="New directory.")],
+    links: Annotated[
+        bool,
+        typer.Option(
+            "--links",
+            help="Hard links of the log's sealed files: fast, on the same file system only. Move "
+            "the copy to other storage; no broker starts on it.",
+        ),
+    ] = False,
+    *,
+    configuration: Configuration,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a store consistently, also while its broker runs."""
+    from duemq.cli.store_copy import copy
+
+    copy(directory, target, configuration.properties(), links=links, as_json=as_json)
 
 
 @command(config_app, "show", example="config show -c broker.conf --changed")

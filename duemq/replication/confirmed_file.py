@@ -1,4 +1,4 @@
-"""Confirmed offset of a member of a group, in a file beside the store.
+"""Confirmed offset of a member of a group, in a file next to the store.
 
     /data/store              the store
     /data/store.confirmed    cluster#brokerName#id#offset: the log was synced up to the offset

@@ -28,7 +28,6 @@ Source: SlaveSynchronize
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -46,7 +45,6 @@ from message_store.clock import Clock
 from message_store.errors import PeerError
 from message_store.retention.pins import UNKNOWN, FirstPending
 from message_store.store import MessageStore
-from schedule_service.recovery import decode_saved, encode_saved
 
 log = logging.getLogger(__name__)
 INTERVAL_MS: Final = 1_000
@@ -223,11 +221,9 @@ class SlaveSynchronize:
         return False
 
     async def _write_delay_offsets(self, found: JsonObject) -> None:
-        try:
-            saved = dataclasses.replace(decode_saved(found), generation=self._store.generation)
-        except AttributeError as error:
-            raise ValueError(f"the master's progress of levels is malformed: {error}") from error
-        text = encode_saved(saved, own=saved.log_offset is not None)
+        offsets = {int(level): int(offset) for level, offset in found["offsetTable"].items()}
+        own = {"logGeneration": self._store.generation} if "commitLogOffset" in found else {}
+        text = json_dialect.dumps({**found, **own, "offsetTable": offsets})
         await self._write_file(DELAY_OFFSETS_FILE, text)
 
     async def _write_file(self, name: str, text: str) -> None:

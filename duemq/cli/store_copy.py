@@ -1,0 +1,35 @@
+"""`duemq store copy`: a consistent copy of a store, also while its broker runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from duemq.cli.output import console, print_json
+from message_store.config import Properties, StoreConfig, from_properties
+from message_store.store_copy import copy_store
+
+COMMITLOG_KEY = "storePathCommitLog"
+
+
+def copy(
+    directory: Path, target: Path, properties: Properties, *, links: bool, as_json: bool
+) -> None:
+    """Copy a store and print what was copied."""
+    commitlog = None
+    if COMMITLOG_KEY in properties:
+        config = from_properties(StoreConfig, properties)
+        commitlog = replace(config, root_text=str(directory)).commitlog_dir
+    found = copy_store(directory, target, commitlog=commitlog, links=links)
+    if as_json:
+        print_json({"store": str(directory), "copy": str(target), **asdict(found)})
+        return
+    out = console()
+    linked = f", {found.linked:,} of them hard links" if found.linked else ""
+    out.print(f"{found.files:,} files ({found.bytes:,} bytes) copied to {target}{linked}.")
+    if found.was_running:
+        out.print(
+            "The broker was running: the first start on the copy rebuilds the timers from the log."
+        )
+    if found.linked:
+        out.print("The copy shares files with the store: move it to other storage.")

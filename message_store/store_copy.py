@@ -1,0 +1,161 @@
+"""Consistent copy of a store directory, also while a broker runs on it.
+
+The commit log is the source of truth, and is only appended to. Files that say how far something has
+come are copied before the end of the log, so that no position in the copy is after its log:
+
+    1. sealed files of the log    before retention can remove one that a later step needs
+    2. config/, sums/, checkpoint, abort, epochs, identity
+    3. consume queues, then the index without its newest file
+    4. the rest of the log
+
+Of a running store, files that change in place are left out: the newest index file, and the timers'
+wheel, log and checkpoint. A start rebuilds them from the log. `abort` is copied from a running
+store; its inode shows the start that the directory is a copy (`recovery.abort_file`).
+
+With links, sealed files of the log are hard links: the copy takes seconds and little room. Such a
+copy shares these files with the store; no broker starts on it (`refuse_linked`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Final
+
+from message_store.errors import StoreError, UsageError
+from message_store.log.commit_log import sync_directory
+
+LOG, LINKED_FILE = "commitlog", "linked"
+NOT_COPIED: Final = ("lock", LINKED_FILE, "duemq.ledger.sqlite*", "*.tmp", "*.old")
+CHANGED_IN_PLACE: Final = (
+    "timerwheel", "timerlog", "timerlog/*", "config/duemq.timers.json*", "config/timercheck*",
+    "config/timermetrics*", "config/sums/duemq.timers.json*", "config/sums/timercheck*",
+    "config/sums/timermetrics*",
+)  # fmt: skip
+"""Files that are left out of the copy of a running store."""
+LATER: Final = ("consumequeue", "index", LOG)
+
+
+@dataclass(slots=True)
+class Copied:
+    """Result of a copy.
+
+    Attributes:
+        files, bytes: Number and size of the copied files.
+        linked: Number of files that are hard links.
+        was_running: Whether a broker ran on the store, or did not stop cleanly.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    linked: int = 0
+    was_running: bool = False
+
+
+def copy_store(
+    source: Path, target: Path, *, commitlog: Path | None = None, links: bool = False
+) -> Copied:
+    """Copy a store; return what was copied, all of it synced.
+
+    Args:
+        commitlog: Directory of the log if it is not `source`/commitlog.
+        links: Whether sealed files of the log become hard links.
+    Raises:
+        UsageError: `source` is not a store, or `target` is not an empty directory outside of it.
+        OSError: A file cannot be read or written; `target` is incomplete.
+    """
+    commitlog = commitlog or source / LOG
+    if not commitlog.is_dir():
+        raise UsageError(f"{source} is not a store: it has no directory {LOG}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} is not empty: name a new directory")
+    if target.resolve().is_relative_to(source.resolve()):
+        raise UsageError(f"{target} is below the store: name a directory outside of it")
+    copy = StoreCopy(source, target, Copied(was_running=(source / "abort").exists()))
+    copy.log(commitlog, links=links, with_last=False)
+    for name in sorted(os.listdir(source)):
+        if name not in LATER:
+            copy.tree(source / name)
+    copy.tree(source / "consumequeue")
+    copy.index(source / "index")
+    while copy.log(commitlog, links=False, with_last=True):
+        pass  # the log has begun new files meanwhile
+    if copy.result.linked:
+        (target / LINKED_FILE).touch()
+    for directory, _, _ in os.walk(target):
+        sync_directory(Path(directory))
+    return copy.result
+
+
+def refuse_linked(root: Path) -> None:
+    """Refuse a copy that shares files with the store it was made of.
+
+    Raises:
+        StoreError: It is one.
+    """
+    if (root / LINKED_FILE).exists():
+        raise StoreError(
+            f"{root} is a copy with hard links: its files are also those of another store. Copy "
+            f"it with `duemq store copy {root} NEW`, and start the broker on the new one"
+        )
+
+
+class StoreCopy:
+    """One copy in progress."""
+
+    def __init__(self, source: Path, target: Path, result: Copied) -> None:
+        self.source, self.target, self.result = source, target, result
+
+    def log(self, directory: Path, *, links: bool, with_last: bool) -> int:
+        """Copy the files of the log that the copy lacks, in order; return their number."""
+        names = [name for name in sorted(os.listdir(directory)) if name.isdigit()]
+        names = names if with_last else names[:-1]
+        absent = [name for name in names if not (self.target / LOG / name).exists()]
+        for name in absent:
+            self.file(directory / name, self.target / LOG / name, link=links)
+        return len(absent)
+
+    def index(self, directory: Path) -> None:
+        """Copy the index; of a running store, without its newest file."""
+        names = sorted(os.listdir(directory)) if directory.is_dir() else []
+        for name in names[:-1] if self.result.was_running else names:
+            self.file(directory / name, self.target / "index" / name)
+
+    def tree(self, path: Path) -> None:
+        """Copy a file, or a directory with all files below it."""
+        for file in _files(path):
+            name = file.relative_to(self.source).as_posix()
+            left_out = CHANGED_IN_PLACE if self.result.was_running else ()
+            if not any(fnmatch(name, pattern) for pattern in (*NOT_COPIED, *left_out)):
+                self.file(file, self.target / name)
+
+    def file(self, source: Path, target: Path, *, link: bool = False) -> None:
+        """Copy a file; skip it if the broker has removed it meanwhile."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if link:
+                os.link(source, target)
+                self.result.linked += 1
+            else:
+                shutil.copy2(source, target)
+                with target.open("rb") as copied:
+                    os.fsync(copied.fileno())
+        except FileNotFoundError:
+            target.unlink(missing_ok=True)
+            return
+        self.result.files += 1
+        self.result.bytes += target.stat().st_size
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Yield a file, or the files below a directory, by name."""
+    if not path.is_dir():
+        yield path
+        return
+    for directory, names, files in os.walk(path):
+        names.sort()
+        yield from (Path(directory) / name for name in sorted(files))
