@@ -174,6 +174,12 @@ class MemberBroker:
         if identity is not None and identity.is_assigned and offset is not None:
             await asyncio.to_thread(self._confirmed.record, identity, offset)
 
+    @property
+    def store_failed(self) -> bool:
+        """Whether the store cannot be synced until it is opened again."""
+        broker = self.runner.broker
+        return broker is not None and broker.store.flusher.failure is not None
+
     def require(self, ids: frozenset[int]) -> None:
         """Require all these members for confirmations from now on."""
         if self._ha_server is not None:
@@ -189,7 +195,14 @@ class MemberBroker:
         await self._become(self._role(is_replica=False, epoch=epoch))
 
     async def become_replica(self, master_id: int, address: str, epoch: int) -> None:
-        """Become a replica of a master; return when the broker serves."""
+        """Become a replica of a master; return when the broker serves.
+
+        If the store could not be synced, the log after the last sync may not be on the disk, and
+        later syncs do not write it: it is removed, and copied from the master again.
+        """
+        if (broker := self.runner.broker) is not None and self.store_failed:
+            truncate = partial(self._truncate_closed, broker.store.flusher.durable)
+            self.runner.restart(truncate, retry=True)
         role = self._role(is_replica=True, epoch=epoch)
         await self._become(replace(role, master_address=address))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from duemq.broker import Broker
@@ -21,6 +22,7 @@ from duemq.replication.role import Role
 from message_store.errors import StoreError
 
 log = logging.getLogger(__name__)
+RETRY_S: Final = 5
 RESIGNED: Final = "another member of the group is the master now: send to it"
 
 
@@ -31,7 +33,8 @@ class RoleRunner:
         new_broker: Returns a broker in a role, not started.
         role: First role.
         on_serving: Called with each broker when it serves.
-        on_closing: Called before a broker is closed, for a change of role or a stop.
+        on_closing: Called before a broker is closed, for a change of role or a stop, and before
+            another attempt to open the store.
         on_closed: Called after each change of role has closed a broker.
     Attributes:
         new_broker: Factory, replaceable by tests.
@@ -49,6 +52,7 @@ class RoleRunner:
         self.new_broker = new_broker
         self._on_serving, self._on_closing, self._on_closed = on_serving, on_closing, on_closed
         self._while_closed: Callable[[], None] | None = None
+        self._retries = False
         self._assigned = role
         self._changed, self._serving = asyncio.Event(), asyncio.Event()
         self._stops = False
@@ -80,9 +84,13 @@ class RoleRunner:
         log.info("this broker remains %s", _described(role))
         return True
 
-    def restart(self, work: Callable[[], None]) -> None:
-        """Close the broker, call `work` in a thread, and start a broker in the assigned role."""
-        self._while_closed = work
+    def restart(self, work: Callable[[], None], *, retry: bool = False) -> None:
+        """Close the broker, call `work` in a thread, and start a broker in the assigned role.
+
+        Args:
+            retry: Whether to try again until the disk works, instead of ending with its error.
+        """
+        self._while_closed, self._retries = work, retry
         self._serving.clear()
         self._changed.set()
 
@@ -109,27 +117,51 @@ class RoleRunner:
     async def _run(self) -> str:
         while not self._stops:
             self._changed.clear()
-            if self._while_closed is not None:
-                work, self._while_closed = self._while_closed, None
-                await asyncio.to_thread(work)
-            self.role = role = self._assigned
-            log.info("this broker becomes %s", _described(role))
-            broker = self.new_broker(role)
-            async with broker:
-                self.broker = broker
-                self._on_serving(broker)
-                if not self._changed.is_set():
-                    self._serving.set()
-                ended = await self._until_changed(broker)
+            try:
+                broker, ended = await self._run_one()
+            except (OSError, StoreError) as error:
+                if not self._retries:
+                    raise
+                log.error("the store is not opened: %s; next attempt in %d s", error, RETRY_S)
+                await self._pause()
                 self._on_closing()
-                self.broker = None
-                self._serving.clear()
+                continue
             if ended:
                 return broker.failure
             del broker  # `on_closed` frees it
             await asyncio.sleep(0)  # its scheduler ends in the next turn of the loop
             self._on_closed()
         return ""
+
+    async def _run_one(self) -> tuple[Broker, bool]:
+        """Run one broker; return it closed, and whether it stopped by itself.
+
+        Raises:
+            DueMQError: It cannot start in its role.
+            OSError: The disk failed.
+        """
+        if self._while_closed is not None:
+            await asyncio.to_thread(self._while_closed)
+            self._while_closed = None
+        self.role = role = self._assigned
+        log.info("this broker becomes %s", _described(role))
+        broker = self.new_broker(role)
+        async with broker:
+            self.broker, self._retries = broker, False
+            self._on_serving(broker)
+            if not self._changed.is_set():
+                self._serving.set()
+            ended = await self._until_changed(broker)
+            self._on_closing()
+            self.broker = None
+            self._serving.clear()
+        return broker, ended
+
+    async def _pause(self) -> None:
+        """Wait for `RETRY_S`, or less if the role changes or the runner stops."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_S):
+                await self._changed.wait()
 
     async def _until_changed(self, broker: Broker) -> bool:
         """Wait for another role or a stop; return whether the broker stopped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import weakref
 from collections.abc import AsyncIterator
@@ -128,6 +129,31 @@ def test_a_replica_whose_master_is_elected_again_keeps_its_store_open(tmp_path: 
             assert brokers[1] is not brokers[2]
 
     asyncio.run(main())
+
+
+@pytest.mark.finding("3D7")
+def test_a_store_that_failed_is_opened_again_when_its_disk_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.role_runner.RETRY_S", 0.01)
+    attempts = []
+
+    def truncate() -> None:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise OSError(errno.EIO, "the disk does not work")
+
+    async def main() -> None:
+        async with running(tmp_path) as runner:
+            assert await send_in_role(runner, MASTER, b"a") == 0
+            master = runner.broker
+            assert master is not None
+            runner.restart(truncate, retry=True)
+            assert await send_in_role(runner, DEMOTED, b"b") == SERVICE_NOT_AVAILABLE
+            assert runner.broker is not master
+
+    asyncio.run(main())
+    assert len(attempts) == 3
 
 
 def test_a_closed_broker_is_freed_although_its_objects_were_frozen(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ class FakeHost:
         self.max_offset = self.confirm_offset = 0
         self.caught_up: frozenset[int] | None = frozenset()
         self.election_refusal, self.recorded = "", 0
+        self.store_failed = False
         self.roles: list[tuple[object, ...]] = []
         self.required: list[frozenset[int]] = []
         self.epochs: list[tuple[int, int]] = [(last_epoch, 0)] if last_epoch else []

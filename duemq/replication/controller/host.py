@@ -16,6 +16,8 @@ class GroupHost(Protocol):
         election_refusal: Reason why this broker must not be elected, or an empty text.
         caught_up: Ids of the connected replicas that the sync state set should contain; no
             learners. None while the broker opens or closes: its replicas are not connected then.
+        store_failed: Whether the store cannot be synced, and stores nothing until it is opened
+            again. `become_replica` does that.
     """
 
     @property
@@ -30,6 +32,8 @@ class GroupHost(Protocol):
     def election_refusal(self) -> str: ...
     @property
     def caught_up(self) -> frozenset[int] | None: ...
+    @property
+    def store_failed(self) -> bool: ...
 
     async def record_confirmed(self) -> None:
         """Record `confirm_offset`, by which an old copy of the store is recognized."""

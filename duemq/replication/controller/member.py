@@ -55,6 +55,7 @@ from duemq.replication.controller.member_events import (
     Require,
     Resign,
     State,
+    StoreFailed,
     StoreIdentity,
     Withdraw,
 )
@@ -102,6 +103,7 @@ class GroupMember:
         self.failure = self.refusal = ""
         self.state = State.INITIAL
         self._is_alive = self._needs_election = self._ignores_views = self._resigns = False
+        self._store_failed = False
         self._vacant_epoch = -1
         self._proposals: list[Proposal] = []
         self._proposal_count = 0
@@ -223,6 +225,15 @@ class GroupMember:
         self.failure = ""
         return []
 
+    def _failed(self, event: StoreFailed) -> list[Command]:
+        """Let the controller elect a member that has the messages; without one, stay the master."""
+        if len(self.in_sync.ids) <= 1:
+            return []
+        self.failure = "the store cannot be synced: another member becomes the master"
+        self._store_failed = self._resigns = True
+        self._is_alive = False
+        return [*self._leave_role(State.WAITING_FOR_MASTER), Resign()]
+
     def _alive(self, event: HeartbeatSucceeded) -> list[Command]:
         self._is_alive = not self._resigns
         return []
@@ -289,8 +300,8 @@ class GroupMember:
 
     def _seen_without_master(self, view: GroupView) -> list[Command]:
         self.epoch = self._vacant_epoch = view.epoch
-        self._needs_election = not self.is_learner
-        self._resigns = False
+        self._needs_election = not self.is_learner and not self._store_failed
+        self._resigns = self._store_failed
         ids = view.in_sync.ids
         if self.refusal:
             self.failure = self.refusal
@@ -326,7 +337,7 @@ class GroupMember:
     def _become_master(self, view: GroupView) -> list[Command]:
         self.epoch = self._last_role_epoch = view.epoch
         self.state = State.MASTER
-        self._needs_election = self._resigns = False
+        self._needs_election = self._resigns = self._store_failed = False
         self._proposals, self.in_sync = [], NO_SET
         self._update_in_sync(view.in_sync)
         self.master = BecomeMaster(view.epoch)
@@ -339,7 +350,7 @@ class GroupMember:
         commands = self._leave_role(State.REPLICA)
         self.epoch = view.epoch
         self._last_role_epoch = max(self._last_role_epoch, view.epoch)
-        self._needs_election = self._resigns = False
+        self._needs_election = self._resigns = self._store_failed = False
         self.master = role
         return [*commands, role]
 
@@ -419,5 +430,6 @@ MOVES: Final[Mapping[tuple[State, type], Callable[..., list[Command]]]] = {
     (State.MASTER, InSyncWanted): GroupMember._wanted,
     (State.MASTER, InSyncAltered): GroupMember._altered,
     (State.MASTER, ProposalEnded): GroupMember._ended,
+    (State.MASTER, StoreFailed): GroupMember._failed,
 }
 """Every legal move; an event without a move is a late or repeated response, and is ignored."""

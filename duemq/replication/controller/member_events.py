@@ -101,6 +101,11 @@ class ConnectionLost:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """The store of this broker cannot be synced; it accepts nothing until it is opened again."""
+
+
+@dataclass(frozen=True, slots=True)
 class InSyncWanted:
     """Ids of the replicas that the sync state set should contain."""
 
@@ -124,7 +129,8 @@ class ProposalEnded:
 
 Event = (
     IdOffered | IdGranted | IdTaken | Registered | HeartbeatSucceeded | GroupSeen | Elected
-    | ElectionFailed | GroupUnknown | ConnectionLost | InSyncWanted | InSyncAltered | ProposalEnded
+    | ElectionFailed | GroupUnknown | ConnectionLost | StoreFailed | InSyncWanted | InSyncAltered
+    | ProposalEnded
 )  # fmt: skip
 
 

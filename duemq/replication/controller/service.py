@@ -49,6 +49,7 @@ from duemq.replication.controller.member_events import (
     Registered,
     Require,
     Resign,
+    StoreFailed,
     StoreIdentity,
     Withdraw,
 )
@@ -201,6 +202,8 @@ class GroupService:
         while not self._stopping.is_set():
             next_ms = self._clock.now_ms() + self._config.heartbeat_ms
             self._view_due.clear()
+            if self.member.is_master and self._host.store_failed:
+                self._receive(StoreFailed())
             if self.member.sees_group:
                 await self._contact_leader()
             if self._resigns:

@@ -31,6 +31,7 @@ from duemq.replication.controller.member_events import (
     Require,
     Resign,
     State,
+    StoreFailed,
     StoreIdentity,
     Withdraw,
 )
@@ -194,6 +195,29 @@ def test_a_member_that_resigns_requests_an_election_only_after_another_heartbeat
     assert found.next_request is None
     found.receive(HeartbeatSucceeded())
     assert found.next_request is NextRequest.ELECT
+
+
+@pytest.mark.finding("3D7")
+def test_a_master_that_cannot_store_lets_another_member_be_elected() -> None:
+    found = member(GroupSeen(view(3, 1, in_sync=ids(1, 2))))
+    assert found.receive(StoreFailed()) == [Withdraw(), Resign()]
+    assert (found.state, found.sends_heartbeats) == (State.WAITING_FOR_MASTER, False)
+    assert "cannot be synced" in found.failure
+    assert found.receive(GroupSeen(view(3, 1, in_sync=ids(1, 2)))) == [Resign()]
+    found.receive(GroupSeen(view(4, None, in_sync=ids(1, 2))))
+    assert (found.next_request, found.sends_heartbeats) == (None, False)
+    assert found.receive(GroupSeen(view(5, 2))) == [BecomeReplica(2, OTHERS, 5)]
+    assert found.sends_heartbeats
+    found.receive(GroupSeen(view(6, None, in_sync=ids(1, 2))))
+    found.receive(HeartbeatSucceeded())
+    assert found.next_request is NextRequest.ELECT  # its store was opened again as a replica's
+
+
+@pytest.mark.finding("3D7")
+def test_a_master_whose_messages_no_other_member_has_does_not_resign() -> None:
+    found = member(MASTER_OF_3)
+    assert found.receive(StoreFailed()) == []
+    assert (found.state, found.sends_heartbeats) == (State.MASTER, True)
 
 
 def test_a_former_replica_does_not_become_master_of_the_epoch_in_which_it_was_replica() -> None:
