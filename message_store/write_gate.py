@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,15 +26,24 @@ class WriteGate:
 
     def disk_failed(self, error: OSError) -> None:
         """Close the gate until the disk has room again."""
-        what = "the disk is full" if error.errno in DISK_FULL else str(error)
-        self.refusal = f"{what} ({self._root}, {self.disk_used_ratio:.0%} used)"
         remedy = remedy_of(error)
+        if error.errno == errno.ENOSPC and self._has_no_inodes():
+            self.refusal = f"the file system has no free inodes ({self._root})"
+            remedy = "Remove files, or use a file system with more inodes"
+        else:
+            what = "the disk is full" if error.errno in DISK_FULL else str(error)
+            self.refusal = f"{what} ({self._root}, {self.disk_used_ratio:.0%} used)"
         self._notice(f"writes are refused: {self.refusal}. {remedy}; the broker then continues.")
 
     def sync_failed(self, error: OSError) -> None:
         """Close the gate until the broker is restarted."""
         self.refusal = f"the store cannot be synced: {error}"
         self._notice(f"writes are refused: {self.refusal}. Check the disk and restart the broker.")
+
+    def _has_no_inodes(self) -> bool:
+        """Return whether the file system counts inodes and all of them are in use."""
+        status = os.statvfs(self._root)
+        return status.f_files > 0 and status.f_favail == 0
 
     @property
     def disk_used_ratio(self) -> float:

@@ -248,6 +248,7 @@ class PendingLevels:
             else:
                 decided.verdicts[at] = Verdict.REFUSED
                 decided.remarks[at] = result.refusal
+            level.stats.record_quarantined(result.quarantined)
             for item in result.quarantined:
                 decided.remarks[at] = f"it went to quarantine, {item.reason.value}: {item.detail}"
         self._append_fired(rows[fired])

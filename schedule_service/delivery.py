@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery.deliverer import Outcome
-from delivery.quarantine import report
 from delivery.records import first_log_offset
 from delivery.service_tasks import guarded, preload
 from message_store.clock import Clock, Signal
@@ -383,9 +382,7 @@ class LevelService:
             due_ms, store_ms, _ = outcome.delivered_columns(due_ms)
             stats.record_delivered(due_ms, store_ms, timed=self.config.stats_enable)
         stats.refused += bool(outcome.refusal)
-        for item in outcome.quarantined:
-            stats.quarantined[item.reason] += 1
-        report(outcome.quarantined)
+        stats.record_quarantined(outcome.quarantined)
         self._count_lost(level, outcome.lost)
 
     @staticmethod

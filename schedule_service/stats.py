@@ -6,7 +6,7 @@ Lateness is the store time of the delivery minus the due time, counted once per 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from delivery.lateness import Lateness
 from delivery.metric_families import counter, gauge, lateness
-from delivery.quarantine import Reason
+from delivery.quarantine import Reason, Undeliverable, report
 
 COUNTERS = {
     "delivered": "Messages delivered to their topic.",
@@ -40,6 +40,12 @@ class LevelStats:
         self.delivered += int(due_ms.size)
         if timed:
             self.lateness.record(due_ms, store_ms)
+
+    def record_quarantined(self, items: Sequence[Undeliverable]) -> None:
+        """Count and log messages that went to quarantine."""
+        for item in items:
+            self.quarantined[item.reason] += 1
+        report(items)
 
     def as_dict(self) -> dict[str, object]:
         """Return plain data for views."""

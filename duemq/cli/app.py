@@ -15,6 +15,7 @@ from duemq.cli.exits import MEANINGS, errors_become_exits
 from duemq.cli.migrate import migrate_app
 from duemq.cli.options import AsJson, Configuration, EventsAsJson, LoggingFile, Target
 from duemq.cli.output import notice
+from duemq.cli.quarantine import quarantine_app
 from duemq.cli.reconcile import reconcile_app
 from duemq.cli.timers import timers_app
 from message_store.config import Properties
@@ -52,6 +53,7 @@ app.add_typer(timers_app, name="timers")
 app.add_typer(reconcile_app, name="reconcile")
 app.add_typer(migrate_app, name="migrate")
 app.add_typer(accounts_app, name="accounts")
+app.add_typer(quarantine_app, name="quarantine")
 app.add_typer(message_app, name="message")
 app.add_typer(store_app, name="store")
 app.add_typer(config_app, name="config")

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from delivery.plugin import Response
+from delivery.quarantine import QUARANTINE_TOPIC
 from duemq.cli.client import READ, Cluster, Queue, bytes_of
 from duemq.cli.messages import describe, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import print_json_line, printable, reader_has_closed
+from duemq.cli.quarantined import parsed, summary
 from duemq.cli.retrying import Retrying
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError
@@ -175,13 +177,19 @@ def show_line(queue: Queue, record: Record) -> None:
     """Print a message as one line of escaped text."""
     shown = describe(record)
     place = f"{queue.broker_name or queue.address}/{record.queue_id}/{record.queue_offset}"
-    text = f"{place}  {shown['unique_key'] or '-'}  {shown['body']}"
+    body = shown["body"]
+    if record.topic == QUARANTINE_TOPIC:
+        body = summary(parsed(queue, record))
+    text = f"{place}  {shown['unique_key'] or '-'}  {body}"
     print(f"{time_text(record.store_ms)}  {printable(text)}", flush=True)
 
 
 def show_json(queue: Queue, record: Record) -> None:
     """Print a message as a JSON line."""
-    print_json_line({"broker": queue.broker_name or queue.address, **describe(record)})
+    shown = {"broker": queue.broker_name or queue.address, **describe(record)}
+    if record.topic == QUARANTINE_TOPIC:
+        shown["quarantined"] = parsed(queue, record).plain()
+    print_json_line(shown)
 
 
 def _tags_of(expression: str) -> frozenset[str]:

@@ -75,6 +75,8 @@ class DecisionResponse(msgspec.Struct):
 class Store(Protocol):
     """Methods of the message store that decisions use."""
 
+    @property
+    def min_offset(self) -> int: ...
     async def wait_confirmed(self, end_offset: int) -> Missing | None: ...
     def read_queued(self, phys_offset: int) -> Record: ...
 
@@ -199,7 +201,10 @@ class _Job:
         return [self._result(tally, refused_any=refused) for tally in tallies]
 
     def _result(self, tally: Tally, *, refused_any: bool = False) -> Result:
-        return tally.result(self._action, moved_to_ms=self._due_ms, refused_any=refused_any)
+        result = tally.result(self._action, moved_to_ms=self._due_ms, refused_any=refused_any)
+        if result.verdict == text_of(Verdict.UNKNOWN) and self._owner.store.min_offset > 0:
+            result.remark = result.remark or NO_RECORD
+        return result
 
     async def _handle(self, text: str) -> Result:
         try:
@@ -273,6 +278,7 @@ class _Job:
         return port.move(offsets, times, self._owner.run_hooks)
 
 
+NO_RECORD = "it was never pending here, or retention has removed the record of its delivery"
 Finder = Callable[[PendingMessages, Store, str, list[str]], Awaitable[Found]]
 
 

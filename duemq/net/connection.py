@@ -124,16 +124,14 @@ class Connection(asyncio.BufferedProtocol):
         self._last_opaque = 0
         self._memory = memory or MemoryBudget()
         self._notices = notices or PeerNotices(log)
-        self.charged_bytes = 0
-        self.notices_dropped = 0
+        self.charged_bytes = self.notices_dropped = 0
         self._unsent_bytes_max = self.limits.write_buffer_bytes_max
         self._in_flight_bytes = 0  # bytes of requests in flight
         self._incomplete_since_s = 0.0  # time at which the incomplete frame exceeded the floor
         self._stalled_since_s = 0.0
-        self._closed = self._is_shed = self._draining = False
+        self._closed = self._is_shed = self._draining = self._paused = False
         self.writes_stalled = False
         self._writable = asyncio.Event()  # set while writes are not stalled
-        self._paused = False
         self._written_bytes = 0  # bytes written since the last check of unread bytes
 
     def __repr__(self) -> str:
@@ -156,7 +154,11 @@ class Connection(asyncio.BufferedProtocol):
             self._on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.received.writable()
+        try:
+            return self.received.writable()
+        except MemoryError:  # the process has reached its limit (ulimit -v)
+            self.shed("no memory for its request")
+            return self.received.discard()
 
     def buffer_updated(self, nbytes: int) -> None:
         received = self.received

@@ -56,6 +56,11 @@ class ReceiveBuffer:
                 self._replace(capacity * 2)
         return self.view[self.end : self.end + READ_BYTES_MAX]
 
+    def discard(self) -> memoryview:
+        """Drop all bytes of a connection that ends; return space for the last read."""
+        self.start = self.end = 0
+        return self.view[:1]
+
     def received(self, count: int) -> None:
         """Add `count` bytes that the socket wrote to the space from `writable`."""
         self.end = end = self.end + count

@@ -223,3 +223,21 @@ def test_a_body_nested_too_deeply_is_answered(
 
     asyncio.run(scene())
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.finding("3D13")
+@pytest.mark.parametrize("removed", [False, True])
+def test_an_unknown_name_may_be_of_a_removed_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    async def scene() -> None:
+        async with running(small(tmp_path), clock=FakeClock()) as (broker, remote):
+            if removed:  # as if retention had removed the first file of the log
+                monkeypatch.setattr(type(broker.store), "min_offset", property(lambda store: 1))
+            body = json.dumps({"ids": ["F" * 32]}).encode()
+            response = await remote.call(CANCEL_PENDING, {}, body)
+            [result] = json.loads(bytes(response.body))["results"]
+            assert result["verdict"] == "unknown"
+            assert ("retention has removed" in result.get("remark", "")) == removed
+
+    asyncio.run(scene())

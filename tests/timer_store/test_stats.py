@@ -145,3 +145,16 @@ def page_of(*figures: TimerStats | int | dict[str, int | tuple[str, int]] | None
     registry = CollectorRegistry()
     registry.register(Collected())
     return generate_latest(registry).decode()
+
+
+@pytest.mark.finding("3D11")
+def test_each_quarantined_timer_is_counted_and_the_first_ones_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stats, outcome = TimerStats(TopicTable()), Outcome(12)
+    outcome.quarantined = [Undeliverable(Reason.NO_TARGET, "why", at, 0, at) for at in range(12)]
+    stats.record_undelivered(outcome)
+    assert stats.quarantined == {Reason.NO_TARGET: 12}
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == "timer offset 0 (log offset 0) went to quarantine, no_target: why"
+    assert lines[10:] == ["2 more messages went to quarantine"]

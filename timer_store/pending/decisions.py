@@ -258,6 +258,7 @@ class Decisions:
         outcome = state.deliverer.deliver_batch(staged, now_ms)
         refused = dict.fromkeys(range(outcome.done, at.size), outcome.refusal)
         self.fired += self._conclude(rows, locations, at, refused, decided)
+        state.dequeue.stats.record_undelivered(outcome)
         for item in outcome.quarantined:
             where = at[np.flatnonzero(rows["phys_offset"][at] == item.phys_offset)]
             remark = f"it went to quarantine, {item.reason.value}: {item.detail}"

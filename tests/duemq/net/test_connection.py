@@ -13,6 +13,7 @@ from duemq.net import codec
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
+from duemq.net.receive_buffer import ReceiveBuffer
 from message_store.errors import RequestError
 from tests.support.raw_connection import WAIT_S, echo
 
@@ -360,3 +361,20 @@ def test_closing_does_not_wait_for_a_peer_that_does_not_read() -> None:
         await asyncio.wait_for(transport.aborted.wait(), WAIT_S)
 
     asyncio.run(main())
+
+
+@pytest.mark.finding("3D13")
+def test_a_read_without_memory_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        made, transport = connection()
+        aborted: list[bool] = []
+        monkeypatch.setattr(transport, "abort", lambda: aborted.append(True), raising=False)
+
+        def without_memory(buffer: ReceiveBuffer) -> memoryview:
+            raise MemoryError
+
+        monkeypatch.setattr(ReceiveBuffer, "writable", without_memory)
+        receive(made, b"x")
+        assert (made.closed, aborted) == (True, [True])
+
+    asyncio.run(run())

@@ -161,9 +161,8 @@ def test_each_message_is_visible_to_one_consumer_and_not_lost(tmp_path: Path, se
             if last:
                 await model.drain(broker, remote, client)
             else:
-                shutil.copytree(
-                    root, root.with_name(f"{root.name}+")
-                )  # as a killed process leaves it
+                copy = root.with_name(f"{root.name}+")  # as a killed process leaves it
+                shutil.copytree(root, copy, ignore=shutil.ignore_patterns("*.tmp"))
 
     root = tmp_path / "broker"
     for number in range(LIVES):

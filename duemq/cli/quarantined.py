@@ -1,0 +1,219 @@
+"""Records of the quarantine topic: the message in each, and sending it again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from delivery.quarantine import QUARANTINE_TOPIC
+from duemq.cli.client import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
+from duemq.cli.messages import PRODUCER_GROUP, STORED, body_text, time_text
+from duemq.cli.options import Target
+from duemq.cli.output import (
+    plural,
+    print_json,
+    print_json_line,
+    print_table,
+    printable,
+)
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store.clock import SystemClock
+from message_store.errors import RecordUnreadable, RequestError, UsageError
+from message_store.log.properties import encode_properties
+from message_store.log.record import Record, decode_record, split_records
+from timer_store.names import STALE_NAMES
+
+PULL_COUNT: Final = 32
+SUBSCRIPTION: Final = 4  # bit of a pull's sysFlag
+COMPRESSED: Final = 0x701  # bits of sysFlag: the body is compressed, and how
+BROKERS_PROPERTIES: Final = (
+    *("REAL_TOPIC", "REAL_QID", "DELAY", "DELAy", "1ST_POP_TIME", "POP_CK", "TRAN_MSG"),
+    *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", *STALE_NAMES),
+)
+"""Properties that would delay or redirect the message again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """One record of the quarantine topic.
+
+    Attributes:
+        topic: Topic that the message could not reach; empty if unknown.
+        original: The pending or popped record; None if it cannot be decoded.
+    """
+
+    queue: Queue
+    record: Record
+    topic: str
+    reason: str
+    detail: str
+    original: Record | None
+
+    def plain(self) -> dict[str, object]:
+        """Return the record as plain data."""
+        original = self.original
+        return {
+            "broker": self.queue.broker_name or self.queue.address,
+            "offset": self.record.queue_offset,
+            "stored": time_text(self.record.store_ms),
+            "topic": self.topic,
+            "reason": self.reason,
+            "detail": self.detail,
+            "group": self.record.properties.get("DUEMQ_GROUP", ""),
+            "unique_key": self.record.properties.get("UNIQ_KEY", ""),
+            "body": None if original is None else body_text(original.body),
+        }
+
+
+def parsed(queue: Queue, record: Record) -> Quarantined:
+    """Return a record of the quarantine topic with the message in it."""
+    properties, original = record.properties, None
+    with suppress(RecordUnreadable):
+        original = decode_record(memoryview(record.body), 0, check_crc=False)
+    return Quarantined(
+        queue,
+        record,
+        properties.get("DUEMQ_TOPIC", ""),
+        properties.get("DUEMQ_REASON", ""),
+        properties.get("DUEMQ_DETAIL", ""),
+        original,
+    )
+
+
+def summary(item: Quarantined) -> str:
+    """Return a quarantined message as text: why, for which topic, its body."""
+    body = "the record cannot be read" if item.original is None else body_text(item.original.body)
+    return f"{item.reason}: {item.detail}  topic {item.topic or 'unknown'}  {body}"
+
+
+def list_quarantined(topic: str, count: int, target: Target) -> None:
+    """Print the messages in quarantine, oldest first."""
+    asyncio.run(_list(topic, count, target))
+
+
+async def _list(topic: str, count: int, target: Target) -> None:
+    async with target.cluster() as cluster:
+        found = [item async for item in _quarantined(cluster) if topic in ("", item.topic)]
+    shown = found[:count] if count else found
+    if target.as_json:
+        print_json([item.plain() for item in shown])
+        return
+    rows = [
+        (
+            f"{item.queue.broker_name or item.queue.address}/{item.record.queue_offset}",
+            time_text(item.record.store_ms),
+            item.topic or "-",
+            printable(f"{item.reason}: {item.detail}"),
+            item.record.properties.get("UNIQ_KEY", "-"),
+        )
+        for item in shown
+    ]
+    columns = ("offset", "since", "topic", "reason", "unique key")
+    title = f"{len(found)} {plural(len(found), 'message')} in quarantine"
+    title += f", the first {len(shown)}:" if len(shown) < len(found) else ""
+    print_table(title, columns, rows, optional=("unique key", "since"))
+
+
+async def _quarantined(cluster: Cluster) -> AsyncIterator[Quarantined]:
+    """Yield all records of the quarantine topic, broker by broker."""
+    for queue in await cluster.queues(QUARANTINE_TOPIC, wanted=READ):
+        fields = {"topic": QUARANTINE_TOPIC, "queueId": queue.queue_id}
+        found = await cluster.call(queue.address, RequestCode.GET_MIN_OFFSET, fields)
+        offset = int((found.fields or {})["offset"])
+        while records := await _pull(cluster, queue, offset):
+            for record in records:
+                yield parsed(queue, record)
+            offset = records[-1].queue_offset + 1
+
+
+async def _pull(cluster: Cluster, queue: Queue, offset: int) -> list[Record]:
+    fields: dict[str, object] = {
+        "consumerGroup": PRODUCER_GROUP, "topic": QUARANTINE_TOPIC, "queueId": queue.queue_id,
+        "queueOffset": offset, "maxMsgNums": PULL_COUNT, "sysFlag": SUBSCRIPTION,
+        "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+        "expressionType": "TAG",
+    }  # fmt: skip
+    response = await cluster.request(queue.address, RequestCode.PULL_MESSAGE, fields)
+    if response.code == ResponseCode.SUCCESS:
+        return split_records(bytes_of(response))
+    if response.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
+        return []
+    raise RequestError(response.code, response.remark or "the pull was refused")
+
+
+def send_quarantined(
+    offsets: Sequence[str], topic: str, without: Sequence[str], target: Target, *, dry_run: bool
+) -> None:
+    """Send the messages at offsets of the quarantine topic again.
+
+    Args:
+        offsets: As listed: BROKER/OFFSET, or the number alone.
+        topic: Topic to send to; empty: the topic of the message.
+        without: Properties that the message loses.
+    """
+    if not offsets:
+        raise UsageError("no messages selected: give --offset as `duemq quarantine list` shows it")
+    asyncio.run(_send_all(set(offsets), topic, without, target, dry_run))
+
+
+async def _send_all(
+    offsets: set[str], topic: str, without: Sequence[str], target: Target, dry_run: bool
+) -> None:
+    async with target.cluster() as cluster:
+        found = [item async for item in _quarantined(cluster) if _names(item) & offsets]
+        missing = offsets - {name for item in found for name in _names(item)}
+        if missing:
+            shown = ", ".join(sorted(missing))
+            raise UsageError(f"no message in quarantine has the offset {shown}")
+        for item in found:
+            where = topic or item.topic
+            if item.original is None or not where:
+                why = "its record cannot be read" if item.original is None else "give --topic"
+                raise UsageError(f"message {item.record.queue_offset} cannot be sent: {why}")
+        for item in found:
+            assert item.original is not None
+            status = "not sent: --dry-run"
+            if not dry_run:
+                status = await _send(cluster, item.original, topic or item.topic, without)
+            _print_sent(item, topic or item.topic, status, target)
+
+
+def _names(item: Quarantined) -> set[str]:
+    offset = str(item.record.queue_offset)
+    return {offset, f"{item.queue.broker_name or item.queue.address}/{offset}"}
+
+
+def _print_sent(item: Quarantined, topic: str, status: str, target: Target) -> None:
+    if target.as_json:
+        print_json_line(item.plain() | {"topic": topic, "status": status})
+        return
+    print(printable(f"{item.record.queue_offset} to {topic}: {status}  {summary(item)}"))
+
+
+async def _send(cluster: Cluster, message: Record, topic: str, without: Sequence[str]) -> str:
+    """Send a message again, without delay; return its status.
+
+    Raises:
+        RequestError: The broker refuses it.
+    """
+    queues = await cluster.queues(topic, wanted=WRITE)
+    if not queues:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic} has no writable queue")
+    omitted = {*BROKERS_PROPERTIES, *without}
+    properties = {name: value for name, value in message.properties.items() if name not in omitted}
+    fields = {
+        "producerGroup": PRODUCER_GROUP, "topic": topic, "defaultTopic": TEMPLATE_TOPIC,
+        "defaultTopicQueueNums": NEW_TOPIC_QUEUES, "queueId": queues[0].queue_id,
+        "sysFlag": message.sys_flag & COMPRESSED, "bornTimestamp": SystemClock().now_ms(),
+        "flag": message.flag, "properties": encode_properties(properties).decode(),
+        "reconsumeTimes": 0, "unitMode": False, "batch": False,
+    }  # fmt: skip
+    response = await cluster.request(
+        queues[0].address, RequestCode.SEND_MESSAGE, fields, message.body
+    )
+    if response.code not in STORED:
+        raise RequestError(response.code, response.remark or "the broker gave no reason")
+    return STORED[ResponseCode(response.code)]
