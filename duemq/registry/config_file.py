@@ -24,6 +24,28 @@ JsonObject = Mapping[str, Any]
 T = TypeVar("T")
 
 
+def sound_rows(
+    found: Mapping[str, object], read: Callable[[object, str], T], before: Mapping[str, T]
+) -> dict[str, T]:
+    """Return the rows of a master's table; a malformed row keeps its value, and stops no other.
+
+    Args:
+        found: JSON of the rows by name.
+        read: Decodes a row; raises ValueError if it is malformed.
+        before: Rows of the table so far.
+    """
+    rows = {str(name): row for name, row in before.items() if name in found}
+    faults: list[str] = []
+    for name, value in found.items():
+        try:
+            rows[str(name)] = read(value, str(name))
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        log.warning("%d rows of the master's table are not copied: %s", len(faults), faults[0])
+    return rows
+
+
 class ConfigFile:
     """File in a store's `config` directory. Source: ConfigManager"""
 

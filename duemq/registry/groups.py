@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from duemq.net.codes import ResponseCode
-from duemq.registry.config_file import ConfigFile, JsonObject
+from duemq.registry.config_file import ConfigFile, JsonObject, sound_rows
 from duemq.registry.data_version import DataVersion, boolean, integer
 from duemq.registry.stored_table import StoredTable
 from duemq.registry.table_file import TableFile
@@ -144,6 +145,10 @@ class GroupConfig:
         )
 
 
+def _rows(found: Mapping[str, object]) -> dict[str, GroupConfig]:
+    return {str(name): GroupConfig.from_json(value, str(name)) for name, value in found.items()}
+
+
 class GroupManager(StoredTable[GroupConfig]):
     """Manager of the consumer groups of one broker.
 
@@ -200,7 +205,8 @@ class GroupManager(StoredTable[GroupConfig]):
         Raises:
             ValueError: The table is invalid.
         """
-        version, self._extra, self._table = self._decode(data)
+        sound = partial(sound_rows, read=GroupConfig.from_json, before=self._table)
+        version, self._extra, self._table = self._decode(data, sound)
         self.version = version or self.version
         for name in DEFAULT_GROUPS:
             self._table.setdefault(name, GroupConfig(name=name))
@@ -208,7 +214,7 @@ class GroupManager(StoredTable[GroupConfig]):
 
     @staticmethod
     def _decode(
-        data: JsonObject,
+        data: JsonObject, rows: Callable[[Mapping[str, object]], dict[str, GroupConfig]] = _rows
     ) -> tuple[DataVersion | None, dict[str, object], dict[str, GroupConfig]]:
         found = data.get("subscriptionGroupTable") or {}
         forbidden = data.get("forbiddenTable") or {}
@@ -218,7 +224,7 @@ class GroupManager(StoredTable[GroupConfig]):
         return (
             DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
             extra | {"forbiddenTable": dict(forbidden)},
-            {str(name): GroupConfig.from_json(value, str(name)) for name, value in found.items()},
+            rows(found),
         )
 
     # -- queries ------------------------------------------------------------------------------

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from delivery.plugin import SystemTopic
 from duemq.configuration.config import BrokerConfig
 from duemq.net.codes import ResponseCode
 from duemq.registry import topic_config
-from duemq.registry.config_file import ConfigFile, JsonObject
+from duemq.registry.config_file import ConfigFile, JsonObject, sound_rows
 from duemq.registry.data_version import DataVersion
 from duemq.registry.default_topics import PERM_BOTH, at_least, default_topics
 from duemq.registry.internal_topics import SYSTEM_PREFIX, is_internal
@@ -38,6 +39,11 @@ from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 log = logging.getLogger(__name__)
 SHOWN_MAX = 8  # topics in one log line
 _FILE_MEMBERS = frozenset({"dataVersion", "topicConfigTable"})
+
+
+def _rows(found: Mapping[str, object]) -> dict[str, TopicConfig]:
+    return {str(name): TopicConfig.from_json(value, str(name)) for name, value in found.items()}
+
 
 TopicListener = Callable[[Sequence[TopicConfig]], Awaitable[None]]
 """Called with created or changed topics; returns after the announcement to the name servers."""
@@ -117,7 +123,8 @@ class TopicManager(StoredTable[TopicConfig]):
         Raises:
             ValueError: The table is invalid.
         """
-        version, self._extra, table = self._decode(data)
+        sound = partial(sound_rows, read=TopicConfig.from_json, before=self._table)
+        version, self._extra, table = self._decode(data, sound)
         table |= {name: topic for name, topic in self._defaults.items() if name not in table}
         for name in self._table.keys() - table.keys():
             del self._table[name]
@@ -129,7 +136,7 @@ class TopicManager(StoredTable[TopicConfig]):
 
     @staticmethod
     def _decode(
-        data: JsonObject,
+        data: JsonObject, rows: Callable[[Mapping[str, object]], dict[str, TopicConfig]] = _rows
     ) -> tuple[DataVersion, dict[str, object], dict[str, TopicConfig]]:
         found = data.get("topicConfigTable") or {}
         if not isinstance(found, Mapping):
@@ -137,7 +144,7 @@ class TopicManager(StoredTable[TopicConfig]):
         return (
             DataVersion.from_json(data.get("dataVersion")),
             {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
-            {str(name): TopicConfig.from_json(value, str(name)) for name, value in found.items()},
+            rows(found),
         )
 
     def _derive_topics(self) -> dict[str, TopicConfig]:

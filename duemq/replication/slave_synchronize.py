@@ -183,10 +183,11 @@ class SlaveSynchronize:
 
     async def _copy(self) -> None:
         start_ms = self._clock.now_ms()
+        faults: list[str] = []
         for code, replace in self._tables.items():
             response = await self._read_if_served(Request(code, {}))
             if response is not None:
-                self._apply(code, response, replace)
+                self._apply(code, response, replace, faults)
         order_info = await self._read_if_served(Request(VIEW_REQUEST, {"view": ORDER_INFO_VIEW}))
         found = {code: await self._read(code) for code in self._progress}
         code = RequestCode.GET_ALL_DELAY_OFFSET
@@ -196,19 +197,33 @@ class SlaveSynchronize:
         if not await self._log_reaches(end):
             return  # drop the responses: the next copy requests newer ones
         for code, replace in self._progress.items():
-            self._apply(code, found[code], replace)
+            self._apply(code, found[code], replace, faults)
         await self._write_delay_offsets(delay_offsets)
-        if order_info is not None:
-            table = _table(order_info, ORDER_INFO_VIEW)
-            read_table(table)  # raises if invalid: a broker could not start with such a file
-            await self._write_file(ORDER_INFO_FILE, json_dialect.dumps(table))
         self.first_needed = first
+        if order_info is not None:
+            try:
+                table = _table(order_info, ORDER_INFO_VIEW)
+                read_table(table)  # raises if invalid: a broker could not start with such a file
+                await self._write_file(ORDER_INFO_FILE, json_dialect.dumps(table))
+            except (OSError, PeerError, LookupError, TypeError, ValueError) as error:
+                faults.append(f"{ORDER_INFO_VIEW}: {error}")
+        if faults:
+            raise PeerError("; ".join(faults))
 
-    def _apply(self, code: RequestCode, response: bytes, replace: Replace) -> None:
-        """Replace a table unless the response equals the last applied one."""
-        if self._applied.get(code) != response:
+    def _apply(
+        self, code: RequestCode, response: bytes, replace: Replace, faults: list[str]
+    ) -> None:
+        """Replace a table unless the response equals the last applied one.
+
+        A malformed table is added to `faults`; the other tables are copied.
+        """
+        if self._applied.get(code) == response:
+            return
+        try:
             replace(_table(response, code.name))
             self._applied[code] = response
+        except (OSError, PeerError, LookupError, TypeError, ValueError) as error:
+            faults.append(f"{code.name}: {error}")
 
     async def _log_reaches(self, end: int) -> bool:
         """Wait until this log is synced up to `end`; return whether it is."""

@@ -20,6 +20,7 @@ from delivery import ownership
 from delivery.kernels.outcome import SKIPPED
 from delivery.ownership import RANGES_MAX, Return, Route
 from delivery.ownership_projection import LevelProjection
+from delivery.quarantine import MESSAGE_ILLEGAL
 from message_store import layout as store_layout
 from message_store.clock import Clock
 from message_store.errors import OwnershipRefused
@@ -227,7 +228,8 @@ class RoutedReturn:
         self._store.put(batch)
         stored = made["status"] == 0
         self._timers.decisions.settle(rows[stored], locations[stored])
-        refused = np.flatnonzero(made["status"] > SKIPPED)
+        # A copy that the store will never accept stays a timer, and stops no other one.
+        refused = np.flatnonzero((made["status"] > SKIPPED) & (made["status"] != MESSAGE_ILLEGAL))
         self._wake()
         why = (
             batch.remarks.get(int(refused[0]), "the store is not writable") if refused.size else ""

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from duemq.registry.config_file import ConfigFile
+from duemq.registry.config_file import ConfigFile, sound_rows
 from message_store import json_dialect
 from message_store.errors import CorruptStore
 from tests.support.bad_disk import BadDisk
@@ -123,3 +125,16 @@ def test_an_unreadable_file_is_replaced_by_its_backup(
     BadDisk(monkeypatch).break_file(tmp_path / "t.json")
     assert ConfigFile(tmp_path / "t.json").load(number) == 1
     assert "it cannot be read" in caplog.text
+
+
+@pytest.mark.finding("3D1")
+@given(rows=st.dictionaries(st.text(max_size=3), st.none() | st.integers(), max_size=9))
+def test_a_malformed_row_of_a_master_stops_no_other_row(rows: dict[str, int | None]) -> None:
+    def read(value: object, name: str) -> int:
+        if not isinstance(value, int):
+            raise ValueError(f"{name}: {value} is no number")
+        return value
+
+    before = dict.fromkeys([*rows, "removed"], -1)
+    found = sound_rows(rows, read, before)
+    assert found == {name: -1 if value is None else value for name, value in rows.items()}

@@ -83,10 +83,11 @@ class Setting:
         self.tables: list[Any] = []
         self.progress: list[Any] = []
         self.modes: list[Any] = []
+        self.replace_topics: Any = self.tables.append
         connect: Any = self.master.connect
         self.synchronize = SlaveSynchronize(
             {
-                RequestCode.GET_ALL_TOPIC_CONFIG: self.tables.append,
+                RequestCode.GET_ALL_TOPIC_CONFIG: self.take_topics,
                 RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.modes.append,
             },
             {RequestCode.GET_ALL_CONSUMER_OFFSET: self.progress.append},
@@ -94,6 +95,9 @@ class Setting:
             clock,
             connect,
         )
+
+    def take_topics(self, table: Any) -> None:
+        self.replace_topics(table)
 
     def delay_offsets(self) -> Any:
         return self.config("delayOffset.json")
@@ -336,5 +340,25 @@ def test_a_master_with_accounts_names_the_key_that_is_missing(tmp_path: Path) ->
             setting.master.unknown[RequestCode.GET_ALL_TOPIC_CONFIG] = ResponseCode.NO_PERMISSION
             await setting.pass_ms(2_000)
             assert "with code 16: not supported. Set innerClient" in setting.synchronize.failure
+
+    asyncio.run(main())
+
+
+@pytest.mark.finding("3D1")
+def test_a_malformed_table_stops_no_other_table(tmp_path: Path, log: bytes) -> None:
+    def malformed(table: Any) -> None:
+        raise ValueError("a row is malformed")
+
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.replace_topics = malformed
+            setting.master.unknown.clear()
+            setting.master.responses[VIEW_REQUEST] = {"table": {"no place": {}}}
+            append(setting.store, log)
+            await setting.pass_ms(2_000)
+            assert setting.progress
+            assert setting.delay_offsets() is not None
+            assert setting.synchronize.first_needed == setting.master.bounds[0]
+            assert "GET_ALL_TOPIC_CONFIG: a row is malformed" in setting.synchronize.failure
 
     asyncio.run(main())
