@@ -161,6 +161,18 @@ def every(
     )  # fmt: skip
 
 
+def referral_text(master: str, work: str) -> str:
+    """Return the reason why a replica refuses a request.
+
+    Args:
+        master: `host:port` of its master, empty if it is unknown.
+        work: What its master does: a verb and its object.
+    """
+    if not master:
+        return "this broker is a replica, and its master is not known now: see duemq replicas"
+    return f"this broker is a replica: its master {work}, use --broker {master}"
+
+
 class PluginHost(Protocol):
     """Services of the host process for a plugin."""
 

@@ -33,6 +33,7 @@ from duemq.messages.decide import ACTIONS, DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
 from duemq.messages.queries import QueryProcessor
 from duemq.messages.recall import RecallProcessor
+from duemq.messages.replica_referrals import of_role
 from duemq.metrics.meters import Meters
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.metrics.rpc_meter import RpcMeter
@@ -246,7 +247,7 @@ def assemble(store: MessageStore, context: BrokerContext) -> BrokerComponents:
     for dispatcher in context.plugins.dispatchers():
         store.add_dispatcher(dispatcher)
     for processor in _processors(parts, context):
-        parts.dispatcher.add(processor.handlers())
+        parts.dispatcher.add(of_role(processor.handlers(), lambda: parts.master_address))
     plugin_handlers = context.plugins.request_handlers(set(parts.dispatcher))
     parts.dispatcher.add(plugin_handlers)
     if not context.kernels.is_done:

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from delivery.plugin import Request, Response
+from delivery.plugin import Request, Response, referral_text
 from message_store.errors import RequestError
 
 MIGRATE: Final = 9_015
@@ -104,9 +104,7 @@ def replica_text(master: str) -> str:
     Args:
         master: `host:port` of its master, empty if it is unknown.
     """
-    if not master:
-        return "this broker is a replica, and its master is not known now: see duemq replicas"
-    return f"this broker is a replica: its master runs the migrations, use --broker {master}"
+    return referral_text(master, "runs the migrations")
 
 
 def referral(master: str) -> Response:

@@ -102,7 +102,7 @@ class TimerPlugin(PluginBase):
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
         if not self.config.enabled:
             return dict.fromkeys(LONG_VIEWS, _refuse_view)
-        return admin_views(lambda: None if self._running is None else self._running.timers)
+        return admin_views(self._timers, lambda: self._host.master_address)
 
     @property
     def parts(self) -> Running | None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from delivery.plugin import ParameterizedView
+from delivery.plugin import ParameterizedView, referral_text
 from message_store.config import INT_MAX
 from message_store.errors import RequestError
 from timer_store import layout
@@ -21,6 +21,7 @@ from timer_store.stats import Rate
 from timer_store.store import TimerStore
 
 SYSTEM_ERROR: Final = 1
+WORK: Final = "has the timers"
 RATE_SECONDS: Final = (1, 10, 60)
 FULLEST: Final = 5
 MINUTE_MS: Final = 60_000
@@ -29,14 +30,21 @@ TIME_MS_MAX: Final = layout.DUE_MS_MAX
 
 
 def admin_views(
-    timers_of: Callable[[], TimerStore | None],
+    timers_of: Callable[[], TimerStore | None], master_of: Callable[[], str | None]
 ) -> Mapping[str, Callable[[], object]]:
-    """Return the views of a timer store that may not run yet."""
+    """Return the views of a timer store that may not run yet.
+
+    Args:
+        master_of: Returns `host:port` of a replica's master, empty if it is unknown; None on a
+            master.
+    """
 
     def running() -> TimerStore:
         timers = timers_of()
         if timers is None:
-            raise RequestError(SYSTEM_ERROR, "the timer store does not run")
+            master = master_of()
+            why = "the timer store does not run" if master is None else referral_text(master, WORK)
+            raise RequestError(SYSTEM_ERROR, why)
         return timers
 
     return {

@@ -86,7 +86,7 @@ def test_lists_and_forecasts_are_requested(rig: TimerRig) -> None:
     now_ms = rig.clock.now_ms()
     for number in range(30):
         rig.put(now_ms + 60_000 + number * 60_000, "TU"[number % 2])
-    asked = views.admin_views(lambda: rig.timers)
+    asked = views.admin_views(lambda: rig.timers, lambda: None)
     fields = {"topic": "U", "limit": "4", "skip": "2"}
     page = asked["list"](fields)  # type: ignore[call-arg]
     assert [t["due_ms"] for t in page["timers"]] == [
@@ -113,14 +113,22 @@ def test_lists_and_forecasts_are_requested(rig: TimerRig) -> None:
 )
 def test_illegal_view_requests(rig: TimerRig, view: str, fields: dict[str, str]) -> None:
     with pytest.raises(RequestError):
-        views.admin_views(lambda: rig.timers)[view](fields)  # type: ignore[call-arg]
+        views.admin_views(lambda: rig.timers, lambda: None)[view](fields)  # type: ignore[call-arg]
 
 
 def test_a_view_before_the_start() -> None:
-    asked = views.admin_views(lambda: None)
+    asked = views.admin_views(lambda: None, lambda: None)
     assert asked["runtime"]() == {}
     with pytest.raises(RequestError, match="does not run"):
         asked["summary"]()
+
+
+@pytest.mark.finding("3D9")
+@pytest.mark.parametrize("view", ["summary", "list", "forecast"])
+def test_a_view_of_a_replica_names_its_master(view: str) -> None:
+    asked = views.admin_views(lambda: None, lambda: "10.0.0.1:10911")
+    with pytest.raises(RequestError, match=r"is a replica.*--broker 10\.0\.0\.1:10911"):
+        asked[view]()
 
 
 def test_the_metrics(rig: TimerRig) -> None:

@@ -114,7 +114,7 @@ def _fill_disk(timers: TimerStore, store: MessageStore, hook: TimerHook, clock: 
 
 def _look(timers: TimerStore) -> None:
     """List pending timers in large and small slots, and forecast them."""
-    views = admin_views(lambda: timers)
+    views = admin_views(lambda: timers, lambda: None)
     views["summary"]()
     for name, fields in (("list", {}), ("list", {"topic": "T"}), ("forecast", {"count": "2"})):
         cast(ParameterizedView, views[name])(fields)
