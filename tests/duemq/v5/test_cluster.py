@@ -205,6 +205,30 @@ def test_a_route_loses_a_deleted_topic_and_a_broker_that_stops(tmp_path: Path) -
     asyncio.run(main())
 
 
+def test_a_route_has_the_new_master_after_a_failover(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, NAMES[:1]) as [first]:
+            await typed_topic(first, "T", "NORMAL")
+            async with v5_caller(first.grpc_port) as caller:
+                ports = []
+                for number in range(2):
+                    keys = {
+                        "brokerName": NAMES[1], "grpcServerPort": str(free_ports(1)[0]),
+                        "namesrvAddr": first.namesrv_address,
+                    }  # fmt: skip
+                    async with Broker(small(tmp_path / str(number), **keys)) as master:
+                        await registered(master)
+                        await typed_topic(master, "T", "NORMAL")
+                        await route_until(caller, "T", {*NAMES[:2]})
+                        found = (await route(caller, "T")).message_queues
+                        assert ports_of(found)[1] == (NAMES[1], master.grpc_port)
+                        ports.append(master.grpc_port)
+                    await route_until(caller, "T", {NAMES[0]})
+                assert len(set(ports)) == 2
+
+    asyncio.run(main())
+
+
 async def delayed(caller: V5Caller, topic: str) -> tuple[str, str]:
     """Send a message that is due in decades; return its id and its recall handle."""
     made = message(topic, deliver_ms=int(time.time() * 1_000) + DELAY_MS)
