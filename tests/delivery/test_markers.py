@@ -14,7 +14,7 @@ RECALL = {"TAGS": "_RECALL_TAG_", "UNIQ_KEY": "K", MARKER: "K"}
         ({MARKER: "U+K"}, Target("U", "K")),
         ({MARKER: "U+K+L"}, Target("U", "K+L")),
         ({MARKER: "K"}, None),
-        ({MARKER: "+K"}, None),
+        ({MARKER: "+K"}, Target("", "K")),
         ({MARKER: "U+"}, None),
         (RECALL, Target("T", "K")),
         (RECALL | {"UNIQ_KEY": "other"}, None),
