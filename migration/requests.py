@@ -120,7 +120,7 @@ def command_of(request: Request) -> MigrationRequest:
     """
     try:
         command = msgspec.json.decode(bytes(request.body), type=MigrationRequest)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise RequestError(
             MESSAGE_ILLEGAL, f"the body is not the JSON of a migration request: {error}"
         ) from error

@@ -303,7 +303,7 @@ def _topics_of(records: Iterable[Record]) -> Iterable[str]:
 def _parse(request: Request) -> HistoryRequest:
     try:
         query = msgspec.json.decode(request.body, type=HistoryRequest)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise _illegal(f"the body is not a history request in JSON: {error}") from None
     if not 0 < len(query.name) <= NAME_CHARS_MAX or len(query.topic) > NAME_CHARS_MAX:
         raise _illegal(

@@ -33,6 +33,7 @@ _INT32_MAX: Final = 0x7FFF_FFFF
 HTTP2_START: Final = b"PRI "  # first bytes of HTTP/2
 GRPC_HINT: Final = "a gRPC client: it must connect to grpcServerPort"
 REMARK_CHARS_MAX: Final = 1_000  # a remark may quote a huge invalid value
+BINARY_FIELDS_MAX: Final = 4_096  # each is decoded in Python; clients send fewer than 50
 
 
 class Frame(NamedTuple):
@@ -336,9 +337,11 @@ def _decode_binary(data: bytes) -> _Header:
 
 
 def _binary_fields(data: bytes) -> dict[str, str]:
-    fields = {}
+    fields: dict[str, str] = {}
     pos = 0
     while pos < len(data):
+        if len(fields) >= BINARY_FIELDS_MAX:
+            raise FrameError(f"binary header: more than {BINARY_FIELDS_MAX} extFields")
         name_len, pos = _length(data, pos, 2)
         name, pos = _text(data, pos, name_len)
         value_len, pos = _length(data, pos, 4)

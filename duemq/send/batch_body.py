@@ -10,6 +10,7 @@ from message_store.errors import RequestError
 from message_store.layout import BATCH_ENTRY_HEAD, packer
 
 ENTRIES_MAX: Final = 32_768
+WORD_BYTES: Final = 4  # of the size of a message
 ENTRY_END: Final = b"\x02"
 _HEAD: Final = packer(BATCH_ENTRY_HEAD)
 _PROPERTIES_LENGTH_BYTES: Final = 2
@@ -29,15 +30,28 @@ def batch_entries(body: bytes) -> Iterator[BatchEntry]:
     Raises:
         RequestError: The body is malformed, or has more than ENTRIES_MAX messages.
     """
-    view, pos, count = memoryview(body), 0, 0
+    view, pos = memoryview(body), 0
+    _check_count(view)
     while pos < len(body):
         entry, pos = _entry(view, pos)
         yield entry
-        count += 1
-        if count > ENTRIES_MAX:
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL, f"the batch has more than {ENTRIES_MAX} messages"
-            )
+
+
+def _check_count(view: memoryview) -> None:
+    """Check the number of messages, before any of them is decoded.
+
+    Raises:
+        RequestError: There are more than ENTRIES_MAX.
+    """
+    pos = 0
+    for _ in range(ENTRIES_MAX):
+        if pos >= len(view):
+            return
+        pos += max(int.from_bytes(view[pos : pos + WORD_BYTES], "big"), 1)
+    if pos < len(view):
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL, f"the batch has more than {ENTRIES_MAX} messages"
+        )
 
 
 def _entry(view: memoryview, pos: int) -> tuple[BatchEntry, int]:

@@ -55,10 +55,12 @@ class AckCalls:
             V5Error: The handle is invalid, or the account has no permission.
         """
         handle = parse_handle(text, self._broker_name)
-        handle = self.renewals.remove_at_rest(group, topic, handle)
-        check_not_expired(handle, self._clock.now_ms())
-        fields = _fields_of(group, topic, handle)
-        return self._requests.request(context, client, RequestCode.ACK_MESSAGE, fields)
+        newest = self.renewals.newest(group, topic, handle)
+        check_not_expired(newest, self._clock.now_ms())
+        fields = _fields_of(group, topic, newest)
+        request = self._requests.request(context, client, RequestCode.ACK_MESSAGE, fields)
+        self.renewals.remove_at_rest(group, topic, handle)
+        return request
 
     async def _acknowledge_one(
         self, context: CallContext, client: V5Client, group: str, topic: str, text: str
@@ -136,8 +138,6 @@ class AckCalls:
     ) -> api.ForwardMessageToDeadLetterQueueResponse:
         """Move a message to the dead letter topic of its group."""
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
-        target = {"consumerGroup": group, "topic": topic}
-        self._requests.check(context, client, RequestCode.ACK_MESSAGE, target)
         handle = parse_handle(request.receipt_handle, self._broker_name)
         handle = await self.renewals.remove(group, topic, handle)
         found = await self.forward_handle(context, client, group, topic, handle)

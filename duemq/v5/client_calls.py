@@ -106,13 +106,15 @@ class ClientCalls:
                 checks.topic_of(topic)
         elif settings.HasField("subscription"):
             _check_consumer(settings.client_type)
-            group = self._find_group(checks.group_of(settings.subscription.group))
+            checks.group_of(settings.subscription.group)
             for entry in settings.subscription.subscriptions:
                 _check_expression(checks.topic_of(entry.topic), entry.expression)
         else:
             text = "there is no publishing or subscription data in settings"
             raise V5Error(v2.BAD_REQUEST, text)
         await self._register(context, client, settings)
+        if settings.HasField("subscription"):
+            group = self._find_group(settings.subscription.group.name)  # may create it
         client.settings = settings
         found = effective_settings(settings, group, self._config())
         return api.TelemetryCommand(status=status(v2.OK), settings=found)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
 from delivery.plugin import Response
+from duemq.auth.model import is_retry_topic
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.http2.grpc_call import GrpcCall
 from duemq.net.notices import Notices
@@ -76,15 +77,23 @@ class ReceiveCalls:
         try:
             found = await self._pop(context, client, request)
         except V5Error as error:
-            call.send(_encoded(status=status(error.code, error.text)))
+            self.refuse(call, error)
+            return
+        if found:
+            call.send(_OK)
         else:
-            if found:
-                call.send(_OK)
-            else:
-                nothing = status(v2.MESSAGE_NOT_FOUND, "no new message")
-                call.send(_encoded(status=nothing))
-            for message in found:
-                call.send(_encoded(message=message))
+            nothing = status(v2.MESSAGE_NOT_FOUND, "no new message")
+            call.send(_encoded(status=nothing))
+        for message in found:
+            call.send(_encoded(message=message))
+        self._end(call)
+
+    def refuse(self, call: GrpcCall, error: V5Error) -> None:
+        """Send the status of an error, and the delivery timestamp."""
+        call.send(_encoded(status=status(error.code, error.text)))
+        self._end(call)
+
+    def _end(self, call: GrpcCall) -> None:
         last = api.ReceiveMessageResponse()
         last.delivery_timestamp.FromMilliseconds(self._clock.now_ms())
         call.send(last.SerializeToString())
@@ -101,10 +110,12 @@ class ReceiveCalls:
             invisible_ms = RENEWED_INVISIBLE_MS
         else:
             checks.check_invisible(invisible_ms, checks.INVISIBLE_MS_MIN)
+        if is_retry_topic(topic):
+            text = "the messages of a retry topic are received from the topics of its group"
+            raise V5Error(v2.ILLEGAL_TOPIC, text)
         target = {"consumerGroup": group, "topic": topic}
-        with self._requests.permission_first(context, client, RequestCode.POP_MESSAGE, target):
-            if (found_topic := self._find_topic(topic)) is not None:
-                check_readable(found_topic, self._config().permission)
+        if (found_topic := self._find_topic(topic)) is not None:
+            check_readable(found_topic, self._config().permission)
         config = self._find_group(group)
         is_sql = request.filter_expression.type == v2.SQL
         fields = {

@@ -88,10 +88,14 @@ class Renewals:
             await found.in_flight.wait()
         return found.handle
 
-    def remove_at_rest(self, group: str, topic: str, handle: Handle) -> Handle:
-        """Remove a handle without a renewal in flight; otherwise the same as `remove`."""
-        found = self.table.pop((group, topic, handle.text), None)
+    def newest(self, group: str, topic: str, handle: Handle) -> Handle:
+        """Return the newest handle of a message without a renewal in flight."""
+        found = self.table.get((group, topic, handle.text))
         return handle if found is None else found.handle
+
+    def remove_at_rest(self, group: str, topic: str, handle: Handle) -> None:
+        """Stop renewing the invisible time of a message without a renewal in flight."""
+        self.table.pop((group, topic, handle.text), None)
 
     def is_in_flight(self, group: str, topic: str, texts: Iterable[str]) -> bool:
         """Return whether a renewal of one of these handles is in flight."""

@@ -91,6 +91,7 @@ class V5Server:
         send_calls = SendCalls(requests, sends, topics.find, config, clock, cluster)
         turns["SendMessage"] = SendTurns(send_calls, sends, self.clients)
         self._service = MessagingService(
+            requests,
             self.clients,
             RouteCalls(requests, topics.find, groups.find, cluster),
             send_calls,

@@ -1,7 +1,7 @@
 """gRPC methods of MessagingService, with the paths that Apache's proxy serves.
 
-A method decodes the request, finds its client, and calls the handler. A V5Error of the handler
-becomes the status in the response; the gRPC status of the call is OK.
+A method decodes the request, finds its client, checks the permission of the account, and calls the
+handler. A V5Error becomes the status in the response; the gRPC status of the call is OK.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from google.protobuf.message import Message
 
 from duemq.net.http2.grpc_call import CallTurns, GrpcCall, GrpcMethod
 from duemq.v5.acknowledgements import AckCalls
+from duemq.v5.broker_requests import BrokerRequests
+from duemq.v5.call_permissions import permission_of
 from duemq.v5.client_calls import ClientCalls
-from duemq.v5.clients import V5Clients
-from duemq.v5.context import context_of
+from duemq.v5.clients import V5Client, V5Clients
+from duemq.v5.context import CallContext, context_of
 from duemq.v5.protocol import service as api
 from duemq.v5.receives import ReceiveCalls
 from duemq.v5.request_decoding import decode_request
@@ -39,6 +41,7 @@ class MessagingService:
 
     def __init__(
         self,
+        requests: BrokerRequests,
         clients: V5Clients,
         routes: RouteCalls,
         sends: SendCalls,
@@ -48,6 +51,7 @@ class MessagingService:
         client_calls: ClientCalls,
         turns: Mapping[str, CallTurns],
     ) -> None:
+        self._requests = requests
         self._clients, self._receives, self._turns = clients, receives, turns
         self._unary: dict[str, tuple[type[Message], type[Message], UnaryHandler]] = {
             "QueryRoute": (api.QueryRouteRequest, api.QueryRouteResponse, routes.query_route),
@@ -80,7 +84,7 @@ class MessagingService:
     def methods(self) -> dict[bytes, GrpcMethod]:
         """Return the methods by path."""
         found = [
-            GrpcMethod(name, self._handler(*parts), turns=self._turns.get(name))
+            GrpcMethod(name, self._handler(name, *parts), turns=self._turns.get(name))
             for name, parts in self._unary.items()
         ]
         found.append(GrpcMethod("ReceiveMessage", self._receive))
@@ -88,18 +92,35 @@ class MessagingService:
         return {(SERVICE + each.name).encode(): each for each in found}
 
     def _handler(
-        self, request_type: type[Message], response_type: type[Message], work: UnaryHandler
+        self,
+        name: str,
+        request_type: type[Message],
+        response_type: type[Message],
+        work: UnaryHandler,
     ) -> Callable[[GrpcCall], Awaitable[None]]:
         async def handle(call: GrpcCall) -> None:
             try:
                 request = await _request_of(call, request_type)
                 context = context_of(call)
-                response = await work(context, self._clients.for_call(context), request)
+                client = self._clients.for_call(context)
+                self._check(name, context, client, request)
+                response = await work(context, client, request)
             except V5Error as error:
                 response = response_type(status=status(error.code, error.text))
             call.send(response.SerializeToString())
 
         return handle
+
+    def _check(self, name: str, context: CallContext, client: V5Client, request: Message) -> None:
+        """Check the permission of a call.
+
+        Raises:
+            V5Error: The account has no permission.
+        """
+        if self._requests.access is not None:
+            permission = permission_of(name, request)
+            if permission is not None:
+                self._requests.check(context, client, *permission)
 
     async def _receive(self, call: GrpcCall) -> None:
         request = await _request_of(call, api.ReceiveMessageRequest)
@@ -109,6 +130,11 @@ class MessagingService:
         except V5Error as error:
             refused = api.ReceiveMessageResponse(status=status(error.code, error.text))
             call.send(refused.SerializeToString())
+            return
+        try:
+            self._check("ReceiveMessage", context, client, request)
+        except V5Error as error:
+            self._receives.refuse(call, error)
             return
         await self._receives.receive(call, context, client, request)
 

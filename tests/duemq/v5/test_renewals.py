@@ -226,8 +226,9 @@ def test_a_handle_is_in_flight_only_during_its_renewal() -> None:
         rig.gate.set()
         await renewing
         assert not rig.renewals.is_in_flight("g", "T", [given.text])
-        newest = rig.renewals.remove_at_rest("g", "T", given)
+        newest = rig.renewals.newest("g", "T", given)
         assert newest.receipt.visible_ms > given.receipt.visible_ms
-        assert rig.renewals.remove_at_rest("g", "T", given) is given
+        rig.renewals.remove_at_rest("g", "T", given)
+        assert rig.renewals.newest("g", "T", given) is given
 
     asyncio.run(main())
