@@ -189,11 +189,15 @@ class PopQueues:
 
         None: no more requests can be held.
 
-        TIMED_OUT also means that the accounts have changed: the next request is checked again.
+        TIMED_OUT also means that the accounts have changed: the next request is checked again. A
+        resumed request is checked as a new one is, because permissions may have changed.
 
         Args:
             takes: Whether the request pops the messages. If so, a message resumes one request of
                 its target, and the caller calls `messages_left` if it leaves messages.
+
+        Raises:
+            RequestError: As `check`.
         """
         left_ms = until_ms - self._clock.now_ms()
         if left_ms <= 0:
@@ -220,6 +224,8 @@ class PopQueues:
             why = ResumeReason.TIMED_OUT
         if takes and resumed is ResumeReason.ARRIVED and why is not resumed:
             self.messages_left(target)
+        if why is ResumeReason.ARRIVED:
+            self.check(target)
         return why
 
     def messages_left(self, target: Target) -> None:

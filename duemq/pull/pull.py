@@ -61,6 +61,10 @@ class Forbidden(RequestError):
         self.forbidden_type = forbidden_type
         super().__init__(ResponseCode.NO_PERMISSION, remark)
 
+    def response(self) -> Response:
+        """Return the response to the refused pull."""
+        return Response(self.code, self.remark, {"forbiddenType": str(self.forbidden_type)})
+
 
 @dataclass(slots=True)
 class CheckedPull:
@@ -128,9 +132,7 @@ class PullProcessor:
         try:
             checked = self._check(request)
         except Forbidden as refusal:
-            return Response(
-                refusal.code, refusal.remark, {"forbiddenType": str(refusal.forbidden_type)}
-            )
+            return refusal.response()
         role = self._replication()
         if role.is_replica and not role.slave_read_enable:
             return self._response(checked, Outcome(RETRY, PULL_FROM_MASTER, checked.request.offset))
@@ -174,6 +176,10 @@ class PullProcessor:
                 return None
             if version != self._access_version():  # access is checked at the client's next pull
                 return self._response(checked, Outcome(RETRY, ACCOUNTS_CHANGED, pull.offset))
+            try:
+                checked.group, checked.topic = self._readable(pull)
+            except Forbidden as refusal:
+                return refusal.response()
             outcome = self._read(checked)
             self._offsets.commit_pull(pull.group, pull.topic, pull.queue_id, outcome.next_offset)
             again = (
@@ -208,10 +214,7 @@ class PullProcessor:
 
     def _check(self, request: Request) -> CheckedPull:
         pull = parse_pull(request)
-        if not self._config().permission & PERM_READ:
-            raise Forbidden(FORBIDDEN_BROKER, "the broker has no permission to read")
-        group = self._group(pull.group)
-        topic = self._topic(pull)
+        group, topic = self._readable(pull)
         if pull.has(PullRequest.SUBSCRIPTION):
             subscription = self._request_subscription(request, pull)
         else:
@@ -223,6 +226,16 @@ class PullProcessor:
                 "set enablePropertyFilter=true",
             )
         return CheckedPull(pull, group, topic, subscription)
+
+    def _readable(self, pull: PullRequest) -> tuple[GroupView, TopicView]:
+        """Return the group and the topic of a pull, if the group may read the queue now.
+
+        Raises:
+            RequestError: It may not, or one of them does not exist.
+        """
+        if not self._config().permission & PERM_READ:
+            raise Forbidden(FORBIDDEN_BROKER, "the broker has no permission to read")
+        return self._group(pull.group), self._topic(pull)
 
     def _group(self, name: str) -> GroupView:
         group = self._groups.find(name)

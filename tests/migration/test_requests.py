@@ -7,6 +7,7 @@ import json
 import pytest
 
 from delivery.plugin import Request
+from message_store.errors import RequestError
 from migration.requests import (
     FORMER_NAMES,
     MIGRATE,
@@ -20,6 +21,13 @@ from migration.requests import (
 def test_the_operator_of_a_command(key: str) -> None:
     body = json.dumps({"action": "pause", "levels": [3], key: "anna"}).encode()
     assert command_of(Request(MIGRATE, {}, body)).operator == "anna"
+
+
+@pytest.mark.finding("3S7")
+@pytest.mark.parametrize("body", [b'{"action":"\xff"}', b"{", b"[" * 100_000, b"\xff"])
+def test_a_malformed_command_is_refused_with_the_reason(body: bytes) -> None:
+    with pytest.raises(RequestError, match="is not the JSON of a migration request"):
+        command_of(Request(MIGRATE, {}, body))
 
 
 @pytest.mark.parametrize("former", FORMER_NAMES)

@@ -193,11 +193,13 @@ def test_a_quarantined_message_names_the_reason(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.finding("3S7")
 @pytest.mark.parametrize(
     ("body", "why"),
     [
         (b"{", "JSON"), (b'{"name":""}', "at least 1"), (b'{"name":"a","more":1}', "unknown field"),
         (b'{"name":"' + b"k" * 1_025 + b'"}', "at most 1024"), (b"[" * 100_000, "JSON"),
+        (b'{"name":"\xff"}', "JSON"),
     ],
 )  # fmt: skip
 def test_a_malformed_request_is_refused_with_the_reason(

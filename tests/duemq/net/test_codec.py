@@ -219,3 +219,15 @@ def test_answer_header_is_compact_and_all_text() -> None:
 @given(st.integers(-(1 << 31), (1 << 31) - 1))
 def test_encode_success_equals_an_empty_response(opaque: int) -> None:
     assert codec.encode_success(opaque) == b"".join(codec.encode_response(Response(), opaque))
+
+
+@pytest.mark.finding("3S7")
+def test_a_binary_header_has_a_limit_of_fields() -> None:
+    fields = {str(number): "v" for number in range(codec.BINARY_FIELDS_MAX)}
+    data = codec.encode_request(Request(1, fields), serialize_type=layout.BINARY_TYPE)
+    decoded = decode(data)
+    assert isinstance(decoded, Request)
+    assert decoded.fields == fields
+    data = codec.encode_request(Request(1, fields | {"x": "v"}), serialize_type=layout.BINARY_TYPE)
+    with pytest.raises(FrameError, match="more than 4096 extFields"):
+        decode(data)

@@ -110,3 +110,20 @@ def test_a_message_that_cannot_become_a_dead_letter_is_logged_and_blocks_no_othe
 
     assert run(main()) == [b"second"]
     assert f"group {group} of topic {topic} keeps a message that it cannot receive" in caplog.text
+
+
+@pytest.mark.finding("3S7")
+def test_a_receive_from_a_retry_topic_is_refused(run: Run, broker: Broker) -> None:
+    group, topic = "g-retries", "%RETRY%g-retries"
+
+    async def main() -> None:
+        found = TopicConfig(name=topic, read_queues=1, write_queues=1)
+        await broker.parts.topics.ensure_all([found])
+        await broker.parts.groups.update([GroupConfig(name=group)])
+        async with v5_caller(broker.grpc_port) as caller:
+            assert (await caller.call(sending(message(topic)))).status.code == v2.OK
+            status, messages = await caller.receive(topic, group)
+            assert (status.code, messages) == (v2.ILLEGAL_TOPIC, [])
+            assert "retry topic" in status.message
+
+    run(main())
