@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from duemq.transactions.half_messages import CHECK_TIMES, GIVEN_UP_TOPIC
 from message_store.errors import RequestError
 from message_store.log.properties import encode_properties
 from tests.duemq.transactions.conftest import World
+from tests.support.bad_records import damage
 
 FULL, DAMAGED, WITHOUT_TARGET, SOUND = "full", "damaged", "without target", "sound"
 CHECKS_MAX, INTERVAL_MS = 3, 30_000
@@ -31,14 +31,6 @@ def send_full(world: World, key: str) -> int:
     row = world.send(key=key, a="x" * (32_767 - size))
     assert row["status"] == 0
     return int(row["queue_offset"])
-
-
-def damage(world: World, log_offset: int, body: bytes) -> None:
-    """Change the first byte of a body in the log."""
-    base = world.store.log.file_of(log_offset).base
-    with (world.root / "commitlog" / f"{base:020}").open("r+b") as file:
-        file.seek(log_offset - base)
-        os.pwrite(file.fileno(), b"?", log_offset - base + file.read(500).index(body))
 
 
 def rounds(world: World, count: int) -> None:
@@ -73,7 +65,7 @@ def test_a_half_message_without_room_is_committed(run: Callable[..., Any], world
 def test_a_damaged_half_message_goes_to_quarantine(world: World) -> None:
     row = world.send(b"damaged")
     world.send(b"sound", key="v")
-    damage(world, int(row["phys_offset"]), b"damaged")
+    damage(world.store, int(row["phys_offset"]), b"damaged")
     rounds(world, 1)
     [record] = world.records(QUARANTINE_TOPIC)
     assert record.properties["DUEMQ_REASON"] == "unreadable"
@@ -112,7 +104,7 @@ def test_every_sound_half_message_is_checked_back_in_each_round(kinds: list[str]
                     b"damaged", f"u{number}", topic="T" * (1 + 200 * (kind == WITHOUT_TARGET))
                 )
                 if kind == DAMAGED:
-                    damage(world, int(row["phys_offset"]), b"damaged")
+                    damage(world.store, int(row["phys_offset"]), b"damaged")
             for count in range(1, CHECKS_MAX + 1):
                 rounds(world, 1)
                 expected = len(kinds) - kinds.count(DAMAGED)

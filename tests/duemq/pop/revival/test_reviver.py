@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from delivery.quarantine import NO_HOST, QUARANTINE_TOPIC, Reason
 from duemq.broker import Broker
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.topic_config import TopicConfig
+from message_store.clock import FakeClock
 from message_store.errors import RequestError
+from message_store.kernels.preparation import Preparation
+from message_store.kernels.registry import KernelEntry
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record, decode_record
 from tests.duemq.pop.conftest import RunScene
+from tests.support.bad_records import damage
 from tests.support.pop_client import PopClient, Popped, advance
-from tests.support.pop_frames import PopRig
+from tests.support.pop_frames import PopRig, pop_rig
+from tests.support.running_broker import running, small
 
 
 @pytest.mark.parametrize("count", [2, 4], ids=["fewer messages", "more messages"])
@@ -82,14 +91,6 @@ def quarantined(broker: Broker) -> list[Record]:
     return [broker.store.read_record(at) for at in units["phys_offset"].tolist()]
 
 
-def damage(root: Path, log_offset: int, text: bytes) -> None:
-    """Change the first byte of a text in a record of the log."""
-    with (root / "commitlog" / f"{0:020}").open("r+b") as file:
-        file.seek(log_offset)
-        at = log_offset + file.read(1_000).index(text)
-        os.pwrite(file.fileno(), b"?", at)
-
-
 def bodies(found: list[Popped]) -> set[bytes]:
     return {message.body for message in found}
 
@@ -150,7 +151,7 @@ def test_a_damaged_message_goes_to_quarantine_alone(rig: RunScene) -> None:
         await rig.send(0, b"m")
         at = store_message(rig.broker, "T", b"", b"damaged body")
         assert len(await rig.client.pop(invisibleTime=5_000)) == 2
-        damage(Path(rig.broker.store.root), at, b"damaged body")
+        damage(rig.broker.store, at, b"damaged body")
         await advance(rig.broker, rig.clock, 6_000)
         assert bodies(await rig.client.pop()) == {b"m"}
         [record] = quarantined(rig.broker)
@@ -166,7 +167,7 @@ def test_a_damaged_retry_is_omitted_from_a_pop(rig: RunScene) -> None:
         assert await rig.client.pop(invisibleTime=5_000)
         await advance(rig.broker, rig.clock, 6_000)
         at = store_message(rig.broker, "%RETRY%g_T", b"", b"damaged body")
-        damage(Path(rig.broker.store.root), at, b"damaged body")
+        damage(rig.broker.store, at, b"damaged body")
         assert bodies(await rig.client.pop(invisibleTime=5_000)) == {b"m"}
 
     rig(scene)
@@ -250,3 +251,52 @@ def test_a_retry_topic_that_cannot_be_created_stops_no_other(
         assert bodies(await rig.client.pop()) == (set() if reasons else {b"m"})
 
     rig(scene)
+
+
+FULL, DAMAGED, SOUND = "full", "damaged", "sound"
+
+
+@pytest.mark.finding("3D1")
+@settings(max_examples=8, deadline=None)
+@given(
+    kinds=st.lists(st.tuples(st.sampled_from("TU"), st.sampled_from([FULL, DAMAGED, SOUND])),
+                   min_size=1, max_size=12),
+    compiled=st.booleans(),
+)  # fmt: skip
+def test_every_sound_message_is_visible_again_at_its_time(
+    kinds: list[tuple[str, str]], compiled: bool
+) -> None:
+    async def scene(rig: PopRig) -> None:
+        sound: set[bytes] = set()
+        for topic in "TU":
+            await rig.send(0, b"first", topic=topic)
+        for number, (topic, kind) in enumerate(kinds):
+            body = b"%s %d" % (kind.encode(), number)
+            store_message(rig.broker, topic, filled(32_760 if kind == FULL else 9), body)
+            sound |= {body} if kind == SOUND else set()
+        popped = [m for topic in "TU" for m in await rig.client.pop(topic, invisibleTime=5_000)]
+        assert len(popped) == len(kinds) + 2
+        for message in popped:
+            if message.body.startswith(DAMAGED.encode()):
+                damage(rig.broker.store, message.record.phys_offset, message.body)
+        await advance(rig.broker, rig.clock, 5_500)
+        again = bodies(await rig.client.pop("T")) | bodies(await rig.client.pop("U"))
+        assert again == {b"first"} | sound
+        assert len(quarantined(rig.broker)) == len(kinds) - len(sound)
+
+    async def main(root: str) -> None:
+        clock = FakeClock()
+        kernels = None if compiled else Preparation(("ingest",), never)
+        keys = small(Path(root), mappedFileSizeCommitLog="1048576")
+        async with (
+            running(keys, clock=clock, kernels=kernels) as (broker, remote),
+            pop_rig(broker, clock, remote, PopClient(remote, clock)) as found,
+        ):
+            await scene(found)
+
+    with tempfile.TemporaryDirectory() as root:
+        asyncio.run(main(root))
+
+
+async def never(kernels: Sequence[KernelEntry], niceness: int) -> None:
+    await asyncio.Event().wait()
