@@ -103,9 +103,10 @@ CHECKPOINT = np.dtype(
         ("index_ms", ">i8"),
         ("master_flushed_offset", ">i8"),
         ("confirm_offset", ">i8"),
+        ("logics_offset", ">i8"),  # from 5.4 on; 0: the times count
     ]
 )
-assert CHECKPOINT.itemsize == 40
+assert CHECKPOINT.itemsize == 48
 CHECKPOINT_BYTES: Final = 4096
 
 # Checksums of the log's blocks, ours: one for each block of a log file.

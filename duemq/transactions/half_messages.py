@@ -23,14 +23,14 @@ from enum import Enum
 
 from delivery.redirected import queue_number
 from duemq.net.codes import ResponseCode
-from duemq.registry.internal_topics import Access, client_access
+from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC, Access, client_access
 from message_store import layout
 from message_store.errors import RequestError
 from message_store.log.appender import CLOCK_STEP_MS_MAX
 from message_store.log.batch import PutBatch
 from message_store.log.record import Host, Record
 from message_store.queues.topic_table import TopicTable
-from message_store.text import GROUP_BYTES_MAX, name_fault
+from message_store.text import GROUP_BYTES_MAX, decode_offset_id, name_fault
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -263,10 +263,22 @@ def immunity(record: Record, timeout_ms: int) -> int | None:
 
 def mismatch(half: Record, producer_group: str, queue_offset: int) -> str:
     """Return the error text if a record is not the half message of a request, else ""."""
-    if half.topic != HALF_TOPIC:
+    if half.topic not in (HALF_TOPIC, ROCKSDB_HALF_TOPIC):
         return "Find prepared transaction message failed"
     if half.properties.get(PRODUCER_GROUP) != producer_group:
         return "The producer group wrong"
     if half.queue_offset != queue_offset:
         return "The transaction state table offset wrong"
     return ""
+
+
+def offset_of_id(message_id: str) -> int:
+    """Return the log offset in an offset message id.
+
+    Raises:
+        RequestError: The id is invalid.
+    """
+    try:
+        return decode_offset_id(message_id)[2]
+    except ValueError as fault:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"msgId: {fault}") from fault

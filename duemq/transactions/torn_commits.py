@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC
 from duemq.transactions.half_messages import HALF_TOPIC, half_identity
 from message_store import layout
 from message_store.errors import RecordUnreadable
@@ -62,5 +63,6 @@ def _committed(store: MessageStore, rows: npt.NDArray[np.void]) -> Iterator[Reco
         except RecordUnreadable:
             continue
         identity = half_identity(half)
-        if half.topic == HALF_TOPIC and identity is not None and identity == half_identity(commit):
+        is_half = half.topic in (HALF_TOPIC, ROCKSDB_HALF_TOPIC)
+        if is_half and identity is not None and identity == half_identity(commit):
             yield half

@@ -47,6 +47,7 @@ from duemq.transactions.half_messages import (
     Step,
 )
 from duemq.transactions.half_reader import HalfReader
+from duemq.transactions.rocksdb_halves import take_over
 from duemq.transactions.torn_commits import torn_commits
 from message_store import layout
 from message_store.clock import Clock
@@ -54,7 +55,6 @@ from message_store.errors import RecordUnreadable, RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.replication.acknowledgement import Missing
-from message_store.text import decode_offset_id
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -169,7 +169,7 @@ class Transactions:
             half = self._half_of(request)  # a copy may have replaced the half message
         self._apply_ops()
         offset = half.queue_offset
-        if self.halves.is_finished(offset):
+        if half.topic != HALF_TOPIC or self.halves.is_finished(offset):
             if missing := await self._store.wait_confirmed(self._store.max_offset):
                 raise not_confirmed("the transaction was already ended", missing)
             return Response(remark=f"half message {offset} is finished already", fields={})
@@ -222,7 +222,10 @@ class Transactions:
         )
 
     def _half_of(self, request: Request) -> Record:
-        """Return the newest copy of the half message of a request."""
+        """Return the newest copy of the half message of a request.
+
+        A half message of RocksDB's topic has a copy unless it is finished.
+        """
         phys_offset = fields.long(request, "commitLogOffset")
         queue_offset = fields.long(request, "tranStateTableOffset")
         half = self._read(phys_offset)
@@ -230,8 +233,8 @@ class Transactions:
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{fault}, commitLogOffset {phys_offset}")
         identity = half_messages.half_identity(half)
-        newest = self.halves.copies.get(identity, queue_offset) if identity else queue_offset
-        if newest == queue_offset:
+        newest = self.halves.copies.get(identity) if identity else None
+        if newest is None:
             return half
         return self._reader.half_or_none(newest) or half
 
@@ -270,6 +273,8 @@ class Transactions:
         halves.op_next = min(max(self._offsets.query(GROUP, OP_TOPIC, 0) or 0, op_low), op_high)
         halves.op_read = halves.op_next
         self._apply_ops()
+        take_over(self._store, self._identity.host, self._clock.now_ms())
+        high = self._store.queue_bounds(HALF_TOPIC, 0)[1]
         self._find_copies()
         for half in torn_commits(self._store, self._unfinished_halves(high)):
             halves.finish(half.queue_offset, half_messages.half_identity(half))
@@ -307,7 +312,7 @@ class Transactions:
 
     async def resume(self, request: Request) -> Response:
         """Put a given-up message into the half topic again (code 323)."""
-        phys_offset = _offset_of_id(request)
+        phys_offset = half_messages.offset_of_id(fields.text(request, "msgId"))
         record = self._read(phys_offset)
         if record.topic != GIVEN_UP_TOPIC:
             text = f"only messages in {GIVEN_UP_TOPIC} can be resumed, not in {record.topic}"
@@ -488,10 +493,3 @@ class Transactions:
     def _store_cursors(self) -> None:
         self._offsets.commit(GROUP, HALF_TOPIC, 0, self.halves.half_next)
         self._offsets.commit(GROUP, OP_TOPIC, 0, self.halves.op_next)
-
-
-def _offset_of_id(request: Request) -> int:
-    try:
-        return decode_offset_id(fields.text(request, "msgId"))[2]
-    except ValueError as fault:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"msgId: {fault}") from fault

@@ -27,7 +27,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, values: tuple[int, ...]) -> None:
         self.path = path
-        self.physic_ms, self.logics_ms, self.index_ms, self.flushed, self.confirm = values
+        self.physic_ms, self.logics_ms, self.index_ms, self.flushed, self.confirm = values[:5]
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -59,13 +59,16 @@ class Checkpoint:
         )
 
     def update(self, *, physic_ms: int, logics_ms: int, index_ms: int) -> None:
-        """Write new times in place: one write of 40 bytes, never a shorter file.
+        """Write new times in place: one write of 48 bytes, never a shorter file.
+
+        The log offset at which Apache 5.4 and later start after a crash is cleared: an old value
+        can be behind a truncated log, and without one the times count.
 
         Raises:
             OSError: The disk refused it; the old times remain.
         """
         self.physic_ms, self.logics_ms, self.index_ms = physic_ms, logics_ms, index_ms
-        fields = (physic_ms, logics_ms, index_ms, self.flushed, self.confirm)
+        fields = (physic_ms, logics_ms, index_ms, self.flushed, self.confirm, 0)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if os.fstat(fd).st_size < CHECKPOINT_BYTES:

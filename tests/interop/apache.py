@@ -21,7 +21,8 @@ from tests.support.server import READY_S, Server, write_properties
 
 VERSIONS = ("4.9.7", "5.3.3")
 CONTROLLER_VERSIONS = ("5.3.3", "5.5.0")
-NEWEST = "5.5.0"
+NEWEST = "5.5.1"
+OTHERS = {"5.5.1": "5.5.0"}  # version of auth, client, filter, namesrv, srvutil and tools, if not its own
 STORE_VERSIONS = (*VERSIONS, NEWEST)  # whose stores are exchanged
 POMS = Path(__file__).parent / "maven"
 FETCH_S = 1_200
@@ -59,7 +60,8 @@ def jars(version: str) -> Path:
     """Return the folder with the jars of name server, broker, tools and client of a version."""
     known = sorted({*VERSIONS, *CONTROLLER_VERSIONS, NEWEST})
     assert version in known, f"Apache {version} is not one of {known}"
-    return _fetched(f"lib-{version}", "pom.xml", f"-DpeerVersion={version}")
+    words = f"-DpeerVersion={version}", f"-DpeerOthers={OTHERS.get(version, version)}"
+    return _fetched(f"lib-{version}", "pom.xml", *words)
 
 
 def artifact_jars(artifact: str, version: str) -> Path:

@@ -56,6 +56,7 @@ NEWEST_STORES = (
     GoldenStore("apache-5.5.0-killed", NEWEST, clean=False),
 )
 """Stores recorded by `tests/interop/record_stores.py`; manifests have no Java client lines."""
+ROCKSDB_VERSION = "5.5.1"  # stores recorded by `tests/interop/record_rocksdb_stores.py`
 ALL_STORES = (*STORES, *NEWEST_STORES)
 
 

@@ -16,6 +16,11 @@ An Apache broker writes no origins. Pending and settled timers are derived from
 A timer that Apache delivered after its last checkpoint is therefore not delivered again. If
 timercheck or the timer log is lost or invalid, R and Q are unknown and only the commit log is used.
 
+From 5.4 on, RocksDB may have had the timers (`timerRocksDBEnable`): then Q is its position, and the
+records before Q are in no slot. It cannot be known from the files, so for these versions, Q counts
+as 0: a timer is settled only by what the commit log has. Snapshots of the wheel are of the old timer
+log, and are removed with it.
+
 In a group, an Apache broker may have been master since our checkpoint, also while this store was
 closed: `has_apache_deliveries` finds its deliveries and rolls in the log. Then only the commit log
 is used, not our checkpoint.
@@ -57,6 +62,7 @@ log = logging.getLogger(__name__)
 Notice = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
 CHUNK_UNITS = 65_536
+ROCKSDB_NAME = "rocksdbstore"  # directory in the root of each store from 5.4 on
 ASIDE_NAME = "timerlog.apache"
 CLOCK_SLACK_MS = 3_600_000  # maximum tolerated step by which Apache's clock was set back
 
@@ -96,6 +102,9 @@ def load_log(state: TimerState, notice: Notice, *, foreign: bool, own: bool) -> 
         shutil.rmtree(directory, ignore_errors=True)  # an interrupted start has moved it already
     elif foreign and directory.is_dir():
         os.rename(directory, aside)
+        for snapshot in directory.parent.glob("timerwheel.*"):  # of that log
+            if snapshot.suffix[1:].isdigit():
+                snapshot.unlink()
         sync_directory(aside.parent)
     try:
         state.units.log.load()
@@ -118,6 +127,8 @@ def find_apache_positions(state: TimerState, notice: Notice) -> ApachePositions:
         return UNKNOWN
     _, queue_end = state.fetch.bounds()
     queue_offset = min(check.queue_offset, check.master_queue_offset)
+    if (store.config.root / ROCKSDB_NAME).is_dir():
+        queue_offset = 0
     if queue_offset > queue_end or check.read_ms > state.clock.now_ms() + CLOCK_SLACK_MS:
         notice(
             f"{state.files.directory / CHECK_FILE} has read time {check.read_ms} and queue "
@@ -286,8 +297,9 @@ def _is_delivery(state: TimerState, offset: int) -> bool:
         record = state.store.read_record(offset)
     except RecordUnreadable:
         return False
-    target = record.properties.get("REAL_TOPIC"), record.properties.get("REAL_QID")
-    return target == (record.topic, str(record.queue_id))
+    if (topic := record.properties.get("REAL_TOPIC")) is None:  # by RocksDB's timeline
+        return not record.topic.startswith("%")
+    return (topic, record.properties.get("REAL_QID")) == (record.topic, str(record.queue_id))
 
 
 def _delivered_transfers(state: TimerState, positions: ApachePositions) -> Iterator[Offsets]:

@@ -3,6 +3,9 @@
 An Apache broker that rolls or delivers a timer writes a new record, which does not name the source
 record. Both have the same topic, queue, key, TIMER_OUT_MS, birth and body: the hash of these is the
 identity. The hash of topic+key and TIMER_OUT_MS, by which a marker names its target, is the name.
+
+The wheel's copies have TIMER_ROLL_TIMES, or, delivered, TIMER_DEQUEUE_MS. The copies of the timeline
+in RocksDB (5.4) have TIMER_ROLL_LABEL, or, delivered, neither REAL_TOPIC nor REAL_QID.
 """
 
 from __future__ import annotations
@@ -23,10 +26,11 @@ from timer_store.layout import Rows
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 FNV_END = np.uint64(256)  # not a byte value: words with different boundaries get different hashes
 KEY = np.frombuffer(b"UNIQ_KEY", np.uint8).copy()
+ROLL_LABEL = np.frombuffer(b"TIMER_ROLL_LABEL", np.uint8).copy()
 RECALL_TAG = np.frombuffer(b"_RECALL_TAG_", np.uint8).copy()
 PLUS = np.uint64(ord("+"))
 ROLLS_MAX = (1 << 31) - 1
-ALL, DELIVERED, SPECIAL = 0, 1, 2  # records of interest: all; with TIMER_DEQUEUE_MS; see `identify`
+ALL, DELIVERED, SPECIAL = 0, 1, 2  # records of interest; see `identify`
 
 
 @kernel
@@ -54,15 +58,36 @@ def mix_number(start: int, number: int) -> int:
 
 
 @kernel
-def identity_of(data: Bytes, pos: int, frame: Any, out_ms: int) -> int:
-    """Return the identity of the record at data[pos], 0 if it has no real topic."""
+def mix_decimal(start: int, number: int) -> int:
+    """Return an FNV-1a hash with the decimal digits of a number from 0 on, and an end mark."""
+    h, scale = np.uint64(start), np.int64(1)
+    while number // scale >= 10:
+        scale *= 10
+    while scale > 0:
+        h = (h ^ np.uint64(ord("0") + number // scale % 10)) * FNV_PRIME
+        scale //= 10
+    return (h ^ FNV_END) * FNV_PRIME
+
+
+@kernel
+def identity_of(data: Bytes, pos: int, frame: Any, out_ms: int, delivered: bool) -> int:
+    """Return the identity of the record at data[pos], 0 if it has no real topic.
+
+    Args:
+        delivered: Without a real topic, the topic and queue of the record count.
+    """
     text, size = pos + frame["prop_pos"], frame["prop_len"]
     first, end = find_value(data, text, size, REAL_TOPIC)
-    if end == 0:
+    if end > 0:
+        h = mix_word(FNV_START, data, first, end)
+        first, end = find_value(data, text, size, REAL_QID)
+        h = mix_word(h, data, first, end)
+    elif delivered:
+        first = pos + frame["topic_pos"]
+        h = mix_word(FNV_START, data, first, first + frame["topic_len"])
+        h = mix_decimal(h, np.int64(frame["queue_id"]))
+    else:
         return np.int64(0)
-    h = mix_word(FNV_START, data, first, end)
-    first, end = find_value(data, text, size, REAL_QID)
-    h = mix_word(h, data, first, end)
     first, end = find_value(data, text, size, KEY)
     h = mix_word(h, data, first, end)
     h = mix_number(h, out_ms)
@@ -109,14 +134,24 @@ def set_name(data: Bytes, text: int, size: int, row: Any) -> None:
 
 
 @kernel
+def count_rolls(data: Bytes, text: int, size: int) -> int:
+    """Return TIMER_ROLL_TIMES; 1 for a record with TIMER_ROLL_LABEL, which is not counted."""
+    first, end = find_value(data, text, size, ROLLS)
+    rolls = min(max(parse_number(data, first, end, 0), 0), ROLLS_MAX)
+    if rolls == 0 and find_value(data, text, size, ROLL_LABEL)[1] > 0:
+        return np.int64(1)
+    return np.int64(rolls)
+
+
+@kernel
 def is_wanted(data: Bytes, text: int, size: int, wanted: int) -> bool:
     """Return whether properties are those of a record of interest."""
     if wanted == DELIVERED:
-        return find_value(data, text, size, DEQUEUE_MS)[1] > 0
+        is_copy = find_value(data, text, size, DEQUEUE_MS)[1] > 0
+        return is_copy or find_value(data, text, size, REAL_TOPIC)[1] == 0
     if wanted == SPECIAL:
-        first, end = find_value(data, text, size, ROLLS)
-        is_rolled = end > 0 and parse_number(data, first, end, 0) > 0
-        return is_rolled or find_value(data, text, size, MARKER)[1] > 0
+        is_marker = find_value(data, text, size, MARKER)[1] > 0
+        return is_marker or count_rolls(data, text, size) > 0
     return True
 
 
@@ -128,7 +163,8 @@ def identify(data: Bytes, span: Any, offsets: Any, wanted: int, frames: Rows, ou
         data: the bytes of one log file.
         span: (log offset of data[0], bytes of data that are written).
         offsets: (n,) i8: log offsets of records in this file.
-        wanted: ALL; DELIVERED: copies that were delivered; SPECIAL: markers and rolled copies.
+        wanted: ALL; DELIVERED: copies that were delivered, with TIMER_DEQUEUE_MS or without
+            REAL_TOPIC; SPECIAL: markers and rolled copies.
         frames: (1,) message_store.layout.SCANNED, scratch.
         out: (n,) layout.IDENTIFIED.
     """
@@ -146,11 +182,10 @@ def identify(data: Bytes, span: Any, offsets: Any, wanted: int, frames: Rows, ou
             continue
         row = out[n]
         row["phys_offset"], row["out_ms"] = offsets[i], out_ms
-        row["identity"] = identity_of(data, pos, frame, out_ms)
+        row["identity"] = identity_of(data, pos, frame, out_ms, wanted == DELIVERED)
         set_name(data, text, size, row)
         if row["marker"] != 0 and frame["prepared_offset"] < 0:
             row["name"] = 0  # a marker of DueMQ's: its origin has settled the timer already
-        first, end = find_value(data, text, size, ROLLS)
-        row["rolls"] = min(max(parse_number(data, first, end, 0), 0), ROLLS_MAX)
+        row["rolls"] = count_rolls(data, text, size)
         n += row["identity"] != 0  # a row without one is overwritten by the next
     return n

@@ -1,6 +1,7 @@
 """Compiled loops that build the records of decisions about timers.
 
-make_markers   for a cancel: a marker in Apache's format, with its target as origin
+make_markers   for a cancel: two markers in Apache's format, with their target as origin: one names
+               topic+key, as 5.3 compares it, the other the key alone, as 5.4 and later compare it
 make_copies    for a move: the same message with another due time; for a roll or a compaction: with
                the same due time. The origin of a copy is the record that it replaces.
 
@@ -142,20 +143,33 @@ def put_entry(output: Output, name: Bytes, data: Bytes, start: int, end: int) ->
 
 
 @kernel
-def put_marker_text(source: Source, pos: int, named: bool, output: Output) -> None:
-    """Append the property text of a marker; with `named`, including the keys of its target."""
+def put_marker_text(
+    source: Source, pos: int, with_topic: bool, named: bool, output: Output
+) -> bool:
+    """Append the property text of a marker.
+
+    Args:
+        with_topic: The marker names topic+key, else the key alone.
+        named: The marker has the keys of its target.
+
+    Returns:
+        Whether Apache's broker can find the target: without a key, the key alone names none.
+    """
     data, frame = source.data, source.frames[0]
     start, size = pos + frame["prop_pos"], frame["prop_len"]
     topic = find_value(data, start, size, REAL_TOPIC)
     queue = find_value(data, start, size, REAL_QID)
     unique = find_value(data, start, size, UNIQ_NAME)
+    if not with_topic and unique[0] >= unique[1]:
+        return False
     named = named and size <= NAMED_BYTES_MAX
     put_bytes(output, RECALL_TAG, 0, RECALL_TAG.size)
-    # TIMER_DEL_UNIQKEY = topic+key: by this name an Apache broker finds the target in the slot
+    # by the value of TIMER_DEL_UNIQKEY an Apache broker finds the target in the slot
     put_bytes(output, MARKER, 0, MARKER.size)
     put_byte(output, NAME_END)
-    put_bytes(output, data, topic[0], topic[1])
-    put_byte(output, KEY_SEPARATOR)
+    if with_topic:
+        put_bytes(output, data, topic[0], topic[1])
+        put_byte(output, KEY_SEPARATOR)
     put_bytes(output, data, unique[0], unique[1])
     put_byte(output, ENTRY_END)
     if named and unique[0] < unique[1]:
@@ -165,36 +179,48 @@ def put_marker_text(source: Source, pos: int, named: bool, output: Output) -> No
         put_entry(output, KEYS_NAME, data, keys[0], keys[1])
     put_entry(output, REAL_TOPIC, data, topic[0], topic[1])
     put_entry(output, REAL_QID, data, queue[0], queue[1])
+    return True
+
+
+@kernel
+def set_marker(
+    source: Source, pos: int, timer: Any, context: Context, with_topic: bool, named: bool,
+    output: Output, row: Any,
+) -> None:
+    """Make a row the marker of the timer at data[pos]. See `put_marker_text`."""
+    row["prop_pos"] = output.at[0]
+    if not put_marker_text(source, pos, with_topic, named, output):
+        return
+    row["prop_len"] = output.at[0] - row["prop_pos"]
+    set_common(source, pos, timer, timer["due_ms"], context, row)
+    # the broker's own message: no compression, no transaction, no retries
+    row["sys_flag"] &= HOST_BITS
+    row["flag"] = row["reconsume_times"] = 0
+    row["born_ms"] = context.now_ms
+    row["body_pos"], row["body_len"] = context.body_pos, 1
+    row["prop_flags"] |= PROP_TIMER_DEL
+    row["tags_hash"] = java_hash(RECALL_TAG, TAGS.size + 1, RECALL_TAG.size - 1)
 
 
 @kernel
 def make_markers(
     source: Source, timers: Rows, order: Any, context: Context, named: bool, output: Output
 ) -> None:
-    """Make row i the marker of timer i, for those in `order`.
+    """Make rows i and n + i the markers of timer i, for those in `order`.
 
     Args:
         timers: (n,) TIMED; due_ms determines the slot of the marker.
         order: (m,) indexes of the timers with records in this file.
-        named: The markers have the keys of their targets, so that a lookup finds them.
+        named: The first markers have the keys of their targets, so that a lookup finds them.
     """
     for i in order:
-        row, timer = output.rows[i], timers[i]
-        row["status"] = UNREADABLE
+        timer = timers[i]
         pos = read_target(source, timer)
         if pos < 0:
             continue
-        set_common(source, pos, timer, timer["due_ms"], context, row)
-        # the broker's own message: no compression, no transaction, no retries
-        row["sys_flag"] &= HOST_BITS
-        row["flag"] = row["reconsume_times"] = 0
-        row["born_ms"] = context.now_ms
-        row["body_pos"], row["body_len"] = context.body_pos, 1
-        row["prop_flags"] |= PROP_TIMER_DEL
-        row["prop_pos"] = output.at[0]
-        put_marker_text(source, pos, named, output)
-        row["prop_len"] = output.at[0] - row["prop_pos"]
-        row["tags_hash"] = java_hash(RECALL_TAG, TAGS.size + 1, RECALL_TAG.size - 1)
+        set_marker(source, pos, timer, context, True, named, output, output.rows[i])
+        other = output.rows[timers.size + i]
+        set_marker(source, pos, timer, context, False, False, output, other)
 
 
 @kernel

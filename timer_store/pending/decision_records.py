@@ -1,6 +1,8 @@
 """Records that settle timers without a delivery: markers, and copies that replace a timer.
 
-    marker   cancels the timer
+    marker   cancels the timer. There are two of each: one names topic+key, as Apache's broker 5.3
+             compares it, the other the key alone, as 5.4 and later compare it. Either settles the
+             timer here
     copy     moves it to another due time; rolls it with `timerRollMode=message`, as Apache's broker
              does; or replaces a record in a log file that compaction frees
 
@@ -38,11 +40,12 @@ class DecidingRecords:
         self._frames = np.zeros(1, store_layout.SCANNED)
 
     def put_markers(self, timers: Rows, now_ms: int, *, named: bool) -> dict[int, str]:
-        """Append a marker for each timer; return the refusals, by index.
+        """Append the markers of each timer; return the refusals, by index.
 
         Args:
             timers: (n,) `layout.TIMED`.
-            named: Markers have the keys of their targets, so that a lookup finds the cancel.
+            named: The first markers have the keys of their targets, so that a lookup finds the
+                cancel.
         """
         return self._put(timers, None, now_ms, named)
 
@@ -72,13 +75,14 @@ class DecidingRecords:
             keeps: Whether markers have the keys of their targets, or copies keep their due time.
         """
         refused: dict[int, str] = {}
-        first = 0
+        first, rows_max = 0, BATCH_ROWS // 2 if due_ms is None else BATCH_ROWS
         while first < timers.size:
-            rows = timers[first : first + _batch_size(timers["record_size"][first:])]
+            rows = timers[first : first + _batch_size(timers["record_size"][first:], rows_max)]
             times = None if due_ms is None else due_ms[first : first + rows.size]
             self._fill(rows, times, now_ms, keeps)
             self._store.put(self._batch)
-            for at in np.flatnonzero(self._batch.filled["status"]).tolist():
+            failed = self._batch.filled["status"].reshape(-1, rows.size) != 0
+            for at in np.flatnonzero(failed.all(axis=0)).tolist():
                 damaged = self._batch.rows[at]["status"] == kernels.UNREADABLE
                 why = self._batch.remarks.get(at, NOT_WRITABLE)
                 refused[first + at] = WHY_DAMAGED if damaged else why
@@ -89,8 +93,9 @@ class DecidingRecords:
         batch = self._batch
         batch.clear()
         sizes = int(timers["record_size"].clip(0).astype(np.int64).sum())
-        batch.reserve(int(timers.size), 2 * sizes + kernels.MARKER_ROOM * (timers.size + 1))
-        batch.trusted, batch.count = True, int(timers.size)
+        count = int(timers.size) * (2 if due_ms is None else 1)
+        batch.reserve(count, 3 * sizes + kernels.MARKER_ROOM * (count + 1))
+        batch.trusted, batch.count = True, count
         batch.rows[: batch.count]["status"] = kernels.UNREADABLE
         body_at = batch.stage(b"0")
         context = kernels.Context(self._timer, self._precision_ms, now_ms, body_at)
@@ -137,7 +142,7 @@ class TimerCopies:
         return timed, copied
 
 
-def _batch_size(sizes: npt.NDArray[np.int32]) -> int:
+def _batch_size(sizes: npt.NDArray[np.int32], rows_max: int) -> int:
     """Return the number of leading records for one batch."""
-    total = np.cumsum(sizes[:BATCH_ROWS].clip(0).astype(np.int64))
+    total = np.cumsum(sizes[:rows_max].clip(0).astype(np.int64))
     return max(int(np.searchsorted(total, BATCH_BYTES_MAX, "right")), 1)

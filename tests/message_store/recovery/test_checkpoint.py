@@ -51,18 +51,19 @@ def test_the_smaller_time_less_three_seconds_counts(
     assert Checkpoint(Path(), (physic_ms, logics_ms, 0, 0, 0)).min_timestamp_ms == expected
 
 
-def test_an_update_keeps_other_fields(tmp_path: Path) -> None:
+@pytest.mark.finding("3C2")
+def test_an_update_keeps_other_fields_and_clears_the_log_offset_of_5_4(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    path.write_bytes(TIMES.pack(1, 2, 3, 4, 5).ljust(CHECKPOINT_BYTES, b"\0"))
+    path.write_bytes(TIMES.pack(1, 2, 3, 4, 5, 6).ljust(CHECKPOINT_BYTES, b"\0"))
     Checkpoint.load(path).update(physic_ms=10, logics_ms=20, index_ms=30)
-    assert TIMES.unpack_from(path.read_bytes()) == (10, 20, 30, 4, 5)
+    assert TIMES.unpack_from(path.read_bytes()) == (10, 20, 30, 4, 5, 0)
     assert path.stat().st_size == CHECKPOINT_BYTES
 
 
 @pytest.mark.parametrize("left", [0, 1, 24, 39, 40, 4_095])
 def test_a_short_checkpoint_is_read_as_zeros_and_completed(tmp_path: Path, left: int) -> None:
     path = tmp_path / "checkpoint"
-    path.write_bytes(TIMES.pack(1, 2, 3, 4, 5).ljust(CHECKPOINT_BYTES, b"\0")[:left])
+    path.write_bytes(TIMES.pack(1, 2, 3, 4, 5, 6).ljust(CHECKPOINT_BYTES, b"\0")[:left])
     found = Checkpoint.load(path)
     assert found.physic_ms == (1 if left >= 8 else 0)
     found.update(physic_ms=7, logics_ms=8, index_ms=9)

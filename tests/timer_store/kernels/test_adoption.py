@@ -18,7 +18,7 @@ from timer_store.kernels.adoption import ALL, DELIVERED, SPECIAL, identify
 
 MASK, PRIME, START = (1 << 64) - 1, 0x100000001B3, 0xCBF29CE484222325
 NAMES = ["TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEQUEUE_MS", "TIMER_DEL_UNIQKEY"]
-NAMES += ["REAL_TOPIC", "REAL_QID", "UNIQ_KEY", "TIMER_OUT", "TAGS", "x"]
+NAMES += ["TIMER_ROLL_LABEL", "REAL_TOPIC", "REAL_QID", "UNIQ_KEY", "TIMER_OUT", "TAGS", "x"]
 VALUES = ["1", "2", "T", "T+1", "+1", "-7", "x" * 19, "1700000000000", "é", "+2", "_RECALL_TAG_"]
 properties = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES))
 
@@ -47,16 +47,20 @@ def naive_identify(record: Record, wanted: int) -> tuple[int, ...] | None:
     if (
         out_ms is None
         or out_ms < 0
-        or "REAL_TOPIC" not in text
-        or (wanted == DELIVERED and "TIMER_DEQUEUE_MS" not in text)
+        or ("REAL_TOPIC" not in text and wanted != DELIVERED)
+        or (wanted == DELIVERED and "TIMER_DEQUEUE_MS" not in text and "REAL_TOPIC" in text)
     ):
         return None
     rolls = min(max(number_of(text.get("TIMER_ROLL_TIMES")) or 0, 0), (1 << 31) - 1)
+    rolls = rolls or int("TIMER_ROLL_LABEL" in text)
     if wanted == SPECIAL and not rolls and "TIMER_DEL_UNIQKEY" not in text:
         return None
-    topic, key = text["REAL_TOPIC"].encode(), text.get("UNIQ_KEY", "").encode()
+    topic, key = text.get("REAL_TOPIC", "").encode(), text.get("UNIQ_KEY", "").encode()
+    place = topic, text.get("REAL_QID", "").encode()
+    if "REAL_TOPIC" not in text:
+        place = record.topic.encode(), str(record.queue_id).encode()
     h = START
-    for word in (topic, text.get("REAL_QID", "").encode(), key):
+    for word in (*place, key):
         h = naive_mix(naive_mix(h, word), [256])
     for number in (out_ms, record.born_ms, record.body_crc, len(record.body)):
         h = naive_number(h, number)

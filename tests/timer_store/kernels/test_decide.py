@@ -50,6 +50,12 @@ def naive_marker(properties: dict[str, str], due_ms: int, *, named: bool) -> dic
     return found | (kept if named else {})
 
 
+def naive_key_marker(properties: dict[str, str], due_ms: int) -> dict[str, str]:
+    """Return the marker that names the key alone, for Apache's brokers from 5.4 on."""
+    named = {"TIMER_DEL_UNIQKEY": properties["UNIQ_KEY"]}
+    return naive_marker(properties, due_ms, named=False) | named
+
+
 def naive_copy(properties: dict[str, str], due_ms: int) -> dict[str, str]:
     kept = {name: value for name, value in properties.items() if name not in STALE}
     out_ms = (due_ms - 1) // PRECISION_MS * PRECISION_MS
@@ -81,9 +87,16 @@ def put_targets(store: Any, targets: list[dict[str, Any]]) -> Any:
     return rows[::-1].copy()
 
 
+def new_units(store: Any, first: int) -> Any:
+    found, end = [], store.queue_bounds(TIMER_TOPIC, 0)[1]
+    while first < end:  # a read ends with its file
+        found.append(store.units(TIMER_TOPIC, 0, first, 1_000))
+        first += found[-1].size
+    return np.concatenate(found)
+
+
 def new_records(store: Any, first: int) -> list[Any]:
-    units = store.units(TIMER_TOPIC, 0, first, 1_000)
-    return [store.read_record(int(unit["phys_offset"])) for unit in units]
+    return [store.read_record(int(unit["phys_offset"])) for unit in new_units(store, first)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -101,21 +114,27 @@ def test_markers_and_copies(
         times = np.arange(later_ms, later_ms + count)
         assert made.put_copies(rows, times, 77) == {}
         news = new_records(store, count)
-        for old, row, marker in zip(olds, rows, news[:count], strict=True):
-            due_ms = int(row["due_ms"])
-            assert marker.properties == naive_marker(old.properties, due_ms, named=named)
+        pairs = list(zip(olds, rows["due_ms"].tolist(), strict=True))
+        wanted = [(o, naive_marker(o.properties, due_ms, named=named)) for o, due_ms in pairs]
+        wanted += [
+            (o, naive_key_marker(o.properties, due_ms))
+            for o, due_ms in pairs
+            if "UNIQ_KEY" in o.properties
+        ]
+        for (old, properties), marker in zip(wanted, news[: len(wanted)], strict=True):
+            assert marker.properties == properties
             assert (marker.body, marker.born_ms, marker.queue_id) == (b"0", 77, 0)
             assert marker.prepared_offset == origin_of(old.phys_offset)
-        for old, due_ms, copy in zip(olds, times.tolist(), news[count:], strict=True):
+        for old, due_ms, copy in zip(olds, times.tolist(), news[len(wanted) :], strict=True):
             assert copy.properties == naive_copy(old.properties, due_ms)
             assert (copy.body, copy.born_ms, copy.flag) == (old.body, old.born_ms, old.flag)
             assert copy.prepared_offset == origin_of(old.phys_offset)
         assert made.put_again(rows, rows["due_ms"].copy(), 77) == {}
-        for old, copy in zip(olds, new_records(store, 3 * count), strict=True):
+        for old, copy in zip(olds, new_records(store, count + len(news)), strict=True):
             assert copy.properties == naive_kept_copy(old.properties, old_due[old.phys_offset])
             assert (copy.body, copy.born_ms, copy.flag) == (old.body, old.born_ms, old.flag)
             assert copy.prepared_offset == origin_of(old.phys_offset)
-        units = store.units(TIMER_TOPIC, 0, count, 2 * count)
+        units = new_units(store, count)[: len(news)]
         codes = [java_hash(record.properties.get("TAGS", "")) for record in news]
         assert units["tags_code"].tolist() == codes
 

@@ -1,0 +1,140 @@
+"""Record golden stores of Apache 5.5.1, each ended by `kill -9`, and their manifest.
+
+Usage: `python -m tests.interop.record_rocksdb_stores [NAME ...]`. The files are written below `tests/golden`:
+`stores/apache-5.5.1-NAME.tar.gz` for each case of `CASES`, and `manifests/apache-5.5.1.jsonl`. Each
+line of the manifest has the name of its store and the kind `sent` (a message, with its delay level,
+the due time of a timer, and `end` of a transaction: open, commit, rollback), `recalled`,
+`delivered` (bodies and their number of deliveries before the kill) or `end` (time of the kill).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.interop.apache import NEWEST, Apache
+from tests.interop.record_stores import HOUR_MS, KEYS, PENDING_LEVELS, SOON_LEVEL, Line
+from tests.interop.store_work import TOPIC, Ledger, pull_topic
+from tests.interop.test_transactions_of_groups import COMMIT, END_TRANSACTION, ROLLBACK, begin
+from tests.interop.timer_work import TimerLedger
+from tests.support.golden_stores import GOLDEN
+from tests.support.remoting_requests import SUCCESS, call
+from tests.support.wait_until import now_ms
+
+Keys = Mapping[str, str]
+TIMELINE: Final = {"timerRocksDBEnable": "true"}
+HALVES: Final = {"transRocksDBEnable": "true", "transWriteOriginTransHalfEnable": "false"}
+# Without the second key, 5.5.1 refuses to start with the first.
+DOUBLE: Final = {"rocksdbCQDoubleWriteEnable": "true", "combineCQUseRocksdbForLmq": "true"}
+SEPARATE: Final = {"useSeparateStorePathForRocksdbCQ": "true"}
+ROCKSDB: Final = {"storeType": "defaultRocksDB"}
+CASES: Final[Mapping[str, tuple[Keys, ...]]] = {
+    "wheel": ({}, {}),
+    "timeline": (TIMELINE, TIMELINE),
+    "timeline-off": (TIMELINE, {}),
+    "halves": ({}, HALVES),
+    "combined": (DOUBLE, DOUBLE),
+    "combined-separate": (DOUBLE | SEPARATE, DOUBLE | SEPARATE),
+    "rocksdb": (ROCKSDB,),
+    "rocksdb-separate": (ROCKSDB | SEPARATE,),
+}
+"""Additional keys of each start of a broker, by store."""
+VERDICTS: Final = {"commit": COMMIT, "rollback": ROLLBACK, "open": ""}
+LOCAL_FILES: Final = ("LOG", "OPTIONS", "IDENTITY")  # of RocksDB, with paths of this machine
+
+
+class Recording:
+    """Messages sent to one store, as lines of the manifest."""
+
+    def __init__(self, name: str, home: Path) -> None:
+        self.name, self.apache = name, Apache(NEWEST, home)
+        self.levels, self.timers = Ledger(), TimerLedger()
+        self.ends: dict[str, str] = {}  # of transactions, by body
+
+    def work(self, name: str) -> None:
+        """Send messages of every kind; return when the first of each kind are delivered."""
+        apache, levels, timers = self.apache, self.levels, self.timers
+        levels.send(apache, f"{name}-plain", 12)
+        levels.send(apache, f"{name}-soon", 4, level=SOON_LEVEL)
+        timers.send(apache, f"{name}-timer", 4, delay_ms=2_500, kind="TIMER_DELIVER_MS")
+        timers.send(apache, f"{name}-hour", 4, delay_ms=HOUR_MS, kind="TIMER_DELIVER_MS")
+        timers.send(apache, f"{name}-days", 2, delay_ms=60 * HOUR_MS, kind="TIMER_DELAY_SEC")
+        timers.send(apache, f"{name}-taken", 2, delay_ms=HOUR_MS, kind="TIMER_DELAY_MS")
+        timers.recall(apache, timers.named(f"{name}-taken"))
+        for verdict, code in VERDICTS.items():
+            body = f"{name}-{verdict}-0"
+            fields = begin(apache, body, {})
+            if code:
+                fields = fields | {"commitOrRollback": code}
+                assert call(apache.broker_port, END_TRANSACTION, fields).code == SUCCESS
+            self.ends[body] = verdict
+        for level in PENDING_LEVELS:
+            levels.send(apache, f"{name}-level{level}", 2, level=level)
+        pending = {body for body, level in levels.levels.items() if level in PENDING_LEVELS}
+        levels.wait(apache, sorted(levels.levels.keys() - pending))
+        timers.wait(apache, timers.named(f"{name}-timer"))
+
+    def record(self, rounds: tuple[Keys, ...]) -> list[Line]:
+        """Work once for each start; archive the store, and return its lines."""
+        apache, delivered = self.apache, Counter[str]()
+        for number, keys in enumerate(rounds):
+            apache.keys = KEYS | keys
+            apache.start()
+            if number == 0:
+                apache.create_topic(TOPIC)
+            self.work(("first", "second")[number])
+            delivered = Counter(record.body.decode() for record in pull_topic(apache))
+            apache.kill()
+        lines = [*self.lines(), {"kind": "delivered", "counts": dict(sorted(delivered.items()))}]
+        lines.append({"kind": "end", "at": now_ms()})
+        name = f"apache-{NEWEST}-{self.name}"
+        with tarfile.open(GOLDEN / "stores" / f"{name}.tar.gz", "w:gz") as archive:
+            archive.add(apache.store_dir, name, filter=without_machine)
+        return [{"store": self.name} | line for line in lines]
+
+    def lines(self) -> list[Line]:
+        """Return the lines of the sent and the recalled messages."""
+        levels, timers = self.levels.levels.items(), self.timers.due_ms.items()
+        sent: list[Line] = [{"body": body, "level": level} for body, level in levels]
+        sent += [{"body": body, "level": 0, "due_ms": due_ms} for body, due_ms in timers]
+        sent += [{"body": body, "level": 0, "end": verdict} for body, verdict in self.ends.items()]
+        recalled: list[Line] = [{"kind": "recalled", "body": body}
+                                for body in sorted(self.timers.recalled)]  # fmt: skip
+        return [{"kind": "sent", "topic": TOPIC} | line for line in sent] + recalled
+
+
+def without_machine(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Return an entry without the recording machine's names; None for a file that has its paths."""
+    name = Path(info.name).name
+    if name.startswith(LOCAL_FILES) and info.isfile() and "commitlog" not in info.name:
+        return None
+    if "rocksdbstore/" in info.name:
+        return None
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    return info
+
+
+def main(names: Sequence[str]) -> None:
+    """Record some stores, and replace their lines of the manifest."""
+    path = GOLDEN / "manifests" / f"apache-{NEWEST}.jsonl"
+    for name in names or CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            recording = Recording(name, Path(folder))
+            try:
+                lines = recording.record(CASES[name])
+            finally:
+                recording.apache.__exit__(None, None, None)
+        old = path.read_text().splitlines(keepends=True) if path.exists() else []
+        kept = [line for line in old if json.loads(line)["store"] != name]
+        path.write_text("".join(kept + [json.dumps(line) + "\n" for line in lines]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

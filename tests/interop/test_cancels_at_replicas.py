@@ -1,0 +1,46 @@
+"""Apache's 5.5.1 broker takes over with nothing but the log of our master."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.interop.apache import NEWEST
+from tests.interop.replicas import ApacheReplica, wait_copied
+from tests.interop.store_work import TOPIC
+from tests.interop.test_replica_of_ours import TIMERS
+from tests.interop.timer_work import KEYS, TimerLedger
+from tests.support.duemq_server import DueMQ
+from tests.support.wait_until import now_ms
+
+DUE_MS = 45_000
+
+
+@pytest.mark.finding("3C1")
+@pytest.mark.parametrize("timeline", ["false", "true"])
+def test_a_promoted_apache_replica_delivers_no_cancelled_timer(
+    timeline: str, tmp_path: Path
+) -> None:
+    """With the wheel, 5.5.1 compares the key alone; with RocksDB's timeline, also topic+key."""
+    timers = TimerLedger()
+    keys = KEYS | TIMERS | {"timerRollWindowSlot": "3600"}
+    with DueMQ(tmp_path / "master", keys=keys) as master:
+        master.create_topic(TOPIC)
+        apaches = keys | {"timerRocksDBEnable": timeline}
+        with ApacheReplica(NEWEST, master, tmp_path / "replica", keys=apaches) as replica:
+            timers.send(master, "timer", 12, delay_ms=DUE_MS, kind="TIMER_DELIVER_MS")
+            timers.recall(master, timers.named("timer")[::3])
+            wait_copied(master, replica)
+            master.kill()
+            replica.stop_broker()
+            replica.keys |= {"brokerRole": "ASYNC_MASTER", "brokerId": "0"}
+            replica.start_own_namesrv()
+            replica.start()
+            assert now_ms() < min(timers.due_ms.values()), "Apache delivers overdue timers at once"
+            replica.create_topic(TOPIC)
+            timers.wait(replica)
+            timers.wait_past()
+            counts = timers.delivered_counts(replica)
+    assert counts.keys() == timers.expected
+    assert set(counts.values()) == {1}
