@@ -13,8 +13,13 @@ from typing import Final
 
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.registry.topic_config import NO_LITE_TOPICS
 
 NO_COLD_DATA: Final = "reads of old messages are not limited per group"
+LITE_CODES: Final = tuple(
+    RequestCode(code)
+    for code in range(RequestCode.POP_LITE_MESSAGE, RequestCode.TRIGGER_LITE_DISPATCH + 1)
+)
 REASONS: Final = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "queues are not mapped to other brokers; "
     "create the topic with updateTopic",
@@ -26,6 +31,8 @@ REASONS: Final = {
     RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: NO_COLD_DATA,
     RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: NO_COLD_DATA,
     RequestCode.SET_COMMITLOG_READ_MODE: "the read-ahead of the log adapts to the reads",
+    RequestCode.SWITCH_TIMER_ENGINE: "timers are in one engine, with files of Apache's wheel",
+    **dict.fromkeys(LITE_CODES, NO_LITE_TOPICS),
 }
 """Refused codes and reasons."""
 NO_ACCOUNTS: Final = "accounts are switched off; set authenticationEnabled=true"

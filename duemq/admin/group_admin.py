@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from delivery.plugin import Request, RequestHandler, Response
+from duemq.admin.name_lists import names_in
 from duemq.net import fields, wire_json
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey
@@ -37,7 +38,7 @@ class ClientsView(Protocol):
 
 
 class GroupAdminProcessor:
-    """Handler of codes 43, 200, 201, 207, 208, 225, 303, 314, 343, 345 and 352.
+    """Handler of codes 43, 200, 201, 207, 208, 225, 303, 314, 343, 345, 352 and 5003.
 
     Args:
         consume_tps: Returns the messages per second that a group consumes (topic, group).
@@ -68,6 +69,7 @@ class GroupAdminProcessor:
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST: self.delete_list,
             RequestCode.GET_CONSUME_STATS: self.consume_stats,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
             RequestCode.CLONE_GROUP_OFFSET: self.clone,
@@ -93,12 +95,25 @@ class GroupAdminProcessor:
 
     async def delete(self, request: Request) -> Response:
         """Delete a group and, with `cleanOffset`, its offsets."""
-        name = fields.text(request, "groupName")
+        clean = fields.boolean(request, "cleanOffset") or fields.boolean(request, "removeOffset")
+        await self._delete(fields.text(request, "groupName"), clean=clean)
+        return Response()
+
+    async def delete_list(self, request: Request) -> Response:
+        """Delete groups and, with `cleanOffset`, their offsets, one by one."""
+        names = names_in(request, "groupNameList")
+        clean = _object(request).get("cleanOffset") is True
+        for name in names:
+            check_group(name)
+        for name in names:
+            await self._delete(name, clean=clean)
+        return Response()
+
+    async def _delete(self, name: str, *, clean: bool) -> None:
         check_group(name)
         await self._groups.delete(name)
-        if fields.boolean(request, "cleanOffset") or fields.boolean(request, "removeOffset"):
+        if clean:
             self._offsets.remove_group(name)
-        return Response()
 
     async def all_groups(self, request: Request) -> Response:
         """Return all groups with the version of the table, for slaves and tools."""

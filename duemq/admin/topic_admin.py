@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from delivery.plugin import Request, RequestHandler, Response
+from duemq.admin.name_lists import names_in
 from duemq.net import fields, wire_json
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey
@@ -30,7 +31,7 @@ FULL_REMEDY = "wait until retention removes them, or lower fileReservedTime"
 
 
 class TopicAdminProcessor:
-    """Handler of codes 17, 18, 21, 202, 215, 300, 305 and 351.
+    """Handler of codes 17, 18, 21, 202, 215, 300, 305, 351 and 5002.
 
     Args:
         groups_online: Returns the online groups that subscribe to a topic.
@@ -57,6 +58,7 @@ class TopicAdminProcessor:
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.DELETE_TOPIC_IN_BROKER_LIST: self.delete_list,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
             RequestCode.GET_TOPIC_CONFIG: self.topic,
             RequestCode.GET_TOPIC_STATS_INFO: self.stats,
@@ -107,7 +109,16 @@ class TopicAdminProcessor:
 
         The name of a topic that does not exist changes nothing.
         """
-        name = fields.text(request, "topic")
+        await self._delete(fields.text(request, "topic"))
+        return Response()
+
+    async def delete_list(self, request: Request) -> Response:
+        """Delete topics one by one; an error names the topic that remains first."""
+        for name in names_in(request, "topicList"):
+            await self._delete(name)
+        return Response()
+
+    async def _delete(self, name: str) -> None:
         if self._store.queues.deletions.is_full:
             text = f"{DELETIONS_MAX} deleted topics still have records in the log: {FULL_REMEDY}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
@@ -118,7 +129,6 @@ class TopicAdminProcessor:
         except OSError as error:
             text = f"the queues of topic {name} cannot be deleted: {error}. Try again"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
-        return Response()
 
     async def all_topics(self, request: Request) -> Response:
         """Return all topics with the table's version, for slaves and tools."""

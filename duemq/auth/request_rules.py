@@ -141,6 +141,8 @@ OWN_RULES: Final[Mapping[int, Rule]] = {
     **_on_cluster(Action.LIST, 21, 201, 206, 224, 304, 305, 311, 312, 313, 402),
     **_on_cluster(Action.GET, 26, 28, 43, 45, 60, 61, 106, 319, 907, 1007, 2003, 9001, 9002),
     **_on_cluster(Action.UPDATE, 25, 306, 316, 318, 329, 401, 513, 2001, 2002, 2004, 9014, 9015),
+    **_on_cluster(Action.DELETE, 5002, 5003),
+    **_on_cluster(Action.UPDATE, 5001, *range(200_070, 200_080)),
     **_on_cluster(Action.UPDATE, 200_056),
     **_on_cluster(Action.UPDATE, *DECISIONS),
     **_named(Action.PUB, _topic(), codes=(324,)),

@@ -20,6 +20,7 @@ from duemq.configuration.apache_keys import (
     without_effect,
 )
 from duemq.configuration.config import BrokerConfig
+from duemq.configuration.rocksdb_tables import check_tables
 from duemq.exposure import listening_address
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
@@ -96,10 +97,10 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
 
 
 def check_directories(config: StoreConfig) -> None:
-    """Create the directories of the store, and check that they are writable.
+    """Create the directories of the store, and check that this broker can read and write them.
 
     Raises:
-        ConfigError: A directory cannot be created or written.
+        ConfigError: A directory cannot be created or written, or RocksDB has tables of the store.
     """
     for key, path in (
         ("storePathRootDir", config.root),
@@ -112,6 +113,7 @@ def check_directories(config: StoreConfig) -> None:
             raise ConfigError(key, str(path), why) from error
         if not os.access(path, os.W_OK | os.X_OK):
             raise ConfigError(key, str(path), f"the directory cannot be written; {_SET_WRITABLE}")
+    check_tables(config.root)
 
 
 def resolved(settings: Settings) -> Settings:

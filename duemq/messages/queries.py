@@ -18,7 +18,7 @@ from duemq.net.wire_json import encode
 from duemq.registry.clients import ClientTable
 from duemq.registry.filter_file import filter_json
 from duemq.registry.internal_topics import check_readable
-from message_store.errors import RecordUnreadable
+from message_store.errors import RecordUnreadable, RequestError
 from message_store.layout import Row
 from message_store.log.record import Record
 
@@ -82,7 +82,7 @@ class QueryProcessor:
         return Response(fields=header, body=body)
 
     async def by_offset(self, request: Request) -> Response:
-        """Return the message that starts at a log offset."""
+        """Return the message that starts at a log offset; 16 if it is not of the named topic."""
         offset = fields.long(request, "offset")
         try:
             record = self._store.read_queued(offset)
@@ -92,6 +92,8 @@ class QueryProcessor:
             )
         check_readable(record.topic)
         self._records.check_record(request, record.topic, Action.SUB, Action.GET)
+        if request.fields.get("topic", "").strip() not in ("", record.topic):
+            raise RequestError(ResponseCode.NO_PERMISSION, "The topic does not match the message")
         return Response(body=bytes(self._store.record_bytes(offset, record.total_size)))
 
     async def queue_units(self, request: Request) -> Response:

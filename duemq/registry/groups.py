@@ -27,6 +27,7 @@ from message_store.text import GROUP_BYTES_MAX, name_fault
 
 log = logging.getLogger(__name__)
 GROUPS_MAX = 131_072
+CREATED_BYTES_MAX = 120  # of the name of a new group, as from 5.4 on
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 DEFAULT_GROUPS = (
@@ -243,7 +244,7 @@ class GroupManager(StoredTable[GroupConfig]):
             return found
         if not (self.auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
             return None
-        if name_fault(name, bytes_max=GROUP_BYTES_MAX) or len(self._table) >= self._groups_max:
+        if name_fault(name, bytes_max=CREATED_BYTES_MAX) or len(self._table) >= self._groups_max:
             return None
         created = GroupConfig(name=name)
         version = self._journal.version_after(self.version, self._clock.now_ms())
@@ -268,7 +269,9 @@ class GroupManager(StoredTable[GroupConfig]):
         Source: SubscriptionGroupManager.updateSubscriptionGroupConfig
         """
         for group in groups:
-            fault = name_fault(group.name, bytes_max=GROUP_BYTES_MAX)
+            known = group.name in self._table
+            most = GROUP_BYTES_MAX if known else CREATED_BYTES_MAX
+            fault = name_fault(group.name, bytes_max=most)
             if fault:
                 text = f"The specified group is illegal: {fault}"
                 raise RequestError(ResponseCode.INVALID_PARAMETER, text)

@@ -181,6 +181,10 @@ def _is_time(value: str) -> bool:
     return value == "-1" or (digits.isascii() and digits.isdigit() and int(digits) <= LONG_MAX)
 
 
+def _is_percentage(value: str) -> bool:
+    return value.isascii() and value.isdigit() and int(value[:4]) <= 100
+
+
 Attributes = Mapping[str, tuple[bool, Callable[[str], bool]]]
 """Attributes by name: whether they are changeable, and the check of their value."""
 
@@ -193,8 +197,11 @@ TOPIC_ATTRIBUTES: Attributes = {
     "queue.type": (False, _one_of("SimpleCQ")),
     "reserve.time": (True, _is_time),
 }
-GROUP_ATTRIBUTES: Attributes = {}  # SubscriptionGroupAttributes.ALL of 5.3.3 is empty
+GROUP_ATTRIBUTES: Attributes = {"priority.factor": (True, _is_percentage)}
+NO_LITE_TOPICS = "this broker has no lite topics: use a topic, with tags or SQL filters"
+LITE_PREFIX = "lite."  # of attributes of topics and groups
 UNSUPPORTED = {
+    ("message.type", "LITE"): NO_LITE_TOPICS,
     ("queue.type", "BatchCQ"): "this broker does not support BatchCQ: omit queue.type",
     ("cleanup.policy", "COMPACTION"): "this broker does not compact topics: omit cleanup.policy",
 }
@@ -255,6 +262,8 @@ def alter_attributes(
 def _check_attribute(
     known: Attributes, key: str, value: str, *, deletes: bool, is_new: bool
 ) -> None:
+    if key not in known and key.startswith(LITE_PREFIX):
+        raise ValueError(f"attribute {key!r} is not supported: {NO_LITE_TOPICS}")
     if key not in known:
         names = ", ".join(known) or "none"
         raise ValueError(f"unsupported key: there is no attribute {key!r}; there are {names}")

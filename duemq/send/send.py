@@ -33,7 +33,15 @@ from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY
 from duemq.send.batch_body import batch_entries
 from duemq.send.ingest import MustWait
 from duemq.send.responses import DecodedSend
-from duemq.send.send_header import SendHeader, client_entries, parse_send, property_bytes
+from duemq.send.send_header import (
+    PRIORITY,
+    SendHeader,
+    client_entries,
+    has_other_type,
+    parse_send,
+    priority_of,
+    property_bytes,
+)
 from duemq.send.unique_ids import UniqueIds
 from message_store import layout
 from message_store.clock import Clock
@@ -240,6 +248,10 @@ class SendProcessor:
             return header.queue_id
         return self._random.randrange(max(topic.write_queues, 1))
 
+    def _write_queues(self, name: str) -> int:
+        topic = self._topics.find(name)
+        return max(topic.write_queues, 1) if topic is not None else 1
+
     # One message.
 
     def _fill_one(self, send: _Send, batch: PutBatch) -> DecodedSend:
@@ -254,6 +266,11 @@ class SendProcessor:
             entries.append(("DELAY", "-1"))
             if self._topics.find(topic) is None:
                 raise MustWait(partial(self._create_dlq, topic))
+        if (priority := priority_of(by_name)) >= 0:
+            if has_other_type(dict(entries)):
+                entries = [entry for entry in entries if entry[0] != PRIORITY]
+            else:
+                queue_id = min(priority, self._write_queues(topic) - 1)
         properties = property_bytes(entries, send.rules.suffix)
         derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         _check_properties(properties, SENT_RETRY_BYTES_MAX if derived else SENT_BYTES_MAX)
@@ -265,7 +282,8 @@ class SendProcessor:
         is_half = by_name.get("TRAN_MSG", "").lower() == "true"
         if is_half and not self._is_delayed_retry(send.header, batch, row):
             self._make_half(send, batch, row)
-        return DecodedSend(row, 1, send.queue_id, by_name["UNIQ_KEY"])
+        shown_id = queue_id if topic == send.header.topic else send.queue_id
+        return DecodedSend(row, 1, shown_id, by_name["UNIQ_KEY"])
 
     def _check_marker(self, send: _Send, batch: PutBatch, row: int) -> None:
         """Check the permission for the timer that a message cancels, if it cancels one."""

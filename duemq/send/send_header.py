@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from delivery.plugin import Request
@@ -9,9 +10,13 @@ from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
 from duemq.net.codes import RequestCode
 from duemq.send import layout
+from message_store.config import INT_MAX
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
 from message_store.log.properties import ENTRY_END, NAME_END
 
+PRIORITY = "_SYS_MSG_PRIORITY_"
+OTHER_TYPES = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY")
+INT_DIGITS_MAX = 10
 BROKER_PROPERTIES = frozenset({"MSG_REGION", "CLUSTER", "TRACE_ON"})
 
 
@@ -96,3 +101,25 @@ def property_bytes(entries: list[tuple[str, str]], suffix: bytes) -> bytes:
     """Return the stored property text: the client's entries, then the broker's `suffix`."""
     text = "".join(f"{name}{NAME_END}{value}{ENTRY_END}" for name, value in entries)
     return text.encode("utf-8", "replace") + suffix
+
+
+def priority_of(properties: Mapping[str, str]) -> int:
+    """Return the priority of a message; -1 without one, or if it is not a 32-bit number.
+
+    Source: Message.getPriority
+    """
+    text = properties.get(PRIORITY, "")
+    digits = text.removeprefix("+")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > INT_DIGITS_MAX:
+        return -1
+    value = int(digits)
+    return value if value <= INT_MAX else -1
+
+
+def has_other_type(properties: Mapping[str, str]) -> bool:
+    """Return whether a message has a delay, a sharding key, or is a half message.
+
+    Source: TopicMessageType.parseFromMessageProperty
+    """
+    is_half = properties.get("TRAN_MSG", "").lower() == "true"
+    return is_half or any(name in properties for name in OTHER_TYPES)

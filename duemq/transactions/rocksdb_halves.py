@@ -66,7 +66,9 @@ def take_over(store: MessageStore, host: tuple[bytes, int], now_ms: int) -> None
 
 
 def _unfinished(store: MessageStore) -> list[Record]:
-    ended = {record.properties.get(OFFSET_NAME) for record in _records(store, ROCKSDB_OP_HALF_TOPIC)}
+    ended = {
+        record.properties.get(OFFSET_NAME) for record in _records(store, ROCKSDB_OP_HALF_TOPIC)
+    }
     halves = _records(store, ROCKSDB_HALF_TOPIC)
     return [half for half in halves if str(half.phys_offset) not in ended]
 

@@ -34,6 +34,7 @@ RESERVED: Final = frozenset(
         *("TIMER_DELAY_LEVEL", "__BORNHOST", "BORN_TIMESTAMP", "DLQ_ORIGIN_TOPIC"),
         *("DLQ_ORIGIN_MESSAGE_ID", "__CRC32#", "__SHARDINGKEY", "__transactionId__"),
         *("TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRACE_CONTEXT"),
+        *("_SYS_MSG_PRIORITY_", "__LITE_TOPIC", "ORIGIN_GROUP"),  # from 5.4 on
     }
 )
 """System properties: applications cannot set them."""

@@ -102,7 +102,9 @@ def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
     if any(content[layout.CHECKPOINT.itemsize :]):
         text = "bytes that are not used are not zero: the disk has changed them"
         report.add("warning", "checkpoint", path, layout.CHECKPOINT.itemsize, text)
-    times = layout.packer(layout.CHECKPOINT).unpack_from(data.ljust(layout.CHECKPOINT_BYTES, b"\0"))[:3]
+    times = layout.packer(layout.CHECKPOINT).unpack_from(
+        data.ljust(layout.CHECKPOINT_BYTES, b"\0")
+    )[:3]
     for number, (name, time_ms) in enumerate(zip(("log", "queues", "index"), times, strict=True)):
         if time_ms < 0 or time_ms > last_store_ms:
             text = (

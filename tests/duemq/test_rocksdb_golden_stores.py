@@ -19,7 +19,7 @@ from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_MS = 3_600_000
 LAST_MS, STEP_MS = 62 * HOUR_MS, HOUR_MS // 4
-FILES = ("wheel", "timeline", "timeline-off", "halves")
+FILES = ("wheel", "timeline", "timeline-off", "halves", "combined", "combined-separate")
 HALF_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC")
 COMMIT, ROLLBACK = 8, 12
 
@@ -100,7 +100,8 @@ def test_half_messages_of_both_kinds_are_ended_once(tmp_path: Path) -> None:
         fields = {
             "producerGroup": "P", "tranStateTableOffset": half.queue_offset,
             "commitLogOffset": half.phys_offset, "fromTransactionCheck": "false",
-            "commitOrRollback": ROLLBACK if is_rollback else COMMIT, "msgId": "", "transactionId": "",
+            "commitOrRollback": ROLLBACK if is_rollback else COMMIT,
+            "msgId": "", "transactionId": "",
         }  # fmt: skip
         return (await client.call(37, fields)).code
 

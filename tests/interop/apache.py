@@ -22,7 +22,9 @@ from tests.support.server import READY_S, Server, write_properties
 VERSIONS = ("4.9.7", "5.3.3")
 CONTROLLER_VERSIONS = ("5.3.3", "5.5.0")
 NEWEST = "5.5.1"
-OTHERS = {"5.5.1": "5.5.0"}  # version of auth, client, filter, namesrv, srvutil and tools, if not its own
+OTHERS = {
+    "5.5.1": "5.5.0"
+}  # version of auth, client, filter, namesrv, srvutil and tools, if not its own
 STORE_VERSIONS = (*VERSIONS, NEWEST)  # whose stores are exchanged
 POMS = Path(__file__).parent / "maven"
 FETCH_S = 1_200

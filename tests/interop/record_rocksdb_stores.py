@@ -1,6 +1,6 @@
 """Record golden stores of Apache 5.5.1, each ended by `kill -9`, and their manifest.
 
-Usage: `python -m tests.interop.record_rocksdb_stores [NAME ...]`. The files are written below `tests/golden`:
+Usage: `python -m tests.interop.record_rocksdb_stores [NAME ...]`. Files go to `tests/golden`:
 `stores/apache-5.5.1-NAME.tar.gz` for each case of `CASES`, and `manifests/apache-5.5.1.jsonl`. Each
 line of the manifest has the name of its store and the kind `sent` (a message, with its delay level,
 the due time of a timer, and `end` of a transaction: open, commit, rollback), `recalled`,

@@ -18,8 +18,8 @@ timercheck or the timer log is lost or invalid, R and Q are unknown and only the
 
 From 5.4 on, RocksDB may have had the timers (`timerRocksDBEnable`): then Q is its position, and the
 records before Q are in no slot. It cannot be known from the files, so for these versions, Q counts
-as 0: a timer is settled only by what the commit log has. Snapshots of the wheel are of the old timer
-log, and are removed with it.
+as 0: a timer is settled only by what the commit log has. Snapshots of the wheel are of the old
+timer log, and are removed with it.
 
 In a group, an Apache broker may have been master since our checkpoint, also while this store was
 closed: `has_apache_deliveries` finds its deliveries and rolls in the log. Then only the commit log

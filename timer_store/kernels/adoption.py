@@ -4,8 +4,8 @@ An Apache broker that rolls or delivers a timer writes a new record, which does 
 record. Both have the same topic, queue, key, TIMER_OUT_MS, birth and body: the hash of these is the
 identity. The hash of topic+key and TIMER_OUT_MS, by which a marker names its target, is the name.
 
-The wheel's copies have TIMER_ROLL_TIMES, or, delivered, TIMER_DEQUEUE_MS. The copies of the timeline
-in RocksDB (5.4) have TIMER_ROLL_LABEL, or, delivered, neither REAL_TOPIC nor REAL_QID.
+The wheel's copies have TIMER_ROLL_TIMES, or, delivered, TIMER_DEQUEUE_MS. The copies of the
+timeline in RocksDB (5.4) have TIMER_ROLL_LABEL, or, delivered, neither REAL_TOPIC nor REAL_QID.
 """
 
 from __future__ import annotations

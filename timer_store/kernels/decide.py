@@ -184,8 +184,14 @@ def put_marker_text(
 
 @kernel
 def set_marker(
-    source: Source, pos: int, timer: Any, context: Context, with_topic: bool, named: bool,
-    output: Output, row: Any,
+    source: Source,
+    pos: int,
+    timer: Any,
+    context: Context,
+    with_topic: bool,
+    named: bool,
+    output: Output,
+    row: Any,
 ) -> None:
     """Make a row the marker of the timer at data[pos]. See `put_marker_text`."""
     row["prop_pos"] = output.at[0]

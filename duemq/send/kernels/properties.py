@@ -46,8 +46,10 @@ NAMES = name_table(
             "TIMER_DEQUEUE_MS",
         ),
         "INNER_BASE",
-        # Decoded in Python: transactions, cancels of other timers, properties that the broker adds.
-        *("TRAN_MSG", "TIMER_DEL_UNIQKEY", "MSG_REGION", "CLUSTER", "TRACE_ON"),
+        # Decoded in Python: transactions, cancels of other timers, priorities, properties that the
+        # broker adds.
+        *("TRAN_MSG", "TIMER_DEL_UNIQKEY", "_SYS_MSG_PRIORITY_"),
+        *("MSG_REGION", "CLUSTER", "TRACE_ON"),
     )
 )
 FALSE = np.frombuffer(b"false", np.uint8).copy()
@@ -136,8 +138,9 @@ def entry_cut(data: Bytes, pos: int, end: int) -> Any:
 def scan_properties(data: Bytes, pos: int, end: int, row: Any) -> bool:
     """Set all columns that depend on properties; return False if Python must decode the message.
 
-    Python decodes: entries without name or value, transactions, cancels of other timers, a missing
-    or malformed UNIQ_KEY, properties that the broker adds, numbers of more than 18 digits.
+    Python decodes: entries without name or value, transactions, cancels of other timers,
+    priorities, a missing or malformed UNIQ_KEY, properties that the broker adds, numbers of more
+    than 18 digits.
     """
     row["prop_flags"] = 0
     row["tags_hash"] = 0

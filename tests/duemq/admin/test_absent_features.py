@@ -36,7 +36,10 @@ class World:
         return response
 
 
-@pytest.mark.parametrize("code", [353, 354, 513, 2001, 2002, 2003, 2004])
+@pytest.mark.finding("3C8")
+@pytest.mark.parametrize(
+    "code", [353, 354, 513, 2001, 2002, 2003, 2004, 5001, 200_070, 200_074, 200_079]
+)
 def test_a_refusal_has_code_3_and_the_reason(code: int) -> None:
     response = World().call(code)
     assert response.code == 3

@@ -222,3 +222,40 @@ def test_a_subscription(broker: AdminBroker, topic: str, expected: Any) -> None:
     assert found == {"group": "G", "topic": topic}
     assert (told is None) is (expected is None)
     assert expected is None or expected.items() <= told.items()
+
+
+def test_groups_of_a_list_are_deleted_with_their_offsets(broker: AdminBroker) -> None:
+    for name in ("a", "b", "c"):
+        broker.call(200, json.dumps({"groupName": name}).encode())
+        broker.offsets.commit(name, "T", 0, 1)
+    body = {"groupNameList": ["a", "b", "b"], "cleanOffset": True}
+    assert broker.call(5003, json.dumps(body).encode()) == Response()
+    table = broker.see(201)["subscriptionGroupTable"]
+    assert "c" in table
+    assert not {"a", "b"} & table.keys()
+    assert [broker.offsets.query(name, "T", 0) for name in "abc"] == [None, None, 1]
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"groupNameList": [" "]}'])
+def test_a_list_without_groups_is_refused(broker: AdminBroker, body: bytes) -> None:
+    with pytest.raises(RequestError) as refused:
+        broker.call(5003, body)
+    assert refused.value.code == 29
+
+
+@pytest.mark.finding("3C8")
+def test_the_priority_factor_of_a_group_is_kept(broker: AdminBroker) -> None:
+    def change(attributes: dict[str, str]) -> Response:
+        body = {"groupName": "G", "attributes": attributes}
+        return broker.call(200, json.dumps(body).encode())
+
+    assert change({"+priority.factor": "50"}) == Response()
+    found = broker.see(352, group="G")
+    assert found["attributes"] == {"priority.factor": "50"}
+    for name, value, reason in (
+        ("priority.factor", "101", "cannot be"),
+        ("priority.factor", "-1", "cannot be"),
+        ("lite.bind.topic", "T", "no lite topics"),
+    ):
+        with pytest.raises(RequestError, match=reason):
+            change({f"+{name}": value})

@@ -279,3 +279,19 @@ def test_recorded_tools_get_the_answers_apache_gave(broker: AdminBroker) -> None
         assert mine == theirs, request
         compared.add(int(request.code))
     assert compared == {17, 200, 202, 208, 215, 300, 351}
+
+
+def test_topics_of_a_list_are_deleted(broker: AdminBroker) -> None:
+    for name in ("A", "B", "C"):
+        broker.create(name)
+    assert broker.call(5002, b'{"topicList": ["A", "B", "nowhere"]}') == Response()
+    assert [broker.topics.find(name) is None for name in "ABC"] == [True, True, False]
+
+
+@pytest.mark.finding("3C8")
+@pytest.mark.parametrize("change", ["+message.type=LITE", "+lite.topic.expiration=5"])
+def test_attributes_of_lite_topics_are_refused_with_the_reason(
+    broker: AdminBroker, change: str
+) -> None:
+    with pytest.raises(RequestError, match="no lite topics"):
+        broker.call(17, **CREATE | {"attributes": change})

@@ -12,6 +12,7 @@ from duemq.messages.queries import QueryProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
+from message_store.errors import RequestError
 from message_store.store import MessageStore
 from tests.support.fakes import FakePeer
 from tests.support.stores import open_store, put_one
@@ -101,6 +102,20 @@ def test_a_log_offset_must_be_the_start_of_a_record(
     response = run(call(store, 33, offset=int(row["phys_offset"]) + shift))
     assert response.code == code
     assert (b"wanted" in response.body) is (code == 0)
+
+
+@pytest.mark.parametrize(("topic", "code"), [("T", 0), (" ", 0), ("U", 16), ("%RETRY%T", 16)])
+def test_a_message_by_log_offset_is_of_the_named_topic(
+    run: Callable[..., Any], store: MessageStore, topic: str, code: int
+) -> None:
+    row = put_one(store, "T", body=b"wanted")
+    asked = call(store, 33, offset=int(row["phys_offset"]), topic=topic)
+    if code:
+        with pytest.raises(RequestError) as refused:
+            run(asked)
+        assert refused.value.code == code
+    else:
+        assert b"wanted" in run(asked).body
 
 
 @pytest.mark.finding("D5")

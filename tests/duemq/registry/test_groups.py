@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_used_stops_the_broker(tmp_path: Path, text: str) 
         ("TOOLS_CONSUMER", False, True),
         ("a b", True, False),
         ("", True, False),
-        ("x" * 256, True, False),
+        ("x" * 121, True, False),
     ],
 )
 def test_use_creates_a_group(tmp_path: Path, name: str, auto_create: bool, created: bool) -> None:
@@ -107,7 +107,7 @@ def test_explicit_changes_are_written_at_once(tmp_path: Path) -> None:
     assert manager(tmp_path).known("g") is None
 
 
-@pytest.mark.parametrize("name", ["", "a b", "x" * 256])
+@pytest.mark.parametrize("name", ["", "a b", "x" * 121])
 def test_illegal_names_are_refused(tmp_path: Path, name: str) -> None:
     groups = manager(tmp_path)
     with pytest.raises(RequestError) as refused:
@@ -145,7 +145,7 @@ def test_a_refused_save_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monke
 def test_unknown_attributes_are_refused_with_code_1(tmp_path: Path) -> None:
     groups = manager(tmp_path)
     with pytest.raises(RequestError, match="there is no attribute") as refused:
-        asyncio.run(groups.update([GroupConfig(name="g", attributes={"+priority.factor": "50"})]))
+        asyncio.run(groups.update([GroupConfig(name="g", attributes={"+priority": "50"})]))
     assert refused.value.code == 1
     assert groups.known("g") is None
 

@@ -66,6 +66,26 @@ def test_a_negative_queue_id_selects_any_queue() -> None:
     assert queues == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize(
+    ("priority", "more", "queue_id"),
+    [("0", {}, 0), ("3", {}, 3), ("99", {}, 3), ("x", {}, 1)]
+    + [("2", {name: "1"}, 1) for name in ("DELAY", "TIMER_DELAY_SEC", "__SHARDINGKEY")],
+)
+def test_a_priority_selects_the_queue_and_is_dropped_with_another_type(
+    priority: str, more: dict[str, str], queue_id: int
+) -> None:
+    given = {"_SYS_MSG_PRIORITY_": priority} | more
+    text = "".join(f"{name}\x01{value}\x02" for name, value in given.items())
+    send, batch = plain_way(SendPath(), send_request(queueId="1", properties=text))
+    assert send.queue_id == queue_id
+    kept = {} if more else {"_SYS_MSG_PRIORITY_": priority}
+    found = batch.properties(0)
+    assert {name: found[name] for name in kept} == kept
+    assert ("_SYS_MSG_PRIORITY_" in found) == bool(kept)
+    if not more:
+        assert batch.rows[0]["queue_id"] == queue_id
+
+
 def test_the_broker_adds_its_properties() -> None:
     send, batch = plain_way(
         SendPath(), send_request(properties="a\x01b\x02\x01x\x02c\x02CLUSTER\x01y")

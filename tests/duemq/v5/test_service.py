@@ -364,9 +364,12 @@ def test_a_message_that_cannot_be_stored_gets_its_code(
     assert run(refusal(broker, sending(made))) == code
 
 
-def test_system_properties_cannot_be_set(run: Run, broker: Broker) -> None:
+@pytest.mark.parametrize(
+    "name", ["TIMER_OUT_MS", "_SYS_MSG_PRIORITY_", "__LITE_TOPIC", "ORIGIN_GROUP"]
+)
+def test_system_properties_cannot_be_set(run: Run, broker: Broker, name: str) -> None:
     made = message("norm")
-    made.user_properties["TIMER_OUT_MS"] = "1"
+    made.user_properties[name] = "1"
     assert run(refusal(broker, sending(made))) == v2.ILLEGAL_MESSAGE_PROPERTY_KEY
     for n in range(129):
         made.user_properties[f"p{n}"] = "x"

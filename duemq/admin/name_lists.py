@@ -1,0 +1,31 @@
+"""Lists of names in the bodies of requests."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from delivery.plugin import Request
+from duemq.net import wire_json
+from duemq.net.codes import ResponseCode
+from message_store.errors import RequestError
+
+NAMES_MAX: Final = 4_096
+
+
+def names_in(request: Request, member: str) -> list[str]:
+    """Return the distinct names in a member of the body, in their order.
+
+    Raises:
+        RequestError: The body is malformed, a name is blank, or there are none or too many.
+    """
+    try:
+        found = wire_json.parse_object(request.body).get(member)
+    except ValueError as error:
+        text = f"the body is not JSON: {error}"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, text) from error
+    if not isinstance(found, list) or not 1 <= len(found) <= NAMES_MAX:
+        text = f"{member} must be a list of 1 to {NAMES_MAX} names"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, text)
+    if not all(isinstance(name, str) and name.strip() for name in found):
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"{member} has a blank name")
+    return list(dict.fromkeys(found))

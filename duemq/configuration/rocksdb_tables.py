@@ -1,0 +1,46 @@
+"""Tables that Apache 5.3 and later keep in RocksDB: a store with them is refused.
+
+    storeType=defaultRocksDB            config/topics, config/subscriptionGroups,
+                                        config/consumerOffsets; one directory config/metadata with
+                                        useSingleRocksDBForAllConfigs
+    popConsumerKVServiceEnable          kvStore: messages in flight of POP
+
+JSON files beside them can be old, so a start with these would lose topics, groups and offsets.
+
+Source: RocksDBConfigManager, PopConsumerService
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from message_store.errors import ConfigError
+
+TABLES: Final = ("topics", "subscriptionGroups", "consumerOffsets", "metadata")
+POPS: Final = "kvStore"
+CURRENT: Final = "CURRENT"  # the file that each RocksDB directory has
+EXPORT: Final = (
+    "which this broker cannot read, and its JSON files may be old. Start Apache's broker, write "
+    "them with `mqadmin rocksDBConfigToJson` (request 355), stop it, and move {names} away"
+)
+WRITE_BACK: Final = (
+    "which this broker cannot read. Start Apache's broker, write them to the log with request "
+    "200056 (POP_ROLLBACK), stop it, and move kvStore away"
+)
+
+
+def check_tables(root: Path) -> None:
+    """Check that no table of a store is in RocksDB.
+
+    Raises:
+        ConfigError: One is; the text names the request that exports it.
+    """
+    found = [f"config/{name}" for name in TABLES if (root / "config" / name / CURRENT).exists()]
+    if found:
+        names = ", ".join(found)
+        text = f"topics, groups or offsets of this store are in RocksDB ({names}), "
+        raise ConfigError("storePathRootDir", str(root), text + EXPORT.format(names=names))
+    if (root / POPS / CURRENT).exists():
+        text = f"popped messages of this store are in RocksDB ({POPS}), "
+        raise ConfigError("storePathRootDir", str(root), text + WRITE_BACK)
