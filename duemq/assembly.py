@@ -280,6 +280,7 @@ def _load_tables(
     offsets_file = ConfigFile(store.config_path(OFFSETS_FILE))
     offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
     offsets.load()
+    offsets.prove((TRANSACTIONS_GROUP, REVIVE_GROUP))
     offsets.follow(store, (TRANSACTIONS_GROUP, REVIVE_GROUP))
     offsets.fit(store.queue_bounds)
     return topics, groups, offsets

@@ -11,7 +11,9 @@ messages stored later get the same queue offsets as the removed ones. Offsets of
 revivals are removed, since they depend on records of other queues, which are read again.
 
 The member `pops` of the file, which Apache ignores, is the log offset up to which the table
-includes all pops; later pops are read from the log (`duemq.pop.pop_recovery`).
+includes all pops; later pops are read from the log (`duemq.pop.pop_recovery`). The member `crc32`
+is a checksum over `pops` and the offsets of internal groups, the progress of transactions and of
+revivals: if another program has changed them, they are derived from the log (`prove`).
 
 A server-side reset is pending until the consumer's next pull: until then queries return it, and the
 callers of `commit` ignore the consumer's commits. Pull offsets and pending resets are in memory
@@ -22,12 +24,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 from duemq.registry.data_version import DataVersion
+from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
 from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.queues.topic_table import QUEUES_MAX
@@ -42,7 +46,8 @@ POPS_SPAN_BYTES = 64 << 20  # limit of the log that a start searches for pops
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
 SEPARATOR = "@"
 POPS = "pops"
-_FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable", POPS})
+CRC = "crc32"
+_FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable", POPS, CRC})
 
 Table = dict[tuple[str, str], dict[int, int]]
 
@@ -59,7 +64,7 @@ class PopState(NamedTuple):
     first_needed: dict[int, int]
 
 
-Content = tuple[DataVersion | None, PopState | None, dict[str, object], Table]
+Content = tuple[DataVersion | None, PopState | None, dict[str, object], Table, bool]
 
 
 class DurableLog(Protocol):
@@ -107,6 +112,7 @@ class OffsetManager(SavedTable):
         self.version = DataVersion()
         self.pops: Callable[[], PopState | None] = lambda: None
         self._written_before = 0  # `PopState.before` in the file
+        self._is_proved = True  # no other program has changed the progress of internal groups
 
     # -- file ---------------------------------------------------------------------------------
 
@@ -119,7 +125,7 @@ class OffsetManager(SavedTable):
         self.version = DataVersion(0, self._clock.now_ms())
         found = self._file.load(self._decode)
         self._dirty = found is None
-        self._use_content(found or (None, PopState(0, {}), {}, {}))
+        self._use_content(found or (None, PopState(0, {}), {}, {}, True))
 
     def replace_by(self, data: JsonObject) -> None:
         """Replace the offsets by those of a master, in the form of consumerOffset.json.
@@ -131,10 +137,28 @@ class OffsetManager(SavedTable):
         self._dirty = True
 
     def _use_content(self, content: Content) -> None:
-        version, pops, self._extra, self._table = content
+        version, pops, self._extra, self._table, self._is_proved = content
         self.version = version or self.version
         self.pops = lambda: pops
         self._written_before = 0 if pops is None else pops.before
+
+    def prove(self, groups: Collection[str]) -> None:
+        """Derive the progress of internal groups from the log if another program has changed it.
+
+        Args:
+            groups: Groups whose queues are read again from their start.
+        """
+        if self._is_proved:
+            return
+        log.error(
+            "%s: another program has changed the progress of transactions or of popped messages: "
+            "it is derived from the log",
+            FILE_NAME,
+        )
+        for group in groups:
+            self.remove_group(group)
+        self.pops = lambda: PopState(0, {})
+        self._is_proved = self._dirty = True
 
     def fit(self, bounds: Callable[[str, int], tuple[int, int]]) -> int:
         """Set offsets after the end of their queue to that end; return how many.
@@ -243,11 +267,16 @@ class OffsetManager(SavedTable):
 
     @staticmethod
     def _decode(data: JsonObject) -> Content:
+        pops = _read_pops(data[POPS]) if POPS in data else None
+        table = _read_table(data.get("offsetTable") or {})
+        rows = {f"{topic}{SEPARATOR}{group}": queues for (topic, group), queues in table.items()}
+        is_apaches = pops is None and CRC not in data
         return (
             DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
-            _read_pops(data[POPS]) if POPS in data else None,
+            pops,
             {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
-            _read_table(data.get("offsetTable") or {}),
+            table,
+            is_apaches or data.get(CRC) == _checksum(rows, pops),
         )
 
     def to_json(self) -> dict[str, object]:
@@ -265,7 +294,8 @@ class OffsetManager(SavedTable):
         pops: PopState | None,
     ) -> dict[str, object]:
         self._written_before = 0 if pops is None else pops.before
-        own = {} if pops is None else {POPS: pops._asdict()}
+        own: dict[str, object] = {} if pops is None else {POPS: pops._asdict()}
+        own[CRC] = _checksum(offsets, pops)
         return {
             "dataVersion": self.version.to_json(),
             **self._extra,
@@ -400,6 +430,14 @@ class OffsetManager(SavedTable):
             self._dirty |= self._table.pop(key, None) is not None
             self._pulled.pop(key, None)
             self._resets.pop(key, None)
+
+
+def _checksum(offsets: Mapping[str, Mapping[int, int]], pops: PopState | None) -> int:
+    """Return the checksum of the progress that the broker itself acts on."""
+    internal = SEPARATOR + INTERNAL_GROUP_PREFIX
+    rows = [(key, sorted(offsets[key].items())) for key in sorted(offsets) if internal in key]
+    state = None if pops is None else (pops.before, sorted(pops.first_needed.items()))
+    return zlib.crc32(repr((rows, state)).encode())
 
 
 def _read_table(data: object) -> Table:

@@ -286,3 +286,32 @@ def test_the_number_of_offsets_is_bounded_by_its_key(tmp_path: Path) -> None:
         offsets.commit(group, "t", 0, 1)
     with pytest.raises(RequestError, match="consumerOffsetsMax=2"):
         offsets.commit("c", "t", 0, 1)
+
+
+@pytest.mark.finding("3D4")
+def test_only_changed_progress_of_internal_groups_is_derived_again(tmp_path: Path) -> None:
+    path, groups = tmp_path / "consumerOffset.json", ("CID_RMQ_SYS_TRANS",)
+    offsets = manager(tmp_path)
+    offsets.commit(groups[0], "HALF", 0, 7)
+    offsets.commit("G", "T", 0, 5)
+    offsets.pops = lambda: PopState(700, {28: 300})
+    offsets.persist()
+    text = path.read_text()
+    for change, kept in (
+        (("T@G", {0: 99}), True),  # operators reset groups in this way
+        (("HALF@CID_RMQ_SYS_TRANS", {0: 8}), False),
+        (("HALF@CID_RMQ_SYS_TRANS", {}), False),
+        (("HALF@CID_RMQ_SYS_REVIVE_GROUP", {3: 1}), False),
+    ):
+        value = json_dialect.loads(text)
+        value["offsetTable"][change[0]] = change[1]
+        path.write_text(json_dialect.dumps(value))
+        found = manager(tmp_path)
+        found.prove(groups)
+        assert (found.query(groups[0], "HALF", 0) == 7) == kept
+        assert found.pops() == (PopState(700, {28: 300}) if kept else PopState(0, {}))
+        assert found.query("G", "T", 0) == (99 if change[0] == "T@G" else 5)
+    path.write_text('{"offsetTable":{"HALF@CID_RMQ_SYS_TRANS":{0:4}}}')  # Apache's
+    found = manager(tmp_path)
+    found.prove(groups)
+    assert found.query(groups[0], "HALF", 0) == 4
