@@ -249,6 +249,11 @@ class AckTurns:
 
     # -- at the end of the turn -----------------------------------------------------------------
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the turn has no acknowledgements."""
+        return not (self._responses or self._merged)
+
     def take_all(self) -> TurnAcks:
         """Remove and return the acknowledgements of the turn."""
         responses, self._responses = self._responses, {}

@@ -21,6 +21,9 @@ class MergedAcks:
 
     _offsets: dict[AckKey, dict[int, None]] = field(default_factory=dict)
 
+    def __len__(self) -> int:
+        return len(self._offsets)
+
     def add(self, revive_queue: int, record: Acknowledgement) -> AckKey:
         """Add an acknowledgement; return the key of its record."""
         key = (

@@ -217,6 +217,8 @@ class PopTurns:
 
     def finish(self) -> None:
         """Append the records of the turn, and respond, now or when they are confirmed."""
+        if self._acks.is_empty and not self._requested:
+            return
         acks, pops = self._acks.take_all(), self._collect()
         if not acks.by_connection and not acks.entries and not pops:
             return
