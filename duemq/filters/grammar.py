@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
+from lark.lexer import BasicLexer
 
 from duemq.filters import nodes
 from duemq.filters.nodes import FilterError, Kind, Node
@@ -149,11 +150,33 @@ class _Builder(Transformer[Token, Node]):
         return nodes.Property(str(token))
 
 
+class _LinearLexer(BasicLexer):
+    """Lexer that reads each character a bounded number of times.
+
+    Without it, each `--` after the last line would search the rest of the text for its line end.
+    """
+
+    __future_interface__ = 2  # lark passes its lexer state
+    _lines: tuple[str, int] = ("", -1)  # a text and the position of its last line end
+
+    def match(self, text: Any, pos: int) -> tuple[str, str] | None:
+        """Return the token at a position and its type; None: there is none."""
+        whole: str = text.text
+        if whole.startswith("--", pos):
+            lines = self._lines  # one read: expressions may be parsed in several threads
+            if lines[0] is not whole:
+                lines = self._lines = whole, max(whole.rfind("\n"), whole.rfind("\r"))
+            if pos > lines[1]:
+                return "-", "MINUS"
+        found: tuple[str, str] | None = super().match(text, pos)  # type: ignore[no-untyped-call]
+        return found
+
+
 @cache
 def parser() -> Lark:
     """Return the parser of GRAMMAR, built at first use."""
     return Lark(
-        GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder(), g_regex_flags=re.ASCII
+        GRAMMAR, parser="lalr", lexer=_LinearLexer, transformer=_Builder(), g_regex_flags=re.ASCII
     )
 
 
