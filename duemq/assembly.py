@@ -303,6 +303,7 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
             expires_ms=config.channel_expired_ms,
             groups_max=config.client_groups_max,
             filters=filters.table,
+            memory=memory,
         ),
         filters=filters,
         long_polls=LongPolls(clock, store, polls_max=config.long_polls_max, memory=memory),
@@ -311,7 +312,7 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
         hooks=hooks,
         put_path=PutPath(store, hooks, clock),
         modes=RequestModes.loaded(store.config_path),
-        locks=LockTable(),
+        locks=LockTable(memory),
         meters=Meters(),
         rpc=rpc,
         dispatcher=Dispatcher(meter=rpc, access=_access_of(context)),
@@ -328,7 +329,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
     config, clock, records = context.config, context.clock, context.records
     store, topics, groups, offsets = parts.store, parts.topics, parts.groups, parts.offsets
     identity, put, recalls = parts.identity, parts.put_path.put_confirmed, context.plugins.recalls()
-    clients = ClientProcessor(parts.clients, topics, groups, clock, config)
+    clients = ClientProcessor(parts.clients, topics, groups, clock, config, records)
     suffix = broker_suffix(config())
     transactions = Transactions(
         store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters, records

@@ -21,7 +21,7 @@ from duemq.auth.model import Action, Decision, Resource, User, UserStatus, UserT
 from duemq.auth.record_access import cancel_actions
 from duemq.auth.request_rules import Access, TooManyNames, accesses, is_client_code
 from duemq.auth.signature import ACCESS_KEY, is_signed
-from duemq.net.codes import ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError
 
 CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
@@ -130,6 +130,16 @@ class Gate:
             return True
         entry = self._accounts.policies(account).decide(Resource.of_topic(topic), actions, address)
         return entry is not None and entry.decision is Decision.ALLOW
+
+    def may_publish(self, account: str, address: str) -> bool:
+        """Return whether an account may send to any topic, and so register producer groups."""
+        if not self._rules.authorize or RequestCode.HEART_BEAT in self._rules.free_codes:
+            return True
+        user = self._accounts.user(account)
+        if user is None or user.status is UserStatus.DISABLE:
+            return False
+        policies = self._accounts.policies(account)
+        return user.type is UserType.SUPER or policies.may_publish(address)
 
     def _error(self, request: Request, refusal: Refused) -> RequestError:
         self._audit.refused(entry_of(request, refusal.access, refusal.remark))

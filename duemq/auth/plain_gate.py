@@ -147,6 +147,14 @@ class PlainGate:
             return False
         return found is not None
 
+    def may_publish(self, account: str, address: str) -> bool:
+        """Return whether an account may send to any topic, and so register producer groups."""
+        rules = self._rules()
+        found = rules.account(account)
+        if rules.is_free(address):
+            return True
+        return found is not None and (found.is_free(address) or found.may_publish)
+
     def _error(self, request: Request, refusal: PlainRefused) -> RequestError:
         self._audit.refused(entry_of(request, None, str(refusal)))
         text = f"{EXCEPTION}: {refusal}"[:REMARK_CHARACTERS_MAX]

@@ -60,6 +60,12 @@ class PlainAccount:
     default_group: int
     permissions: Mapping[str, int]
 
+    @property
+    def may_publish(self) -> bool:
+        """Whether the account may send to some topic."""
+        owned = (self.default_topic, *self.permissions.values())
+        return self.admin or any(each & PUB and not each & DENY for each in owned)
+
     def check(self, code: int, needed: Mapping[str, int], *, needs_admin: bool = False) -> None:
         """Raise PlainRefused if the account lacks a permission.
 

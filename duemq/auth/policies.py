@@ -14,6 +14,7 @@ from functools import cmp_to_key
 from duemq.auth.model import (
     Acl,
     Action,
+    Decision,
     Pattern,
     PolicyEntry,
     Resource,
@@ -31,7 +32,8 @@ class Policies:
 
     def __init__(self, acl: Acl) -> None:
         self._tables = [_table_of(entries) for entries in (acl.custom, acl.default)]
-        self._prefix_lengths = _prefix_lengths_of((*acl.custom, *acl.default))
+        self._entries = (*acl.custom, *acl.default)
+        self._prefix_lengths = _prefix_lengths_of(self._entries)
 
     def decide(
         self, resource: Resource, actions: Iterable[Action], address: str
@@ -49,6 +51,15 @@ class Policies:
             if found := [e for _, e in places if e.matches(resource, wanted, address)]:
                 return sorted(found, key=cmp_to_key(compare_entries))[0]
         return None
+
+    def may_publish(self, address: str) -> bool:
+        """Return whether an entry allows a client address to send to some topic."""
+        return any(
+            entry.decision is Decision.ALLOW
+            and entry.resource.type in (ResourceType.TOPIC, ResourceType.ANY)
+            and entry.matches(entry.resource, (Action.PUB,), address)
+            for entry in self._entries
+        )
 
 
 def _table_of(entries: tuple[PolicyEntry, ...]) -> dict[Key, list[Place]]:

@@ -45,6 +45,10 @@ class RecordAccess(Protocol):
         """Return whether an account at an address has permission for any of the actions."""
         ...
 
+    def may_publish(self, account: str, address: str) -> bool:
+        """Return whether an account at an address may send to any topic."""
+        ...
+
 
 class UnrestrictedAccess:
     """Record access without accounts: every record is allowed (a `RecordAccess`)."""
@@ -58,6 +62,10 @@ class UnrestrictedAccess:
         """Do nothing."""
 
     def account_may(self, account: str, address: str, topic: str, *actions: Action) -> bool:
+        """Return True."""
+        return True
+
+    def may_publish(self, account: str, address: str) -> bool:
         """Return True."""
         return True
 

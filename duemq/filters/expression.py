@@ -14,8 +14,9 @@ from duemq.filters.program import Program, program_of
 
 log = logging.getLogger(__name__)
 SQL92: Final = "SQL92"
-CACHE_MAX: Final = 256
-CACHE_CHARS_MAX: Final = 1 << 20
+CACHE_MAX: Final = 4_096
+CACHE_CHARS_MAX: Final = 1 << 18
+BYTES_PER_CHAR: Final = 256  # memory of a compiled expression, per character of its text
 
 
 class Expression:

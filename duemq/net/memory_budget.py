@@ -106,9 +106,17 @@ class MemoryBudget:
             self._large.discard(holder)
         self._check_limits()
 
-    def reserve(self, count: int) -> bool:
-        """Reserve `count` bytes that belong to no connection; return False if memory is scarce."""
-        if self.used_bytes + count > self.limit_bytes // 4 * 3:
+    def has_room(self, count: int) -> bool:
+        """Return whether `count` bytes that belong to no connection can be reserved."""
+        return self.used_bytes + count <= self.limit_bytes // 4 * 3
+
+    def reserve(self, count: int, *, is_checked: bool = False) -> bool:
+        """Reserve `count` bytes that belong to no connection; return False if memory is scarce.
+
+        Args:
+            is_checked: Whether the caller has checked that there is room, or need not check it.
+        """
+        if not (is_checked or self.has_room(count)):
             return False
         self.used_bytes += count
         self._check_limits()

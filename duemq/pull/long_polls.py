@@ -28,6 +28,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from delivery.plugin import Peer
+from duemq.filters import BYTES_PER_CHAR
 from duemq.kernels import watched_slots
 from duemq.net.memory_budget import LONG_POLL_BYTES, MemoryBudget
 from duemq.registry.subscriptions import Subscription
@@ -394,7 +395,8 @@ class LongPolls:
 
 def memory_bytes(subscription: Subscription, slot_count: int = 1) -> int:
     """Return the estimated memory of a long poll in bytes; expressions are also stored as tags."""
-    texts = 2 * len(subscription.expression) + 96 * len(subscription.tags)
+    char_bytes = 2 if subscription.filter is None else BYTES_PER_CHAR
+    texts = char_bytes * len(subscription.expression) + 96 * len(subscription.tags)
     return LONG_POLL_BYTES + texts + SLOT_BYTES * (slot_count - 1)
 
 

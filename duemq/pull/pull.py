@@ -292,7 +292,8 @@ class PullProcessor:
     def _registered(self, pull: PullRequest, subscription: Subscription) -> Subscription:
         """Return the subscription with the filter that a heartbeat registered."""
         found = self._clients.filters.find(pull.topic, pull.group)
-        if found is None or found.compiled is None:
+        compiled = self._clients.filters.compiled(found) if found is not None else None
+        if found is None or compiled is None:
             raise RequestError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist! Your expression may be wrong!",
@@ -302,7 +303,7 @@ class PullProcessor:
                 ResponseCode.FILTER_DATA_NOT_LATEST,
                 "the consumer's consumer filter data not latest",
             )
-        return replace(subscription, filter=found.compiled)
+        return replace(subscription, filter=compiled)
 
     def _request_subscription(self, request: Request, pull: PullRequest) -> Subscription:
         expression, kind = request.fields.get("subscription"), request.fields.get("expressionType")

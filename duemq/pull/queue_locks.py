@@ -14,12 +14,15 @@ import msgspec
 
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.memory_budget import MemoryBudget
+from duemq.registry.heartbeats import CLIENT_ID_CHARS_MAX
 from message_store.clock import Clock
 from message_store.errors import RequestError
 
 LOCK_EXPIRES_MS = 60_000
-QUEUES_PER_REQUEST_MAX = 65_536
-LOCKS_PER_GROUP_MAX = 1_000_000
+QUEUES_PER_REQUEST_MAX = 8_192  # the handler blocks the event loop
+NAME_CHARS_MAX = 262  # of a retry topic; also of the other names
+LOCK_BYTES = 1_024  # estimated objects of one lock
 
 
 class Queue(NamedTuple):
@@ -51,25 +54,34 @@ class Lock:
 
 
 class LockTable:
-    """Queue locks of all groups. Times are those of `Clock.steady_ms`."""
+    """Queue locks of all groups. Times are those of `Clock.steady_ms`.
 
-    def __init__(self) -> None:
+    Args:
+        memory: Memory budget of the connections, in which each lock counts.
+    """
+
+    def __init__(self, memory: MemoryBudget | None = None) -> None:
+        self._memory = memory or MemoryBudget()
         self._groups: dict[str, dict[Queue, Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[Queue], now_ms: int) -> list[Queue]:
         """Lock or renew every queue that no other client has locked; return these queues.
 
-        At LOCKS_PER_GROUP_MAX, no further queues are locked.
+        While memory is scarce, no further queues are locked.
         """
-        locks = self._groups.setdefault(group, {})
-        locked = []
-        for queue in queues:
+        listed = list(queues)
+        if not self._memory.has_room(LOCK_BYTES * len(listed)):
+            self._remove_expired(now_ms)
+        locks, locked = self._groups.setdefault(group, {}), []
+        for queue in listed:
             lock = locks.get(queue)
-            if lock is None and len(locks) >= LOCKS_PER_GROUP_MAX:
+            if lock is None and not self._memory.reserve(LOCK_BYTES):
                 continue
             if lock is None or not lock.is_valid(now_ms) or lock.client_id == client_id:
                 locks[queue] = Lock(client_id, now_ms)
                 locked.append(queue)
+        if not locks:
+            del self._groups[group]
         return locked
 
     def unlock(self, group: str, client_id: str, queues: Iterable[Queue]) -> None:
@@ -81,8 +93,18 @@ class LockTable:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
+                self._memory.free(LOCK_BYTES)
         if not locks:
             del self._groups[group]
+
+    def _remove_expired(self, now_ms: int) -> None:
+        for group, locks in list(self._groups.items()):
+            kept = {queue: lock for queue, lock in locks.items() if lock.is_valid(now_ms)}
+            self._memory.free(LOCK_BYTES * (len(locks) - len(kept)))
+            if kept:
+                self._groups[group] = kept
+            else:
+                del self._groups[group]
 
     def any_alive(self, group: str, now_ms: int) -> bool:
         """Return whether the group has a lock that has not expired, as orderly consumers do."""
@@ -126,6 +148,10 @@ def parse_lock_body(body: bytes) -> tuple[str, str, list[Queue]]:
         if len(listed) > QUEUES_PER_REQUEST_MAX:
             raise ValueError(f"{len(listed)} queues; the limit is {QUEUES_PER_REQUEST_MAX}")
         queues = [Queue(str(q["topic"]), str(q["brokerName"]), int(q["queueId"])) for q in listed]
-        return str(data["consumerGroup"]), str(data["clientId"]), queues
+        group, client_id = str(data["consumerGroup"]), str(data["clientId"])
+        texts = (group, *(text for queue in queues for text in queue[:2]))
+        if max(map(len, texts)) > NAME_CHARS_MAX or len(client_id) > CLIENT_ID_CHARS_MAX:
+            raise ValueError("a name is too long")
+        return group, client_id, queues
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"malformed lock body: {fault!r}") from fault

@@ -15,13 +15,16 @@ from typing import Self
 import msgspec
 
 from delivery.plugin import Peer, Request, RequestHandler, Response
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import ACCESS_KEY
 from duemq.configuration.config import BrokerConfig
 from duemq.filters import FilterError
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.dispatcher import Route
 from duemq.ports import Groups, Topics
 from duemq.registry.clients import ClientTable, GroupChange
+from duemq.registry.filter_table import check_filter
 from duemq.registry.heartbeats import (
     Heartbeat,
     HeartbeatLimits,
@@ -36,7 +39,9 @@ from message_store.errors import RequestError
 log = logging.getLogger(__name__)
 RETRY_PREFIX = "%RETRY%"
 SCAN_MS = 10_000
+CHECK_BYTES_MAX = 1 << 18  # body of a configuration check: one subscription
 PARSE_INLINE_BYTES_MAX = 65_536
+COMPILE_INLINE_CHARS_MAX = 512  # a longer filter is compiled in a thread; needs no permission
 PIECE_MAX = 512  # groups and subscriptions applied per event loop turn
 
 
@@ -50,7 +55,10 @@ class ClientProcessor:
         groups: Groups,
         clock: Clock,
         config: Callable[[], BrokerConfig],
+        records: RecordAccess | None = None,
     ) -> None:
+        self._records = records or UnrestrictedAccess()
+        self._compiling = asyncio.Lock()
         self._clients, self._topics, self._groups = clients, topics, groups
         self._clock, self._config = clock, config
         self._watched: set[Peer] = set()
@@ -61,12 +69,21 @@ class ClientProcessor:
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members,
-            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
+            RequestCode.CHECK_CLIENT_CONFIG: Route(
+                self.check_config, body_bytes_max=CHECK_BYTES_MAX
+            ),
         }
 
     async def heartbeat(self, request: Request) -> Response:
-        """Apply a heartbeat: create groups and retry topics, notify members of changed groups."""
+        """Apply a heartbeat: create groups and retry topics, notify members of changed groups.
+
+        The producer groups of an account that may not send to any topic are ignored: each client
+        has one, also a consumer.
+        """
         heartbeat = await self._parsed(request)
+        account = request.fields.get(ACCESS_KEY, "")
+        if not self._records.may_publish(account, _peer(request).address[0]):
+            heartbeat = replace(heartbeat, producers=())
         await self._prepare_groups(heartbeat)
         changed = heartbeat.fingerprint == 0
         pieces = list(_pieces(heartbeat))
@@ -79,7 +96,7 @@ class ClientProcessor:
                 language=request.language,
                 version=request.version,
                 now_ms=self._clock.now_ms(),
-                account=request.fields.get(ACCESS_KEY, ""),
+                account=account,
                 steady_ms=self._clock.steady_ms(),
             )
             self._notify(changes)
@@ -133,8 +150,13 @@ class ClientProcessor:
                 f"The broker does not support consumer to filter message by {subscription.kind}; "
                 "set enablePropertyFilter=true",
             )
+        kind, expression = subscription.kind, subscription.expression
         try:
-            self._clients.filters.compile(subscription.kind, subscription.expression)
+            if len(expression) > COMPILE_INLINE_CHARS_MAX:
+                async with self._compiling:
+                    await asyncio.to_thread(check_filter, kind, expression)
+            else:
+                self._clients.filters.compile(kind, expression)
         except FilterError as fault:
             return Response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(fault))
         return Response()

@@ -4,6 +4,9 @@
     unregister ---+--> ClientTable --> changed groups, whose members are notified (code 40)
     close, expire +
 
+The table counts in the memory budget of the connections. Every connection may register groups of
+`FLOOR_BYTES`; with more, a heartbeat is refused while memory is scarce.
+
 The table reads no clock and sends nothing. A member is identified by group and connection. The
 client id does not identify it: a producer and a consumer of one process may share an id, and a
 reconnecting client briefly has two connections. ConsumerManager, ProducerManager.
@@ -11,16 +14,23 @@ reconnecting client briefly has two connections. ConsumerManager, ProducerManage
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from delivery.plugin import Peer
+from duemq.net.codes import ResponseCode
+from duemq.net.memory_budget import FLOOR_BYTES, MemoryBudget
 from duemq.registry.filter_table import FilterTable
 from duemq.registry.heartbeats import BROADCASTING, ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import Subscription
+from message_store.errors import RequestError
 
 CHANNEL_EXPIRES_MS = 120_000
 GROUPS_PER_PEER_MAX = 4_096
+MEMBER_BYTES = 1_024  # estimated objects of one member of one group
+SUBSCRIPTION_BYTES = 1_024  # estimated objects of one subscription
+TAG_BYTES = 128  # estimated objects of one tag
 
 
 @dataclass(slots=True)
@@ -49,6 +59,7 @@ class ConsumerGroup:
     from_where: str
     channels: dict[Peer, Channel] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    subscription_bytes: int = 0
 
     @property
     def broadcasting(self) -> bool:
@@ -79,6 +90,7 @@ class ClientTable:
     Args:
         expires_ms: Time without a heartbeat after which a connection is removed.
         groups_max: Maximum groups of one connection; further groups are ignored.
+        memory: Memory budget of the connections.
     Attributes:
         filters: Property filters registered by heartbeats.
     """
@@ -89,8 +101,10 @@ class ClientTable:
         expires_ms: int = CHANNEL_EXPIRES_MS,
         groups_max: int = GROUPS_PER_PEER_MAX,
         filters: FilterTable | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
         self.filters = filters or FilterTable()
+        self._memory = memory or MemoryBudget()
         self._groups_max = groups_max
         self._expires_ms = expires_ms
         self._consumers: dict[str, ConsumerGroup] = {}
@@ -165,7 +179,10 @@ class ClientTable:
 
         Args:
             steady_ms: `Clock.steady_ms`, from which expiry counts; None: `now_ms`.
+        Raises:
+            RequestError: Memory is scarce, and the heartbeat adds groups or subscriptions.
         """
+        self._check_memory(heartbeat, peer)
         heartbeat_ms = now_ms if steady_ms is None else steady_ms
         channel = Channel(peer, heartbeat.client_id, language, version, now_ms, account)
         for name in heartbeat.producers:
@@ -207,6 +224,29 @@ class ClientTable:
 
     # --- internal
 
+    def _check_memory(self, heartbeat: Heartbeat, peer: Peer) -> None:
+        """Check that there is memory for the groups and subscriptions that a heartbeat adds.
+
+        Raises:
+            RequestError: There is not: SYSTEM_BUSY.
+        """
+        keys = self._groups_of.get(peer) or set()
+        added = sum(member_bytes(name) for name in heartbeat.producers if "p" + name not in keys)
+        for entry in heartbeat.consumers:
+            added += 0 if "c" + entry.group in keys else member_bytes(entry.group)
+            group = self._consumers.get(entry.group)
+            known = group.subscriptions if group is not None else {}
+            added += sum(
+                subscription_bytes(each)
+                for each in entry.subscriptions
+                if (old := known.get(each.topic)) is None or each.version > old.version
+            )
+        if not added or self._memory.has_room(added):
+            return
+        if added + sum(map(member_bytes, keys)) > FLOOR_BYTES:
+            text = "too many groups and subscriptions for the memory that is left"
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{text} (remotingMemoryMax)")
+
     def _update_consumer(
         self, entry: ConsumerEntry, channel: Channel, *, with_subscriptions: bool
     ) -> bool:
@@ -222,7 +262,10 @@ class ClientTable:
         group.channels[channel.peer] = channel
         changed = known is None or known.client_id != channel.client_id
         if with_subscriptions:
+            was_bytes = group.subscription_bytes
             changed |= _merge(group.subscriptions, entry.subscriptions)
+            group.subscription_bytes = sum(map(subscription_bytes, group.subscriptions.values()))
+            self._memory.reserve(group.subscription_bytes - was_bytes, is_checked=True)
             self.filters.register(entry.group, entry.subscriptions)
         return changed
 
@@ -231,7 +274,9 @@ class ClientTable:
         if key not in keys and len(keys) >= self._groups_max:
             return False
         self._groups_of[peer] = keys
-        keys.add(key)
+        if key not in keys:
+            self._memory.reserve(member_bytes(key[1:]), is_checked=True)
+            keys.add(key)
         self._heartbeat_ms[peer] = heartbeat_ms
         return True
 
@@ -244,6 +289,7 @@ class ClientTable:
             del self._groups_of[peer]
             del self._heartbeat_ms[peer]
         name = key[1:]
+        self._memory.free(member_bytes(name))
         if key[0] == "p":
             _drop(self._producers[name], peer)
             if not self._producers[name]:
@@ -253,12 +299,24 @@ class ClientTable:
         _drop(group.channels, peer)
         if not group.channels:
             del self._consumers[name]
+            self._memory.free(group.subscription_bytes)
             self.filters.unregister(name)
         return True
 
     def _changes(self, names: Iterable[str]) -> list[GroupChange]:
         groups = [self._consumers[name] for name in dict.fromkeys(names) if name in self._consumers]
         return [GroupChange(g.name, tuple(g.channels), g.broadcasting) for g in groups]
+
+
+def member_bytes(group: str) -> int:
+    """Return the estimated memory of one member of a group, in bytes."""
+    return MEMBER_BYTES + 2 * sys.getsizeof(group)
+
+
+def subscription_bytes(subscription: Subscription) -> int:
+    """Return the estimated memory of a subscription, in bytes."""
+    texts = sys.getsizeof(subscription.topic) + sys.getsizeof(subscription.expression)
+    return SUBSCRIPTION_BYTES + texts + TAG_BYTES * len(subscription.tags)
 
 
 def _drop(channels: dict[Peer, Channel], peer: Peer) -> None:

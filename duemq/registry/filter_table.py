@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from duemq.filters import SQL92, Compiler, Expression, FilterError
+from duemq.net.notices import Notices
 from duemq.registry.subscriptions import Subscription
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,6 @@ class RegisteredFilter:
     Attributes:
         version: Version number chosen by the client.
         dead_ms: Time in ms at which the group ended the subscription; 0: it is active.
-        compiled: Compiled expression; None if not compiled yet or invalid.
     """
 
     group: str
@@ -37,8 +37,6 @@ class RegisteredFilter:
     version: int
     born_ms: int
     dead_ms: int = 0
-    compiled: Expression | None = None
-    compile_tried: bool = False
 
 
 class FilterTable:
@@ -61,6 +59,7 @@ class FilterTable:
         self._now_ms = now_ms
         self._filters_max, self._chars_max = filters_max, chars_max
         self._compiler = Compiler()
+        self._invalid = Notices(log)
         self._by_group: dict[str, dict[str, RegisteredFilter]] = {}
         self._count = self._chars = 0
         self.changes = 0
@@ -86,22 +85,23 @@ class FilterTable:
         Raises:
             FilterError: The kind is unknown, or the expression is invalid.
         """
-        if kind != SQL92:
-            raise FilterError(f"expressionType {kind!r} is neither TAG nor {SQL92}")
-        if not expression:
-            raise FilterError(f"Expression can't be null! {kind}")
+        _check_kind(kind, expression)
         return self._compiler.compile(expression)
 
     def find(self, topic: str, group: str) -> RegisteredFilter | None:
-        """Return the filter of a group on a topic, compiled if it is valid."""
-        found = self._by_group.get(group, {}).get(topic)
-        if found is not None and not found.compile_tried:
-            found.compile_tried = True
-            try:
-                found.compiled = self.compile(found.kind, found.expression)
-            except FilterError as fault:
-                log.warning("filter of %s on %s: %.500s", group, topic, fault)
-        return found
+        """Return the filter of a group on a topic."""
+        return self._by_group.get(group, {}).get(topic)
+
+    def compiled(self, known: RegisteredFilter) -> Expression | None:
+        """Return the compiled expression of a filter; None if it is invalid.
+
+        Only the compiler's cache keeps it: it takes 250 times the memory of its text.
+        """
+        try:
+            return self.compile(known.kind, known.expression)
+        except FilterError as fault:
+            self._invalid("filter of %s on %s: %.500s", known.group, known.topic, fault)
+            return None
 
     def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
         """Register the property filters of a group; mark its other filters as dead."""
@@ -161,3 +161,20 @@ class FilterTable:
         if known.dead_ms == 0:
             self.changes += 1
             known.dead_ms = max(self._now_ms(), known.born_ms)
+
+
+def check_filter(kind: str, expression: str) -> None:
+    """Check an expression by compiling it, without a table; may run in any thread.
+
+    Raises:
+        FilterError: The kind is unknown, or the expression is invalid.
+    """
+    _check_kind(kind, expression)
+    Expression(expression)
+
+
+def _check_kind(kind: str, expression: str) -> None:
+    if kind != SQL92:
+        raise FilterError(f"expressionType {kind!r} is neither TAG nor {SQL92}")
+    if not expression:
+        raise FilterError(f"Expression can't be null! {kind}")

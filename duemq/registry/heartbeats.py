@@ -26,7 +26,8 @@ FROM_WHERE = (
 )
 SUBSCRIPTIONS_MAX = 4_096  # per group
 CLIENT_ID_CHARS_MAX = 1_024
-NAME_CHARS_MAX = 512
+GROUP_CHARS_MAX = 255  # Validators.CHARACTER_MAX_LENGTH
+TOPIC_CHARS_MAX = GROUP_CHARS_MAX + len("%RETRY%")  # of the retry topic of such a group
 EXPRESSION_CHARS_MAX = 65_536
 
 
@@ -139,7 +140,7 @@ def parse_subscription(data: object) -> Subscription:
     if expression is not None and len(expression) > EXPRESSION_CHARS_MAX:
         raise ValueError(f"an expression is longer than {EXPRESSION_CHARS_MAX} characters")
     found = parse_expression(
-        _checked_text("topic", _text(data.get("topic")), NAME_CHARS_MAX),
+        _checked_text("topic", _text(data.get("topic")), TOPIC_CHARS_MAX),
         expression,
         kind if isinstance(kind, str) else "TAG",
         _number(data.get("subVersion")),
@@ -173,7 +174,7 @@ def _consumer(data: dict[str, object]) -> ConsumerEntry:
 
 def _name(data: object) -> str:
     name = data.get("groupName") if isinstance(data, dict) else None
-    return _checked_text("groupName", name, NAME_CHARS_MAX) if isinstance(name, str) else ""
+    return _checked_text("groupName", name, GROUP_CHARS_MAX) if isinstance(name, str) else ""
 
 
 def _list(value: object) -> Sequence[Any]:

@@ -79,7 +79,7 @@ def test_a_restarted_consumer_makes_its_filter_alive(tmp_path: Path) -> None:
     table.register("G", [parse_expression("T", "a = 1", "SQL92", 8)])
     found = table.find("T", "G")
     assert found is not None
-    assert (found.version, found.dead_ms, found.compiled is None) == (8, 0, False)
+    assert (found.version, found.dead_ms, table.compiled(found) is None) == (8, 0, False)
 
 
 def test_the_file_is_written_only_after_changes(tmp_path: Path) -> None:

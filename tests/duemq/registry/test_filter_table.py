@@ -19,7 +19,7 @@ def state(table: FilterTable, topic: str = "T") -> tuple[Any, ...] | None:
     found = table.find(topic, "G")
     if found is None:
         return None
-    return found.expression, found.version, found.dead_ms, found.compiled is not None
+    return found.expression, found.version, found.dead_ms, table.compiled(found) is not None
 
 
 @pytest.mark.parametrize(
