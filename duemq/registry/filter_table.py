@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from duemq.filters import SQL92, Compiler, Expression, FilterError
-from duemq.net.notices import Notices
 from duemq.registry.subscriptions import Subscription
 
 log = logging.getLogger(__name__)
@@ -37,6 +36,7 @@ class RegisteredFilter:
     version: int
     born_ms: int
     dead_ms: int = 0
+    is_invalid: bool = False
 
 
 class FilterTable:
@@ -59,7 +59,6 @@ class FilterTable:
         self._now_ms = now_ms
         self._filters_max, self._chars_max = filters_max, chars_max
         self._compiler = Compiler()
-        self._invalid = Notices(log)
         self._by_group: dict[str, dict[str, RegisteredFilter]] = {}
         self._count = self._chars = 0
         self.changes = 0
@@ -97,10 +96,13 @@ class FilterTable:
 
         Only the compiler's cache keeps it: it takes 250 times the memory of its text.
         """
+        if known.is_invalid:
+            return None
         try:
             return self.compile(known.kind, known.expression)
         except FilterError as fault:
-            self._invalid("filter of %s on %s: %.500s", known.group, known.topic, fault)
+            log.warning("filter of %s on %s: %.500s", known.group, known.topic, fault)
+            known.is_invalid = True
             return None
 
     def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:

@@ -203,3 +203,32 @@ def test_permission_of_an_account_that_sends_no_request(
     assert gate(authorize=False).account_may(account, "", topic, *actions) is (
         account in ("alice", "root")
     )
+
+
+@pytest.mark.finding("3S3")
+@pytest.mark.parametrize(
+    ("account", "entry", "allowed"),
+    [
+        ("root", None, True),
+        ("old", None, False),
+        ("unknown", None, False),
+        ("", None, False),
+        ("alice", PolicyEntry(TOPIC, (Action.SUB,), Decision.ALLOW), False),
+        ("alice", PolicyEntry(TOPIC, (Action.PUB,), Decision.ALLOW), True),
+        ("alice", PolicyEntry(TOPIC, (Action.ALL,), Decision.ALLOW), True),
+        ("alice", PolicyEntry(TOPIC, (Action.PUB,), Decision.DENY), False),
+        ("alice", PolicyEntry(TOPIC, (Action.PUB,), Decision.ALLOW, ("192.168.0.1",)), False),
+        ("alice", PolicyEntry(Resource(ResourceType.ANY, None), (Action.PUB,), Decision.ALLOW), True),
+        ("alice", PolicyEntry(Resource.group("G"), (Action.PUB,), Decision.ALLOW), False),
+    ],
+)
+def test_an_account_that_may_send_to_a_topic_may_register_producers(
+    account: str, entry: PolicyEntry | None, allowed: bool
+) -> None:
+    checked = gate()
+    checked._accounts.delete_acl("alice")
+    if entry is not None:
+        checked._accounts.merge_acl("alice", {PolicyType.CUSTOM: [entry]})
+    assert checked.may_publish(account, "10.0.0.7") is allowed
+    assert gate(authorize=False).may_publish(account, "10.0.0.7")
+    assert gate(free_codes=frozenset({34})).may_publish(account, "10.0.0.7")

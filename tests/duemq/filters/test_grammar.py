@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 
 from duemq.filters.grammar import CHARS_MAX, TOKENS_MAX, parse
 from duemq.filters.nodes import DEPTH_MAX, FilterError
+from tests.support.processor_time import cost_ms
+
+PARSE_MS_MAX = 100.0
 
 
 @pytest.mark.parametrize(
@@ -29,6 +35,8 @@ from duemq.filters.nodes import DEPTH_MAX, FilterError
         ("notx", "notx"),
         ("$_1 = 5L", "($_1 == 5)"),
         ("a /* ** x */ = -- y\n 5", "(a == 5)"),
+        ("a = --5", "(a == (- (- 5)))"),
+        ("a = 1 -- x\r or -- y\n b = - --5", "((a == 1) || (b == (- (- (- 5)))))"),
         ("TRUE", "TRUE"),
         ("NULL", "NULL"),
     ],
@@ -105,3 +113,39 @@ def test_size_is_bounded() -> None:
         parse(" OR ".join(["a"] * 10_000))
     with pytest.raises(FilterError, match=f"{CHARS_MAX + 1} characters; the limit is {CHARS_MAX}"):
         parse("a" * (CHARS_MAX + 1))
+
+
+EXPENSIVE = {
+    "minus signs": lambda n: "a=" + "-" * n + "1",
+    "minus signs in a later line": lambda n: "a=\n" + "-" * n + "1",
+    "pairs of minus signs": lambda n: "a=" + "-- " * (TOKENS_MAX // 2) + "x" * n,
+    "comments": lambda n: "--\n" * (n // 3) + "a=1",
+    "block comments": lambda n: "/**/" * (n // 4) + "a=1",
+    "a comment without an end": lambda n: "a=/*" + "*" * n,
+    "a comment of comments": lambda n: "a=/*" + "* /*" * (n // 4),
+    "a text without an end": lambda n: "a='" + "''" * (n // 2),
+    "digits": lambda n: "a=" + "1" * n,
+    "zeros": lambda n: "a=" + "0" * n,
+    "a float": lambda n: "a=" + "1" * n + ".5e",
+    "names": lambda n: " or ".join(f"a{i}" for i in range(n // 9)),
+    "intervals": lambda n: " or ".join(f"a{i} between 1 and 9" for i in range(n // 22)),
+    "parentheses": lambda n: "(" * (n // 2) + "a" + ")" * (n // 2),
+    "texts": lambda n: "a in (" + "'b'," * (n // 4) + "'c')",
+    "a syntax error after tabs": lambda n: "\t" * n + "?",
+}
+
+
+def attempt(text: str) -> None:
+    with suppress(FilterError):
+        parse(text)
+
+
+@pytest.mark.finding("3S2")
+@pytest.mark.parametrize("make", EXPENSIVE.values(), ids=EXPENSIVE)
+def test_the_cost_of_an_expression_is_linear_and_bounded(make: Callable[[int], str]) -> None:
+    attempt("a = 1")  # builds the parser
+    few, many = make(CHARS_MAX // 4 - 10_000 // 4), make(CHARS_MAX - 10_000)
+    assert len(many) <= CHARS_MAX
+    few_ms, many_ms = (cost_ms(lambda text=text: attempt(text)) for text in (few, many))
+    assert many_ms <= max(8 * few_ms, 10.0)
+    assert many_ms <= PARSE_MS_MAX

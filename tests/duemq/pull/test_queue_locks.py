@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from delivery.plugin import Request, Response
-from duemq.pull.queue_locks import LOCK_EXPIRES_MS, LockProcessor, LockTable, Queue
+from duemq.net.memory_budget import MemoryBudget
+from duemq.pull.queue_locks import (
+    LOCK_BYTES,
+    LOCK_EXPIRES_MS,
+    NAME_CHARS_MAX,
+    QUEUES_PER_REQUEST_MAX,
+    LockProcessor,
+    LockTable,
+    Queue,
+)
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
 
@@ -76,3 +85,29 @@ def test_a_malformed_body_is_refused(body: bytes, run: Callable[..., Any]) -> No
     with pytest.raises(RequestError) as refusal:
         run(responses(Request(41, {}, body)))
     assert refusal.value.code == 1
+
+
+@pytest.mark.finding("3S3")
+def test_locks_count_in_the_memory_budget_and_expired_ones_make_room() -> None:
+    memory = MemoryBudget(8 * LOCK_BYTES)
+    table, queues = LockTable(memory), [Queue("T", "b", number) for number in range(10)]
+    assert table.lock("G", "a", queues, 0) == queues[:6]
+    assert table.lock("G", "a", queues[:6], LOCK_EXPIRES_MS) == queues[:6]
+    assert table.lock("H", "b", queues[:1], LOCK_EXPIRES_MS) == []
+    table.unlock("G", "a", queues[:2])
+    assert table.lock("H", "b", queues[:1], LOCK_EXPIRES_MS) == queues[:1]
+    assert table.lock("H", "b", queues, 3 * LOCK_EXPIRES_MS) == queues[:6]
+    table.unlock("H", "b", queues)
+    assert memory.used_bytes == 0
+
+
+@pytest.mark.finding("3S7")
+@pytest.mark.parametrize(
+    ("queues", "name"), [(QUEUES_PER_REQUEST_MAX + 1, "T"), (1, "T" * (NAME_CHARS_MAX + 1))]
+)
+def test_a_lock_request_is_bounded(run: Callable[..., Any], queues: int, name: str) -> None:
+    listed = [{"topic": name, "brokerName": "b", "queueId": n} for n in range(queues)]
+    body = json.dumps({"consumerGroup": "G", "clientId": "a", "mqSet": listed}).encode()
+    handler = LockProcessor(LockTable(), FakeClock()).handlers()[41]
+    with pytest.raises(RequestError, match="malformed lock body"):
+        run(handler(Request(41, {}, body)))

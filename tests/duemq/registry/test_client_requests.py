@@ -240,3 +240,53 @@ def test_a_heartbeat_beyond_the_limit_creates_nothing(run: Callable[..., Any]) -
         assert not world.topics.known
 
     run(scene())
+
+
+@pytest.mark.finding("3S2")
+def test_a_long_filter_is_checked_while_the_loop_runs(run: Callable[..., Any]) -> None:
+    async def scene() -> None:
+        world, turns = World(), 0
+        texts = {"a" + " or a" * 2_000: 0, "a" + " or a" * 2_000 + " or": 23}
+        for text, code in texts.items():
+            data = {"topic": "T", "subString": text, "expressionType": "SQL92"}
+            body = json.dumps({"subscriptionData": data}).encode()
+            check = asyncio.create_task(world.call(46, FakePeer(), body))
+            await asyncio.sleep(0)
+            turns += 0 if check.done() else 1
+            assert (response := await check) is not None
+            assert response.code == code
+        assert turns == len(texts)
+
+    run(scene())
+
+
+@pytest.mark.finding("3S2")
+def test_the_body_of_a_check_is_bounded(run: Callable[..., Any]) -> None:
+    with pytest.raises(RequestError, match="the limit is 262144"):
+        run(World().call(46, FakePeer(), b" " * 300_000))
+
+
+class NoRights:
+    """Access of accounts without rights."""
+
+    version = 0
+
+    def may_publish(self, account: str, address: str) -> bool:
+        return False
+
+
+@pytest.mark.finding("3S3")
+def test_an_account_that_may_not_send_registers_no_producer_groups(
+    run: Callable[..., Any],
+) -> None:
+    async def scene() -> None:
+        world = World(FakeGroup("G"))
+        world.processor = ClientProcessor(
+            world.clients, world.topics, world.groups, world.clock, BrokerConfig,
+            NoRights(),  # type: ignore[arg-type]
+        )  # fmt: skip
+        world.handlers = world.processor.handlers()
+        await world.beat(FakePeer())
+        assert (list(world.clients.producer_groups()), world.clients.members("G")) == ([], ["c"])
+
+    run(scene())

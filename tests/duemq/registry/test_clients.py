@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from duemq.net.memory_budget import MemoryBudget
 from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
+from message_store.errors import RequestError
 from tests.support.fakes import FakePeer
 
 
@@ -143,3 +145,38 @@ def test_members_are_those_of_a_naive_model(seed: int) -> None:
                     members.discard(peer)
         for name in "GHI":
             assert table.members(name) == sorted(p.name for p in model.get(name, ()))
+
+
+@pytest.mark.finding("3S3")
+def test_groups_and_subscriptions_count_in_the_memory_budget() -> None:
+    memory = MemoryBudget(1 << 30)
+    table, a, b = ClientTable(memory=memory), FakePeer("a"), FakePeer("b")
+    names = tuple(f"{number:04}" + "\U0001f600" * 250 for number in range(100))
+    tell(table, a, beat("a", producers=names))
+    assert memory.used_bytes >= 100 * (2 * 254 * 4 + 500)
+    used_bytes = memory.used_bytes
+    tell(table, a, beat("a", producers=names))
+    assert memory.used_bytes == used_bytes
+    tell(table, b, beat("b", topics=(("T", 2), ("U" * 200, 1))))
+    assert memory.used_bytes > used_bytes + 2_000
+    tell(table, b, beat("b", groups=("G", "H"), topics=(("T", 3),)))
+    table.unregister(a, producer_group=names[0])
+    table.close(a)
+    table.expire(CHANNEL_EXPIRES_MS + 1)
+    assert memory.used_bytes == 0
+
+
+@pytest.mark.finding("3S3")
+def test_a_large_heartbeat_is_refused_while_memory_is_scarce_and_a_small_one_is_not() -> None:
+    memory = MemoryBudget(1 << 20)
+    table, a, b = ClientTable(memory=memory), FakePeer("a"), FakePeer("b")
+    with pytest.raises(RequestError, match="remotingMemoryMax"):
+        tell(table, a, beat("a", producers=tuple(map(str, range(1_000)))))
+    assert memory.used_bytes == 0
+    tell(table, a, beat("a", producers=tuple(map(str, range(600)))))
+    memory.reserve(1 << 19, is_checked=True)
+    tell(table, b, beat("b", producers=("P", "Q")))
+    tell(table, a, beat("a", producers=tuple(map(str, range(600)))))
+    with pytest.raises(RequestError, match="remotingMemoryMax"):
+        tell(table, b, beat("b", topics=tuple((f"T{number}", 1) for number in range(20))))
+    assert table.topics_of("G") == ["T"]

@@ -1,0 +1,36 @@
+"""Processor time of a call, in milliseconds of a reference machine, for tests of costs.
+
+The call is compared with a fixed loop that runs beside it in the same thread. Other processes slow
+down both alike, so that a limit holds on slow and on busy machines.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+
+LOOP_STEPS = 100_000
+LOOP_MS = 5.0  # time of the loop on one idle core of the reference machine
+ROUNDS = 3
+
+
+def cost_ms(action: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """Return the least processor time of some calls, in ms of the reference machine."""
+    return min(_once_ms(action) for _ in range(rounds))
+
+
+def _once_ms(action: Callable[[], object]) -> float:
+    gc.collect()
+    before_s = _loop_s()
+    begin_s = time.thread_time()
+    action()
+    took_s = time.thread_time() - begin_s
+    return took_s / ((before_s + _loop_s()) / 2) * LOOP_MS
+
+
+def _loop_s() -> float:
+    begin_s, total = time.thread_time(), 0
+    for step in range(LOOP_STEPS):
+        total ^= step
+    return time.thread_time() - begin_s
