@@ -14,7 +14,7 @@ from message_store.config import parse_properties
 from message_store.errors import ConfigError, RequestError
 
 log = logging.getLogger(__name__)
-BODY_BYTES_MAX = 1 << 20
+BODY_BYTES_MAX = 1 << 17  # the handler blocks the event loop
 
 
 class ConfigProcessor:

@@ -12,6 +12,7 @@ of a record that is requested by offset is checked (`check_record`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from delivery.plugin import Request
@@ -19,7 +20,7 @@ from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
 from duemq.auth.audit import AuditEntry, AuditLog
 from duemq.auth.model import Action, Decision, Resource, User, UserStatus, UserType
 from duemq.auth.record_access import cancel_actions
-from duemq.auth.request_rules import Access, TooManyNames, accesses, is_client_code
+from duemq.auth.request_rules import Access, TooManyNames, accesses, allow, is_client_code
 from duemq.auth.signature import ACCESS_KEY, is_signed
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError
@@ -107,7 +108,7 @@ class Gate:
         if not self._rules.authorize or request.code in self._rules.free_codes:
             return
         try:
-            self._authorize(request, [Access(Resource.of_topic(topic), actions)])
+            self._authorize(request, Access(Resource.of_topic(topic), actions))
         except Refused as refusal:
             raise self._error(request, refusal) from None
 
@@ -149,17 +150,16 @@ class Gate:
         rules = self._rules
         if request.code not in rules.unsigned_codes:
             self._authenticate(request)
+        is_free = not rules.authorize or request.code in rules.free_codes
+        check = allow if is_free else partial(self._authorize, request)
         try:
-            needed = accesses(request.code, request.fields, request.body, rules.cluster)
+            return accesses(request.code, request.fields, request.body, rules.cluster, check)
         except TooManyNames as error:
             raise Refused(str(error)) from None
         except (ValueError, RecursionError):
-            if not rules.authorize or request.code in rules.free_codes:
+            if is_free:
                 return []
             raise Refused("parse authorization context error.") from None
-        if rules.authorize and needed and request.code not in rules.free_codes:
-            self._authorize(request, needed)
-        return needed
 
     def _authenticate(self, request: Request) -> User:
         name = request.fields.get(ACCESS_KEY)
@@ -174,7 +174,7 @@ class Gate:
             raise Refused("check signature failed.")
         return user
 
-    def _authorize(self, request: Request, needed: list[Access]) -> None:
+    def _authorize(self, request: Request, access: Access) -> None:
         name = request.fields.get(ACCESS_KEY)
         if name is None:  # a code of `unsigned_codes`
             raise Refused("Authorization failed. Please verify your access rights and try again.")
@@ -183,12 +183,9 @@ class Gate:
             raise Refused(f"User:{name} not found.")
         if user.type is UserType.SUPER:
             return
-        policies = self._accounts.policies(name)
         address = request.peer.address[0] if request.peer is not None else ""
-        for access in needed:
-            entry = policies.decide(access.resource, access.actions, address)
-            if entry is not None and entry.decision is Decision.ALLOW:
-                continue
+        entry = self._accounts.policies(name).decide(access.resource, access.actions, address)
+        if entry is None or entry.decision is not Decision.ALLOW:
             why = "no matched policies." if entry is None else "the decision is deny."
             subject, key = SUBJECT_PREFIX + name, access.resource.key
             text = f"{subject} has no permission to access {key} from {address}, {why}"

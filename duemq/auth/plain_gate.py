@@ -17,10 +17,10 @@ from duemq.auth.gate import CHANGES, REMARK_CHARACTERS_MAX, entry_of
 from duemq.auth.model import RETRY_PREFIX, Action, Resource, is_retry_topic
 from duemq.auth.plain_rules import ADMIN_CODES, PUB, SUB, PlainAccount, PlainRefused, PlainRules
 from duemq.auth.record_access import cancel_actions
-from duemq.auth.request_rules import OWN_RULES, Access, accesses, is_known, objects_of
+from duemq.auth.request_bodies import HeartbeatBody, LockBody, decoded
+from duemq.auth.request_rules import OWN_RULES, Access, accesses, is_known
 from duemq.auth.signature import ACCESS_KEY, VERSION_4_9_3, is_signed
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.wire_json import parse_object
 from message_store.errors import RequestError
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
@@ -253,7 +253,7 @@ def _progress(group_field: str) -> Callable[[Request], Needed]:
 
 
 def _locked(request: Request) -> Needed:
-    yield _group(str(parse_object(request.body).get("consumerGroup") or "")), SUB
+    yield _group(decoded(request.body, LockBody).group), SUB
 
 
 def _one_group(field: str) -> Callable[[Request], Needed]:
@@ -261,10 +261,10 @@ def _one_group(field: str) -> Callable[[Request], Needed]:
 
 
 def _heartbeat(request: Request) -> Needed:
-    for consumer in objects_of(parse_object(request.body).get("consumerDataSet")):
-        yield _group(str(consumer.get("groupName") or "")), SUB
-        for subscription in objects_of(consumer.get("subscriptionDataSet")):
-            yield str(subscription.get("topic") or ""), SUB
+    for consumer in decoded(request.body, HeartbeatBody).consumers:
+        yield _group(consumer.group), SUB
+        for subscription in consumer.subscriptions:
+            yield subscription.topic, SUB
 
 
 _NEEDED: Final[Mapping[int, Callable[[Request], Needed]]] = {

@@ -19,8 +19,15 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from duemq.auth.model import Action, Resource, ResourceType, is_retry_topic
+from duemq.auth.request_bodies import (
+    AckBody,
+    AssignmentBody,
+    DecisionBody,
+    HeartbeatBody,
+    LockBody,
+    decoded,
+)
 from duemq.messages.recall_handle import HandleError, decode_handle
-from duemq.net.wire_json import parse_object
 from duemq.pop.names import normal_topic
 
 Fields = Mapping[str, str]
@@ -155,7 +162,17 @@ PLUGIN_RULE: Final = Rule(Action.UPDATE, cluster=True)
 """Rule of all other codes, such as those of plugins: they require an administrator."""
 
 
-def accesses(code: int, fields: Fields, body: bytes, cluster: str) -> list[Access]:
+def allow(access: Access) -> None:
+    """Allow an access: the default of `accesses`."""
+
+
+def accesses(
+    code: int,
+    fields: Fields,
+    body: bytes,
+    cluster: str,
+    check: Callable[[Access], None] = allow,
+) -> list[Access]:
     """Return the accesses that a request needs; empty: every authenticated account is permitted.
 
     Args:
@@ -163,44 +180,54 @@ def accesses(code: int, fields: Fields, body: bytes, cluster: str) -> list[Acces
         fields: Header fields as text.
         body: Body of the request, parsed for codes with groups and topics in it.
         cluster: Name of the broker's cluster.
+        check: Called with each access when it is found; by raising, it ends the search, which may
+            take long.
 
     Raises:
         TooManyNames: There are too many resources.
         ValueError: The body is malformed.
     """
     if code in DECISIONS:
-        return distinct_accesses(_decisions(body, cluster))
+        return distinct_accesses(_decisions(body, cluster), check)
     if (body_rule := _BODY_RULES.get(code)) is not None:
-        return distinct_accesses(body_rule(body))
+        return distinct_accesses(body_rule(body), check)
     own = OWN_RULES.get(code) or (None if is_known(code) else PLUGIN_RULE)
-    if not fields:
-        return list(own.accesses(fields, cluster)) if own else []
-    if (client_rule := _CLIENT_RULES.get(code)) is not None:
-        return distinct_accesses(client_rule(fields, body))
-    rule = RULES.get(code) or own
-    return distinct_accesses(rule.accesses(fields, cluster)) if rule else []
+    client_rule = _CLIENT_RULES.get(code) if fields else None
+    if client_rule is not None:
+        return distinct_accesses(client_rule(fields, body), check)
+    rule = (RULES.get(code) if fields else None) or own
+    return distinct_accesses(rule.accesses(fields, cluster), check) if rule else []
 
 
-def distinct_accesses(found: Iterator[Access]) -> list[Access]:
-    """Return the distinct accesses.
+def distinct_accesses(
+    found: Iterator[Access], check: Callable[[Access], None] = allow
+) -> list[Access]:
+    """Return the distinct accesses, each after its check.
 
     Raises:
         TooManyNames: There are more than `ACCESSES_MAX`.
     """
     kept: dict[Access, None] = {}
     for access in found:
+        if access in kept:
+            continue
         kept[access] = None
         if len(kept) > ACCESSES_MAX:
             raise TooManyNames(f"the request has more than {ACCESSES_MAX} topics and groups")
+        check(access)
     return list(kept)
 
 
-def distinct(names: Iterable[T]) -> Iterable[T]:
-    """Return the distinct names in their order, before an access is made for each.
+def distinct(names: Iterable[T]) -> Iterator[T]:
+    """Yield the distinct names in their order, before an access is made for each.
 
     A body of 16 MiB has room for half a million equal names.
     """
-    return dict.fromkeys(names)
+    seen: set[T] = set()
+    for name in names:
+        if name not in seen:
+            seen.add(name)
+            yield name
 
 
 def is_known(code: int) -> bool:
@@ -282,10 +309,10 @@ def _heartbeat(fields: Fields, body: bytes) -> Iterator[Access]:
 
 def _heartbeat_names(body: bytes) -> Iterator[tuple[str, bool]]:
     """Yield each group and each topic, and whether it is a group."""
-    for consumer in objects_of(parse_object(body).get("consumerDataSet")):
-        yield str(consumer.get("groupName") or ""), True
-        for subscription in objects_of(consumer.get("subscriptionDataSet")):
-            yield str(subscription.get("topic") or ""), False
+    for consumer in decoded(body, HeartbeatBody).consumers:
+        yield consumer.group, True
+        for subscription in consumer.subscriptions:
+            yield subscription.topic, False
 
 
 def _unregister(fields: Fields, body: bytes) -> Iterator[Access]:
@@ -298,10 +325,9 @@ def _members(fields: Fields, body: bytes) -> Iterator[Access]:
 
 
 def _lock(fields: Fields, body: bytes) -> Iterator[Access]:
-    wanted = parse_object(body)
-    yield _on_group(str(wanted.get("consumerGroup") or ""), Action.SUB)
-    topics = (str(queue.get("topic") or "") for queue in objects_of(wanted.get("mqSet")))
-    for topic in distinct(topics):
+    wanted = decoded(body, LockBody)
+    yield _on_group(wanted.group, Action.SUB)
+    for topic in distinct(queue.topic for queue in wanted.queues):
         if not is_retry_topic(topic):
             yield _on_topic(topic, Action.SUB)
 
@@ -314,23 +340,16 @@ def _ack(fields: Fields, body: bytes) -> Iterator[Access]:
 
 
 def _batch_ack(body: bytes) -> Iterator[Access]:
-    named = (
-        (
-            str(entry.get("c", entry.get("consumerGroup")) or ""),
-            str(entry.get("t", entry.get("topic")) or ""),
-        )
-        for entry in objects_of(parse_object(body).get("acks"))
-    )
-    for group, topic in distinct(named):
+    for group, topic in distinct(entry.names for entry in decoded(body, AckBody).entries):
         yield _on_group(group, Action.SUB)
         yield Access(Resource.of_topic(normal_topic(topic, group)), (Action.SUB,))
 
 
 def _assignment(body: bytes) -> Iterator[Access]:
-    wanted = parse_object(body)
-    yield _on_group(str(wanted.get("consumerGroup") or ""), Action.SUB)
-    if not is_retry_topic(topic := str(wanted.get("topic") or "")):
-        yield _on_topic(topic, Action.SUB)
+    wanted = decoded(body, AssignmentBody)
+    yield _on_group(wanted.group, Action.SUB)
+    if not is_retry_topic(wanted.topic):
+        yield _on_topic(wanted.topic, Action.SUB)
 
 
 _BODY_RULES: Final[Mapping[int, Callable[[bytes], Iterator[Access]]]] = {
@@ -363,23 +382,13 @@ _CLIENT_RULES: Final[Mapping[int, Callable[[Fields, bytes], Iterator[Access]]]] 
 
 def _decisions(body: bytes, cluster: str) -> Iterator[Access]:
     """Yield the topics that a body selects, or the cluster if it has none."""
-    wanted = parse_object(body)
-    topic = wanted.get("topic")
-    if topic:
-        yield Access(Resource.of_topic(str(topic)), (Action.UPDATE,))
-    elif wanted.get("ids") or wanted.get("keys") or not wanted.get("handles"):
+    wanted = decoded(body, DecisionBody)
+    if wanted.topic:
+        yield Access(Resource.of_topic(wanted.topic), (Action.UPDATE,))
+    elif wanted.names_messages or not wanted.handles:
         yield Access(Resource(ResourceType.CLUSTER, cluster), (Action.UPDATE,))
-    handles = wanted.get("handles")
-    if not isinstance(handles, list):
-        return
-    if len(handles) > HANDLES_MAX:
+    if len(wanted.handles) > HANDLES_MAX:
         raise TooManyNames(f"the request has more than {HANDLES_MAX} handles")
-    for handle in handles:
+    for handle in wanted.handles:
         with suppress(HandleError):  # an invalid handle selects nothing
-            yield Access(Resource.of_topic(decode_handle(str(handle)).topic), (Action.UPDATE,))
-
-
-def objects_of(value: object) -> Iterator[dict[str, object]]:
-    """Yield the objects in a list; nothing for other values."""
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))
+            yield Access(Resource.of_topic(decode_handle(handle).topic), (Action.UPDATE,))

@@ -25,7 +25,7 @@ from message_store.log.record import Record
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-QUERY_COUNT_MAX = 512  # messages of a query by key
+QUERY_COUNT_MAX = 64  # messages of a query by key: the default of maxMsgsNumBatch
 QUERY_BYTES_MAX = 8 << 20  # bytes of a response to it
 QUEUE_UNITS_MAX = 4_096  # units of a response to 321
 

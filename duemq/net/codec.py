@@ -20,7 +20,7 @@ from duemq.net import layout
 from message_store.errors import FrameError
 
 FRAME_BYTES_MAX: Final = 16_777_216  # com.rocketmq.remoting.frameMaxLength
-HEADER_BYTES_MAX: Final = 1 << 20  # a longer header would delay all other connections
+HEADER_BYTES_MAX: Final = 1 << 18  # a longer header would delay all other connections
 VERSION: Final = 479  # MQVersion ordinal of 5.3.3
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2

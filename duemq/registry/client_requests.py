@@ -21,7 +21,6 @@ from duemq.configuration.config import BrokerConfig
 from duemq.filters import FilterError
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.dispatcher import Route
 from duemq.ports import Groups, Topics
 from duemq.registry.clients import ClientTable, GroupChange
 from duemq.registry.filter_table import check_filter
@@ -69,9 +68,7 @@ class ClientProcessor:
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members,
-            RequestCode.CHECK_CLIENT_CONFIG: Route(
-                self.check_config, body_bytes_max=CHECK_BYTES_MAX
-            ),
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
         }
 
     async def heartbeat(self, request: Request) -> Response:
@@ -134,6 +131,9 @@ class ClientProcessor:
 
     async def check_config(self, request: Request) -> Response:
         """Check whether a property filter is supported and valid."""
+        if len(request.body) > CHECK_BYTES_MAX:
+            text = f"the body has {len(request.body)} bytes; the limit is {CHECK_BYTES_MAX}"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         try:
             data = msgspec.json.decode(request.body) if request.body else None
             subscription_data = data.get("subscriptionData") if isinstance(data, dict) else None

@@ -9,7 +9,7 @@ from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
 from message_store.layout import BATCH_ENTRY_HEAD, packer
 
-ENTRIES_MAX: Final = 32_768
+ENTRIES_MAX: Final = 16_384  # of a batch; its handler blocks the event loop
 WORD_BYTES: Final = 4  # of the size of a message
 ENTRY_END: Final = b"\x02"
 _HEAD: Final = packer(BATCH_ENTRY_HEAD)

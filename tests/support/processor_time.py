@@ -10,14 +10,19 @@ import gc
 import time
 from collections.abc import Callable
 
-LOOP_STEPS = 100_000
-LOOP_MS = 5.0  # time of the loop on one idle core of the reference machine
+LOOP_STEPS = 20_000
+LOOP_MS = 1.0  # time of the loop on one idle core of the reference machine
 ROUNDS = 3
 
 
 def cost_ms(action: Callable[[], object], rounds: int = ROUNDS) -> float:
     """Return the least processor time of some calls, in ms of the reference machine."""
     return min(_once_ms(action) for _ in range(rounds))
+
+
+def loop_factor() -> float:
+    """Return the factor from seconds of processor time now to ms of the reference machine."""
+    return LOOP_MS / _loop_s()
 
 
 def _once_ms(action: Callable[[], object]) -> float:

@@ -218,7 +218,11 @@ def test_permission_of_an_account_that_sends_no_request(
         ("alice", PolicyEntry(TOPIC, (Action.ALL,), Decision.ALLOW), True),
         ("alice", PolicyEntry(TOPIC, (Action.PUB,), Decision.DENY), False),
         ("alice", PolicyEntry(TOPIC, (Action.PUB,), Decision.ALLOW, ("192.168.0.1",)), False),
-        ("alice", PolicyEntry(Resource(ResourceType.ANY, None), (Action.PUB,), Decision.ALLOW), True),
+        (
+            "alice",
+            PolicyEntry(Resource(ResourceType.ANY, None), (Action.PUB,), Decision.ALLOW),
+            True,
+        ),
         ("alice", PolicyEntry(Resource.group("G"), (Action.PUB,), Decision.ALLOW), False),
     ],
 )

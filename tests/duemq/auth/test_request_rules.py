@@ -222,3 +222,45 @@ def test_a_request_with_too_many_names_is_refused_before_all_are_read(
         needed(9011, {"handles": ["x"] * (HANDLES_MAX + 1)})
     assert decoded == []
     assert HANDLES_MAX == NAMES_MAX
+
+
+@pytest.mark.finding("3S7")
+@pytest.mark.parametrize(
+    ("code", "body", "expected"),
+    [
+        (41, b'{"consumerGroup":"a","consumer\\u0047roup":"b"}', ["Group:b Sub"]),
+        (34, b'{"consumerDataSet":[{"groupName":"a"}],"consumerDataSet":null}', []),
+        (200151, b'{"acks":[{"c":null,"consumerGroup":"a","topic":"T"}]}', ["Group: Sub"]),
+        (400, b'{"consumerGroup":"a","topic":"%RETRY%a","x":[{},[{}]]}', ["Group:a Sub"]),
+        (9011, b'{"ids":[ ],"keys":[],"handles":["x"]}', []),
+        (9011, b'{"ids":[ 1],"handles":["x"]}', ["Cluster:DefaultCluster Update"]),
+        (9011, b"", ["Cluster:DefaultCluster Update"]),
+    ],
+)
+def test_the_check_reads_the_names_that_the_handler_reads(
+    code: int, body: bytes, expected: list[str]
+) -> None:
+    found = accesses(code, {"AccessKey": "alice"}, body, CLUSTER)
+    shown = [f"{a.resource.key} {','.join(x.value for x in a.actions)}" for a in found]
+    assert shown[: len(expected) or None] == expected
+
+
+@pytest.mark.finding("3S7")
+@pytest.mark.parametrize("code", [34, 41, 42, 200151, 9011])
+def test_the_first_refusal_ends_the_search_for_names(code: int) -> None:
+    names = {
+        "consumerDataSet": [{"groupName": f"g{number}"} for number in range(20_000)],
+        "consumerGroup": "g",
+        "mqSet": [{"topic": f"t{number}"} for number in range(20_000)],
+        "acks": [{"c": f"g{number}", "t": "T"} for number in range(20_000)],
+        "ids": ["x"],
+    }
+    checked = []
+
+    def refuse(access: Access) -> None:
+        checked.append(access)
+        raise PermissionError
+
+    with pytest.raises(PermissionError):
+        accesses(code, {"AccessKey": "alice"}, json.dumps(names).encode(), CLUSTER, refuse)
+    assert len(checked) == 1

@@ -231,3 +231,11 @@ def test_a_binary_header_has_a_limit_of_fields() -> None:
     data = codec.encode_request(Request(1, fields | {"x": "v"}), serialize_type=layout.BINARY_TYPE)
     with pytest.raises(FrameError, match="more than 4096 extFields"):
         decode(data)
+
+
+@pytest.mark.finding("3S7")
+@BOTH
+def test_a_long_header_is_refused_before_it_is_decoded(serialize_type: int) -> None:
+    text = "x" * codec.HEADER_BYTES_MAX
+    with pytest.raises(FrameError, match="the limit is 262144"):
+        decode(codec.encode_request(Request(1, {"a": text}), serialize_type=serialize_type))

@@ -283,7 +283,7 @@ def test_an_account_that_may_not_send_registers_no_producer_groups(
         world = World(FakeGroup("G"))
         world.processor = ClientProcessor(
             world.clients, world.topics, world.groups, world.clock, BrokerConfig,
-            NoRights(),  # type: ignore[arg-type]
+            NoRights(),
         )  # fmt: skip
         world.handlers = world.processor.handlers()
         await world.beat(FakePeer())
