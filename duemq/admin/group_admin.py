@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 GROUPS_PER_REQUEST_MAX = 4_096
+GROUP_BYTES_MAX = 1 << 18  # body of a request about one group
 
 
 class ClientsView(Protocol):
@@ -81,6 +82,9 @@ class GroupAdminProcessor:
 
     async def update(self, request: Request) -> Response:
         """Create or change one group."""
+        if len(request.body) > GROUP_BYTES_MAX:
+            text = f"the body has {len(request.body)} bytes; the limit is {GROUP_BYTES_MAX}"
+            raise RequestError(ResponseCode.INVALID_PARAMETER, text)
         await self._groups.update([_group(_object(request))])
         return Response()
 

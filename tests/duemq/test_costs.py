@@ -113,6 +113,7 @@ class Steps:
                 advance = partial(steps.throw, error)
 
 
+@pytest.mark.slow
 def test_no_request_occupies_the_event_loop(tmp_path: Path) -> None:
     async def scene() -> dict[tuple[int, str], float]:
         costs = {}
