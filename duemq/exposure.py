@@ -1,9 +1,10 @@
-"""Warnings about ports that other machines reach, and about secrets that other users can read."""
+"""Ports that other machines reach, and files that other users can read."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from message_store.masking import MASK, masked
 log = logging.getLogger(__name__)
 LOOPBACK: Final = "127.0.0.1"
 EVERY_ADDRESS: Final = "0.0.0.0"
+OTHER_USERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,3 +113,12 @@ def warn_of_readable_secrets(file: Path | None, properties: Mapping[str, str]) -
             "%s has secrets (%s), and every user of this machine can read it: run `chmod 600 %s`, "
             "and change them if others have accounts here", file, ", ".join(keys), file,
         )  # fmt: skip
+
+
+def keep_store_private(root: Path) -> None:
+    """Create files without access for other users, if a store is new or was created in this way.
+
+    A broker with accounts calls it before it creates the store: files are 0600, directories 0700.
+    """
+    if not root.exists() or not root.stat().st_mode & OTHER_USERS:
+        os.umask(OTHER_USERS)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 PLAIN_COLUMNS = 160
 UNLIMITED_COLUMNS = 10_000
-# C0 and C1 control characters, DEL, line and paragraph separators, marks that reorder text
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# DEL, C1 control characters, line and paragraph separators, marks that reorder text
+_UNSAFE_IN_JSON = "\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
+_UNSAFE = re.compile(f"[\x00-\x1f{_UNSAFE_IN_JSON}]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -54,8 +55,8 @@ def print_json_line(value: object) -> None:
 
 def _print_json(value: object, *, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
-    # JSON does not escape DEL and C1 characters
-    text = re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    # JSON escapes C0 characters only
+    text = re.sub(f"[{_UNSAFE_IN_JSON}]", lambda found: f"\\u{ord(found[0]):04x}", text)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

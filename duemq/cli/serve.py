@@ -135,11 +135,14 @@ def serve_broker(
     return_large_blocks()
     set_up_logging(logging_file)
     _raise_descriptor_limit()
+    from duemq.auth.config import AuthConfig
     from duemq.cli.kernels import compile_if_needed
-    from duemq.exposure import warn_of_readable_secrets
+    from duemq.exposure import keep_store_private, warn_of_readable_secrets
     from duemq.replication.config import ReplicationConfig
 
     warn_of_readable_secrets(file, read_file(file) if file is not None else {})
+    if from_properties(AuthConfig, properties).is_on:
+        keep_store_private(from_properties(StoreConfig, properties).root)
     is_member = _is_member(properties)
     is_replica = from_properties(ReplicationConfig, properties).is_replica
     kernels = compile_if_needed(

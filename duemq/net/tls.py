@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from duemq.net.certificate_expiry import ExpiryReport
 from duemq.net.self_signed import self_signed_certificate
@@ -30,6 +31,7 @@ from message_store.errors import ConfigError
 
 log = logging.getLogger(__name__)
 FileState = tuple[tuple[int, int, int], ...]
+AEAD_SUITES: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM"  # of TLS 1.2; 1.3 has no others
 _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 
 
@@ -251,6 +253,7 @@ def client_context(config: TlsConfig) -> ssl.SSLContext:
         ConfigError: A file cannot be read, or does not match the others.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers(AEAD_SUITES)
     if config.auth_server and not config.test_mode:
         _load_authorities(
             context, "tls.client.trustCertPath", config.client_trust_path, ssl.Purpose.SERVER_AUTH
@@ -275,6 +278,7 @@ def self_signed_context() -> ssl.SSLContext:
 def _new_server_context() -> ssl.SSLContext:
     """Return a context without certificates that offers h2, which gRPC clients require."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers(AEAD_SUITES)
     context.set_alpn_protocols(["h2"])
     return context
 

@@ -7,14 +7,16 @@ handler. A V5Error becomes the status in the response; the gRPC status of the ca
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
 from google.protobuf.message import Message
 
+from duemq.net.codes import RequestCode
 from duemq.net.http2.grpc_call import CallTurns, GrpcCall, GrpcMethod
+from duemq.v5 import checks
 from duemq.v5.acknowledgements import AckCalls
 from duemq.v5.broker_requests import BrokerRequests
-from duemq.v5.call_permissions import permission_of
 from duemq.v5.client_calls import ClientCalls
 from duemq.v5.clients import V5Client, V5Clients
 from duemq.v5.context import CallContext, context_of
@@ -27,6 +29,7 @@ from duemq.v5.status import V5Error, status
 from duemq.v5.transactions import TransactionCalls
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
+Call = Any  # a request, whose fields mypy does not know
 RequestT = TypeVar("RequestT", bound=Message)
 UnaryHandler = Callable[..., Awaitable[Message]]
 """Function of the context, client and request of a call; returns the response."""
@@ -146,3 +149,68 @@ async def _request_of(call: GrpcCall, request_type: type[RequestT]) -> RequestT:
         GrpcError: The request is missing or malformed.
     """
     return decode_request(await call.receive(), request_type)
+
+
+class Permission(NamedTuple):
+    """Request of a remoting client that needs the same permission as a call."""
+
+    code: RequestCode
+    fields: dict[str, str]
+    body: bytes = b""
+
+
+def permission_of(method: str, request: Call) -> Permission | None:
+    """Return the permission that a call needs; None: its handler checks, or refuses the call.
+
+    Telemetry, Heartbeat and NotifyClientTermination depend on the settings of a client: their
+    handlers check the topics and groups in them, before they register or remove it.
+
+    Raises:
+        V5Error: A name in the request is invalid.
+    """
+    find = _PERMISSIONS.get(method)
+    return find(request) if find is not None else None
+
+
+def _on_topic(code: RequestCode) -> Callable[[Call], Permission]:
+    return lambda request: Permission(code, {"topic": checks.topic_of(request.topic)})
+
+
+def _on_consumer(code: RequestCode) -> Callable[[Call], Permission]:
+    def permission(request: Call) -> Permission:
+        topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
+        return Permission(code, {"consumerGroup": group, "topic": topic})
+
+    return permission
+
+
+def _send(request: Call) -> Permission | None:
+    if not request.messages:
+        return None
+    topic = checks.topic_of(request.messages[0].topic)
+    return Permission(RequestCode.SEND_MESSAGE, {"topic": topic})
+
+
+def _receive(request: Call) -> Permission:
+    topic = checks.topic_of(request.message_queue.topic)
+    group = checks.group_of(request.group)
+    return Permission(RequestCode.POP_MESSAGE, {"consumerGroup": group, "topic": topic})
+
+
+def _assignment(request: Call) -> Permission:
+    topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
+    body = msgspec.json.encode({"consumerGroup": group, "topic": topic})
+    return Permission(RequestCode.QUERY_ASSIGNMENT, {}, body)
+
+
+_PERMISSIONS: Final[Mapping[str, Callable[[Call], Permission | None]]] = {
+    "QueryRoute": _on_topic(RequestCode.GET_ROUTEINFO_BY_TOPIC),
+    "QueryAssignment": _assignment,
+    "SendMessage": _send,
+    "RecallMessage": _on_topic(RequestCode.RECALL_MESSAGE),
+    "ReceiveMessage": _receive,
+    "AckMessage": _on_consumer(RequestCode.ACK_MESSAGE),
+    "ChangeInvisibleDuration": _on_consumer(RequestCode.CHANGE_MESSAGE_INVISIBLETIME),
+    "ForwardMessageToDeadLetterQueue": _on_consumer(RequestCode.ACK_MESSAGE),
+    "EndTransaction": _on_topic(RequestCode.END_TRANSACTION),
+}

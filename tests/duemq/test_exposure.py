@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
 from duemq.broker import Broker
 from duemq.configuration.settings import resolved, settings_from
-from duemq.exposure import Listener, exposure_warning, is_loopback, warn_of_readable_secrets
+from duemq.exposure import (
+    Listener,
+    exposure_warning,
+    is_loopback,
+    keep_store_private,
+    warn_of_readable_secrets,
+)
 from tests.support.loopback_broker import LEVELS, properties_of
 from tests.support.running_broker import running, small
 
@@ -123,3 +130,25 @@ def test_secrets_that_every_user_can_read_are_a_warning(
     assert (f"chmod 600 {file}" in caplog.text) == is_warned
     assert ("(initAuthenticationUser)" in caplog.text) == is_warned
     assert "hidden" not in caplog.text
+
+
+@pytest.mark.finding("3S8")
+@pytest.mark.parametrize(
+    ("mode", "is_private"), [(None, True), (0o700, True), (0o755, False), (0o750, False)]
+)
+def test_a_new_store_is_private_and_an_existing_one_stays_as_it_is(
+    tmp_path: Path, mode: int | None, is_private: bool
+) -> None:
+    root, before = tmp_path / "store", os.umask(0o022)
+    if mode is not None:
+        root.mkdir()
+        root.chmod(mode)
+    try:
+        keep_store_private(root)
+        file = root / "commitlog" / "0"
+        file.parent.mkdir(parents=True)
+        file.touch()
+    finally:
+        os.umask(before)
+    assert file.stat().st_mode & 0o777 == (0o600 if is_private else 0o644)
+    assert file.parent.stat().st_mode & 0o777 == (0o700 if is_private else 0o755)

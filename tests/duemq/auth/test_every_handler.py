@@ -72,7 +72,7 @@ class World:
         parts, access = self.broker.parts, self.broker.access
         assert access is not None
         assert access.accounts is not None
-        consumers = {name: repr(group) for name, group in parts.clients._consumers.items()}
+        consumers = {name: repr(group) for name, group in vars(parts.clients)["_consumers"].items()}
         found = {
             "log": parts.store.max_offset,
             "topics": parts.topics.to_json(),
@@ -80,9 +80,9 @@ class World:
             "offsets": parts.offsets.to_json(),
             "filters": [repr(each) for each in parts.clients.filters],
             "consumers": consumers,
-            "producers": sorted(parts.clients._producers),
-            "locks": parts.locks._groups,
-            "modes": parts.modes._table,
+            "producers": sorted(vars(parts.clients)["_producers"]),
+            "locks": vars(parts.locks),
+            "modes": vars(parts.modes)["_table"],
             "polls": len(parts.long_polls),
             "renewals": sorted(self.renewals.table),
             "accounts": access.accounts.version,

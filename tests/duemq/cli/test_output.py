@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
 from duemq.cli import output
-from duemq.cli.output import fitted, plural, print_json_line, printable, table
+from duemq.cli.output import fitted, plural, print_json, print_json_line, printable, table
 
 ROWS = [("a" * 30, 1, "", "x" * 30), ("b", 2, "", "y" * 30)]
 COLUMNS = ("name", "#count", "empty", "more")
@@ -37,13 +38,16 @@ def test_lines_may_stay_lines() -> None:
 
 
 @pytest.mark.finding("B16")
+@pytest.mark.finding("3S8")
+@pytest.mark.parametrize("print_one", [print_json, print_json_line])
 def test_json_has_no_control_character_and_the_same_text(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], print_one: Callable[[object], None]
 ) -> None:
-    print_json_line({"body": "\x1b\x07\x9b31m\x7fü"})
-    line = capsys.readouterr().out
-    assert line.rstrip("\n").isprintable()
-    assert json.loads(line) == {"body": "\x1b\x07\x9b31m\x7fü"}
+    value = {"body": "\x1b\x07\x9b31m\x7fü", "\u202egpj.exe\u2066": ["\u2028\u200f\u061c"]}
+    print_one(value)
+    text = capsys.readouterr().out
+    assert text.replace("\n", "").isprintable()
+    assert json.loads(text) == value
 
 
 def drawn(made: object, width: int) -> list[str]:

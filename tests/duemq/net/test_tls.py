@@ -415,3 +415,16 @@ def test_certificates_in_test_mode_are_a_notice(
 )
 def test_when_name_servers_are_asked_by_tls(config: TlsConfig, by_tls: bool) -> None:
     assert (load_tls(config).client is not None) == by_tls
+
+
+@pytest.mark.finding("3S8")
+def test_only_authenticated_encryption_is_offered(tmp_path: Path) -> None:
+    files = Authority(tmp_path).issue("server")
+    contexts = [
+        tls.self_signed_context(), tls.server_context(server_config(files)),
+        client_context(TlsConfig()),
+    ]  # fmt: skip
+    for context in contexts:
+        suites = context.get_ciphers()
+        assert suites
+        assert [each["name"] for each in suites if not each["aead"]] == []
