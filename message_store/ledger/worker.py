@@ -11,12 +11,13 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
-from threading import Timer
+from threading import Lock, Thread, Timer
 from typing import TYPE_CHECKING, Final, Protocol
 
 from message_store.ledger.errors import LedgerError, LedgerUnavailable
@@ -97,6 +98,7 @@ class LedgerProcess:
     def __init__(self, place: LedgerLocation) -> None:
         self.place = place
         self._is_broken_off = False
+        self._closing = Lock()  # the pipe is closed in one thread, and broken off in another
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
 
@@ -118,22 +120,28 @@ class LedgerProcess:
                 self._call("close")
 
     def end(self) -> None:
+        """Close the pipe; the process then closes the ledger and ends, which nothing waits for.
+
+        On a busy machine, even a killed process of this niceness needs seconds to end.
+        """
         process, self._process = self._process, None
         if process is None:
             return
         assert self._pipe is not None
-        self._pipe.close()
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:  # the log has the unwritten records
-            process.kill()
-            process.wait()
+        with self._closing:
+            self._pipe.close()
+        Thread(target=_reap, args=(process,), name="end of the ledger process", daemon=True).start()
 
     def break_off(self) -> None:
         self._is_broken_off = True
-        process = self._process
-        if process is not None:
-            process.kill()  # `recv` and `wait` in the other thread return
+        process, pipe = self._process, self._pipe
+        if process is None or pipe is None:
+            return
+        process.kill()
+        with self._closing:
+            if not pipe.closed:  # `recv` in the other thread returns, before the process has ended
+                with socket.socket(fileno=os.dup(pipe.fileno())) as both_ends:
+                    both_ends.shutdown(socket.SHUT_RDWR)
 
     def _start(self) -> None:
         self._pipe, theirs = Pipe()
@@ -173,9 +181,9 @@ class LedgerProcess:
             response: LedgerError | None = pipe.recv()
         except (EOFError, OSError) as error:
             process.kill()  # it is unusable, even if it has not ended
-            process.wait()
             if self._is_broken_off:
                 raise self._broken_off() from error
+            process.wait()
             why = f"the process that writes it has ended, or did not respond for {RESPONSE_S:.0f} s"
             raise LedgerUnavailable(
                 shown_url(self.place.url), why, "Another one is started"
@@ -184,6 +192,14 @@ class LedgerProcess:
             deadline.cancel()
         if response is not None:
             raise response
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:  # the log has the unwritten records
+        process.kill()
+        process.wait()
 
 
 def serve() -> None:

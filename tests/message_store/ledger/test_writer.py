@@ -263,36 +263,37 @@ def test_closing_during_a_write_ends(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.finding("3D6")
-@pytest.mark.parametrize("is_open", [True, False], ids=["in a write", "in its start"])
-def test_a_stop_does_not_wait_for_a_process_that_does_not_respond(
-    is_open: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_stop_does_not_wait_for_a_process_that_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On a busy machine, a process of the lowest priority needs seconds to end, even if killed."""
     monkeypatch.setattr("message_store.ledger.worker.RESPONSE_S", 3_600)
     monkeypatch.setattr("message_store.ledger.worker.END_S", 3_600)
     rig = Rig(default_url(tmp_path))
     process = LedgerProcess(rig.place)
     rig.writer = LedgerWriter(process, clock=rig.clock, snapshot=lambda: rig.snapshot)
     run = subprocess.Popen
-    if not is_open:  # the first thing that the child does is nothing
-        monkeypatch.setattr(subprocess, "Popen", lambda command, **more: run(SLEEP, **more))
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **more: run(SLEEP, **more))
+    monkeypatch.setattr(run, "kill", lambda process: None)
+    pids = []
 
     async def leave() -> None:
         async with asyncio.timeout(REACHED_S_MAX):
             work = asyncio.create_task(rig.writer.run())
             rig.step()
-            if is_open:
-                await rig.written()
-                assert process.pid is not None
-                os.kill(process.pid, signal.SIGSTOP)
-                rig.step()
-            else:
-                await rig.until(lambda: process.pid is not None)
+            await rig.until(lambda: process.pid is not None)
+            pids.append(process.pid)
             rig.writer.stop()
             await work
         assert process.pid is None
         assert "does not wait" in rig.health.trouble
 
-    asyncio.run(leave())
+    try:
+        asyncio.run(leave())
+    finally:
+        for pid in pids:
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_records_without_room_are_read_again_from_the_log(tmp_path: Path) -> None:
