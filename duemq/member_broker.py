@@ -42,7 +42,7 @@ class MemberBroker:
 
     Args:
         properties, clock, plugins, config_file, read_again, kernels: See `Broker`.
-        on_serving, on_closing, on_closed: See `RoleRunner`.
+        on_serving, on_closing: See `RoleRunner`.
     Attributes:
         runner: Runner of a broker in the current role.
         epochs: Epochs of the log.
@@ -62,7 +62,6 @@ class MemberBroker:
         kernels: Preparation | None = None,
         on_serving: Callable[[Broker], None] = lambda broker: None,
         on_closing: Callable[[], None] = lambda: None,
-        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings = resolved(settings_from(properties))
         self._clock = clock or SystemClock()
@@ -88,7 +87,7 @@ class MemberBroker:
             settings.store.root, identity if identity is not None and identity.is_assigned else None
         )
         standby = Role(is_replica=True, own_id=self.service.member.broker_id)
-        self.runner = RoleRunner(self._new_broker, standby, on_serving, on_closing, on_closed)
+        self.runner = RoleRunner(self._new_broker, standby, on_serving, on_closing)
 
     async def run(self) -> str:
         """Serve until a stop; return the failure, empty after a requested stop.

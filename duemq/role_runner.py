@@ -35,7 +35,6 @@ class RoleRunner:
         on_serving: Called with each broker when it serves.
         on_closing: Called before a broker is closed, for a change of role or a stop, and before
             another attempt to open the store.
-        on_closed: Called after each change of role has closed a broker.
     Attributes:
         new_broker: Factory, replaceable by tests.
         broker: Serving broker; None during a change of role.
@@ -47,10 +46,9 @@ class RoleRunner:
         role: Role,
         on_serving: Callable[[Broker], None] = lambda broker: None,
         on_closing: Callable[[], None] = lambda: None,
-        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         self.new_broker = new_broker
-        self._on_serving, self._on_closing, self._on_closed = on_serving, on_closing, on_closed
+        self._on_serving, self._on_closing = on_serving, on_closing
         self._while_closed: Callable[[], None] | None = None
         self._retries = False
         self._assigned = role
@@ -128,9 +126,7 @@ class RoleRunner:
                 continue
             if ended:
                 return broker.failure
-            del broker  # `on_closed` frees it
-            await asyncio.sleep(0)  # its scheduler ends in the next turn of the loop
-            self._on_closed()
+            del broker  # it is freed while the next one runs
         return ""
 
     async def _run_one(self) -> tuple[Broker, bool]:

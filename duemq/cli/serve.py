@@ -178,6 +178,7 @@ async def _run_broker(
     broker = Broker(properties, config_file=file, read_again=reload_properties, kernels=kernels)
     on_signals(broker.stop_for_signal, broker.reload)  # `__aenter__` already serves clients
     async with broker:
+        gc.freeze()  # existing objects stay alive
         _on_ready(broker, started_s, as_json)
         await broker.stopped()
         limit_stop()
@@ -201,11 +202,13 @@ async def _run_member(
 ) -> str:
     from duemq.member_broker import MemberBroker
 
+    # Before the first broker: the collector frees those that a change of role has closed. A
+    # complete collection at each change would stop the heartbeats for seconds on a busy machine.
+    gc.freeze()
     started_s = asyncio.get_running_loop().time()
     member = MemberBroker(
         properties, config_file=file, read_again=reload_properties, kernels=kernels,
-        on_serving=lambda broker: _on_ready(broker, started_s, as_json),
-        on_closing=limit_stop, on_closed=free_frozen_objects,
+        on_serving=lambda broker: _on_ready(broker, started_s, as_json), on_closing=limit_stop,
     )  # fmt: skip
     on_signals(member.stop_for_signal, member.reload)
     failure = await member.run()
@@ -214,19 +217,9 @@ async def _run_member(
     return failure
 
 
-def free_frozen_objects() -> None:
-    """Free the objects of a closed broker, which `gc.freeze` exempted from collections.
-
-    Without it, each change of role would keep a complete broker in memory.
-    """
-    gc.unfreeze()
-    gc.collect()
-
-
 def _on_ready(broker: Broker, started_s: float, as_json: bool) -> None:
     """Report that a broker is ready; called again when a group member changes its role."""
     faulthandler.cancel_dump_traceback_later()
-    gc.freeze()  # existing objects stay alive
     gc.enable()
     ready = {
         "event": "ready",
