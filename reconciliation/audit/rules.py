@@ -83,7 +83,7 @@ def _rules(config: AuditConfig) -> list[Rule]:
     pending = ~sent & (c("quarantines") == 0) & ~c("cancelled")
     twice = c("deliveries") + c("quarantines") > 1
     overdue = pending & (c("due_ms") + config.late_ms < c("as_of_ms"))
-    gone_by = (c("passed") == 1) & (~c("is_level") | (c("due_ms") <= c("as_of_ms")))
+    gone_by = c("passed") == 1
     by_now = F.when(c("is_level") | ~c("behind"), gone_by)
     passed = F.coalesce(by_now, overdue)
     excused = pending & F.coalesce(gone_by, F.lit(False)) & ~F.coalesce(passed, F.lit(False))
@@ -123,7 +123,7 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("corrupt", pending & c("due_ms").isNull(), "it has no due time"),
         ("unreachable", pending & c("no_unit"), "no unit of its queue points at it"),
         ("corrupt", pending & c("other_time"), OTHER_TIME),
-        ("lost", pending & passed, "its owner passed its due time without a delivery"),
+        ("lost", pending & passed, "its owner passed it without a delivery"),
         ("late", overdue, "overdue, and not delivered"),
         (clock_lost, excused, LOST_BY_CLOCK),
         (clock_late, was_overdue, LATE_BY_CLOCK),

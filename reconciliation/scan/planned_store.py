@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from message_store.errors import UsageError
 from reconciliation.audit.delivery_units import CHECKPOINT_FILE, read_queue_coverage
 from reconciliation.audit.level_times import read_delays
+from reconciliation.audit.progress_checks import impossible_positions
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import MARK_FILE, Finding, LogPlan, files_of_row, plan_log
 from reconciliation.scan.store_state import Progress, read_progress
@@ -48,6 +49,8 @@ def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
         found, unread = read_progress(number, root, whole)
         found = _with_queues(found, root, whole, unread)
     plan = plan_log(root)
+    if progress and files:
+        unread += impossible_positions(root, plan, found)
     return Planned(root, plan, replace(found, log_min=plan.min), tuple(unread))
 
 

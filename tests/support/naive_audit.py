@@ -224,7 +224,7 @@ class _Store:
         passed = overdue
         if leaf["topic"] == SCHEDULE_TOPIC and self.level_cursors:
             cursor = self.level_cursors.get(leaf["queue_id"], 0)
-            passed = due_ms <= self.as_of_ms and leaf["queue_offset"] < cursor
+            passed = leaf["queue_offset"] < cursor
         if leaf["topic"] == TIMER_TOPIC and self.read_ms is not None and leaf["out_ms"] is not None:
             passed = leaf["out_ms"] < self.read_ms
         if passed:

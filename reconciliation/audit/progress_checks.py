@@ -1,0 +1,81 @@
+"""Positions that no broker can have reached: after the end of the queue that they count.
+
+    config/delayOffset.json   level 3 has settled 1,000,012 units
+    SCHEDULE_TOPIC_XXXX/2     12 units                              -> impossible
+
+A position that is too far but still inside its queue passes units that were never delivered; the
+audit finds their messages one by one (`lost`). Queues may lack the units of the newest records,
+see `delivery_units`; as many units as these records can have are allowed after their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from message_store.layout import CQ_UNIT, RECORD_FIXED_BYTES
+from reconciliation.scan.files import Root
+from reconciliation.scan.planning import Finding, LogPlan, files_of_row
+from reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
+from reconciliation.scan.store_state import (
+    CHECK_FILE,
+    OFFSETS_FILE,
+    Attempts,
+    Progress,
+    read_check,
+    read_json,
+)
+
+IMPOSSIBLE: Final = "impossible"
+UNIT_BYTES: Final = CQ_UNIT.itemsize
+
+
+def impossible_positions(root: Root, plan: LogPlan, progress: Progress) -> list[Finding]:
+    """Return a finding for each position of levels and timers that is after the end of its queue.
+
+    Files that cannot be read are reported by `store_state`.
+    """
+    attempt = Attempts(root)
+    saved = attempt(OFFSETS_FILE, lambda: dict(_saved_offsets(root))) or {}
+    check = attempt(CHECK_FILE, lambda: read_check(root)) or {}
+    behind = max(plan.end - max(progress.queue_coverage.end, plan.min), 0) // RECORD_FIXED_BYTES
+    places = [
+        (OFFSETS_FILE, f"level {level}", SCHEDULE_TOPIC, level - 1, offset)
+        for level, offset in saved.items()
+    ]
+    places += [
+        (CHECK_FILE, name, TIMER_TOPIC, 0, check[name])
+        for name in ("queue_offset", "master_queue_offset")
+        if name in check
+    ]
+    found = []
+    for path, name, topic, queue_id, offset in places:
+        below = f"consumequeue/{topic}/{queue_id}"
+        end = attempt(below, partial(queue_end, root, below))
+        if end is not None and not 0 <= offset <= end + behind:
+            text = f"{name} is at unit {offset:,} of a queue with {end:,} units"
+            found.append(Finding(root.url, path, 0, 0, IMPOSSIBLE, text))
+    return found
+
+
+def _saved_offsets(root: Root) -> Iterator[tuple[int, int]]:
+    """Yield (level, settled units) of delayOffset.json."""
+    for level, offset in (read_json(root, OFFSETS_FILE).get("offsetTable") or {}).items():
+        yield int(level), int(offset)
+
+
+def queue_end(root: Root, below: str) -> int:
+    """Return the queue offset after the last unit of a queue; 0 without units.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    for entry in reversed(files_of_row(root, below)):
+        data = root.read(entry.path, 0, entry.size // UNIT_BYTES * UNIT_BYTES)
+        used = np.flatnonzero(np.frombuffer(data, CQ_UNIT)["size"] > 0)
+        if used.size:
+            return int(entry.name) // UNIT_BYTES + int(used[-1]) + 1
+    return 0

@@ -1,0 +1,257 @@
+"""Independent reader and writer of store directories, by the formats of RocketMQ alone.
+
+Nothing here imports a package of the broker, so that a mistake in its layouts cannot hide itself.
+
+    commitlog/<base>                    records; `Record` has the fields and their positions
+    consumequeue/<topic>/<queue>/<base> units of 20 bytes: log offset, size, tags code
+    timerlog/<base>                     units of 52 bytes
+    config/*.json                       fastjson's dialect: number keys without quotes
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import subprocess
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+V1, V2, BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
+HEAD: Final = struct.Struct(">IIIiiqqiq")  # size magic crc queue flag number offset sysflag born
+CQ: Final = struct.Struct(">qiq")
+TIMER: Final = struct.Struct(">iqiqiqiiq")  # size prev magic write delta offset size hash due
+IPV6_BORN, IPV6_STORE = 16, 32
+QUEUE_AT, FLAG_AT, NUMBER_AT, OFFSET_AT, SYS_AT, BORN_AT = 12, 16, 20, 28, 36, 40
+SCHEDULE, TIMERS = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
+Unit = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Fields of a record; names that end with `_at` are log offsets of fields.
+
+    Attributes:
+        host: Bytes of address and port of the producer.
+        origin: Log offset of the record that this one names (DueMQ), None without one.
+    """
+
+    at: int
+    size: int
+    crc: int
+    queue: int
+    flag: int
+    number: int
+    sys_flag: int
+    born_ms: int
+    host: bytes
+    store_ms: int
+    reconsumed: int
+    prepared: int
+    topic: str
+    properties: dict[str, str]
+    body: bytes
+    store_ms_at: int
+    reconsumed_at: int
+    prepared_at: int
+    body_at: int
+    topic_at: int
+    properties_at: int
+
+    @property
+    def origin(self) -> int | None:
+        return -self.prepared - 1 if self.prepared < 0 else None
+
+
+def parse(data: bytes, at: int) -> Record:
+    """Return the record at the start of `data`, whose log offset is `at`.
+
+    Raises:
+        ValueError, struct.error, IndexError: There is no record.
+    """
+    size, magic, crc, queue, flag, number, offset, sys_flag, born_ms = HEAD.unpack_from(data)
+    if magic not in (V1, V2) or offset != at:
+        raise ValueError(f"no record at {at}")
+    pos = HEAD.size + (20 if sys_flag & IPV6_BORN else 8)
+    host, store_ms_at = data[HEAD.size : pos], pos
+    (store_ms,) = struct.unpack_from(">q", data, pos)
+    pos += 8 + (20 if sys_flag & IPV6_STORE else 8)
+    reconsumed, prepared, body_size = struct.unpack_from(">iqi", data, pos)
+    reconsumed_at, pos = pos, pos + 16
+    body_at, pos = pos, pos + body_size
+    (topic_size,) = struct.unpack_from(">B" if magic == V1 else ">h", data, pos)
+    pos += 1 if magic == V1 else 2
+    topic_at, pos = pos, pos + topic_size
+    (properties_size,) = struct.unpack_from(">h", data, pos)
+    pos += 2
+    if pos + properties_size != size:
+        raise ValueError(f"the lengths of the record at {at} disagree")
+    text = data[pos : pos + properties_size].decode("utf-8", "replace")
+    pairs = (entry.partition("\x01") for entry in text.split("\x02"))
+    return Record(
+        at, size, crc, queue, flag, number, sys_flag, born_ms, host, store_ms, reconsumed, prepared,
+        data[topic_at : topic_at + topic_size].decode("utf-8", "replace"),
+        {name: value for name, _, value in pairs if name and value},
+        data[body_at : body_at + body_size],
+        at + store_ms_at, at + reconsumed_at, at + reconsumed_at + 4, at + body_at, at + topic_at,
+        at + pos,
+    )  # fmt: skip
+
+
+def java_hash(text: str) -> int:
+    """Return String.hashCode of a text, as a signed number of 32 bits."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for (unit,) in struct.iter_unpack(">H", units):
+        value = (value * 31 + unit) & 0xFFFF_FFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+class FileRow:
+    """Files of equal size, named by the position of their first byte."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def files(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
+        named = (path for path in self.folder.iterdir() if re.fullmatch(r"\d{20}", path.name))
+        return sorted(path for path in named if path.stat().st_size)
+
+    def _place(self, at: int) -> tuple[Path, int]:
+        for path in reversed(self.files()):
+            base = int(path.name)
+            if base <= at < base + path.stat().st_size:
+                return path, at - base
+        raise KeyError(at)
+
+    def read(self, at: int, size: int) -> bytes:
+        path, pos = self._place(at)
+        with path.open("rb") as file:
+            file.seek(pos)
+            return file.read(size)
+
+    def write(self, at: int, data: bytes) -> None:
+        """Overwrite bytes; adds a file if they begin right after the last one."""
+        try:
+            path, pos = self._place(at)
+        except KeyError:
+            last = self.files()[-1]
+            path, pos = last.with_name(f"{int(last.name) + last.stat().st_size:020d}"), 0
+            path.write_bytes(bytes(last.stat().st_size))
+        with path.open("r+b") as file:
+            file.seek(pos)
+            file.write(data)
+
+
+class PlainStore:
+    """A store directory of a stopped broker."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log = FileRow(root / "commitlog")
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def records(self) -> list[Record]:
+        """Return all records in order; bytes that are not a record end their file."""
+        found = []
+        for path in self.log.files():
+            data, base, pos = path.read_bytes(), int(path.name), 0
+            while pos + 8 <= len(data):
+                size, magic = struct.unpack_from(">II", data, pos)
+                if magic == BLANK or magic not in (V1, V2):
+                    break
+                found.append(parse(data[pos : pos + size], base + pos))
+                pos += size
+        return found
+
+    def record(self, at: int) -> Record:
+        (size,) = struct.unpack(">I", self.log.read(at, 4))
+        return parse(self.log.read(at, size), at)
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Return topic and number of every queue."""
+        folders = (self.root / "consumequeue").glob("*/*")
+        return sorted((path.parent.name, int(path.name)) for path in folders)
+
+    def queue(self, topic: str, queue: int) -> FileRow:
+        return FileRow(self.root / "consumequeue" / topic / str(queue))
+
+    def units(self, topic: str, queue: int) -> dict[int, Unit]:
+        """Return the units of a queue by number, up to the first empty one."""
+        found: dict[int, Unit] = {}
+        for path in self.queue(topic, queue).files():
+            for n, unit in enumerate(CQ.iter_unpack(path.read_bytes())):
+                if unit[1] <= 0:
+                    return found
+                found[int(path.name) // CQ.size + n] = unit
+        return found
+
+    def timer_units(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield position and fields of the units of the timer log."""
+        for path in FileRow(self.root / "timerlog").files():
+            data = path.read_bytes()
+            for pos in range(0, len(data) - TIMER.size + 1, TIMER.size):
+                unit = TIMER.unpack_from(data, pos)
+                if unit[0] != TIMER.size:
+                    break
+                yield int(path.name) + pos, unit
+
+    def json(self, name: str) -> Any:
+        text = (self.root / "config" / name).read_text()
+        return json.loads(re.sub(r"([{,]\s*)(-?\d+)\s*:", r'\1"\2":', text))
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Overwrite a file of config/, and remove its backup."""
+        (self.root / "config" / name).write_text(json.dumps(value))
+        (self.root / "config" / f"{name}.bak").unlink(missing_ok=True)
+
+    def put(self, at: int, form: str, *values: Any) -> None:
+        """Write packed values at a log offset."""
+        self.log.write(at, struct.pack(form, *values))
+
+    def put_unit(self, topic: str, queue: int, number: int, unit: Unit) -> None:
+        self.queue(topic, queue).write(number * CQ.size, CQ.pack(*unit))
+
+    def fix_crc(self, at: int) -> None:
+        """Set the CRC of a record to that of its body."""
+        self.put(at + 8, ">I", zlib.crc32(self.record(at).body) & 0x7FFF_FFFF)
+
+    def end(self) -> int:
+        """Return the log offset after the last record."""
+        last = self.records()[-1]
+        return last.at + last.size
+
+    def append(self, raw: bytes, queue: int, store_ms: int, prepared: int | None = None) -> int:
+        """Append a copy of a record and its unit; return its log offset."""
+        end, last = self.end(), self.log.files()[-1]
+        file_size = last.stat().st_size
+        room = file_size - end % file_size
+        if len(raw) + 8 > room:
+            self.put(end, ">II", room, BLANK)
+            end += room
+        (own,) = struct.unpack_from(">q", raw, OFFSET_AT)
+        old = parse(raw, own)
+        number = len(self.units(old.topic, queue))
+        self.log.write(end, raw)
+        self.put(end + QUEUE_AT, ">i", queue)
+        self.put(end + NUMBER_AT, ">qq", number, end)
+        self.put(end + old.store_ms_at - own, ">q", store_ms)
+        if prepared is not None:
+            self.put(end + old.prepared_at - own, ">q", prepared)
+        code = java_hash(old.properties.get("TAGS", ""))
+        self.put_unit(old.topic, queue, number, (end, len(raw), code))
+        return end
+
+
+def copy_sparse(source: Path, target: Path) -> Path:
+    """Copy a store, whose large wheel stays a sparse file."""
+    subprocess.run(["cp", "-r", "--sparse=always", str(source), str(target)], check=True)
+    return target
