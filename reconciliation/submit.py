@@ -28,7 +28,8 @@ from reconciliation.jobs.run import (
     COULD_NOT_RUN,
     AuditRequest,
     LedgerRow,
-    check_stores,
+    absolute,
+    check_request,
     is_sparks,
     reason_of,
     run_audit,
@@ -47,9 +48,9 @@ def parser() -> argparse.ArgumentParser:
     add("--late", type=int, default=2_000, metavar="MS", help="maximum lateness that is ok")
     add(
         "--as-of",
-        type=int,
+        type=_time_ms,
         metavar="MS",
-        help="time until which due messages should be delivered, in ms since the epoch",
+        help="time until which due messages should be delivered: now, or ms since the epoch",
     )
     add("--levels", default="", help="messageDelayLevel, if neither queues nor the store have it")
     add("--trust-clock", action="store_true", help="accept clock steps that the log confirms")
@@ -77,6 +78,10 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _time_ms(text: str) -> int:
+    return SystemClock().now_ms() if text == "now" else int(text)
+
+
 def main(words: Sequence[str]) -> int:
     """Run an audit; return the exit code."""
     given = parser().parse_args(words)
@@ -95,7 +100,7 @@ def main(words: Sequence[str]) -> int:
 
 def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     wanted = AuditRequest(
-        stores=tuple(given.stores), late_ms=given.late, as_of_ms=given.as_of,
+        stores=tuple(map(absolute, given.stores)), late_ms=given.late, as_of_ms=given.as_of,
         levels_ms=levels_ms_of(given.levels), trust_clock=given.trust_clock,
         out=given.out, report=given.report, capacity_per_s=given.capacity, made_by=given.made_by,
     )  # fmt: skip
@@ -104,7 +109,7 @@ def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     )
     response = {"audit_id": ledger_row.audit_id}
     try:
-        check_stores(wanted.stores)
+        check_request(wanted)
         spark = session_at(replace(_spark_master(given), light=wanted.brief))
         try:
             summary = run_audit(spark, wanted, SystemClock())

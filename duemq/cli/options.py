@@ -45,7 +45,8 @@ AsOf = Annotated[
     typer.Option(
         "--as-of",
         metavar="TIME",
-        help="Audit time: messages due by then must be delivered; default: the newest record.",
+        help="Audit time: messages due by then must be delivered; default: now if a broker has the "
+        "store open, else the newest record.",
     ),
 ]
 TrustClock = Annotated[

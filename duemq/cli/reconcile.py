@@ -221,11 +221,11 @@ def _wanted(
     stores: list[str], late: int = 2_000, as_of: str = "", levels: str = "", **more: Any
 ) -> AuditRequest:
     from duemq.cli.reconcile_run import as_of_ms, user
-    from reconciliation.jobs.run import AuditRequest
+    from reconciliation.jobs.run import AuditRequest, absolute
     from reconciliation.scan.levels import levels_ms_of
 
     return AuditRequest(
-        stores=tuple(stores), late_ms=late, as_of_ms=as_of_ms(as_of),
+        stores=tuple(map(absolute, stores)), late_ms=late, as_of_ms=as_of_ms(as_of),
         levels_ms=levels_ms_of(levels), made_by=user(), **more,
     )  # fmt: skip
 

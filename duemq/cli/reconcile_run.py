@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import getpass
 import os
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from duemq.cli.exits import Exit
@@ -24,7 +26,7 @@ AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findi
 
 def reconcile(wanted: AuditRequest, master: SparkMaster, ledger: str, *, as_json: bool) -> None:
     """Audit, print, and exit 0 (clean), 1 (findings) or 2 (could not run)."""
-    from reconciliation.jobs.run import LedgerRow, check_stores, run_audit
+    from reconciliation.jobs.run import LedgerRow, check_request, run_audit
     from reconciliation.spark.archive_file import ClassArchive
     from reconciliation.spark.class_archive import make_later
     from reconciliation.spark.requirements import find_java, require_packages
@@ -37,7 +39,7 @@ def reconcile(wanted: AuditRequest, master: SparkMaster, ledger: str, *, as_json
     with could_not_run(ledger_row.failed):
         if not master.connect:
             find_java()
-        check_stores(wanted.stores)
+        check_request(wanted)
         summary = in_spark(
             master, "audit", lambda spark: run_audit(spark, wanted, clock), shown=not as_json
         )
@@ -110,12 +112,8 @@ def _print(summary: Summary) -> None:
     times = [f"{name} {value}" for name, value in summary.lateness_ms.items() if value is not None]
     if times:
         out.print(f"Late by, in ms: {', '.join(times)}", markup=False)
-    for row in summary.offenders:
-        where = f"{row['store']}: log offset {row['root']}"
-        what = f"{row['topic']}, due {row['due_ms']}, delivered {row['delivered_ms']}"
-        out.print(
-            f"{row['verdict']:20}{where}: {row['why']} ({what})", markup=False, soft_wrap=True
-        )
+    for line in finding_lines(summary.offenders):
+        out.print(line, markup=False, soft_wrap=True)
     print_unread(summary.unread)
     for row in summary.clock:
         place = f"{row['store']}/{row['file']} at byte {row['offset']}"
@@ -125,6 +123,24 @@ def _print(summary: Summary) -> None:
 
         out.print(clock_text(summary), markup=False, soft_wrap=True)
     out.print(_verdict(summary), markup=False)
+
+
+def finding_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield lines about messages with findings: for each verdict and reason, then some messages."""
+    for (verdict, why), same in groupby(rows, lambda row: (row["verdict"], row["why"])):
+        some = list(same)
+        count = some[0]["alike"]
+        shown = f"{len(some)} of {count:,} shown" if count > len(some) else f"{count:,}"
+        yield f"{verdict}: {why} ({shown})"
+        for row in some:
+            due, sent = (_time(row[name]) for name in ("due_ms", "delivered_ms"))
+            name = f", id {row['unique_id']}" if row["unique_id"] else ""
+            what = f"topic {row['topic'] or '?'}, due {due}, delivered {sent}{name}"
+            yield f"    {row['store']}: log offset {row['root']} ({what})"
+
+
+def _time(ms: int | None) -> str:
+    return "never" if ms is None else time_text(ms)
 
 
 def print_unread(places: list[dict[str, Any]]) -> None:
@@ -140,5 +156,8 @@ def print_unread(places: list[dict[str, Any]]) -> None:
 def _verdict(summary: Summary) -> str:
     kept = f"{summary.messages:,} messages"
     if not summary.complete:
-        return f"The audit is incomplete: parts could not be read ({kept} have a verdict)."
-    return f"Every promise was kept ({kept})." if summary.clean else f"There are findings ({kept})."
+        found = f"{summary.findings:,} of {kept} have a finding"
+        return f"The audit is incomplete: files have faults or could not be read ({found})."
+    if summary.clean:
+        return f"Every promise was kept ({kept})."
+    return f"{summary.findings:,} of {kept} have a finding."

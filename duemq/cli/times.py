@@ -20,11 +20,13 @@ def parse_time(text: str, now_ms: int) -> int:
     """Return a time in ms since the epoch.
 
     Args:
-        text: `+90s`, `+1h30m` (from now; ms, s, m, h, d, w), ms since the epoch, or ISO 8601;
-            without a zone it is UTC.
+        text: `now`, `+90s`, `+1h30m` (from now; ms, s, m, h, d, w), ms since the epoch, or ISO
+            8601; without a zone it is UTC.
     Raises:
         UsageError: The text is none of these.
     """
+    if text == "now":
+        return now_ms
     if _SPAN.fullmatch(text):
         span_ms = sum(int(count) * UNIT_MS[unit] for count, unit in _PART.findall(text))
         return min(now_ms + span_ms, TIME_MS_MAX)

@@ -9,9 +9,33 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
+import sys
 from pathlib import Path
 
 from message_store.errors import StoreLocked
+
+# struct flock: type, whence, start, length, process
+_LOCK = struct.Struct("@hhqqi") if sys.platform.startswith("linux") else struct.Struct("@qqihh")
+_TYPE = 0 if sys.platform.startswith("linux") else 3
+
+
+def is_locked(root: Path) -> bool:
+    """Return whether the broker of another process, DueMQ's or Apache's, has a store open.
+
+    The question takes no lock. A broker on another machine is not seen.
+    """
+    query = [0, 0, 0, 0, 0]
+    query[_TYPE] = fcntl.F_WRLCK
+    try:
+        file = os.open(root / "lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        found = _LOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, _LOCK.pack(*query)))
+    finally:
+        os.close(file)
+    return bool(found[_TYPE] != fcntl.F_UNLCK)
 
 
 class StoreLock:

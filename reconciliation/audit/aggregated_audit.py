@@ -124,6 +124,7 @@ def aggregated_histories(sums: DataFrame) -> DataFrame:
                 "body": F.shiftrightunsigned("content", 32),
                 "target": F.col("content").bitwiseAND(low),
                 "properties": F.col("rest"),
+                "head": F.lit(0),
                 "due_ms": F.when(sent, F.lit(0)).when(~unusual, -F.col("time_ms")),
                 "sent_ms": F.when(sent & unusual, F.lit(LATE_MS)).when(sent, F.col("time_ms")),
                 **dict.fromkeys(

@@ -2,23 +2,24 @@
 
     up(x) := source record of the copy x;  up := up of up,  until nothing changes
 
-Each round doubles the distance, so a message that rolled a thousand times takes ten rounds. The
-input is only copies and their source records: most stores have few, many have none.
+Each round doubles the distance, so a message that rolled a thousand times takes ten rounds. One
+worker takes all copies of a store: two numbers each. Most stores have few, many have none.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import functions as F
 
+from reconciliation.audit.tally import STORE_BITS
 from reconciliation.scan.roles import Role
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-ROUNDS_MAX: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,11 @@ class Roots:
     """Attributes:
     frame: key (of a copy or of a copied record), key of its root, number of its copies, and
         position of its first copy.
+    cached: Persisted frames.
     """
 
     frame: DataFrame
+    cached: tuple[DataFrame, ...]
 
 
 def find_roots(rows: DataFrame) -> Roots | None:
@@ -40,23 +43,28 @@ def find_roots(rows: DataFrame) -> Roots | None:
     copies = rows.where(
         F.col("role").isin(Role.LEVEL_COPY, Role.TIMER_COPY) & F.col("origin").isNotNull()
     ).select("key", "at", (F.col("key") - F.col("at") + F.col("origin")).alias("up"))
-    copies = copies.localCheckpoint()
+    copies = copies.persist()
     if copies.isEmpty():
+        copies.unpersist()
         return None
     made = copies.groupBy(F.col("up").alias("key")).agg(
         F.count("*").alias("copies"), F.min("at").alias("first_copy")
     )
-    roots = _doubled(copies.select("key", "up")).withColumnRenamed("up", "root")
+    by_store = copies.select("key", "up").groupBy(F.shiftright("key", STORE_BITS))
+    roots = by_store.applyInArrow(follow_up, "key bigint, root bigint")
     both = roots.join(made, "key", "full")
-    return Roots(both.withColumn("root", F.coalesce("root", "key")).localCheckpoint())
+    both = both.withColumn("root", F.coalesce("root", "key")).persist()
+    return Roots(both, (copies, both))
 
 
-def _doubled(copies: DataFrame) -> DataFrame:
-    """Return key and up of copies whose source is a copy as well, two levels up."""
-    for _ in range(ROUNDS_MAX):
-        above = copies.select(F.col("key").alias("up"), F.col("up").alias("next"))
-        found = copies.join(above, "up", "left").localCheckpoint()
-        if found.where(F.col("next").isNotNull()).isEmpty():
-            return copies
-        copies = found.select("key", F.coalesce("next", "up").alias("up"))
-    return copies
+def follow_up(copies: pa.Table) -> pa.Table:
+    """Return key and root of the copies of a store: `key` and `up`, which is below `key`."""
+    key, up = (copies.column(name).to_numpy() for name in ("key", "up"))
+    order = np.argsort(key)
+    key, up = key[order], up[order]
+    while True:
+        at = np.minimum(np.searchsorted(key, up), key.size - 1)
+        above = key[at] == up
+        if not above.any():
+            return pa.table({"key": key, "root": up})
+        up = np.where(above, up[at], up)

@@ -1,6 +1,7 @@
-"""Check that consumers can reach deliveries: a unit of the queue points at each of them.
+"""Check that consumers can reach deliveries: the unit of the queue agrees with each of them.
 
-    delivery  T, queue 2, queue offset 7  -->  consumequeue/T/2, unit 7  -->  its log offset?
+    delivery  T, queue 2, queue offset 7  -->  consumequeue/T/2, unit 7  -->  its log offset, size,
+                                                                              tags code?
 
 Queues lag behind the log, so the newest records may have no units yet; the next start of the broker
 writes them. `read_queue_coverage` returns the log offset up to which a store's queues are complete:
@@ -66,24 +67,24 @@ class DeliveryUnits:
         required = (offsets < self._coverage.end) | (stored_ms <= self._coverage.until_ms)
         return np.asarray(required)
 
-    def of_queue(self, topic: str, queue_id: int, numbers: Numbers, offsets: Numbers) -> Mask:
-        """Return (n,) whether records of one queue are reachable.
+    def of_queue(self, topic: str, queue_id: int, rows: Rows, codes: Numbers) -> Mask:
+        """Return (n,) whether records (SCANNED) of one queue are reachable.
 
         Args:
-            numbers: Queue offsets of the records.
-            offsets: Log offsets of the records.
+            codes: Tags codes that their units must have.
         """
         units = self._topics.get(topic)
         if units is None:
             units = self._topics[topic] = UnitTimes(self._root, topic)
-        found: Mask = units.points_at(queue_id, numbers, offsets)
+        found: Mask = units.agree(queue_id, rows, codes)
         if found.all():
             return found
         if self._is_excused(topic):
             return np.ones_like(found)
         first = units.first_unit(queue_id)
         if first is not None:  # rebuilt: its first unit points after the record
-            found |= (numbers >= first[0]) & (offsets < first[1])
+            numbers = rows["queue_offset"]
+            found |= (numbers >= first[0]) & (rows["phys_offset"] < first[1])
         return found
 
     def _is_excused(self, topic: str) -> bool:
@@ -108,26 +109,26 @@ class DeliveryUnits:
 
 
 def check_delivery_units(
-    units: DeliveryUnits, names: list[str], rows: Rows, sent: Mask
+    units: DeliveryUnits, names: list[str], rows: Rows, sent: Mask, codes: Numbers
 ) -> tuple[Mask, Mask]:
     """Return which of (n,) SCANNED rows were checked, and which of them are reachable.
 
     Args:
         names: Names of topics by `topic_index`.
         sent: Rows that are deliveries.
+        codes: Tags codes that the units must have.
     """
     known = sent & units.is_required(rows["phys_offset"], rows["store_ms"])
     found = np.ones(rows.size, np.bool_)
     mine = np.flatnonzero(known)
     if mine.size:
         topics, queues = rows["topic_index"][mine], rows["queue_id"][mine].astype(np.int64)
-        numbers, offsets = rows["queue_offset"][mine], rows["phys_offset"][mine]
         pairs = topics * np.int64(1 << 32) + queues
         left = np.ones(mine.size, np.bool_)
         while (first := int(left.argmax())) or left[0]:  # a chunk has records of a few queues
             here = np.flatnonzero(pairs == pairs[first])
             left[here] = False
             found[mine[here]] = units.of_queue(
-                names[int(topics[first])], int(queues[first]), numbers[here], offsets[here]
+                names[int(topics[first])], int(queues[first]), rows[mine[here]], codes[mine[here]]
             )
     return known, found

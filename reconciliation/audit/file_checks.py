@@ -39,6 +39,7 @@ from reconciliation.scan.store_state import (
     TIMER_FILE,
     Attempts,
     Progress,
+    is_void,
     read_check,
     read_json,
 )
@@ -55,7 +56,6 @@ from timer_store.layout import (
 RUNS_MAX: Final = 20  # maximum findings of one segment
 GROWTH_BYTES: Final = 1 << 30  # maximum growth of the timer log between planning and reading
 WHEEL: Final = "timerwheel"
-TRUNCATIONS_FILE: Final = "config/duemq.truncations.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def plan_pieces(
         at = row[0][-1].size if row[0] else 0
         findings.append(Finding(root.url, path, at, written - end, "gap", text))
     about = None
-    if row[0] and check is not None and not attempt(TIMER_FILE, partial(_is_void, root)):
+    if row[0] and check is not None and not attempt(TIMER_FILE, partial(is_void, root, TIMER_FILE)):
         orderly = attempt("abort", lambda: is_orderly(root)) or False
         about = Pending(plan, progress, precision_ms, written, orderly)
     step = max(bytes_max // UNIT_BYTES, 1) * UNIT_BYTES
@@ -125,17 +125,6 @@ def _none_pending(root: Root) -> bool:
         return "byTopic" in saved and not sum(saved["byTopic"].values())
     except BAD_INPUT:
         return False
-
-
-def _is_void(root: Root) -> bool:
-    """Return whether the log was truncated to before the log offset of the timers' checkpoint.
-
-    The next start as master enqueues the timers again, so their units need not be valid.
-    """
-    saved, known = read_json(root, TIMER_FILE), read_json(root, TRUNCATIONS_FILE)
-    generation, log_offset = saved.get("logGeneration", 0), saved.get("commitLogOffset", 0)
-    later = (offset for number, offset in known.get("truncations", ()) if number > generation)
-    return any(offset < log_offset for offset in later)
 
 
 def _list_queues(root: Root, below: str) -> None:

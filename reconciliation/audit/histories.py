@@ -29,12 +29,12 @@ def whole_histories(events: DataFrame) -> DataFrame:
     copied = is_held & (F.col("key") != F.col("root")) & F.col("rolls").isNull()
     held = F.struct(
         at.alias("at"), "role", "store_ms", "level", "due_ms", "topic_hash", "queue_id", "body",
-        "properties_hash", "target", "damaged", "passed",
+        "properties_hash", "head_hash", "target", "damaged", "passed",
         "other_time", "queued",
     )  # fmt: skip
     sent = F.struct(
-        at.alias("at"), "store_ms", "topic_hash", "queue_id", "body", "properties_hash", "target",
-        "damaged", "queued",
+        at.alias("at"), "store_ms", "topic_hash", "queue_id", "body", "properties_hash",
+        "head_hash", "target", "damaged", "queued",
     )  # fmt: skip
     histories = events.groupBy("root").agg(
         F.min(F.when(is_held, held)).alias("first"),
@@ -72,6 +72,7 @@ def _facts(histories: DataFrame) -> DataFrame:
         "sent_ms": F.col("sent.store_ms"),
         "other_body": F.col("sent.body") != F.col("leaf.body"),
         "other_properties": F.col("sent.properties_hash") != F.col("leaf.properties_hash"),
+        "other_head": F.col("sent.head_hash") != F.col("leaf.head_hash"),
         "elsewhere": F.coalesce(elsewhere, F.lit(False)),
         "delivery_damaged": F.coalesce("sent.damaged", F.lit(False)),
         "pending_damaged": F.coalesce("leaf.damaged", F.lit(False)),

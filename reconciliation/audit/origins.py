@@ -3,7 +3,8 @@
     rolled timer   the record with the same identity and one roll less
     delivery       the pending record with the same identity; of several, the n-th delivery belongs
                    to the n-th record, and surplus deliveries to the last one
-    marker         the pending timers whose topic+key it names, in the same slot
+    marker         the pending timers whose topic+key it names, in the same slot; if there are none,
+                   a timer of the slot whose record was removed with the log file that had its key
 
 The identity of a message consists of fields that a broker copies from record to record: unique id
 (without one: body CRC and length), real topic and queue, birth, level, TIMER_OUT_MS. The column
@@ -37,7 +38,12 @@ class DerivedOrigins:
 
 
 def with_origins(
-    rolled: DataFrame, candidates: DataFrame, markers: DataFrame, held: DataFrame, ended: DataFrame
+    rolled: DataFrame,
+    candidates: DataFrame,
+    markers: DataFrame,
+    held: DataFrame,
+    ended: DataFrame,
+    removed: DataFrame,
 ) -> DerivedOrigins:
     """Return records that name no origin, with their derived origins.
 
@@ -45,12 +51,13 @@ def with_origins(
         rolled, candidates, markers: Records that name no origin.
         held: All pending records, with `identity` and `name_hash`.
         ended: store_id and origin of records that name their origin.
+        removed: Pending timers whose records were removed, with their slots in `out_ms`.
     """
     ended = ended.select("store_id", F.col("origin").alias("phys_offset")).distinct()
     open_ones = held.join(ended, ["store_id", "phys_offset"], "left_anti")
-    return DerivedOrigins(
-        _rolled(rolled, held), _delivered(candidates, open_ones), _named(markers, held)
-    )
+    named = _named(markers, held)
+    marked = named.unionByName(_of_slots(markers, named, removed))
+    return DerivedOrigins(_rolled(rolled, held), _delivered(candidates, open_ones), marked)
 
 
 def _rolled(rolled: DataFrame, held: DataFrame) -> DataFrame:
@@ -96,4 +103,21 @@ def _named(markers: DataFrame, held: DataFrame) -> DataFrame:
     )
     made = markers.join(names, ["store_id", "name_hash", "out_ms"])
     made = made.where(F.col("found") < F.col("phys_offset"))
+    return made.withColumn("origin", F.col("found")).select(*markers.columns)
+
+
+def _of_slots(markers: DataFrame, named: DataFrame, removed: DataFrame) -> DataFrame:
+    """Return the markers that name no pending timer, with a removed timer of their slot as origin.
+
+    The number of removed timers of a slot that are cancelled is exact, their log offsets are not.
+    """
+    place, slot = ["store_id", "phys_offset"], ["store_id", "out_ms"]
+    order = Window.partitionBy(*slot).orderBy("phys_offset")
+    spare = markers.where(F.col("out_ms").isNotNull()).dropDuplicates(place)
+    spare = spare.join(named.select(*place), place, "left_anti")
+    spare = spare.withColumn("number", F.row_number().over(order))
+    gone = removed.where(F.col("out_ms").isNotNull()).dropDuplicates(place)
+    gone = gone.withColumn("number", F.row_number().over(order))
+    gone = gone.select(*slot, "number", F.col("phys_offset").alias("found"))
+    made = spare.join(gone, [*slot, "number"])
     return made.withColumn("origin", F.col("found")).select(*markers.columns)

@@ -2,8 +2,8 @@
 
 Each record adds to the sums of its key; `tally` has the counts and flags.
 
-The exclusive or of body, properties and target of both records is 0 if they are equal. With more
-than one delivery it has no meaning, but then the message is a duplicate.
+The exclusive or of body, properties, head and target of both records is 0 if they are equal. With
+more than one delivery it has no meaning, but then the message is a duplicate.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 HISTORY: Final = (
     "root", "held", "deliveries", "quarantines", "leaf_at", "store_ms", "level", "due_ms",
-    "topic_hash", "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "elsewhere",
-    "delivery_damaged", "pending_damaged", "passed", "is_level", "hops", "moved", "has_unit",
-    "cancelled", "fired", "copies",
-    "ended_old", "other_time", "no_unit", "unreachable", "removed_pending", "removed_settled",
+    "topic_hash", "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "other_head",
+    "elsewhere", "delivery_damaged", "pending_damaged", "passed", "is_level", "hops", "moved",
+    "has_unit", "cancelled", "fired", "copies", "ended_old", "other_time", "no_unit",
+    "unreachable", "removed_pending", "removed_settled",
 )  # fmt: skip
 """Columns of a history, which `rules` reads; `root` is the key of the message."""
 
@@ -61,6 +61,7 @@ def plain_message_histories(events: DataFrame) -> DataFrame:
         F.sum("tally").alias("tally"),
         F.bit_xor("body").alias("body"),
         F.bit_xor("properties_hash").alias("properties"),
+        F.bit_xor("head_hash").alias("head"),
         F.bit_xor("target").alias("target"),
         of_held("due_ms").alias("due_ms"),
         F.min(F.when(sent, F.col("store_ms"))).alias("sent_ms"),
@@ -94,6 +95,7 @@ def history_of_sums(sums: DataFrame, *more: str) -> DataFrame:
         "sent_ms",
         (F.col("body") != 0).alias("other_body"),
         (F.col("properties") != 0).alias("other_properties"),
+        (F.col("head") != 0).alias("other_head"),
         (~_has(NO_TARGET) & (F.coalesce("target", F.lit(0)) != 0)).alias("elsewhere"),
         (_part(SENT_DAMAGED, COUNT_MASK) > 0).alias("delivery_damaged"),
         _has(DAMAGED).alias("pending_damaged"),

@@ -3,7 +3,7 @@
     key       store number and log offset of the pending record
     tally     counts and flags, see `tally`
     content   XOR of body and target, half of the bits each: 0 if both records are equal
-    rest      XOR of the properties
+    rest      XOR of the properties and of the fields of the head
     time_ms   store time of the delivery minus due time: the lateness of a pair
 
 A worker packs the columns that `plain_histories` would aggregate (`pack`) and assigns them to
@@ -43,7 +43,8 @@ from reconciliation.scan.tables import TIME_MIN
 
 NEEDED: Final = (
     "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
-    "damage", "properties_hash", "target", "due_ms", "unit_ms", "passed", "other_time", "queued",
+    "damage", "properties_hash", "head_hash", "target", "due_ms", "unit_ms", "passed",
+    "other_time", "queued",
 )  # fmt: skip
 """Columns of `messages`."""
 TIME_BITS: Final = 47  # bits of a time in ms
@@ -85,7 +86,8 @@ def pack(column: Callable[[str], pa.Array]) -> Numbers:
     body = _words(column("body_crc")) ^ (_words(column("body_len")) * LENGTHS)
     content = ((body & LOW) << HALF) | ((target ^ (target >> HALF)) & LOW)
     arrays = (
-        key, tally, content.view(np.int64), _numbers(column("properties_hash")),
+        key, tally, content.view(np.int64),
+        _numbers(column("properties_hash")) ^ _numbers(column("head_hash")),
         np.where(sent, stored_ms, -due_ms),
     )  # fmt: skip
     return np.stack(arrays, axis=1)

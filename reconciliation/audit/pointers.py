@@ -39,7 +39,9 @@ from timer_store.layout import (
 )
 
 RECORD_REMOVED: Final = "gone"
-"""Kind of a finding about a removed record; its offset is the log offset of the record."""
+"""Kind of a finding about a removed record: offset is its log offset, base the slot in ms."""
+MARKER_REMOVED: Final = "gone-marker"
+"""The same of a removed marker."""
 POINTER: Final = "pointer"
 BLOCK_UNITS: Final = 65_536
 FOUND_MAX: Final = 1_000  # maximum findings of one piece of a file
@@ -94,12 +96,16 @@ def check_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iter
     if not pending.any():
         return
     rows, pos = native_columns(rows[pending]), pos[pending]
+    yield from _removed_markers(part, rows, about.plan)
     kept = (rows["magic"] & MAGIC_DELETE == 0) & (rows["due_ms"] >= 0)
     rows, pos = rows[kept], pos[kept]
     places, plan = rows["phys_offset"], about.plan
+    # DueMQ marks the unit of a cancelled timer, Apache only appends a unit of the marker
+    slots_ms = np.where(rows["due_ms"] == 0, rows["write_ms"] + rows["delay_ms"], -1)
     for at in np.flatnonzero(places < plan.min).tolist():
-        place, text = int(places[at]), "its record was removed while it was pending"
-        yield part.finding(place, UNIT_BYTES, RECORD_REMOVED, text)
+        place, slot_ms = int(places[at]), int(slots_ms[at])
+        text = "its record was removed while it was pending"
+        yield part.finding(place, UNIT_BYTES, RECORD_REMOVED, text, slot_ms)
     inside = (places >= plan.min) & (places < plan.end)
     wrong = np.zeros(rows.size, np.bool_)
     wrong[(places >= plan.end) & about.orderly] = True
@@ -113,6 +119,20 @@ def check_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iter
         text = f"the unit does not match the record at log offset {int(places[at])}"
         where = int(pos[at]) - part.base
         yield part.finding(where, UNIT_BYTES, POINTER, text)
+
+
+def _removed_markers(part: Segment, rows: Rows, plan: LogPlan) -> Iterator[Finding]:
+    """Yield the pending units of Apache's markers whose own records were removed.
+
+    The record that such a marker cancels is before it, so it was removed, too.
+    """
+    slots_ms = rows["write_ms"] + rows["delay_ms"]
+    markers = (rows["magic"] & MAGIC_DELETE != 0) & (rows["phys_offset"] < plan.min)
+    markers &= rows["due_ms"] == 0
+    for at in np.flatnonzero(markers).tolist():
+        place, slot_ms = int(rows["phys_offset"][at]), int(slots_ms[at])
+        text = "the record of a marker was removed"
+        yield part.finding(place, UNIT_BYTES, MARKER_REMOVED, text, slot_ms)
 
 
 def _matching_units(about: Pending, segment: Segment, rows: Rows) -> Mask:

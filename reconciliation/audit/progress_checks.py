@@ -23,8 +23,10 @@ from reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
 from reconciliation.scan.store_state import (
     CHECK_FILE,
     OFFSETS_FILE,
+    TIMER_FILE,
     Attempts,
     Progress,
+    is_void,
     read_check,
     read_json,
 )
@@ -42,15 +44,18 @@ def impossible_positions(root: Root, plan: LogPlan, progress: Progress) -> list[
     saved = attempt(OFFSETS_FILE, lambda: dict(_saved_offsets(root))) or {}
     check = attempt(CHECK_FILE, lambda: read_check(root)) or {}
     behind = max(plan.end - max(progress.queue_coverage.end, plan.min), 0) // RECORD_FIXED_BYTES
-    places = [
-        (OFFSETS_FILE, f"level {level}", SCHEDULE_TOPIC, level - 1, offset)
-        for level, offset in saved.items()
-    ]
-    places += [
-        (CHECK_FILE, name, TIMER_TOPIC, 0, check[name])
-        for name in ("queue_offset", "master_queue_offset")
-        if name in check
-    ]
+    places = []
+    if not attempt(OFFSETS_FILE, partial(is_void, root, OFFSETS_FILE)):
+        places += [
+            (OFFSETS_FILE, f"level {level}", SCHEDULE_TOPIC, level - 1, offset)
+            for level, offset in saved.items()
+        ]
+    if not attempt(TIMER_FILE, partial(is_void, root, TIMER_FILE)):
+        places += [
+            (CHECK_FILE, name, TIMER_TOPIC, 0, check[name])
+            for name in ("queue_offset", "master_queue_offset")
+            if name in check
+        ]
     found = []
     for path, name, topic, queue_id, offset in places:
         below = f"consumequeue/{topic}/{queue_id}"

@@ -73,6 +73,7 @@ def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataF
 
 
 OTHER_TIME: Final = "the due time in its queue is not that of its level"
+NO_UNIT: Final = "the unit of its queue does not agree with it"
 Rule = tuple[str, "Column", str]
 
 
@@ -99,6 +100,7 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("duplicated", removed & twice, "delivered more than once"),
         ("removed", removed & ended, "delivered; retention has removed its record"),
         ("lost", lost_record, "its record was removed while pending"),
+        ("removed", removed & c("removed_pending"), "cancelled; retention has removed its record"),
         ("removed", removed & c("removed_settled"), "settled; retention has removed its record"),
         ("quarantined", no_record & (c("quarantines") > 0), "its record cannot be read"),
         ("corrupt", no_record, "its queue points at no valid record"),
@@ -107,13 +109,15 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("moved_twice", c("copies") > 1, "two copies of one record"),
         ("moved_twice", c("ended_old") > 0, "delivered, although it has a copy"),
         ("duplicated", twice, "delivered more than once"),
+        ("corrupt", ~missing & c("has_unit"), "another unit of a queue points at it"),
         ("corrupt", sent & c("other_body"), "the delivered body differs"),
         ("corrupt", sent & c("other_properties"), "the delivered properties differ"),
+        ("corrupt", sent & c("other_head"), "a field of the delivered record's head differs"),
         ("corrupt", sent & c("delivery_damaged"), "the delivered body does not match its CRC"),
         ("cancelled_but_fired", c("cancelled") & sent, "delivered after it was cancelled"),
         ("misrouted", sent & c("elsewhere"), "delivered to another topic or queue"),
         ("corrupt", sent & c("other_time"), OTHER_TIME),
-        ("unreachable", sent & c("unreachable"), "no unit of its queue points at it"),
+        ("unreachable", sent & c("unreachable"), NO_UNIT),
         ("moved", early & c("fired"), "delivered early on request"),
         ("early", early, "delivered before its due time"),
         ("late", c("late_ms") > config.late_ms, "delivered late"),
@@ -121,7 +125,7 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("cancelled", c("cancelled"), "cancelled in time"),
         ("corrupt", pending & c("pending_damaged"), "its body does not match its CRC"),
         ("corrupt", pending & c("due_ms").isNull(), "it has no due time"),
-        ("unreachable", pending & c("no_unit"), "no unit of its queue points at it"),
+        ("unreachable", pending & c("no_unit"), NO_UNIT),
         ("corrupt", pending & c("other_time"), OTHER_TIME),
         ("lost", pending & passed, "its owner passed it without a delivery"),
         ("late", overdue, "overdue, and not delivered"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from reconciliation.audit.aggregated_audit import by_lateness
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SHOWN_MAX: Final = 20
+ALIKE_SHOWN: Final = 3  # messages of each verdict and reason
+OFFENDERS_MAX: Final = 200
 PERCENTILES: Final = (0.5, 0.99)
 
 
@@ -26,7 +29,8 @@ class Summary:
     """Attributes:
     verdicts: Number of messages by verdict.
     lateness_ms: Lateness of deliveries: percentiles and maximum.
-    offenders: Some messages with findings.
+    offenders: Some messages of each finding and reason, the gravest first; `alike`: number of
+        messages with the same.
     unread: Unreadable or malformed parts of files.
     clock: Positions in the log after which the store's clock was set back.
     excused: Number of findings that a clock step explains.
@@ -48,6 +52,11 @@ class Summary:
     def clean(self) -> bool:
         """Whether there are no findings and everything was readable."""
         return self.complete and not set(self.verdicts) - CLEAN
+
+    @property
+    def findings(self) -> int:
+        """Number of messages with a finding."""
+        return sum(count for name, count in self.verdicts.items() if name not in CLEAN)
 
     @property
     def messages(self) -> int:
@@ -82,8 +91,7 @@ def summarize(
     order = {name: place for place, name in enumerate(VERDICTS)}
     offenders = []
     if verdicts is not None and set(counts) - CLEAN:
-        bad = verdicts.where(~F.col("verdict").isin(*CLEAN)).orderBy("verdict", "store", "root")
-        offenders = [row.asDict() for row in bad.limit(SHOWN_MAX).collect()]
+        offenders = _some_of_each(verdicts.where(~F.col("verdict").isin(*CLEAN)))
     places, clock = _places(unread) if unread is not None else ([], [])
     excused = 0
     if clock and verdicts is not None:
@@ -99,6 +107,21 @@ def summarize(
         clock,
         excused,
     )
+
+
+def _some_of_each(bad: DataFrame) -> list[dict[str, object]]:
+    """Return some messages of each verdict and reason, with the number of such messages."""
+    alike = Window.partitionBy("verdict", "why")
+    some = bad.withColumns(
+        {
+            "alike": F.count("*").over(alike),
+            "number": F.row_number().over(alike.orderBy("store", "root")),
+        }
+    ).where(F.col("number") <= ALIKE_SHOWN)
+    grave = F.array_position(F.array(*map(F.lit, VERDICTS)), F.col("verdict"))
+    order = some.withColumn("grave", grave).orderBy("grave", "why", "store", "root")
+    found = order.drop("grave", "number").limit(OFFENDERS_MAX)
+    return [row.asDict() for row in found.collect()]
 
 
 def _places(unread: DataFrame) -> tuple[list[dict[str, object]], ...]:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from message_store.kernels.verify import EXTENDED_CODE_MAX
 from message_store.layout import CQ_UNIT
 from reconciliation.arrays import Mask, Numbers, Rows
 from reconciliation.scan.files import Entry, Root
@@ -39,26 +40,32 @@ class UnitTimes:
         self._queues: dict[int, _Queue] = {}
         self._mapped: dict[str, Rows] = {}
 
-    def find(self, queue_ids: Numbers, offsets: Numbers, phys_offsets: Numbers) -> Numbers:
-        """Return (n,) tags codes; NONE where no unit points at the record."""
+    def find(self, rows: Rows) -> Numbers:
+        """Return (n,) tags codes; NONE where no unit agrees with the record (SCANNED)."""
+        queue_ids, offsets = rows["queue_id"], rows["queue_offset"]
+        phys_offsets, sizes = rows["phys_offset"], rows["record_size"]
         found = np.full(offsets.size, NONE, np.int64)
         for queue_id in np.unique(queue_ids).tolist():
             mine = np.flatnonzero(queue_ids == queue_id)
             for here, units in self._gathered(queue_id, offsets[mine]):
                 good = units["phys_offset"] == phys_offsets[mine[here]]
-                good &= units["size"] > 0
+                good &= units["size"] == sizes[mine[here]]
                 found[mine[here[good]]] = units["tags_code"][good]
         return found
 
-    def points_at(self, queue_id: int, offsets: Numbers, phys_offsets: Numbers) -> Mask:
-        """Return (n,) whether the unit at each queue offset points at the record."""
-        units = self._row(queue_id, offsets)
+    def agree(self, queue_id: int, rows: Rows, codes: Numbers) -> Mask:
+        """Return (n,) whether the unit at the queue offset of each record agrees with it.
+
+        Args:
+            rows: (n,) SCANNED.
+            codes: Tags codes that the units must have.
+        """
+        units = self._row(queue_id, rows["queue_offset"])
         if units is not None:
-            hits: Mask = (units["phys_offset"] == phys_offsets) & (units["size"] > 0)
-            return hits
-        found = np.zeros(offsets.size, np.bool_)
-        for here, units in self._gathered(queue_id, offsets):
-            found[here] = (units["phys_offset"] == phys_offsets[here]) & (units["size"] > 0)
+            return _agreement(units, rows, codes)
+        found = np.zeros(rows.size, np.bool_)
+        for here, units in self._gathered(queue_id, rows["queue_offset"]):
+            found[here] = _agreement(units, rows[here], codes[here])
         return found
 
     def first_unit(self, queue_id: int) -> tuple[int, int] | None:
@@ -132,3 +139,13 @@ class UnitTimes:
             firsts = tuple(int(entry.name) // UNIT_BYTES for entry in files)
             self._queues[queue_id] = _Queue(tuple(files), firsts)
         return self._queues[queue_id]
+
+
+def _agreement(units: Rows, rows: Rows, codes: Numbers) -> Mask:
+    """Return (n,) whether units have the log offsets, sizes and tags codes of records."""
+    own = units["tags_code"]
+    hits: Mask = (units["phys_offset"] == rows["phys_offset"]) & (own == codes)
+    if not hits.all():
+        extended = own <= EXTENDED_CODE_MAX
+        hits |= (units["phys_offset"] == rows["phys_offset"]) & extended
+    return np.asarray(hits & (units["size"] == rows["record_size"]))

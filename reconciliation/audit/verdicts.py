@@ -29,8 +29,10 @@ from reconciliation.audit.chains import find_roots
 from reconciliation.audit.histories import whole_histories
 from reconciliation.audit.origins import with_origins
 from reconciliation.audit.plain_histories import plain_message_histories, tally_column
+from reconciliation.audit.pointers import POINTER
 from reconciliation.audit.rules import judge
 from reconciliation.audit.tally import PLACE_MAX, STORE_BITS
+from reconciliation.audit.unit_times import UNIT_BYTES
 from reconciliation.scan.roles import PENDING_ROLES, PENDING_TOPICS, PLAIN, RARE, Role
 from reconciliation.scan.tables import CLOCK_SET_BACK, TIME_MIN
 
@@ -48,8 +50,8 @@ CLEAN: Final = frozenset({"ok", "pending", "cancelled", "moved", "removed"})
 """Verdicts that are not findings."""
 AUDITED: Final = (
     "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
-    "damage", "properties_hash", "target", "topic_hash", "queue_id", "real_queue_id", "level",
-    "due_ms", "out_ms", "rolls", "unit_ms", "passed", "other_time", "queued",
+    "damage", "properties_hash", "head_hash", "target", "topic_hash", "queue_id", "real_queue_id",
+    "level", "due_ms", "out_ms", "rolls", "unit_ms", "passed", "other_time", "queued",
 )  # fmt: skip
 """Columns of `messages` that the audit reads of every message."""
 RARE_COLUMNS: Final = ("identity", "name_hash", "topic", "store", "file", "file_offset", "note")
@@ -57,7 +59,7 @@ COLUMNS: Final = tuple(dict.fromkeys((
     *AUDITED, *RARE_COLUMNS,
     "store", "phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "born_ms", "sys_flag",
     "prepared_offset", "body_crc", "body_len", "damage", "unique_id", "real_topic", "real_queue_id",
-    "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash",
+    "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash", "head_hash",
 )))  # fmt: skip
 """Columns of `messages` for jobs that need all columns of an audit in one table."""
 UNREAD_ROLES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})
@@ -71,6 +73,8 @@ NAMES_MAX: Final = 8  # maximum topics that are named without a join
 MS_MAX: Final = 10**18
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
 """Returns the named columns of `messages`, of the given roles."""
+Queues = Callable[[Sequence[str]], "DataFrame"]
+"""Returns the units of the queues of some topics that do not agree with their records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +83,13 @@ class Survey:
 
     Attributes:
         stores: Table `stores`, with the clock steps if there are any.
-        rare: Records of rare roles, unreadable ranges, units without a record.
+        rare: Records of rare roles, unreadable ranges, units that do not agree with a record.
         met: Roles of `rare`.
         names: Names of topics, by hash.
         plain: Pending messages, and deliveries that name them, as `_keyed`.
         touched: Keys and roots of messages that a rare record belongs to; None without any.
         events: All records of these messages.
+        cached: Persisted frames. Unlike checkpoints they are computed again if an executor is lost.
     """
 
     messages: Reader
@@ -96,6 +101,12 @@ class Survey:
     plain: DataFrame
     touched: DataFrame | None
     events: DataFrame | None
+    cached: tuple[DataFrame, ...] = ()
+
+    def release(self) -> None:
+        """Free the persisted frames; verdicts that are computed later compute them again."""
+        for frame in self.cached:
+            frame.unpersist()
 
     def others(self, plain: DataFrame) -> DataFrame:
         """Return the rows whose `key` is not that of a message with a rare record."""
@@ -129,34 +140,37 @@ class Survey:
 
 
 def take_survey(
-    messages: Reader, queues: DataFrame, stores: DataFrame, config: AuditConfig | None = None
+    messages: Reader, queues: Queues, stores: DataFrame, config: AuditConfig | None = None
 ) -> Survey:
     """Find all rare records; an action. Arguments: see `audit`."""
     config = config or AuditConfig()
-    looked_for = (*range(RARE, Role.GAP + 1), Role.CLOCK, Role.REMOVED_PENDING)
-    rare = messages((*AUDITED, *RARE_COLUMNS), looked_for).unionByName(
-        _lost_units(queues), allowMissingColumns=True
-    )
-    rare = rare.localCheckpoint()
-    met, names = _roles_and_topics(rare)
+    looked_for = (*range(RARE, Role.GAP + 1), Role.CLOCK, Role.REMOVED_PENDING, Role.QUEUE)
+    rare = messages((*AUDITED, *RARE_COLUMNS), looked_for).persist()
+    cached = [rare]
+    met, names, differing = _roles_and_topics(rare)
+    if differing:
+        units = _faulty_units(queues(differing)).persist()
+        cached.append(units)
+        met |= set() if units.isEmpty() else {Role.UNIT}
+        rare = rare.unionByName(units, allowMissingColumns=True)
     plain, found = _events(messages, rare, met, config)
     touched, events = None, None
     if met & COMPLETE_HISTORY_ROLES:
-        units = rare.where((F.col("role") == Role.UNIT) & F.col("damage").isNull())
-        lost = units.select(
-            _key("phys_offset").alias("key"), "role", F.col("phys_offset").alias("at")
-        )
-        found = found.unionByName(lost, allowMissingColumns=True)
-        touched = _touched(found)
+        if Role.UNIT in met:
+            units = _unit_events(rare.where(F.col("role") == Role.UNIT), plain)
+            found = found.unionByName(units, allowMissingColumns=True)
+        touched = _touched(found, cached)
     if touched is not None:
         events = plain.unionByName(found, allowMissingColumns=True).join(touched, "key")
     known = stores.join(_steps(rare), "store_id", "left") if Role.CLOCK in met else stores
-    return Survey(messages, known, config, rare, frozenset(met), names, plain, touched, events)
+    return Survey(
+        messages, known, config, rare, frozenset(met), names, plain, touched, events, tuple(cached)
+    )
 
 
 def audit(
     messages: Reader,
-    queues: DataFrame,
+    queues: Queues,
     stores: DataFrame,
     config: AuditConfig | None = None,
     *,
@@ -168,7 +182,7 @@ def audit(
 
     Args:
         messages: Reader of table `messages`, of one store or several.
-        queues: Table `consume_queue` of the same stores.
+        queues: Reader of table `consume_queue` of the same stores.
         stores: Table `stores`.
         ids: Whether `unique_id` is filled, which takes another scan of the messages.
     Returns:
@@ -181,14 +195,23 @@ def audit(
     return found.verdicts(found.histories(found.plain), ids=ids), found.unread
 
 
-def _roles_and_topics(survey: DataFrame) -> tuple[set[int], dict[int, str]]:
-    """Return the roles of the rare records, and the names of topics by hash; an action."""
-    is_name = F.col("role") == Role.TOPIC
-    names = (F.when(is_name, F.col(name)).alias(name) for name in ("topic_hash", "topic"))
-    rows = survey.select("role", *names).distinct().collect()
-    return {row["role"] for row in rows}, {
-        row["topic_hash"]: row["topic"] for row in rows if row["topic_hash"] is not None
-    }
+def _roles_and_topics(survey: DataFrame) -> tuple[set[int], dict[int, str], list[str]]:
+    """Return the roles of the rare records, the names of topics by hash, and the topics of queues
+    whose sums of records and units differ; an action.
+    """
+    is_queue = F.col("role") == Role.QUEUE
+    named = is_queue | (F.col("role") == Role.TOPIC)
+    queue = (F.when(is_queue, F.col(name)).alias(name) for name in ("store_id", "queue_id"))
+    names = (F.when(named, F.col(name)).alias(name) for name in ("topic_hash", "topic"))
+    found = survey.groupBy("role", *queue, *names).agg(
+        F.bit_xor("identity").alias("sum"), F.count("file").alias("files")
+    )
+    rows = found.collect()
+    queues = [row for row in rows if row["role"] == Role.QUEUE]
+    differing = {row["topic"] for row in queues if row["files"] and row["sum"]}
+    roles = {row["role"] for row in rows} - {Role.QUEUE}
+    by_hash = {row["topic_hash"]: row["topic"] for row in rows if row["topic_hash"] is not None}
+    return roles, by_hash, sorted(differing)
 
 
 def _named(verdicts: DataFrame, names: dict[int, str]) -> DataFrame:
@@ -228,16 +251,31 @@ def _key(offset: str) -> Column:
     return number.bitwiseOR(F.col(offset))
 
 
-def _lost_units(queues: DataFrame) -> DataFrame:
-    """Return units without a pending record, and unreadable queues."""
-    held = queues.where(F.col("topic").isin(*PENDING_TOPICS))
-    lost = held.where(~F.col("found") | F.col("damage").isNotNull())
-    return lost.select(
-        "store_id", "phys_offset", "damage", F.lit(Role.UNIT).alias("role"),
-        F.concat(F.lit("consumequeue/"), F.col("topic")).alias("file"),
-        (F.col("queue_offset") * 20).alias("file_offset"),
-        F.lit("the file of a queue cannot be read").alias("note"),
+def _faulty_units(queues: DataFrame) -> DataFrame:
+    """Return units that do not agree with their records; `damage`: of delivered messages."""
+    faulty = queues.where(F.col("fault").isNotNull())
+    pending = F.col("topic").isin(*PENDING_TOPICS)
+    number = F.concat(F.lit("unit "), F.col("queue_offset"), F.lit(": "), F.col("fault"))
+    folder = F.concat(F.lit("consumequeue/"), F.col("topic"), F.lit("/"), F.col("queue_id"))
+    return faulty.select(
+        "store_id", "phys_offset", F.when(~pending, F.lit(POINTER)).alias("damage"),
+        F.lit(Role.UNIT).alias("role"), folder.alias("file"),
+        (F.col("queue_offset") * UNIT_BYTES).alias("file_offset"), number.alias("note"),
     )  # fmt: skip
+
+
+def _unit_events(units: DataFrame, plain: DataFrame) -> DataFrame:
+    """Return units with the key of the message whose record or delivery they name."""
+    own = units.where(F.col("damage").isNull()).select(
+        _key("phys_offset").alias("key"), "role", F.col("phys_offset").alias("at")
+    )
+    others = units.where(F.col("damage").isNotNull())
+    places = others.select(_key("phys_offset").alias("place"), "role").distinct()
+    store = F.shiftleft(F.shiftright("key", STORE_BITS), STORE_BITS)
+    sent = plain.where(F.col("role") == Role.DELIVERY).select(
+        "key", "at", store.bitwiseOR(F.col("at")).alias("place")
+    )
+    return own.unionByName(sent.join(F.broadcast(places), "place").select("key", "role", "at"))
 
 
 def _unread(survey: DataFrame, stores: DataFrame) -> DataFrame:
@@ -284,6 +322,7 @@ def _events(
     found = with_origins(
         rare.where(nameless), rare.where(F.col("role") == Role.CANDIDATE),
         rare.where(F.col("role") == Role.MARKER), held, ended,
+        rare.where(F.col("role") == Role.REMOVED_PENDING),
     )  # fmt: skip
     rest = rare.where(by_place & ~nameless)
     rest = rest.unionByName(found.rolled).unionByName(found.marked)
@@ -338,16 +377,19 @@ def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
         F.when(own, _key("phys_offset")).otherwise(named).alias("key"),
         "role", F.col("phys_offset").alias("at"), "origin", store_ms.alias("store_ms"),
         body.alias("body"),
-        "properties_hash", "target", "topic_hash", F.col("damage").isNotNull().alias("damaged"),
+        "properties_hash", "head_hash", "target", "topic_hash",
+        F.col("damage").isNotNull().alias("damaged"),
         F.when(held, F.col("real_queue_id")).otherwise(F.col("queue_id")).alias("queue_id"),
         "level", F.when(held, due_ms).alias("due_ms"), "rolls", "passed",
         "other_time", "queued", tally_column().alias("tally"),
     ).where("key is not null")  # fmt: skip
 
 
-def _touched(found: DataFrame) -> DataFrame | None:
+def _touched(found: DataFrame, cached: list[DataFrame]) -> DataFrame | None:
     """Return the keys of messages with a rare record, with their roots.
 
+    Args:
+        cached: Persisted frames, added to.
     Returns:
         key, root, number of copies of the record, position of the first copy; None without keys.
     """
@@ -362,11 +404,13 @@ def _touched(found: DataFrame) -> DataFrame | None:
             nothing.alias("first_copy"),
         )
     else:
+        cached += roots.cached
         keys = named.join(roots.frame, "key", "full")
         keys = keys.withColumns(
             {"root": F.coalesce("root", "key"), "copies": F.coalesce("copies", F.lit(0))}
         )
-    keys = keys.localCheckpoint()
+    keys = keys.persist()
+    cached.append(keys)
     count = keys.count()
     if not count:
         return None

@@ -57,7 +57,7 @@ def command_of(config: ReconcileConfig, store: str, levels: str) -> list[str]:
     """
     words = [sys.executable, "-m", "reconciliation.submit", store, "--idle", "--with-parent"]
     words += ["--cores", str(config.cores), "--memory", config.memory, "--made-by", "cron"]
-    words += ["--late", str(config.late_ms)]
+    words += ["--late", str(config.late_ms), "--as-of", "now"]
     for name, value in (
         ("--levels", levels),
         ("--report", config.report),

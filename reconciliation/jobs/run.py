@@ -7,13 +7,16 @@ The caller creates the session: local, on a cluster, or behind Spark Connect.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from message_store.clock import Clock
 from message_store.errors import UsageError
+from message_store.recovery.store_lock import is_locked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +38,8 @@ class AuditRequest:
     Attributes:
         stores: Directories or URLs.
         late_ms: Maximum lateness that is ok.
-        as_of_ms: Time until which due messages should be delivered; None: the newest record.
+        as_of_ms: Time until which due messages should be delivered; None: the present time if a
+            broker has the stores open, else the newest record.
         levels_ms: Delays of levels 1, 2, ...; empty: those of the stores, else Apache's default.
         trust_clock: Whether clock steps explain findings.
         out: Directory for the verdicts as Parquet; empty: none.
@@ -68,6 +72,30 @@ class AuditRequest:
         given["trust_clock"] = self.trust_clock
         more = {"levels_ms": self.levels_ms} if self.levels_ms else {}
         return AuditConfig(**given, **more)  # type: ignore[arg-type]
+
+
+def check_request(wanted: AuditRequest) -> None:
+    """Check stores and outputs before Java starts.
+
+    Raises:
+        UsageError: A directory is not a store, or the files cannot be written there.
+    """
+    check_stores(wanted.stores)
+    if wanted.report is not None:
+        folder = wanted.report.absolute().parent
+        if wanted.report.is_dir() or not folder.is_dir():
+            why = "it is a directory" if wanted.report.is_dir() else f"there is no folder {folder}"
+            raise UsageError(f"--report {wanted.report} cannot be written: {why}")
+        if not os.access(wanted.report if wanted.report.exists() else folder, os.W_OK):
+            raise UsageError(f"--report {wanted.report} cannot be written: no permission")
+    out = Path(wanted.out.removeprefix("file://"))
+    if wanted.out and "://" not in str(wanted.out.removeprefix("file://")) and out.exists():
+        raise UsageError(f"--out {wanted.out} exists: name a new directory")
+
+
+def absolute(store: str) -> str:
+    """Return a local path as an absolute one: workers may have another working directory."""
+    return store if "://" in store else os.path.abspath(store)
 
 
 def check_stores(stores: Sequence[str]) -> None:
@@ -107,6 +135,7 @@ def run_audit(spark: SparkSession, wanted: AuditRequest, clock: Clock) -> Summar
     from reconciliation.audit.summary import summarize, write_parquet
     from reconciliation.spark.read import audit_stores, count_stores
 
+    wanted = at_present(wanted, clock)
     if wanted.brief:
         brief, unread = count_stores(spark, wanted.stores, wanted.config)
         return summarize(brief.rest, unread, kept=brief.kept)
@@ -119,6 +148,21 @@ def run_audit(spark: SparkSession, wanted: AuditRequest, clock: Clock) -> Summar
         page = _page(spark, wanted, verdicts, summary, clock.now_ms())
         wanted.report.write_text(page, encoding="utf-8")
     return summary
+
+
+def at_present(wanted: AuditRequest, clock: Clock) -> AuditRequest:
+    """Return the request with the present time if it names none and a broker has the stores open.
+
+    A broker that delivers nothing writes no record, so its newest record is no clock.
+    """
+    if wanted.as_of_ms is not None or not all(map(_is_open, wanted.stores)):
+        return wanted
+    return replace(wanted, as_of_ms=clock.now_ms())
+
+
+def _is_open(store: str) -> bool:
+    path = store.removeprefix("file://")
+    return "://" not in path and is_locked(Path(path))
 
 
 def _page(
@@ -249,11 +293,16 @@ class LedgerRow:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return one line of an error: that of a Python error inside Spark's, else the first."""
+    """Return one line of an error: that of a Python error inside Spark's, that of a lost executor,
+    else the first.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("message_store.errors.")]
     if ours:
         return ours[-1].partition(": ")[2]
+    lost = re.search(r"ExecutorLostFailure \((executor [^)\n]*)\)(?: Reason)?(.*)", str(error))
+    if lost:
+        return lost[1] + lost[2].rstrip()
     return (lines or [type(error).__name__])[0]
 
 

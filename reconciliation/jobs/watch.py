@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from message_store.clock import Clock
 from reconciliation.audit.audit_config import AuditConfig
-from reconciliation.audit.verdicts import CLEAN, COLUMNS, audit, origin, reader_of
+from reconciliation.audit.verdicts import CLEAN, COLUMNS, Survey, origin, reader_of, take_survey
 from reconciliation.scan.options import FORMAT
 from reconciliation.scan.tables import TABLES
 
@@ -105,7 +105,8 @@ class Watch:
         known = self._state(number - 1)
         rows = (batch if known is None else batch.unionByName(known["rows"])).persist()
         as_of_ms = self._as_of_ms(rows)
-        verdicts = self._audited(rows, as_of_ms).persist()
+        survey = self._survey(rows, as_of_ms)
+        verdicts = survey.verdicts(survey.histories(survey.plain), ids=True).persist()
         found = verdicts.where(~F.col("verdict").isin(*CLEAN))
         new = found if known is None else found.join(known["reported"], list(REPORTED), "left_anti")
         path = f"{self.alarms}/batch={number}"
@@ -118,6 +119,7 @@ class Watch:
         self._looked_ms = self._clock.now_ms()  # the next batch ends later
         for frame in (verdicts, rows):
             frame.unpersist()
+        survey.release()
         self._forget(number - BATCHES_KEPT)
 
     def _as_of_ms(self, rows: DataFrame) -> int:
@@ -127,15 +129,15 @@ class Watch:
         (newest,) = rows.agg(F.max("store_ms").alias("ms")).collect()
         return int(newest["ms"] or 0) - self._config.delay_ms
 
-    def _audited(self, rows: DataFrame, as_of_ms: int) -> DataFrame:
+    def _survey(self, rows: DataFrame, as_of_ms: int) -> Survey:
         spark, config = self._spark, replace(self._config.audit, as_of_ms=as_of_ms)
-        queues = spark.createDataFrame([], _schema("consume_queue"))
         stores = rows.groupBy("store_id", "store").agg(
             F.min("phys_offset").alias("log_min"), F.max("store_ms").alias("last_ms")
         )
         # the files of the store are newer than the batch, so their cursors do not apply to it
         ahead = rows.withColumn("passed", F.lit(0))
-        return audit(reader_of(ahead), queues, stores, config)[0]
+        nothing = spark.createDataFrame([], _schema("consume_queue"))
+        return take_survey(reader_of(ahead), lambda topics: nothing, stores, config)
 
     def _write_state(
         self, number: int, rows: DataFrame, verdicts: DataFrame, found: DataFrame, as_of_ms: int

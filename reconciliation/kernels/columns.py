@@ -9,7 +9,7 @@ numbers          decimal values of one property
 hashes           hashes of the values of one property
 hash_pairs       hashes of two values, joined as in the name of a marker's target
 gather           values of one property, back to back, as in an Arrow text column
-found_units      units of a queue that point at a record
+tag_codes        tags codes of queue units, from the values of one property
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from message_store.kernels.bytes import Bytes, copy, crc32, get_i4, get_i8
 from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import load_u8, trailing_zeros
-from message_store.kernels.properties import parse_number
+from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import STOP_FULL, read_frame
 from message_store.kernels.topics import find_topic
 from message_store.layout import (
@@ -46,6 +46,8 @@ _FIELDS = RECORD_HEAD.fields or {}
 _AT = {name: int(_FIELDS[name][1]) for name in _FIELDS}
 BODY_CRC_AT, FLAG_AT, BORN_MS_AT = _AT["body_crc"], _AT["flag"], _AT["born_ms"]
 RECONSUME_AT = _AT["reconsume_times"]
+BORN_HOST_AT, BORN_HOST_BYTES = _AT["born_ip"], _AT["store_ms"] - _AT["born_ip"]
+FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 @kernel
@@ -109,7 +111,8 @@ def name_rows(data: Bytes, base: int, rows: Rows, arrays: TopicArrays) -> None:
 
 @kernel
 def heads(data: Bytes, base: int, rows: Rows, out: Any) -> None:
-    """Fill (n, 4) i8: born time, flag, times reconsumed, body CRC."""
+    """Fill (n, 5) i8: born time, flag, times reconsumed, body CRC, and a hash of the fields that
+    brokers copy: flag, sys_flag, born time and host, times reconsumed."""
     for i in range(rows.size):
         pos = rows[i]["phys_offset"] - base
         sys_flag = rows[i]["sys_flag"]
@@ -120,6 +123,11 @@ def heads(data: Bytes, base: int, rows: Rows, out: Any) -> None:
         out[i, 1] = get_i4(data, pos + FLAG_AT)
         out[i, 2] = get_i4(data, pos + RECONSUME_AT + extra)
         out[i, 3] = get_i4(data, pos + BODY_CRC_AT)
+        size = BORN_HOST_BYTES + (IPV6_EXTRA_BYTES if sys_flag & SYS_BORN_IPV6 else 0)
+        value = hash_bytes(data, pos + BORN_HOST_AT, size) ^ np.uint64(out[i, 0])
+        value = (value * FACTOR) ^ np.uint64(sys_flag) ^ (np.uint64(out[i, 1]) << np.uint64(32))
+        value = (value * FACTOR) ^ np.uint64(out[i, 2])
+        out[i, 4] = np.int64((value ^ (value >> np.uint64(29))) * FACTOR)
 
 
 @kernel
@@ -318,12 +326,9 @@ def gather(data: Bytes, starts: Any, found: Any, ends: Any, out: Bytes) -> None:
 
 
 @kernel
-def found_units(offsets: Any, data: Bytes, base: int, end: int, row: Any, out: Any) -> None:
-    """Set out[i] to whether a record begins at log offset offsets[i], if it is in base..end.
-
-    data[0] is log offset `base`. Values of other offsets stay unchanged.
-    """
-    for i in range(offsets.size):
-        if base <= offsets[i] < end:
-            pos = offsets[i] - base
-            out[i] = read_frame(data, pos, data.size, offsets[i], row) > 0
+def tag_codes(data: Bytes, starts: Any, found: Any, out: Any) -> None:
+    """Fill (n,) i8 with the tags codes of (n, 2) spans; 0 where one is empty."""
+    for i in range(out.size):
+        out[i] = 0
+        if found[i, 0] < found[i, 1]:
+            out[i] = java_hash(data, starts[i] + found[i, 0], starts[i] + found[i, 1])

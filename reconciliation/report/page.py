@@ -26,6 +26,19 @@ TIMES: Final = frozenset(
 NO_NUMBERS: Final = TIMES | {"level"}
 WORDS: Final = frozenset({"why", "note", "store", "file"})
 GOOD: Final = frozenset({"ok", "moved"})  # pending and cancelled messages are neutral
+NARROW: Final = """
+body { max-width: 1400px; }
+.id { white-space: normal; overflow-wrap: anywhere; min-width: 160px; }
+@media (max-width: 700px) {
+  table, tbody, tr, td { display: block; }
+  th { display: none; }
+  tr { padding: 8px 0; border-bottom: 1px solid var(--rule); }
+  td, td.number { white-space: normal; overflow-wrap: anywhere; text-align: left; border: 0;
+    padding: 1px 0; max-width: none; }
+  td[data-name]::before { content: attr(data-name) ": "; color: var(--soft); }
+}
+"""
+"""Style for phones: each row of a table is a list of names and values."""
 LIKE_MAX: Final = 3  # maximum shown rows of a group; the others are merged
 
 
@@ -57,23 +70,22 @@ def html_report(
     )
     environment.filters |= {"count": "{:,}".format, "title_of": _title_of}
     functions = (
-        *(clock_text, shown_cell, time_text),
+        *(clock_text, share_text, shown_cell, time_text),
         *(_grouped_rows, _forecast_chart, _is_number, _kind_of, _lateness_chart, _verdict_kind),
     )
     environment.globals |= {one.__name__.lstrip("_"): one for one in functions}
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         summary=summary, stores=stores, pages=pages or Pages(), at_ms=at_ms, style=STYLE,
-        rows_max=ROWS_MAX, tiles=_figures(summary),
+        narrow=NARROW, rows_max=ROWS_MAX, tiles=_figures(summary),
     )  # fmt: skip
 
 
 def _figures(summary: Summary) -> list[tuple[str, int, str]]:
     """Return name, value and CSS class of each figure at the top of the page."""
-    findings = sum(n for name, n in summary.verdicts.items() if name not in CLEAN)
     late = ((f"late by, {name}, ms", ms, "") for name, ms in summary.lateness_ms.items())
     return [
         ("messages", summary.messages, ""),
-        ("findings", findings, "bad" if findings else "good"),
+        ("findings", summary.findings, "bad" if summary.findings else "good"),
         ("pending", summary.verdicts.get("pending", 0), ""),
         *((name, ms, kind) for name, ms, kind in late if ms is not None),
     ]
@@ -112,6 +124,15 @@ def _length(ms: int) -> str:
     if ms == MINUTE_MS:
         return "a minute"
     return f"{ms // MINUTE_MS:,} minutes" if ms % MINUTE_MS == 0 else f"{ms:,} ms"
+
+
+def share_text(count: int, total: int) -> str:
+    """Return a share in percent; a count above 0 is never 0 %, and not all is never 100 %."""
+    if not 0 < count < total:
+        return "100 %" if count else "0 %"
+    shown = min(max(100 * count / total, 0.01), 99.99)
+    less = "< " if 100 * count / total < 0.01 else ""
+    return f"{less}{shown:.2f} %"
 
 
 def clock_text(summary: Summary) -> str:
@@ -171,4 +192,4 @@ def _kind_of(name: str, value: object) -> str:
         return "when"
     if isinstance(value, int | float) and name not in NO_NUMBERS:
         return "number"
-    return "words" if name in WORDS else ""
+    return "id" if name == "unique_id" else "words" if name in WORDS else ""

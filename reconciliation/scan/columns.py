@@ -41,7 +41,7 @@ KINDS: Final = {
 """Topics with other records than deliveries."""
 ABSENT: Final = -(1 << 62)
 LOOKED_UP: Final = np.isin(np.arange(32), (Role.DELIVERY, Role.CANDIDATE, *PENDING_ROLES))
-"""By role: whether a unit of its queue must point at a record."""
+"""By role: whether the unit of its queue must agree with a record."""
 LEVEL_MAX: Final = 0x7FFFFFFF
 TEXTS: Final = {
     "unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC",
@@ -50,7 +50,9 @@ TEXTS: Final = {
 NUMBERS: Final = {
     "real_queue_id": "REAL_QID", "out_ms": "TIMER_OUT_MS", "rolls": "TIMER_ROLL_TIMES",
 }  # fmt: skip
-OF_HEAD: Final = {"born_ms": 0, "flag": 1, "reconsume_times": 2, "body_crc": 3}
+OF_HEAD: Final = {
+    "born_ms": 0, "flag": 1, "reconsume_times": 2, "body_crc": 3, "head_hash": 4,
+}  # fmt: skip
 OF_ROW: Final = frozenset({
     "phys_offset", "record_size", "queue_id", "queue_offset", "store_ms", "sys_flag",
     "prepared_offset", "body_len",
@@ -192,7 +194,7 @@ class _Chunk:
 
     @cached_property
     def heads(self) -> Numbers:
-        found = np.zeros((self.rows.size, 4), np.int64)
+        found = np.zeros((self.rows.size, 5), np.int64)
         kernels.heads(self._scan.data, self._scan.base, self.rows, found)
         return found
 
@@ -205,6 +207,14 @@ class _Chunk:
             scan.data, scan.base, self.rows, KNOWN, len(BROKERS), made.seen, found, self._sums
         )
         return found
+
+    @cached_property
+    def tag_codes(self) -> Numbers:
+        """Tags codes of the units that records of ordinary topics have."""
+        codes, found = np.zeros(self.rows.size, np.int64), self.found[NAMES.index("TAGS")]
+        if found[:, 1].any():
+            kernels.tag_codes(self._scan.data, self._starts, found, codes)
+        return codes
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.int8]:
@@ -277,12 +287,9 @@ class _Chunk:
         mine = np.flatnonzero(self.kinds == kernels.KIND_LEVEL)
         if mine.size:
             assert self._made.units is not None
-            rows = self.rows[mine]
-            found[mine] = self._made.units.find(
-                rows["queue_id"], rows["queue_offset"], rows["phys_offset"]
-            )
+            found[mine] = self._made.units.find(self.rows[mine])
             for queue_id, times in self._made.progress.promised.items():
-                for at in mine[rows["queue_id"] == queue_id]:
+                for at in mine[self.rows["queue_id"][mine] == queue_id]:
                     found[at] = times.get(int(self.rows[at]["queue_offset"]), found[at])
         return found
 
@@ -370,8 +377,9 @@ class _Chunk:
         names = [topics.name(at) for at in range(len(topics))]
         checked = LOOKED_UP[self.roles]
         known, found = check_delivery_units(
-            made.delivery_units, names, self.rows, checked & (self.kinds != kernels.KIND_LEVEL)
-        )
+            made.delivery_units, names, self.rows, checked & (self.kinds != kernels.KIND_LEVEL),
+            self.tag_codes,
+        )  # fmt: skip
         levels = checked & (self.kinds == kernels.KIND_LEVEL)
         if levels.any():
             found[levels] = self.unit_times[levels] != NONE

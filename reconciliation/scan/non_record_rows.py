@@ -38,9 +38,16 @@ def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.
     return batch_of_rows(schema, facts) if facts else None
 
 
-def removed_rows(schema: pa.Schema, number: int, offsets: Numbers, role: int) -> pa.RecordBatch:
-    """Return log offsets of removed records as rows of the role `role`."""
-    return batch_of_columns(schema, {"store_id": number, "phys_offset": offsets, "role": role})
+def removed_rows(
+    schema: pa.Schema, number: int, offsets: Numbers, role: int, slots_ms: Numbers | None = None
+) -> pa.RecordBatch:
+    """Return log offsets of removed records as rows of the role `role`.
+
+    Args:
+        slots_ms: Slots of their timers, in ms; None: unknown.
+    """
+    columns = {"store_id": number, "phys_offset": offsets, "role": role, "out_ms": slots_ms}
+    return batch_of_columns(schema, columns | {"prepared_offset": 0})
 
 
 def _place(found: Finding, number: int) -> dict[str, object]:

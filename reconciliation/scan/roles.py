@@ -21,10 +21,11 @@ class Role:
     CANDIDATE = 14  # possibly a delivery of an Apache broker, without an origin
     TOPIC = 15  # no record: the name of a topic
     GAP = 16  # no record: an unreadable range
-    UNIT = 17  # no record: a unit of a queue whose record is missing
+    UNIT = 17  # no record: a unit of a queue that does not agree with its record
     CLOCK = 18  # a clock step at this record: from out_ms to store_ms
     REMOVED_PENDING = 19  # a unit of a removed record that was pending
     REMOVED_SETTLED = 20  # a unit of a removed record that was settled
+    QUEUE = 21  # no record: sum of the records or units of a queue; see `queue_places`
 
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"

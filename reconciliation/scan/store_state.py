@@ -42,6 +42,7 @@ AHEAD, PASSED, UNKNOWN = 0, 1, -1
 UNIT_BYTES: Final = CQ_UNIT.itemsize
 OFFSETS_FILE, TIMER_FILE = "config/delayOffset.json", "config/duemq.timers.json"
 CHECK_FILE: Final = "config/timercheck"
+TRUNCATIONS_FILE: Final = "config/duemq.truncations.json"
 BAD_INPUT: Final = (OSError, ValueError, TypeError, AttributeError, LookupError)
 """Errors of reading a malformed file."""
 TIME_MAX: Final = 10**18
@@ -183,6 +184,17 @@ def read_json(root: Root, path: str) -> Any:
     if why is not None:
         raise why
     return {}
+
+
+def is_void(root: Root, path: str) -> bool:
+    """Return whether the log was truncated to before the log offset of a file with progress.
+
+    The next start as master derives the progress again. Errors: see `read_json`.
+    """
+    saved, known = read_json(root, path), read_json(root, TRUNCATIONS_FILE)
+    generation, log_offset = saved.get("logGeneration", 0), saved.get("commitLogOffset", 0)
+    later = (offset for number, offset in known.get("truncations", ()) if number > generation)
+    return any(offset < log_offset for offset in later)
 
 
 def read_check(root: Root) -> dict[str, int] | None:

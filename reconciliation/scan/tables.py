@@ -41,6 +41,7 @@ MESSAGES: Final[Columns] = (
     ("rolls", "bigint"),
     ("cancels", "string"),  # TIMER_DEL_UNIQKEY
     ("properties_hash", "bigint"),  # of the properties that brokers do not change, in any order
+    ("head_hash", "bigint"),  # of flag, sys_flag, born_ms, producer's address, reconsume_times
     ("property_text", "binary"),
     ("body", "binary"),
     # Numbers that the audit joins on; hashes have 64 bits.
@@ -48,12 +49,12 @@ MESSAGES: Final[Columns] = (
     ("role", "int"),  # role of the record in an audit: a value of `Role`
     ("topic_hash", "bigint"),  # hash of real_topic for a pending message, of topic for others
     ("target", "bigint"),  # hash of that topic and the queue; null: no target
-    ("identity", "bigint"),  # hash of the fields that brokers copy from record to record
+    ("identity", "bigint"),  # hash of the fields that brokers copy from record to record; a sum
     ("name_hash", "bigint"),  # hash of real_topic+unique_id; of a marker's target
     ("unit_ms", "bigint"),  # due time in the unit of a level message
     ("passed", "int"),  # 1: the owner has passed the due time; 0: not yet; null: unknown
     ("other_time", "boolean"),  # the time in a level message's unit is not one of its level
-    ("queued", "boolean"),  # a unit of the queue points at the record; null: not checked
+    ("queued", "boolean"),  # the unit in its queue agrees with the record; null: not checked
     ("file", "string"),  # path of the file, for unreadable ranges and clock steps
     ("file_offset", "bigint"),
     ("note", "string"),  # reason, for the same rows
@@ -67,7 +68,7 @@ CONSUME_QUEUE: Final[Columns] = (
     ("record_size", "int"),
     ("tags_code", "bigint"),
     ("store_id", "int"),
-    ("found", "boolean"),  # false: no record exists at phys_offset
+    ("fault", "string"),  # why the unit does not agree with the record at phys_offset, or null
     ("damage", "string"),  # unreadable: the row is for a file, from queue_offset on
 )
 SCHEDULE: Final[Columns] = (

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from message_store.kernels import verify
 from message_store.layout import (
     CQ_UNIT,
     INDEX_HEADER,
     INDEX_ITEM,
     PRE_BLANK_SIZE,
     SCANNED,
+    UNIT,
     native_columns,
     packer,
 )  # fmt: skip
 from message_store.verify.index import find_shape
-from reconciliation.arrays import Mask, Numbers, Rows
-from reconciliation.kernels.columns import found_units
-from reconciliation.scan.files import Root, queues_of
+from message_store.verify.queues import FAULTS
+from reconciliation.arrays import Bytes, Numbers, Rows
+from reconciliation.scan.files import Entry, Root, queues_of
 from reconciliation.scan.planning import (
     RECORD_BYTES_MAX,
     Finding,
@@ -29,14 +33,17 @@ from reconciliation.scan.planning import (
     files_of_row,
     row_of_files,
 )
+from reconciliation.scan.roles import PENDING_TOPICS, SCHEDULE_TOPIC
 from reconciliation.scan.store_state import BAD_INPUT, OFFSETS_FILE, read_check, read_json
 from timer_store.layout import TIMER_SLOT, TIMER_UNIT, UNIT_BYTES
 
 GROUPS_FILE: Final = "config/consumerOffset.json"
 CHUNK_BYTES: Final = 8 << 20
-LOOK_BYTES: Final = 64 << 20  # bytes of the log that are searched at a time for units
+LOOK_BYTES: Final = 64 << 20  # bytes of the log that are compared at a time with units
+FAULTS_MAX: Final = 1_000  # maximum faults of one piece of a queue of delivered messages
 HEADER: Final = packer(INDEX_HEADER)
 Values = dict[str, Any]
+Codes = npt.NDArray[np.uint8]
 
 
 # -- planning -----------------------------------------------------------------------------------
@@ -86,23 +93,26 @@ def read_units(
     it is requested. Otherwise it has no rows; it is a row of `findings`.
 
     Args:
-        columns: Requested columns; `found` needs a read of the log.
-        lost: Only units without a record, and unreadable files.
+        columns: Requested columns; `fault` needs a read of the log.
+        lost: Only units with a fault, and unreadable files.
     """
     try:
         for values in READERS[table](segment):
-            if "found" in columns or lost:
-                values["found"] = _found(segment, values["phys_offset"])
-            yield _lost(values) if lost else values
+            if "fault" in columns or lost:
+                codes = _compare(segment, values)
+                values["fault"] = _fault_texts(codes, values)
+            yield _faulty(segment, values, codes) if lost else values
     except OSError:
         if table == "consume_queue" and "damage" in columns:
             yield _unreadable(segment)
 
 
-def _lost(values: Values) -> Values:
-    there = values["found"]
+def _faulty(segment: Segment, values: Values, codes: Codes) -> Values:
+    """Return the units with a fault; of delivered messages at most FAULTS_MAX."""
+    here = np.flatnonzero(codes != verify.GOOD)
+    here = here if segment.topic in PENDING_TOPICS else here[:FAULTS_MAX]
     return {
-        name: value[~there] if isinstance(value, np.ndarray) else value
+        name: value[here] if isinstance(value, np.ndarray) else value
         for name, value in values.items()
     }
 
@@ -111,19 +121,62 @@ def _unreadable(segment: Segment) -> Values:
     place = np.array([segment.base // CQ_UNIT.itemsize], np.int64)
     return {
         "topic": segment.topic, "queue_id": segment.queue_id, "queue_offset": place,
-        "phys_offset": None, "record_size": None, "tags_code": None, "found": True,
+        "phys_offset": None, "record_size": None, "tags_code": None, "fault": None,
         "damage": "unreadable",
     }  # fmt: skip
 
 
-def _found(segment: Segment, offsets: Numbers) -> Mask:
-    """Return whether records begin at log offsets; true if that is unknown."""
-    root, row = segment.root, np.zeros(1, SCANNED)
-    found = np.ones(offsets.size, np.bool_)
+def _fault_texts(codes: Codes, values: Values) -> npt.NDArray[np.object_]:
+    """Return why units do not agree with their records; None for those that do."""
+    found = np.full(codes.size, None, np.object_)
+    for at in np.flatnonzero(codes != verify.GOOD).tolist():
+        facts = {
+            "phys": int(values["phys_offset"][at]), "size": int(values["record_size"][at]),
+            "code": int(values["tags_code"][at]),
+        }  # fmt: skip
+        found[at] = FAULTS[int(codes[at])].format(**facts)
+    return found
+
+
+def _compare(segment: Segment, values: Values) -> Codes:
+    """Return a code of `kernels.verify` for each unit; GOOD if its record cannot be read."""
+    root, scratch = segment.root, np.zeros(1, SCANNED)
+    offsets, numbers = values["phys_offset"], values["queue_offset"]
+    units = np.zeros(offsets.size, UNIT)
+    for name, column in (
+        ("phys_offset", "phys_offset"), ("size", "record_size"), ("tags_code", "tags_code"),
+    ):  # fmt: skip
+        units[name] = values[column]
+    found = np.full(offsets.size, verify.GOOD, np.uint8)
     entries = files_of_row(root, "commitlog")
     if not entries or not offsets.size:
         return found
-    found[offsets >= int(entries[0].name)] = False
+    found[offsets >= int(entries[0].name)] = verify.ELSEWHERE
+    topic = np.frombuffer(segment.topic.encode("utf-8", "surrogateescape"), np.uint8)
+    is_due, unreadable = int(segment.topic == SCHEDULE_TOPIC), list[tuple[int, int]]()
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1  # units at other log offsets were left out
+    for first, end in pairwise([0, *breaks.tolist(), offsets.size]):
+        queue = (segment.queue_id, int(numbers[first]), is_due)
+        for data, start in _log_pieces(root, entries, offsets[first:end], unreadable):
+            span = (start, start + data.size)
+            verify.check_units(
+                units[first:end], data, span, topic, queue, scratch, found[first:end]
+            )
+    for low, high in unreadable:
+        found[(offsets >= low) & (offsets < high)] = verify.GOOD
+    return found
+
+
+def _log_pieces(
+    root: Root, entries: Sequence[Entry], offsets: Numbers, unreadable: list[tuple[int, int]]
+) -> Iterator[tuple[Bytes, int]]:
+    """Yield the pieces of the log that contain records at some offsets, and their log offsets.
+
+    A record at the end of a piece may be cut off; the next piece contains it completely.
+
+    Args:
+        unreadable: Ranges of log offsets, added to.
+    """
     lowest, highest = int(offsets.min()), int(offsets.max())
     for entry in entries:
         base = int(entry.name)
@@ -134,12 +187,11 @@ def _found(segment: Segment, offsets: Numbers) -> Mask:
             if not ((offsets >= first) & (offsets < end)).any():
                 continue
             try:
-                data = root.read(entry.path, low, min(end - base + RECORD_BYTES_MAX, entry.size))
+                high = min(end - base + RECORD_BYTES_MAX, entry.size)
+                yield root.read(entry.path, low, high), first
             except OSError:
-                found[(offsets >= base) & (offsets < base + entry.size)] = True
+                unreadable.append((base, base + entry.size))
                 break
-            found_units(np.ascontiguousarray(offsets), data, first, end, row[0], found)
-    return found
 
 
 def _blocks(segment: Segment, layout: np.dtype[Any]) -> Iterator[tuple[int, Rows]]:

@@ -16,7 +16,6 @@ from reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
 from reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
 from reconciliation.scan.planned_store import Planned, plan_store
 from reconciliation.scan.planning import PARTITION_BYTES
-from reconciliation.scan.roles import PENDING_TOPICS
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import Part, StoreReader
 
@@ -28,7 +27,7 @@ PIECES_PER_CORE: Final = 8
 PIECE_BYTES_MAX: Final = 512 << 20
 BUCKET_BYTES: Final = 128 << 20  # bytes of the log; its tallies take a sixth of that
 BUCKETS_REMOTE: Final = 200  # number of buckets if only the server knows the size of the store
-QUEUE_COLUMNS = ("topic", "phys_offset", "queue_offset", "store_id", "found", "damage")
+QUEUE_COLUMNS = ("topic", "queue_id", "phys_offset", "queue_offset", "store_id", "fault")
 
 
 def read_table(
@@ -104,8 +103,9 @@ def survey_stores(
     def messages(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
         return table("messages", columns, roles=",".join(str(role) for role in roles))
 
-    topics = ",".join(PENDING_TOPICS)
-    queues = table("consume_queue", QUEUE_COLUMNS, topics=topics, lost="true")
+    def queues(topics: Sequence[str]) -> DataFrame:
+        return table("consume_queue", QUEUE_COLUMNS, topics=",".join(topics), lost="true")
+
     survey = take_survey(messages, queues, table("stores"), config)
     sizes = [0] if planned is None else [store.plan.end - store.plan.min for store in planned]
     least = BUCKETS_REMOTE if planned is None else 2 * spark.sparkContext.defaultParallelism

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from reconciliation.audit.file_checks import FilePiece, check_piece, plan_pieces
 from reconciliation.audit.plain_sums import NEEDED, Buckets, pack_removed
-from reconciliation.audit.pointers import RECORD_REMOVED
+from reconciliation.audit.pointers import MARKER_REMOVED, RECORD_REMOVED
 from reconciliation.audit.removed_records import read_removed, removed_segments, removed_units
 from reconciliation.scan import unit_tables
 from reconciliation.scan.columns import MessageColumns
@@ -31,6 +31,7 @@ from reconciliation.scan.planning import (  # fmt: skip
     log_segments,
 )
 from reconciliation.scan.pushdown import narrowed
+from reconciliation.scan.queue_places import RecordPlaces, segments_of_queues, unit_places
 from reconciliation.scan.record_scan import RecordScan
 from reconciliation.scan.roles import PLAIN, SCHEDULE_TOPIC, Role
 from reconciliation.scan.store_state import Progress
@@ -55,6 +56,7 @@ class Part(InputPartition):
     progress: Progress = NO_PROGRESS
     rows: tuple[Mapping[str, object], ...] = ()
     removed: tuple[Segment, ...] = ()
+    queues: tuple[Segment, ...] = ()
 
 
 class StoreReader(DataSourceReader):
@@ -105,6 +107,11 @@ class StoreReader(DataSourceReader):
         if wanted.table == "tallies" or {Role.REMOVED_PENDING, Role.REMOVED_SETTLED} & wanted.roles:
             groups = grouped(removed_segments(root, plan), wanted.partition_bytes)
             found += [Part(removed=group, progress=store.progress) for group in groups]
+        if Role.QUEUE in wanted.roles:
+            found += [
+                Part(queues=group, progress=store.progress)
+                for group in grouped(self._queues(root, plan), wanted.partition_bytes)
+            ]
         if wanted.table == "cursors":
             found.append(Part(cursors=(root,)))
         if wanted.table == "stores":
@@ -121,6 +128,12 @@ class StoreReader(DataSourceReader):
             return self._segments_of(root, plan)
         except OSError:  # a directory: a row of `findings`
             return [], []
+
+    def _queues(self, root: Root, plan: LogPlan) -> list[Segment]:
+        try:
+            return segments_of_queues(root, plan.end)
+        except OSError:  # a directory: a row of `findings`
+            return []
 
     def _segments_of(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
         wanted, limit = self._wanted, plan.end
@@ -153,7 +166,7 @@ class StoreReader(DataSourceReader):
         for piece in partition.file_pieces:
             findings = list(check_piece(piece))
             if Role.REMOVED_PENDING in self._wanted.roles and table == "messages":
-                yield _removed(schema, findings, partition.progress.number)
+                yield from _removed(schema, findings, partition.progress.number)
             yield from _finding_rows(schema, findings, table, partition.progress.number)
         if partition.removed and table == "messages":
             yield from read_removed(
@@ -161,6 +174,11 @@ class StoreReader(DataSourceReader):
             )
         elif partition.removed:
             yield from self._settled_batches(partition.removed, partition.progress)
+        if partition.queues:
+            own = {"store_id": partition.progress.number}
+            first = partition.progress.log_min
+            sums = (unit_places(segment, first) | own for segment in partition.queues)
+            yield batch_of_rows(schema, sums)
         if partition.rows:
             yield batch_of_rows(schema, partition.rows)
         for root in partition.cursors:
@@ -210,11 +228,18 @@ class StoreReader(DataSourceReader):
             self._columns, wanted.precision_ms, wanted.roles, progress, check=wanted.check_body
         )
         scan = RecordScan(segment, clock=Role.CLOCK in wanted.roles)
+        places, sums = RecordPlaces(), list[dict[str, object]]()
         for rows in scan.chunks() if scan.open() else ():
+            if Role.QUEUE in wanted.roles:
+                sums += places.take(scan, rows)
             rows = wanted.keep(scan, rows)
             made = columns.batch(scan, rows) if rows.size else None
             if made is not None:
                 yield made
+        sums += places.rest(scan)
+        if sums:
+            own = {"store_id": progress.number}
+            yield batch_of_rows(columns.schema, (one | own for one in sums))
         topics = columns.topic_rows(scan)
         if topics is not None:
             yield topics
@@ -247,10 +272,16 @@ class PushingReader(StoreReader):
                 self._wanted = taken
 
 
-def _removed(schema: pa.Schema, findings: Sequence[Finding], number: int) -> pa.RecordBatch:
-    """Return findings about removed records as rows of `messages`."""
-    offsets = [one.offset for one in findings if one.kind == RECORD_REMOVED]
-    return removed_rows(schema, number, np.array(offsets, np.int64), Role.REMOVED_PENDING)
+def _removed(
+    schema: pa.Schema, findings: Sequence[Finding], number: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield findings about removed records as rows of `messages`."""
+    for kind, role in ((RECORD_REMOVED, Role.REMOVED_PENDING), (MARKER_REMOVED, Role.MARKER)):
+        mine = [one for one in findings if one.kind == kind]
+        offsets = np.array([one.offset for one in mine], np.int64)
+        slots_ms = np.array([one.base for one in mine], np.int64)
+        if mine:
+            yield removed_rows(schema, number, offsets, role, slots_ms)
 
 
 def _finding_rows(
@@ -258,7 +289,8 @@ def _finding_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield findings as rows of table `findings`, or of `messages`."""
     if table == "messages":
-        found = gap_rows(schema, [one for one in findings if one.kind != RECORD_REMOVED], number)
+        removed = (RECORD_REMOVED, MARKER_REMOVED)
+        found = gap_rows(schema, [one for one in findings if one.kind not in removed], number)
         if found is not None:
             yield found
     elif findings:

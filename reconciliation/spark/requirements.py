@@ -12,7 +12,7 @@ from typing import Final
 from message_store.errors import UsageError
 
 PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "fsspec", "jinja2")
-WHY_PACKAGES: Final = "{missing} not installed: pip install '.[spark]' in DueMQ's source tree"
+WHY_PACKAGES: Final = "{missing} not installed: pip install 'duemq[spark]'"
 WHY_JAVA: Final = (
     "Spark needs Java 17 or newer, and there is none: set JAVA_HOME to it, or install it "
     "(Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17; "

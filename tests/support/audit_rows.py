@@ -18,6 +18,7 @@ from reconciliation.scan.tables import ARROW, TABLES
 
 Row = dict[str, Any]
 HELD = (SCHEDULE_TOPIC, TIMER_TOPIC)
+FAULT = "there is no record"
 
 
 class AuditTables:
@@ -45,10 +46,14 @@ class AuditTables:
             if row["role"] in PENDING_ROLES or row["role"] in (Role.MARK, Role.MARKER)
         }
         self.queues = [
-            row | {"store_id": self.numbers[row["store"]], "damage": None}
-            | {"found": (row["store"], row["phys_offset"]) in held}
-            for row in queues
+            row | {"store_id": self.numbers[row["store"]]}
+            | {"fault": FAULT if row.get("second") or place not in held else None}
+            for row in queues for place in [(row["store"], row["phys_offset"])]
         ]  # fmt: skip
+        self.sums = [
+            {"store_id": 0, "role": Role.QUEUE, "topic": topic, "identity": 1, "file": "units"}
+            for topic in HELD
+        ]
         self.stores = [
             {
                 "store_id": number, "store": name, "log_end": 1 << 40,
@@ -111,16 +116,17 @@ class AuditTables:
         made = by_bucket(np.concatenate(packed), buckets)
         return Tallies(frame(spark, "tallies", made.to_pylist()), buckets)
 
-    def frames(self, spark: Any) -> tuple[Any, DataFrame, DataFrame]:
-        """Return the input of `audit`: a reader of messages, queues and stores."""
+    def frames(self, spark: Any) -> tuple[Any, Any, DataFrame]:
+        """Return the input of `audit`: readers of messages and queues, and stores."""
         names = [name for name, _ in TABLES["messages"]]
-        whole = frame(spark, "messages", [*self.messages, *self.topics], names)
+        whole = frame(spark, "messages", [*self.messages, *self.topics, *self.sums], names)
         whole = whole.repartition(2).persist()
 
         def read(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
             return whole.where(whole["role"].isin(*roles)).select(*columns)
 
-        return read, frame(spark, "consume_queue", self.queues), frame(spark, "stores", self.stores)
+        units = frame(spark, "consume_queue", self.queues)
+        return read, lambda topics: units, frame(spark, "stores", self.stores)
 
 
 def frame(spark: Any, table: str, rows: list[Row], columns: Sequence[str] = ()) -> DataFrame:

@@ -135,7 +135,7 @@ class _Store:
         }
         for unit in self.queues:
             is_held = unit["topic"] in (SCHEDULE_TOPIC, TIMER_TOPIC)
-            if is_held and unit["phys_offset"] not in markers:
+            if is_held and (unit.get("second") or unit["phys_offset"] not in markers):
                 histories[self._root(unit["phys_offset"])].units.append(unit)
         for root, history in histories.items():
             history.root = root
@@ -172,9 +172,11 @@ class _Store:
             return "moved_twice"
         if len(ends) > 1:
             return "duplicated"
+        if any(unit.get("second") for unit in history.units):
+            return "corrupt"
         if history.sent:
             first = history.sent[0]
-            same = ("body_crc", "body_len", "properties_hash")
+            same = ("body_crc", "body_len", "properties_hash", "head_hash")
             if any(first[name] != leaf[name] for name in same) or first["damage"]:
                 return "corrupt"
         cancels = [
@@ -249,8 +251,8 @@ def _judge_removed(history: History) -> str:
     ends = len(history.sent) + len(history.parked)
     if ends:
         return "duplicated" if ends > 1 else "removed"
-    if any(unit.get("pending") for unit in history.units) and not history.cancels:
-        return "lost"
+    if any(unit.get("pending") for unit in history.units):
+        return "removed" if history.cancels else "lost"
     return "removed" if any(not unit.get("pending") for unit in history.units) else ""
 
 

@@ -48,6 +48,7 @@ class RandomStore:
             "real_topic": None, "real_queue_id": None, "level": None, "due_ms": None,
             "out_ms": None, "rolls": None, "cancels": None,
             "properties_hash": self.random.choice([7] * 12 + [8]),
+            "head_hash": self.random.choice([5] * 20 + [6]),
             "other_time": self.chance(0.03) if topic == SCHEDULE_TOPIC else None,
             "queued": self.random.choice([None] * 5 + [True] * 25 + [False]),
         } | more  # fmt: skip
@@ -60,6 +61,9 @@ class RandomStore:
                     "tags_code": self.now_ms + 1_000 if self.chance(0.8) else 77,
                 }
             )  # fmt: skip
+        if self.queues and self.chance(0.03):
+            place = {"queue_offset": 500 + len(self.queues), "second": True}
+            self.queues.append(self.random.choice(self.queues) | place)
         return made
 
     def step(self) -> None:

@@ -5,17 +5,37 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from duemq.cli.reconcile_run import as_of_ms, finding_lines
+from duemq.cli.times import parse_time
+from message_store.clock import FakeClock
+from message_store.errors import StoreLocked, UsageError
 from message_store.ledger.engine import default_url
 from message_store.ledger.identity import store_id
 from message_store.ledger.location import LedgerLocation
+from message_store.recovery.store_lock import StoreLock
+from reconciliation import submit
+from reconciliation.config import ReconcileConfig
+from reconciliation.jobs import child_process
 from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord
+from reconciliation.jobs.run import AuditRequest, absolute, at_present, reason_of
+from reconciliation.spark.requirements import require_packages
 from tests.duemq.cli.test_commands import duemq, environment
 from tests.support.golden_stores import golden_store
 
+HOLDER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from message_store.recovery.store_lock import StoreLock
+lock = StoreLock(Path(sys.argv[1]))
+print("locked", flush=True)
+sys.stdin.read()
+"""
 SILENT = "import sys, duemq.cli.app; print([m for m in sys.modules if m in {'pyspark', 'pyarrow'}])"
 
 
@@ -72,6 +92,90 @@ def test_an_audit_that_could_not_run_is_reported_too(tmp_path: Path) -> None:
     other = duemq("reconcile", "run", "/another", "--ledger", url)
     assert other.returncode == 2
     assert "it belongs to store" in other.stderr
+
+
+def row(verdict: str, why: str, root: int, alike: int, **more: object) -> dict[str, object]:
+    return {"verdict": verdict, "why": why, "store": "/s", "root": root, "topic": "T",
+            "due_ms": 1_700_000_000_123, "delivered_ms": None, "unique_id": None, "alike": alike,
+            **more}  # fmt: skip
+
+
+@pytest.mark.finding("3P5")
+def test_findings_are_printed_by_verdict_and_reason_with_readable_times() -> None:
+    rows = [row("lost", "passed", 1, 30), row("lost", "passed", 2, 30, unique_id="AB"),
+            row("late", "late", 7, 1, delivered_ms=1_700_000_060_000)]  # fmt: skip
+    due = "due 2023-11-14T22:13:20.123+00:00, delivered"
+    assert list(finding_lines(rows)) == [
+        "lost: passed (2 of 30 shown)",
+        f"    /s: log offset 1 (topic T, {due} never)",
+        f"    /s: log offset 2 (topic T, {due} never, id AB)",
+        "late: late (1)",
+        f"    /s: log offset 7 (topic T, {due} 2023-11-14T22:14:20.000+00:00)",
+    ]
+
+
+@pytest.mark.finding("3P7")
+@pytest.mark.parametrize(("option", "why"), [
+    (("--report", "missing/page.html"), "there is no folder"), (("--report", "."), "a directory"),
+    (("--out", "."), "exists"),
+])  # fmt: skip
+def test_outputs_are_checked_before_spark_starts(option: tuple[str, str], why: str) -> None:
+    ran = duemq("reconcile", "run", str(golden_store("apache-5.3.3-clean")), *option)
+    assert ran.returncode == 2
+    assert why in ran.stderr
+
+
+@pytest.mark.finding("3P7")
+def test_a_relative_path_is_made_absolute() -> None:
+    """Workers of a cluster have other working directories."""
+    assert absolute("a/../b") == str(Path.cwd() / "b")
+    assert absolute("/a") == "/a"
+    assert absolute("s3://bucket/a") == "s3://bucket/a"
+
+
+@pytest.mark.finding("3P3")
+def test_now_is_a_time() -> None:
+    assert as_of_ms("now") is not None
+    assert parse_time("now", 77) == 77
+    words = child_process.command_of(ReconcileConfig(), "/s", "")
+    assert words[words.index("--as-of") + 1] == "now"
+    assert submit.parser().parse_args(["/s", "--as-of", "now"]).as_of >= 1_700_000_000_000
+
+
+@pytest.mark.finding("3P3")
+def test_the_audit_of_a_running_broker_uses_the_wall_clock(tmp_path: Path) -> None:
+    clock, wanted = FakeClock(), AuditRequest(stores=(str(tmp_path),))
+    assert at_present(wanted, clock) == wanted, "no broker, no lock"
+    (tmp_path / "lock").touch()
+    assert at_present(wanted, clock) == wanted, "a lock file without a broker"
+    words = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout is not None
+        assert broker.stdout.readline() == b"locked\n"
+        assert at_present(wanted, clock) == replace(wanted, as_of_ms=clock.now_ms())
+        given = replace(wanted, as_of_ms=5)
+        assert at_present(given, clock) == given
+        with pytest.raises(StoreLocked):
+            StoreLock(tmp_path)
+        broker.communicate(b"")
+    StoreLock(tmp_path).release()
+    assert at_present(wanted, clock) == wanted
+
+
+@pytest.mark.finding("3U6")
+def test_missing_packages_are_named_with_the_package_that_brings_them() -> None:
+    with pytest.raises(UsageError, match=r"pip install 'duemq\[spark\]'"):
+        require_packages(lambda name: None)
+
+
+@pytest.mark.finding("3P4")
+def test_the_reason_names_a_lost_executor() -> None:
+    text = """Job aborted due to stage failure: Task 0 in stage 9.0 failed 4 times, most recent
+    failure: Lost task 0.3 in stage 9.0 (TID 7) (10.0.0.7 executor 3): ExecutorLostFailure
+    (executor 3 exited caused by one of the running tasks) Reason: exit code 137"""
+    error = RuntimeError(" ".join(text.split()) + "\nDriver stacktrace:")
+    assert reason_of(error) == "executor 3 exited caused by one of the running tasks: exit code 137"
+    assert reason_of(RuntimeError("other\nlines")) == "other"
 
 
 def test_a_file_is_never_written_over(tmp_path: Path) -> None:

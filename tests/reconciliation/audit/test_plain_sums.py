@@ -23,8 +23,8 @@ NOW_MS: Final = 1_700_000_000_000
 HELD: Final = {
     "store_id": 0, "phys_offset": 100, "role": Role.TIMER, "store_ms": NOW_MS - 1_000,
     "prepared_offset": 0, "body_crc": 77, "body_len": 5, "damage": None, "properties_hash": -3,
-    "target": -9, "due_ms": NOW_MS, "out_ms": NOW_MS - 1, "unit_ms": None, "passed": 1,
-    "other_time": False, "queued": None,
+    "head_hash": 11, "target": -9, "due_ms": NOW_MS, "out_ms": NOW_MS - 1, "unit_ms": None,
+    "passed": 1, "other_time": False, "queued": None,
 }  # fmt: skip
 SENT_ROW: Final = HELD | {
     "phys_offset": 900, "role": Role.DELIVERY, "prepared_offset": -101, "store_ms": NOW_MS + 7,
@@ -55,6 +55,7 @@ def test_a_consistent_pair_is_counted() -> None:
         ({"body_len": 6}, "content"),
         ({"target": -8}, "content"),
         ({"properties_hash": 3}, "rest"),
+        ({"head_hash": 12}, "rest"),
         ({"damage": "body-crc"}, "tally"),
         ({"store_ms": NOW_MS + LATE_MS + 1}, "time_ms"),
         ({"store_ms": NOW_MS - 1}, "time_ms"),

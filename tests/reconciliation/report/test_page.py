@@ -9,12 +9,21 @@ import pytest
 
 from reconciliation.audit.summary import Summary
 from reconciliation.report.charts import LEFT, POINTS_MAX, RIGHT, SERIES_MAX, WIDTH, bars, lines
-from reconciliation.report.page import LIKE_MAX, ROWS_MAX, Pages, html_report, shown_cell, time_text
+from reconciliation.report.page import (
+    LIKE_MAX,
+    ROWS_MAX,
+    Pages,
+    html_report,
+    share_text,
+    shown_cell,
+    time_text,
+)
 
 NONE = {"p50": None, "p99": None, "max": None}
 OFFENDER = {
     "verdict": "lost", "store": "/s", "root": 4_096, "topic": "<script>alert(1)</script>",
     "unique_id": "id&1", "due_ms": 1_700_000_000_123, "delivered_ms": None, "why": "gone",
+    "alike": 30,
 }  # fmt: skip
 
 
@@ -59,7 +68,20 @@ def test_findings_are_shown_and_escaped() -> None:
     assert "script" not in checked(page).seen
     assert "&lt;script&gt;" in page
     assert "2023-11-14 22:13:20.123" in page
-    assert "There are findings" in page
+    assert "1 of 1 messages have a finding." in page
+    assert '<td data-name="alike" class="number">30</td>' in page
+
+
+@pytest.mark.finding("3P5")
+@pytest.mark.parametrize(
+    ("count", "total", "text"),
+    [
+        (0, 0, "0 %"), (0, 7, "0 %"), (7, 7, "100 %"), (1, 4, "25.00 %"),
+        (30, 9_999_999, "< 0.01 %"), (9_999_969, 9_999_999, "99.99 %"), (1, 10_000, "0.01 %"),
+    ],
+)  # fmt: skip
+def test_a_share_never_hides_a_message(count: int, total: int, text: str) -> None:
+    assert share_text(count, total) == text
 
 
 def test_an_incomplete_audit_reports_it_first() -> None:

@@ -130,6 +130,16 @@ def role_of(record: Record, level: int) -> int:
     return Role.CANDIDATE if had.get("REAL_TOPIC") and waited else Role.NONE
 
 
+def head_of(record: Record) -> int:
+    """Return the hash of the copied fields of a head; the naive one of `kernels.columns.heads`."""
+    host, port = record.born_host
+    value = hash_text(host + port.to_bytes(4, "big")) ^ record.born_ms
+    value = value * FACTOR % WORD ^ record.sys_flag % WORD ^ (record.flag << 32) % WORD
+    value = value * FACTOR % WORD ^ record.reconsume_times % WORD
+    value = (value ^ (value >> 29)) * FACTOR % WORD
+    return value - WORD if value >> 63 else value
+
+
 def naive(record: Record, base: int) -> dict[str, Any]:
     """Return the columns of a record in the file that begins at `base`."""
     had = record.properties
@@ -155,6 +165,7 @@ def naive(record: Record, base: int) -> dict[str, Any]:
             "due_ms": due_ms,
             "cancels": had.get("TIMER_DEL_UNIQKEY"),
             "properties_hash": hash_of(record.property_text),
+            "head_hash": head_of(record),
             "store_id": 0,
             "unit_ms": None,
             "passed": None,

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from message_store.layout import SCANNED
 from reconciliation.audit.unit_times import NONE, UnitTimes
 from reconciliation.scan.files import Root
 from reconciliation.scan.options import parse_options
@@ -160,10 +161,13 @@ def test_units_contain_the_due_times(tmp_path: Path) -> None:
     rows = read(tmp_path, "messages", "role", "unit_ms", "queue_offset", "phys_offset")
     assert [row["unit_ms"] for row in rows if row["role"] == Role.LEVEL] == promised
     times = UnitTimes(Root(str(tmp_path)), "SCHEDULE_TOPIC_XXXX")
-    queues, offsets = np.array([QUEUE, QUEUE, 9]), np.array([0, 99, 0])
-    at = np.array([rows[0]["phys_offset"]] * 3)
-    assert times.find(queues, offsets, at).tolist() == [promised[0], NONE, NONE]
-    assert times.find(queues[:1], offsets[:1], at[:1] + 1).tolist() == [NONE], "another record"
+    records = np.zeros(5, SCANNED)
+    records["queue_id"], records["queue_offset"] = [QUEUE, QUEUE, 9, QUEUE, QUEUE], [0, 99, 0, 0, 0]
+    size = read(tmp_path, "schedule")[0]["record_size"]
+    records["phys_offset"], records["record_size"] = rows[0]["phys_offset"], size
+    records["phys_offset"][3] += 1  # another record
+    records["record_size"][4] += 1
+    assert times.find(records).tolist() == [promised[0], NONE, NONE, NONE, NONE]
 
 
 def test_a_unit_without_a_record_is_reported(tmp_path: Path) -> None:
@@ -175,7 +179,8 @@ def test_a_unit_without_a_record_is_reported(tmp_path: Path) -> None:
     data[units[1]["phys_offset"] + 4] ^= 0xFF  # its magic code
     log.write_bytes(bytes(data))
     rows = read(tmp_path, "consume_queue", topics="SCHEDULE_TOPIC_XXXX")
-    assert [row["found"] for row in rows] == [True, False, True]
+    assert [row["fault"] is None for row in rows] == [True, False, True]
+    assert rows[1]["fault"] == f"there is no record at log offset {units[1]['phys_offset']}"
 
 
 def test_an_unreadable_queue_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from reconciliation.spark.requirements import find_java, require_packages
 
 
 def test_missing_packages_are_reported_with_their_extra() -> None:
-    with pytest.raises(UsageError, match=r"pyspark is not installed: pip install '\.\[spark\]'"):
+    with pytest.raises(UsageError, match=r"pyspark is not installed: pip install 'duemq\[spark\]'"):
         require_packages(lambda name: None if name == "pyspark" else name)
     with pytest.raises(UsageError, match="pandas and fsspec are not installed"):
         require_packages(lambda name: None if name in ("pandas", "fsspec") else name)
