@@ -24,7 +24,7 @@ import numpy as np
 from message_store.layout import CHECKPOINT, packer
 from message_store.recovery.checkpoint import MIN_TIMESTAMP_SLACK_MS, newest_marks
 from reconciliation.arrays import Mask, Numbers, Rows
-from reconciliation.audit.unit_times import UnitTimes
+from reconciliation.audit.unit_times import Places, UnitTimes
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import MARK_FILE, OFFSET_MAX
 from reconciliation.scan.store_state import BAD_INPUT, QueueCoverage, read_json
@@ -67,24 +67,24 @@ class DeliveryUnits:
         required = (offsets < self._coverage.end) | (stored_ms <= self._coverage.until_ms)
         return np.asarray(required)
 
-    def of_queue(self, topic: str, queue_id: int, rows: Rows, codes: Numbers) -> Mask:
-        """Return (n,) whether records (SCANNED) of one queue are reachable.
+    def of_queue(self, topic: str, queue_id: int, numbers: Numbers, places: Places) -> Mask:
+        """Return (n,) whether records of one queue are reachable.
 
         Args:
-            codes: Tags codes that their units must have.
+            numbers: Queue offsets of the records.
+            places: Their log offsets, sizes, and the tags codes that their units must have.
         """
         units = self._topics.get(topic)
         if units is None:
             units = self._topics[topic] = UnitTimes(self._root, topic)
-        found: Mask = units.agree(queue_id, rows, codes)
+        found: Mask = units.agree(queue_id, numbers, places)
         if found.all():
             return found
         if self._is_excused(topic):
             return np.ones_like(found)
         first = units.first_unit(queue_id)
         if first is not None:  # rebuilt: its first unit points after the record
-            numbers = rows["queue_offset"]
-            found |= (numbers >= first[0]) & (rows["phys_offset"] < first[1])
+            found |= (numbers >= first[0]) & (places[0] < first[1])
         return found
 
     def _is_excused(self, topic: str) -> bool:
@@ -123,12 +123,15 @@ def check_delivery_units(
     mine = np.flatnonzero(known)
     if mine.size:
         topics, queues = rows["topic_index"][mine], rows["queue_id"][mine].astype(np.int64)
+        numbers, offsets = rows["queue_offset"][mine], rows["phys_offset"][mine]
+        sizes, codes = rows["record_size"][mine], codes[mine]
         pairs = topics * np.int64(1 << 32) + queues
         left = np.ones(mine.size, np.bool_)
         while (first := int(left.argmax())) or left[0]:  # a chunk has records of a few queues
             here = np.flatnonzero(pairs == pairs[first])
             left[here] = False
+            places = (offsets[here], sizes[here], codes[here])
             found[mine[here]] = units.of_queue(
-                names[int(topics[first])], int(queues[first]), rows[mine[here]], codes[mine[here]]
+                names[int(topics[first])], int(queues[first]), numbers[here], places
             )
     return known, found

@@ -74,6 +74,7 @@ def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataF
 
 OTHER_TIME: Final = "the due time in its queue is not that of its level"
 NO_UNIT: Final = "the unit of its queue does not agree with it"
+OTHER_UNIT: Final = "a unit that does not agree with it points at it"
 Rule = tuple[str, "Column", str]
 
 
@@ -109,7 +110,6 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("moved_twice", c("copies") > 1, "two copies of one record"),
         ("moved_twice", c("ended_old") > 0, "delivered, although it has a copy"),
         ("duplicated", twice, "delivered more than once"),
-        ("corrupt", ~missing & c("has_unit"), "another unit of a queue points at it"),
         ("corrupt", sent & c("other_body"), "the delivered body differs"),
         ("corrupt", sent & c("other_properties"), "the delivered properties differ"),
         ("corrupt", sent & c("other_head"), "a field of the delivered record's head differs"),
@@ -117,6 +117,7 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("cancelled_but_fired", c("cancelled") & sent, "delivered after it was cancelled"),
         ("misrouted", sent & c("elsewhere"), "delivered to another topic or queue"),
         ("corrupt", sent & c("other_time"), OTHER_TIME),
+        ("corrupt", ~missing & c("has_unit"), OTHER_UNIT),
         ("unreachable", sent & c("unreachable"), NO_UNIT),
         ("moved", early & c("fired"), "delivered early on request"),
         ("early", early, "delivered before its due time"),

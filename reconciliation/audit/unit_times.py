@@ -21,6 +21,7 @@ from reconciliation.scan.planning import files_of_row
 
 NONE: Final = -(1 << 62)
 UNIT_BYTES: Final = CQ_UNIT.itemsize
+Places = tuple[Numbers, Numbers, Numbers]
 MAPPED_MAX: Final = 64  # maximum files of one topic that are mapped at a time
 
 
@@ -53,19 +54,19 @@ class UnitTimes:
                 found[mine[here[good]]] = units["tags_code"][good]
         return found
 
-    def agree(self, queue_id: int, rows: Rows, codes: Numbers) -> Mask:
+    def agree(self, queue_id: int, numbers: Numbers, places: Places) -> Mask:
         """Return (n,) whether the unit at the queue offset of each record agrees with it.
 
         Args:
-            rows: (n,) SCANNED.
-            codes: Tags codes that the units must have.
+            numbers: Queue offsets of the records.
+            places: Their log offsets, sizes, and the tags codes that the units must have.
         """
-        units = self._row(queue_id, rows["queue_offset"])
+        units = self._row(queue_id, numbers)
         if units is not None:
-            return _agreement(units, rows, codes)
-        found = np.zeros(rows.size, np.bool_)
-        for here, units in self._gathered(queue_id, rows["queue_offset"]):
-            found[here] = _agreement(units, rows[here], codes[here])
+            return _agreement(units, *places)
+        found = np.zeros(numbers.size, np.bool_)
+        for here, units in self._gathered(queue_id, numbers):
+            found[here] = _agreement(units, *(column[here] for column in places))
         return found
 
     def first_unit(self, queue_id: int) -> tuple[int, int] | None:
@@ -141,11 +142,10 @@ class UnitTimes:
         return self._queues[queue_id]
 
 
-def _agreement(units: Rows, rows: Rows, codes: Numbers) -> Mask:
+def _agreement(units: Rows, offsets: Numbers, sizes: Numbers, codes: Numbers) -> Mask:
     """Return (n,) whether units have the log offsets, sizes and tags codes of records."""
-    own = units["tags_code"]
-    hits: Mask = (units["phys_offset"] == rows["phys_offset"]) & (own == codes)
-    if not hits.all():
-        extended = own <= EXTENDED_CODE_MAX
-        hits |= (units["phys_offset"] == rows["phys_offset"]) & extended
-    return np.asarray(hits & (units["size"] == rows["record_size"]))
+    places: Mask = (units["phys_offset"] == offsets) & (units["size"] == sizes)
+    same = units["tags_code"] == codes
+    if not same.all():
+        same |= units["tags_code"] <= EXTENDED_CODE_MAX
+    return np.asarray(places & same)

@@ -172,8 +172,6 @@ class _Store:
             return "moved_twice"
         if len(ends) > 1:
             return "duplicated"
-        if any(unit.get("second") for unit in history.units):
-            return "corrupt"
         if history.sent:
             first = history.sent[0]
             same = ("body_crc", "body_len", "properties_hash", "head_hash")
@@ -188,6 +186,8 @@ class _Store:
         cancelled = bool(cancels) and (not ends or min(cancels) < ends[0])
         if history.sent:
             return self._judge_sent(history, leaf, cancelled)
+        if any(unit.get("second") for unit in history.units):
+            return "corrupt"
         if history.parked:
             return "quarantined"
         return "cancelled" if cancelled else self._judge_pending(history, leaf)
@@ -199,7 +199,7 @@ class _Store:
         target = (leaf["real_topic"], leaf["real_queue_id"])
         if None not in target and (first["topic"], first["queue_id"]) != target:
             return "misrouted"
-        if leaf["other_time"]:
+        if leaf["other_time"] or any(unit.get("second") for unit in history.units):
             return "corrupt"
         if first["queued"] is False:
             return "unreachable"

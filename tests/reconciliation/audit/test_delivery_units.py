@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from message_store.layout import SCANNED
 from message_store.queues.topic_erasure import erase
 from reconciliation.audit.delivery_units import DeliveryUnits, read_queue_coverage
 from reconciliation.scan.files import Root
@@ -145,15 +144,15 @@ def test_a_queue_that_begins_again_excuses_only_records_before_its_first_unit(
         before = [put_one(store, "T") for _ in range(3)]
         erase(store.queues, store.progress.detach_topic("T"))
         after = [put_one(store, "T") for _ in range(2)]
-    records = np.zeros(5, SCANNED)
-    for n, row in enumerate((*before, *after)):
-        for name in ("queue_offset", "phys_offset", "record_size"):
-            records[n][name] = row[name]
-    assert records["queue_offset"].tolist() == [0, 1, 2, 0, 1]
+    numbers, offsets, sizes = (
+        np.array([int(row[name]) for row in (*before, *after)])
+        for name in ("queue_offset", "phys_offset", "record_size")
+    )
+    assert numbers.tolist() == [0, 1, 2, 0, 1]
     units, codes = DeliveryUnits(Root(str(tmp_path)), QueueCoverage(OFFSET_MAX)), np.zeros(5, "i8")
-    assert units.of_queue("T", 0, records, codes).tolist() == [True] * 5
-    for name in ("queue_offset", "record_size"):
-        changed = records[4:].copy()
-        changed[name] += 1
-        assert units.of_queue("T", 0, changed, codes[4:]).tolist() == [False]
-    assert units.of_queue("T", 0, records[4:], codes[4:] + 7).tolist() == [False]
+    assert units.of_queue("T", 0, numbers, (offsets, sizes, codes)).tolist() == [True] * 5
+    last = offsets[4:], sizes[4:], codes[4:]
+    assert units.of_queue("T", 0, numbers[4:] + 1, last).tolist() == [False]
+    for at in range(3):
+        changed = [column + (at == n) for n, column in enumerate(last)]
+        assert units.of_queue("T", 0, numbers[4:], tuple(changed)).tolist() == [False]
