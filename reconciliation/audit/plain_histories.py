@@ -40,7 +40,7 @@ HISTORY: Final = (
     "topic_hash", "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "other_head",
     "elsewhere", "delivery_damaged", "pending_damaged", "passed", "is_level", "hops", "moved",
     "has_unit", "cancelled", "fired", "copies", "ended_old", "other_time", "no_unit",
-    "unreachable", "removed_pending", "removed_settled",
+    "unreachable", "removed_pending", "removed_settled", "other_unit",
 )  # fmt: skip
 """Columns of a history, which `rules` reads; `root` is the key of the message."""
 
@@ -109,6 +109,7 @@ def history_of_sums(sums: DataFrame, *more: str) -> DataFrame:
         (F.shiftright("tally", SENT_WITHOUT_UNIT) > 0).alias("unreachable"),
         no.alias("removed_pending"),
         (_part(REMOVED, REMOVED_MASK) > 0).alias("removed_settled"),
+        no.alias("other_unit"),
         *more,
     )
 

@@ -117,7 +117,7 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("cancelled_but_fired", c("cancelled") & sent, "delivered after it was cancelled"),
         ("misrouted", sent & c("elsewhere"), "delivered to another topic or queue"),
         ("corrupt", sent & c("other_time"), OTHER_TIME),
-        ("corrupt", ~missing & c("has_unit"), OTHER_UNIT),
+        ("corrupt", ~missing & c("other_unit"), OTHER_UNIT),
         ("unreachable", sent & c("unreachable"), NO_UNIT),
         ("moved", early & c("fired"), "delivered early on request"),
         ("early", early, "delivered before its due time"),

@@ -25,6 +25,12 @@ class History:
     parked: list[Row] = field(default_factory=list)
     cancels: list[Row] = field(default_factory=list)
 
+    @property
+    def has_second(self) -> bool:
+        """Whether a second unit points at a pending record of the message."""
+        places = {row["phys_offset"] for row in self.held}
+        return any(u.get("second") and u["phys_offset"] in places for u in self.units)
+
 
 def naive_audit(
     messages: list[Row],
@@ -186,7 +192,7 @@ class _Store:
         cancelled = bool(cancels) and (not ends or min(cancels) < ends[0])
         if history.sent:
             return self._judge_sent(history, leaf, cancelled)
-        if any(unit.get("second") for unit in history.units):
+        if history.has_second:
             return "corrupt"
         if history.parked:
             return "quarantined"
@@ -199,7 +205,7 @@ class _Store:
         target = (leaf["real_topic"], leaf["real_queue_id"])
         if None not in target and (first["topic"], first["queue_id"]) != target:
             return "misrouted"
-        if leaf["other_time"] or any(unit.get("second") for unit in history.units):
+        if leaf["other_time"] or history.has_second:
             return "corrupt"
         if first["queued"] is False:
             return "unreachable"
