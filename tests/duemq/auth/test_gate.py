@@ -38,15 +38,20 @@ class Here:
     address = ("10.0.0.7", 5_012)
 
 
-def gate(authorize: bool = True, **codes: frozenset[int]) -> Gate:
+ENTRY = PolicyEntry(TOPIC, (Action.PUB,), Decision.ALLOW, ("10.0.0.0/8",))
+
+
+def gate(
+    authorize: bool = True, entry: PolicyEntry | None = ENTRY, **codes: frozenset[int]
+) -> Gate:
     users = {
         "root": User("root", "root-secret", UserType.SUPER),
         "alice": User("alice", "alice-secret"),
         "old": User("old", "old-secret", UserType.SUPER, UserStatus.DISABLE),
     }
     accounts = Accounts(users)
-    entry = PolicyEntry(TOPIC, (Action.PUB,), Decision.ALLOW, ("10.0.0.0/8",))
-    accounts.merge_acl("alice", {PolicyType.CUSTOM: [entry]})
+    if entry is not None:
+        accounts.merge_acl("alice", {PolicyType.CUSTOM: [entry]})
     rules = GateRules(cluster="DefaultCluster", authorize=authorize, **codes)
     return Gate(accounts, rules, AuditLog(lambda: 0))
 
@@ -229,10 +234,6 @@ def test_permission_of_an_account_that_sends_no_request(
 def test_an_account_that_may_send_to_a_topic_may_register_producers(
     account: str, entry: PolicyEntry | None, allowed: bool
 ) -> None:
-    checked = gate()
-    checked._accounts.delete_acl("alice")
-    if entry is not None:
-        checked._accounts.merge_acl("alice", {PolicyType.CUSTOM: [entry]})
-    assert checked.may_publish(account, "10.0.0.7") is allowed
+    assert gate(entry=entry).may_publish(account, "10.0.0.7") is allowed
     assert gate(authorize=False).may_publish(account, "10.0.0.7")
     assert gate(free_codes=frozenset({34})).may_publish(account, "10.0.0.7")
