@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from reconciliation.jobs.run import AuditRequest
     from reconciliation.spark.master import SparkMaster
 
+Row = dict[str, Any]  # row of a summary
 AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findings", "#p99 ms")
 
 
@@ -125,7 +126,7 @@ def _print(summary: Summary) -> None:
     out.print(_verdict(summary), markup=False)
 
 
-def finding_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+def finding_lines(rows: list[Row]) -> Iterator[str]:
     """Yield lines about messages with findings: for each verdict and reason, then some messages."""
     for (verdict, why), same in groupby(rows, lambda row: (row["verdict"], row["why"])):
         some = list(same)
@@ -143,7 +144,7 @@ def _time(ms: int | None) -> str:
     return "never" if ms is None else time_text(ms)
 
 
-def print_unread(places: list[dict[str, Any]]) -> None:
+def print_unread(places: list[Row]) -> None:
     """Print a line for each unreadable position."""
     for row in places:
         place = f"{row['store']}: log offset {row['phys_offset']}"

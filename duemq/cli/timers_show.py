@@ -13,6 +13,7 @@ from duemq.cli.output import console, fitted, heading, plural, print_json, refre
 from duemq.cli.retrying import Retrying
 from duemq.cli.times import duration_text
 
+View = dict[str, Any]  # JSON of a view
 SUMMARY_VIEW, LIST_VIEW = "timer_store.summary", "timer_store.list"
 FOLLOW_INTERVAL_S = 1.0
 NEXT_SHOWN = 10
@@ -72,7 +73,7 @@ async def _follow(
 
 async def _fetch(
     cluster: Cluster, brokers: list[tuple[str, str]], *, following: bool = False
-) -> list[dict[str, Any]]:
+) -> list[View]:
     views = []
     for name, address in brokers:
         view = {"broker": name or address, "address": address}
@@ -90,7 +91,7 @@ def _grouped(parts: list[Any]) -> object:
     return Group(*parts)
 
 
-def _following(view: dict[str, Any]) -> list[object]:
+def _following(view: View) -> list[object]:
     rows = [list_row(timer, view["now_ms"]) for timer in view["next"]]
     return [summary_of(view), heading("next"), timers_table(rows)]
 
@@ -100,7 +101,7 @@ def timers_table(rows: list[tuple[object, ...]]) -> object:
     return fitted(LIST_COLUMNS, rows, optional=LIST_OPTIONAL, width=console().width)
 
 
-def list_row(timer: dict[str, Any], now_ms: int) -> tuple[object, ...]:
+def list_row(timer: View, now_ms: int) -> tuple[object, ...]:
     """Return the cells of LIST_COLUMNS for a timer."""
     due_ms = timer["due_ms"]
     if "unreadable" in timer:
@@ -127,7 +128,7 @@ def when(time_ms: int | None) -> str:
 # -- the summary --------------------------------------------------------------------------------
 
 
-def summary_of(view: dict[str, Any]) -> object:
+def summary_of(view: View) -> object:
     """Return the lines for one broker's summary."""
     topics = sorted(view["topics"].items(), key=lambda item: (-item[1], item[0]))
     rows = [(name or "(unknown topic)", f"{count:,}") for name, count in topics[:TOPICS_SHOWN]]
@@ -140,7 +141,7 @@ def summary_of(view: dict[str, Any]) -> object:
     return _grouped([heading(title), table("", ("topic", "#pending"), rows), facts])
 
 
-def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(view: View) -> list[tuple[str, str]]:
     now_ms, due_ms = view["now_ms"], view["next_due_ms"]
     facts = [
         ("next due", f"{when(due_ms)} (in {duration_text(max(due_ms - now_ms, 0))})")
@@ -163,24 +164,24 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
     return facts + _problems(view)
 
 
-def _rates(view: dict[str, Any], stage: str) -> str:
+def _rates(view: View, stage: str) -> str:
     rates = view[stage]["per_second"].values()
     return ", ".join(f"{rate:,.1f}" if 0 < rate < 10 else f"{rate:,.0f}" for rate in rates)
 
 
-def _lag(stage: dict[str, Any]) -> str:
+def _lag(stage: View) -> str:
     units = stage.get("lag_units", stage.get("behind", 0))  # "behind": brokers of former releases
     return f"{units:,} ({duration_text(stage['lag_ms'])})" if units else "0"
 
 
-def _counts(view: dict[str, Any]) -> str:
+def _counts(view: View) -> str:
     names = ("delivered", "rolled", "cancelled", "moved", "fired", "lost", "broken")
     texts = [f"{view[name]:,} {name}" for name in names if view[name] or name == "delivered"]
     quarantined = sum(view["quarantined"].values())
     return ", ".join([*texts, *([f"{quarantined:,} quarantined"] if quarantined else [])])
 
 
-def _slots(slots: dict[str, Any]) -> str:
+def _slots(slots: View) -> str:
     texts = f"{slots['used']:,} used"
     if slots["fullest"]:
         first = slots["fullest"][0]
@@ -188,14 +189,14 @@ def _slots(slots: dict[str, Any]) -> str:
     return texts + (f"; {slots['congested']:,} full" if slots["congested"] else "")
 
 
-def _compaction(view: dict[str, Any]) -> str:
+def _compaction(view: View) -> str:
     texts = f"{view['copied']:,} copied ({binary_size(view['copied_bytes'])}), "
     texts += f"{binary_size(view['freed_bytes'])} of the log freed"
     done, whole = view["progress"]
     return texts + (f"; running, {done:,} of {whole:,} read" if view["running"] else "")
 
 
-def _problems(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _problems(view: View) -> list[tuple[str, str]]:
     enqueue, dequeue = view["enqueue"], view["dequeue"]
     texts = [
         ("enqueue is blocked", enqueue.get("blocked_by", enqueue.get("holding", ""))),

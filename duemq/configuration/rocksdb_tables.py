@@ -5,7 +5,7 @@
                                         useSingleRocksDBForAllConfigs
     popConsumerKVServiceEnable          kvStore: messages in flight of POP
 
-JSON files beside them can be old, so a start with these would lose topics, groups and offsets.
+The JSON files can be older, so a start with these would lose topics, groups and offsets.
 
 Source: RocksDBConfigManager, PopConsumerService
 """

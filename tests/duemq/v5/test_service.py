@@ -12,14 +12,7 @@ from duemq.broker import Broker
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from tests.duemq.v5.conftest import Run
-from tests.support.v5_client import (
-    V5Caller,
-    message,
-    metadata,
-    refused_with,
-    sending,
-    v5_caller,
-)
+from tests.support.v5_client import V5Caller, message, metadata, refused_with, sending, v5_caller
 
 FIRST_S = 60
 
