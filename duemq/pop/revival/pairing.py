@@ -35,8 +35,8 @@ class Pairing:
         self._open: dict[int, Checkpoint] = {}  # by queue offset, ascending
         self._by_key: dict[Key, list[int]] = {}
         self._by_time: list[tuple[int, int]] = []  # heap of (revive time, queue offset)
-        self._next: dict[int, int] = {}  # time of the next attempt, by queue offset
-        self._work: list[tuple[int, int]] = []  # heap of (time of an attempt, queue offset)
+        self._paused: dict[int, int] = {}  # time of the next attempt, by queue offset
+        self._attempts: list[tuple[int, int]] = []  # heap of (time of an attempt, queue offset)
         self._failures: dict[int, int] = {}  # attempts that failed, by queue offset
 
     def __len__(self) -> int:
@@ -50,16 +50,24 @@ class Pairing:
     @property
     def first_ms(self) -> int | None:
         """Earliest revive time of an open checkpoint, in ms since the epoch; None: none is open."""
-        while self._by_time and self._by_time[0][1] not in self._open:
-            heapq.heappop(self._by_time)
-        return self._by_time[0][0] if self._by_time else None
+        times = [self._open[at].revive_ms for at in self._paused]
+        first_ms = self._unpaused_ms()
+        return min(times + ([first_ms] if first_ms is not None else []), default=None)
 
     @property
     def next_ms(self) -> int | None:
-        """Time of the next attempt, in ms since the epoch; None: no checkpoint needs one."""
-        while self._work and self._next.get(self._work[0][1]) != self._work[0][0]:
-            heapq.heappop(self._work)
-        return self._work[0][0] if self._work else None
+        """Time of the next attempt, in ms since the epoch; None: no checkpoint is open."""
+        first_ms = self._unpaused_ms()
+        if not self._paused:
+            return first_ms
+        again_ms = min(self._paused.values())
+        return again_ms if first_ms is None else min(first_ms, again_ms)
+
+    def _unpaused_ms(self) -> int | None:
+        heap = self._by_time
+        while heap and (heap[0][1] not in self._open or heap[0][1] in self._paused):
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
 
     def add(self, record: Checkpoint | Acknowledgement | None) -> None:
         """Add the record at `next_offset`; None: the record is unreadable and is skipped."""
@@ -74,7 +82,6 @@ class Pairing:
             self._open[at] = record
             self._by_key.setdefault(record.key, []).append(at)
             heapq.heappush(self._by_time, (record.revive_ms, at))
-            self._try(at, record.revive_ms)
 
     def _acknowledge(self, record: Acknowledgement) -> None:
         for at in list(self._by_key.get(record.key, ())):
@@ -84,25 +91,28 @@ class Pairing:
                 self.settle(at)
 
     def due(self, through_ms: int, count_max: int) -> list[tuple[int, Checkpoint]]:
-        """Return open checkpoints with revive times up to `through_ms`.
-
-        They stay open. The caller settles or postpones each of them.
+        """Return open checkpoints with revive times up to `through_ms`; they stay open.
 
         Args:
-            through_ms: Latest time of an attempt, inclusive, in ms since the epoch.
+            through_ms: Latest time, inclusive, in ms since the epoch.
             count_max: Maximum number of checkpoints.
         Returns:
-            Queue offset and checkpoint, in order of time.
+            Queue offset and checkpoint, in order of revive time; without the postponed ones.
         """
-        found: list[tuple[int, Checkpoint]] = []
+        while self._attempts and self._attempts[0][0] <= through_ms:
+            time_ms, at = heapq.heappop(self._attempts)
+            if self._paused.get(at) == time_ms:
+                self._resume(at)
+        found: dict[int, tuple[int, int]] = {}  # a second item of one checkpoint is dropped
         while len(found) < count_max:
-            next_ms = self.next_ms
+            next_ms = self._unpaused_ms()
             if next_ms is None or next_ms > through_ms:
                 break
-            _, at = heapq.heappop(self._work)
-            del self._next[at]
-            found.append((at, self._open[at]))
-        return found
+            item = heapq.heappop(self._by_time)
+            found[item[1]] = item
+        for item in found.values():
+            heapq.heappush(self._by_time, item)
+        return [(at, self._open[at]) for at in found]
 
     def has_failed(self, at: int) -> bool:
         """Return whether an attempt for the checkpoint at a queue offset has failed."""
@@ -111,23 +121,23 @@ class Pairing:
     def postpone(self, at: int, now_ms: int) -> None:
         """Try a checkpoint again after a pause, which doubles with each failure."""
         failures = self._failures[at] = self._failures.get(at, 0) + 1
-        self._try(at, now_ms + min(RETRY_MS << min(failures - 1, 16), RETRY_MS_MAX))
+        self._paused[at] = now_ms + min(RETRY_MS << min(failures - 1, 16), RETRY_MS_MAX)
+        heapq.heappush(self._attempts, (self._paused[at], at))
 
     def end_pauses(self) -> None:
-        """Try all open checkpoints again: those that `due` returned, and postponed ones."""
-        for at, checkpoint in self._open.items():
-            if self._next.get(at) != checkpoint.revive_ms:
-                self._try(at, checkpoint.revive_ms)
+        """Try the postponed checkpoints at once."""
+        for at in list(self._paused):
+            self._resume(at)
 
-    def _try(self, at: int, time_ms: int) -> None:
-        self._next[at] = time_ms
-        heapq.heappush(self._work, (time_ms, at))
+    def _resume(self, at: int) -> None:
+        del self._paused[at]
+        heapq.heappush(self._by_time, (self._open[at].revive_ms, at))
 
     def settle(self, at: int) -> None:
         """Close the checkpoint at a queue offset."""
         key = self._open.pop(at).key
         self._failures.pop(at, None)
-        self._next.pop(at, None)
+        self._paused.pop(at, None)
         same = self._by_key[key]
         same.remove(at)
         if not same:

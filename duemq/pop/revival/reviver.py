@@ -176,7 +176,6 @@ class Reviver:
             due = pairing.due(through_ms, CHECKPOINTS_MAX)
             if due and not await self._revive(queue_id, pairing, due):
                 self._retry_ms = now_ms + RETRY_MS
-                pairing.end_pauses()
                 return False
             worked |= read > 0 or bool(due)
             if read or due:

@@ -10,6 +10,7 @@ import pytest
 
 from delivery import ownership
 from delivery.ownership import Route
+from delivery.quarantine import MESSAGE_ILLEGAL
 from message_store.log.batch import PutBatch
 from schedule_service.put_hook import STALE_PROPERTIES
 from tests.migration.steps.test_drain import fill, seen
@@ -180,3 +181,27 @@ def test_a_level_is_not_done_before_it_was_read(tmp_path: Path) -> None:
     assert pending(rig) == (10, 0)
     rig.routed_return.forget(4)
     assert not rig.routed_return.is_finished(4)
+
+
+@pytest.mark.finding("3D1")
+def test_a_copy_that_cannot_be_stored_stays_a_timer_and_blocks_no_rollback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = MigrationRig(tmp_path).open()
+    rig.route(4)
+    due = fill(rig, 20, (4,))
+    put = rig.store.put
+
+    def refusing(batch: PutBatch) -> None:
+        if batch.count == 10:  # a step of the rollback
+            batch.refuse(3, MESSAGE_ILLEGAL, "it is too long")
+        put(batch)
+
+    monkeypatch.setattr(rig.store, "put", refusing)
+    steps = [rig.routed_return.step(4, 10) for _ in range(2)]
+    assert [(step.moved, step.blocked_by) for step in steps] == [(9, ""), (9, "")]
+    assert rig.routed_return.is_finished(4)
+    assert pending(rig) == (18, 2)
+    monkeypatch.undo()
+    rig.advance(130_000)
+    check(rig, due)

@@ -67,3 +67,25 @@ def test_due_checkpoints_are_unacknowledged_and_in_order_of_time(
     assert [at for at, _ in pairing.due(through_ms, 99)] == [at for _, at in due]
     assert len(pairing) == len(naive)
     assert pairing.settled_before == min((at for at, _ in naive), default=len(records))
+
+
+def test_a_postponed_checkpoint_is_due_again_after_a_pause_that_doubles() -> None:
+    pairing = Pairing(0)
+    for record in (checkpoint(1, 100), checkpoint(2, 101)):
+        pairing.add(record)
+    now_ms = 200
+    for pause_ms in (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000):
+        assert [at for at, _ in pairing.due(now_ms, 9)] == [0, 1]
+        pairing.postpone(0, now_ms)
+        assert (pairing.has_failed(0), pairing.has_failed(1)) == (True, False)
+        assert [at for at, _ in pairing.due(now_ms + pause_ms - 1, 9)] == [1]
+        assert (pairing.first_ms, pairing.next_ms) == (100, 101)
+        now_ms += pause_ms
+    pairing.settle(1)
+    pairing.postpone(0, now_ms)
+    assert (pairing.first_ms, pairing.next_ms) == (100, now_ms + 60_000)
+    pairing.end_pauses()
+    assert [at for at, _ in pairing.due(100, 9)] == [0]
+    pairing.postpone(0, now_ms)
+    pairing.settle(0)
+    assert (pairing.first_ms, pairing.next_ms, pairing.due(1 << 40, 9)) == (None, None, [])
