@@ -193,11 +193,12 @@ class _Planting:
 
     def put(self, messages: Messages) -> list[int]:
         """Append messages without hooks; return their offsets."""
-        store, batch = self.rig.store, PutBatch(len(messages))
+        store, batch, now_ms = self.rig.store, PutBatch(len(messages)), self.rig.clock.now_ms()
         for topic, body, properties, origin in messages:
             batch.add(
                 topic_index=store.topics.add(topic), queue_id=0, body=body, properties=properties,
-                born_ms=self.rig.clock.now_ms(), born_host=LOOPBACK, store_host=LOOPBACK,
+                born_ms=store.read_record(-origin - 1).born_ms if origin < 0 else now_ms,
+                born_host=LOOPBACK, store_host=LOOPBACK,
                 prepared_offset=origin,
             )  # fmt: skip
         batch.trusted = True
