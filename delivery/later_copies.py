@@ -4,7 +4,7 @@
                        | timer | retry (send-back) | retry (POP) | redirect or handle |
 
 The length of a record's properties is a signed 16-bit number. A copy that exceeds it cannot be
-stored, so a send without room for all later copies is refused: docs/decisions/0053. Records
+stored, so a send without room for all later copies is refused: docs/decisions/0055. Records
 that an Apache broker or an earlier version stored may lack the room. The component that cannot
 store the copy of such a record settles it alone.
 """

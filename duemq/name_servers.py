@@ -162,5 +162,16 @@ def topic_routes(
 
 
 def addresses_of(config: BrokerConfig) -> list[str]:
-    """Return `host:port` of the name servers outside the process."""
-    return [f"{host}:{port}" for host, port in config.namesrv_list]
+    """Return `host:port` of the name servers outside the process, without the embedded one.
+
+    Args:
+        config: Resolved configuration. `namesrvAddr` may name the embedded name server, which
+            has the registration already.
+    """
+    own_hosts = {config.broker_ip, config.bind_address, "127.0.0.1", "localhost", "::1"}
+    own_port = config.embedded_namesrv_port if config.embedded_namesrv_enable else 0
+    return [
+        f"{host}:{port}"
+        for host, port in config.namesrv_list
+        if port != own_port or host not in own_hosts
+    ]
