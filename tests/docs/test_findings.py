@@ -10,7 +10,8 @@ TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs" / "reference" / "findings.md"
 ROW = re.compile(r"^\| (3[SDCPU]\d+|[A-EP][\w:-]+) \| (.+) \| (.+) \|$", re.M)
 FILE = re.compile(r"`([\w/]+\.py)`")
-COUNTS = {"A": 20, "B": 29, "C": 5, "D": 6, "E": 14}
+COUNTS: dict[str, int] = {"A": 20, "B": 29, "C": 5, "D": 6, "E": 14}
+COUNTS |= {"3S": 8, "3D": 14, "3C": 9, "3P": 7, "3U": 7}
 
 
 def marked() -> dict[str, set[str]]:
