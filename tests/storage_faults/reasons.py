@@ -38,12 +38,18 @@ UNREACHED: Final = {
     "message_store/queues/lost_queues.py open": "a queue whose file cannot be written; reached "
     "when that is injected",
     "message_store/recovery/checkpoint.py": AFTER_ERROR,
+    "message_store/recovery/store_lock.py open": "a reader asks whether a broker runs; "
+    "tests/duemq/cli/test_reconcile.py",
     "message_store/recovery/truncated_bytes.py": "no log is truncated; "
     "tests/message_store/replication/test_truncation.py",
+    "message_store/store_copy.py": "copies a store on request; "
+    "tests/message_store/test_store_copy.py",
     "message_store/verify/": NOT_OURS,
     "migration/ownership/projection.py read_text": CUT_LOG,
     "migration/plans/plan_files.py": "no migration runs; tests/migration/test_full_disk.py",
     "schedule_service/recovery.py read_text": CUT_LOG,
+    "schedule_service/verify.py": NOT_OURS,
+    "timer_store/enqueue/adoption.py unlink": "removes snapshots of an Apache broker's wheel",
     "timer_store/enqueue/adoption.py rename": "takes over files of an Apache broker; "
     "tests/timer_store/enqueue/test_adoption.py",
     "timer_store/log/wheel.py": "moves a damaged wheel aside; tests/timer_store/log/test_wheel.py",
