@@ -30,6 +30,7 @@ SEPARATE = frozenset(
     {
         "tests/interop/test_apache_opens_our_store.py",
         "tests/interop/test_autoswitch_replica.py",
+        "tests/interop/test_cancels_at_replicas.py",
         "tests/interop/test_migration_stores.py",
         "tests/interop/test_mixed_groups.py",
         "tests/interop/test_name_servers.py",
