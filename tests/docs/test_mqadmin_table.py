@@ -9,6 +9,11 @@ from duemq.admin.absent_features import NO_ACCOUNTS, REASONS
 from duemq.net.codes import RequestCode
 from tests.interop.mqadmin_commands import COMMANDS, ROWS, Answer
 
+WITHOUT_COMMAND = (  # in mqadmin 5.3.3; the last two are of 5.5
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+    RequestCode.SWITCH_TIMER_ENGINE,
+    RequestCode.POP_LITE_MESSAGE,
+)
 TEXT = (Path(__file__).parents[2] / "docs" / "compat.md").read_text()
 SECTION = TEXT.partition("## mqadmin\n")[2].partition("\n## ")[0]
 CELLS = re.compile(r"^\| `(\w+)` \| ([^|]+?) \|", re.M)
@@ -23,8 +28,8 @@ def test_every_command_is_listed_once_with_its_answer() -> None:
 
 
 def test_reasons_are_those_of_the_broker() -> None:
-    no_command = REASONS[RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN]
-    reasons = {*REASONS.values(), NO_ACCOUNTS} - {no_command}
+    no_command = {REASONS[code] for code in WITHOUT_COMMAND}
+    reasons = {*REASONS.values(), NO_ACCOUNTS} - no_command
     refused = [row for row in ROWS if row.response is Answer.REFUSED]
     assert {row.shows for row in refused} == reasons
     listed = dict(CELLS.findall(SECTION))
