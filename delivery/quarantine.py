@@ -10,13 +10,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
-from message_store.store import MessageStore
+
+if TYPE_CHECKING:  # loads the kernels, which commands do not need
+    from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
 LOGGED_MAX: Final = 10  # maximum messages of one batch with a log line each
