@@ -137,7 +137,7 @@ def test_without_pyspark_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     ran = run_job("reconcile", job, str(tmp_path), *MORE.get(job, ()))
     assert (ran.code, ran.out) == (2, "")
-    assert "pyspark is not installed: pip install '.[spark]'" in ran.err
+    assert "pyspark is not installed: pip install 'duemq[spark]'" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def popped_after_a_kill(tmp_path: Path, *, invisible_ms: int, has_member: bool =
     root = tmp_path / "killed"
     if not has_member:
         table = json.loads((root / OFFSETS).read_text())
-        del table["pops"]
+        del table["pops"], table["crc32"]
         for name in (OFFSETS, f"{OFFSETS}.bak"):
             (root / name).write_text(json.dumps(table))
     return asyncio.run(afterwards(root))
