@@ -8,8 +8,8 @@ come are copied before the end of the log, so that no position in the copy is af
     3. consume queues, then the index without its newest file
     4. the rest of the log
 
-Of a running store, files that change in place are left out: the newest index file, and the timers'
-wheel, log and checkpoint. A start rebuilds them from the log. `abort` is copied from a running
+Of a running store, files that change in place are left out: the newest index file, and wheel,
+log and checkpoint of plugins. A start rebuilds them from the log. `abort` is copied from a running
 store; its inode shows the start that the directory is a copy (`recovery.abort_file`).
 
 With links, sealed files of the log are hard links: the copy takes seconds and little room. Such a

@@ -27,7 +27,8 @@ WIRE_FACTS = {
     # The tags code of a redirected record is a time, not the hash of a tag.
     "due_delay_ms", "SCHEDULE_TOPIC_XXXX",
     # Names of files in a store, and a key of Apache's configuration.
-    "delayOffset.json", "timerlog", "timerwheel", "diskSpaceWarningLevelRatio",
+    "delayOffset.json", "timerlog", "timerwheel", "timercheck", "timermetrics", "timers.json",
+    "diskSpaceWarningLevelRatio",
 }  # fmt: skip
 PACKAGES = "message_store/kernels/__init__.py"  # lists the packages with kernels
 SOURCES = sorted(
