@@ -56,10 +56,7 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
     apache = adoption.UNKNOWN
     if foreign:
         notice(f"{state.store.root} was last used by an Apache broker: its timers are adopted")
-        if state.files.is_replaced:  # its numbers cannot be proved: an Apache broker or an edit
-            notice("the pending timers are derived from the commit log only")
-        else:
-            apache = adoption.find_apache_positions(state, notice)
+        apache = adoption.find_apache_positions(state, notice)
     elif snapshot is not None or first < end:
         notice(f"the timer store is rebuilt from the commit log: {why}")
     rebuild(state, progress, apache)

@@ -199,7 +199,6 @@ class SnapshotFiles:
     Attributes:
         check: Numbers of timercheck as last read or written, None without content.
         metrics: Contents of timermetrics.
-        is_replaced: Whether DueMQ has written a snapshot here, and timercheck was changed since.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -207,7 +206,6 @@ class SnapshotFiles:
         self.check: Check | None = None
         self.metrics = TimerMetrics()
         self._counter = 0
-        self.is_replaced = False
 
     def load(self) -> Snapshot | None:
         """Read the files; return the last snapshot that was written.
@@ -226,7 +224,6 @@ class SnapshotFiles:
                 continue
             if not saved.belongs(self.check, backup=candidate != main):
                 log.warning("%s was written by another broker since %s", path, candidate)
-                self.is_replaced = True
                 return None
             self._counter = max(self._counter, saved.snapshot.counter)
             return saved.snapshot
