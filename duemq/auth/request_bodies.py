@@ -14,10 +14,11 @@ from msgspec import Struct, field
 
 NOTHING: Final = frozenset({b"", b"null", b"[]", b'""', b"{}", b"false", b"0"})
 BLANKS: Final = b" \t\r\n"
+# Structs without lists of others that refer back: the collector need not track them (gc=False).
 B = TypeVar("B", bound=Struct)
 
 
-class _Subscription(Struct):
+class _Subscription(Struct, gc=False):
     name: str | None = field(default=None, name="topic")
 
     @property
@@ -25,7 +26,7 @@ class _Subscription(Struct):
         return self.name or ""
 
 
-class _Consumer(Struct):
+class _Consumer(Struct, gc=False):
     name: str | None = field(default=None, name="groupName")
     listed: list[_Subscription] | None = field(default=None, name="subscriptionDataSet")
 
@@ -66,7 +67,7 @@ class LockBody(Struct):
         return self.listed or []
 
 
-class _Ack(Struct):
+class _Ack(Struct, gc=False):
     group: str | None = field(default=None, name="consumerGroup")
     topic: str | None = None
     group_letter: str | msgspec.UnsetType | None = field(default=msgspec.UNSET, name="c")
