@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 NOTHING: Final = frozenset({b"", b"null", b"[]", b'""', b"{}", b"false", b"0"})
 BLANKS: Final = b" \t\r\n"
-# Structs without lists of others that refer back: the collector need not track them (gc=False).
+# The structs form no cycles: the garbage collector need not track them (gc=False).
 B = TypeVar("B", bound=Struct)
 
 
