@@ -2,7 +2,8 @@
 #
 #   make demo        run a broker and a RocketMQ client; show delayed messages in a live table
 #   make demo-ha     kill the master of a group of two brokers under load (needs Java and Maven)
-#   make test        run all tests
+#   make test        run the tests, with a sample of kills, failovers and versions of real clients
+#   make test-all    run all tests
 #   make test-fast   run the tests without Java, real clients, kills, floods and slow files
 #   make lint        check format, style and types
 #   make bench       compare performance with Apache's broker
@@ -39,7 +40,7 @@ TEST_WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 2 
 # Without bytecode files, each test process would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env demo demo-ha test test-fast lint bench soak docs lock newest clean help
+.PHONY: env demo demo-ha test test-all test-fast lint bench soak docs lock newest clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -69,7 +70,12 @@ demo-ha: $(VENV)/demo
 	@$(BIN)/python -m duemq demo-ha
 
 test: env
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --sample $(PYTEST_ARGS)
+
+test-all: env
+	STORAGE_FAULTS=40 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+		--kills=100 --consumer-kills=20 --migration-kills=8 --failovers=50 --migration-failovers=3 \
+		--group-seeds=8 $(PYTEST_ARGS)
 
 test-fast: env
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \

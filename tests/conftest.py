@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.parameter_sample import left_out, set_day
 from tests.support.run_order import SLOW, file_of, make_scheduler, ordered
 
 # Apache's processes live for seconds here: no time for the second compiler.
@@ -34,14 +35,25 @@ RUST_TESTS = "tests/interop/test_rust_client.py"
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests of slow files, and put all tests into order."""
     if not config.getoption("--rust-client"):
-        left_out = [item for item in items if item.nodeid.startswith(RUST_TESTS)]
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+        _deselect(config, items, {i.nodeid for i in items if i.nodeid.startswith(RUST_TESTS)})
+    if config.getoption("--sample"):
+        _deselect(config, items, left_out([item.nodeid for item in items]))
     for item in items:
         if file_of(item.nodeid) in SLOW:
             item.add_marker(pytest.mark.slow)
     places = {nodeid: place for place, nodeid in enumerate(ordered([i.nodeid for i in items]))}
     items.sort(key=lambda item: places[item.nodeid])
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], nodeids: set[str]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in nodeids])
+    items[:] = [item for item in items if item.nodeid not in nodeids]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the date of a sample before the workers start."""
+    if config.getoption("--sample"):
+        set_day()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -52,33 +64,36 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("crash")
-    group.addoption("--kills", type=int, default=100, help="number of kills")
+    group.addoption("--kills", type=int, default=20, help="number of kills")
     group.addoption(
-        "--consumer-kills", type=int, default=20, help="number of kills under live consumers"
+        "--consumer-kills", type=int, default=10, help="number of kills under live consumers"
     )
     group.addoption("--pop-kills", type=int, default=5, help="number of kills while a group pops")
     group.addoption(
         "--power-cuts", type=int, default=10, help="number of power cuts under live consumers"
     )
     group.addoption(
-        "--migration-kills", type=int, default=8, help="number of kills during migrations"
+        "--migration-kills", type=int, default=4, help="number of kills during migrations"
     )
     group.addoption(
         "--migration-results", type=Path, default=None, help="file for the results of that run"
     )
     group.addoption(
-        "--failovers", type=int, default=50, help="number of failures of a group's master"
+        "--failovers", type=int, default=10, help="number of failures of a group's master"
     )
     group.addoption(
         "--migration-failovers",
         type=int,
-        default=3,
+        default=1,
         help="number of failures of a group's master that migrates levels",
     )
     group.addoption(
-        "--group-seeds", type=int, default=8, help="number of seeds of a simulated group"
+        "--group-seeds", type=int, default=3, help="number of seeds of a simulated group"
     )
     group.addoption("--decisions", type=int, default=600, help="number of random decisions")
+    group.addoption(
+        "--sample", action="store_true", help="one parameter set of each test with real clients"
+    )
     group.addoption("--mutations", action="store_true", help="test each condition of the audit")
     group.addoption("--rust-client", action="store_true", help="compile the gRPC client for Rust")
     group.addoption("--planted", type=int, default=20_000, help="messages without faults")

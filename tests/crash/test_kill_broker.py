@@ -1,6 +1,6 @@
 """SIGKILL at random times: no acknowledged message is lost, and none is duplicated or early.
 
---kills N    number of kills (100; `make soak` uses more)
+--kills N    number of kills (20; `make test-all` and `make soak` use more)
 --seed N     seed of the run to repeat; a failing run prints its seed
 """
 

@@ -1,6 +1,6 @@
 """Kills and power cuts of a broker with live consumers: no message is lost or replaced.
 
---consumer-kills N   number of kills (20; `make soak` uses more)
+--consumer-kills N   number of kills (10; `make soak` uses more)
 --power-cuts N       number of power cuts (10)
 --seed N             seed of the run to repeat; a failing run prints its seed
 """

@@ -5,7 +5,7 @@ A group pops meanwhile: acknowledged messages are not redelivered, all others ar
 An audit of the stores of all members follows: the logs are equal, and each log accounts for all
 messages. A message in several stores of a group does not count as a duplicate.
 
---failovers N    number of failures of a master (50; `make soak` uses more)
+--failovers N    number of failures of a master (10; `make test-all` and `make soak` use more)
 --seed N         seed of the run to repeat; a failing run prints its seed
 """
 

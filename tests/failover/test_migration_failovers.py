@@ -3,7 +3,7 @@
 An answered decision is in effect at the next master, and one without an answer is in effect or not.
 An audit of the stores of all members follows, as after other failovers.
 
---migration-failovers N  number of failures of a master that migrates (3; `make soak` uses more)
+--migration-failovers N  number of failures of a master that migrates (1; `make soak` uses more)
 --seed N                 seed of the run to repeat; a failing run prints its seed
 """
 

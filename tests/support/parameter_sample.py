@@ -1,0 +1,65 @@
+"""Choice of parameter sets in `make test` (`pytest --sample`); `make test-all` runs all of them.
+
+Each parameter set of a test with real clients or Apache's brokers costs seconds to minutes. A
+sample has one set of each function: the one whose values the sample has least so far, so that each
+version and each client is in it. The date decides between equals: all sets run within some days.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+DAY = "DUEMQ_TEST_DAY"  # environment variable: the date of a run, equal for its workers
+SAMPLED = frozenset(
+    {
+        "tests/interop/test_apache_opens_our_store.py",
+        "tests/interop/test_autoswitch_replica.py",
+        "tests/interop/test_cancels_at_replicas.py",
+        "tests/interop/test_controller.py",
+        "tests/interop/test_grpc_proxy.py",
+        "tests/interop/test_java_clients.py",
+        "tests/interop/test_migration_stores.py",
+        "tests/interop/test_mixed_groups.py",
+        "tests/interop/test_name_servers.py",
+        "tests/interop/test_offline_migration.py",
+        "tests/interop/test_our_replica.py",
+        "tests/interop/test_pop_clients.py",
+        "tests/interop/test_pop_stores.py",
+        "tests/interop/test_replica_of_ours.py",
+        "tests/interop/test_timer_stores.py",
+        "tests/interop/test_we_open_apache_store.py",
+    }
+)
+
+
+def set_day() -> None:
+    """Set the date of the run, in the process that starts the workers."""
+    os.environ.setdefault(DAY, datetime.now(UTC).date().isoformat())
+
+
+def left_out(nodeids: Sequence[str]) -> set[str]:
+    """Return the tests of `SAMPLED` files that the sample of this day does not contain."""
+    choice = random.Random(os.environ.get(DAY, ""))
+    functions: dict[str, list[str]] = {}
+    for nodeid in nodeids:
+        if nodeid.partition("::")[0] in SAMPLED:
+            functions.setdefault(nodeid.partition("[")[0], []).append(nodeid)
+    uses: Counter[tuple[str, str]] = Counter()
+    result: set[str] = set()
+    for function, sets in functions.items():
+        file = function.partition("::")[0]
+        values = {nodeid: [(file, value) for value in _values(nodeid)] for nodeid in sets}
+        scores = {n: (sum(uses[v] for v in values[n]), choice.random()) for n in sets}
+        chosen = min(sets, key=lambda nodeid: scores[nodeid])
+        uses.update(values[chosen])
+        result |= set(sets) - {chosen}
+    return result
+
+
+def _values(nodeid: str) -> list[str]:
+    """Return the values in the name of a parameter set: `[5.3.3-end_by_kill]` has two."""
+    return nodeid.partition("[")[2].rstrip("]").split("-")
