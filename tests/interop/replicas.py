@@ -14,7 +14,7 @@ from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
 
 REPLICA_ID = "1"
-COPIED_S = 120.0
+COPIED_S = 240.0
 NO_REPLICA = (10, 11, 12)  # FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT
 ROLE = {"brokerRole": "SLAVE", "brokerId": REPLICA_ID, "slaveReadEnable": "true"}
 

@@ -22,7 +22,7 @@ from tests.support.server import Server
 
 pytestmark = pytest.mark.finding("3C6")
 NAMES = ("broker-a", "broker-b", "broker-c")
-QUEUES, N, WAIT_S = 2, 12, 120
+QUEUES, N, WAIT_S, WAIT_MS = 2, 12, 120, 180_000
 
 
 class Joined(DueMQ):
@@ -108,7 +108,14 @@ def test_messages_of_all_brokers_are_received_through_every_port(
     assert all(stored(brokers, name))
     for broker in brokers:
         group = f"g-{broker.keys['brokerName']}-{name}"
-        received = receive(client, name, group, until=len(brokers) * N, namesrv=broker.grpc_address)
+        received = receive(
+            client,
+            name,
+            group,
+            until=len(brokers) * N,
+            namesrv=broker.grpc_address,
+            wait_ms=WAIT_MS,
+        )
         assert bodies(received) == sorted(f"via-{n}-{i}" for n in range(3) for i in range(N))
 
 

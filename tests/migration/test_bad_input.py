@@ -13,6 +13,7 @@ from message_store.clock import FakeClock
 from migration.requests import MIGRATE
 from tests.migration.bench import LEVELS, PLUGINS, TURNS_MAX, Bench, with_broker
 from tests.support.running_broker import running, small
+from tests.support.wait_until import until
 
 DAY_MS = 86_400_000
 
@@ -231,6 +232,9 @@ def test_a_ledger_of_another_store_stops_a_start_and_nothing_else(tmp_path: Path
 
 
 def test_a_migration_continues_without_ledger_and_projection(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    ledger = store / "duemq.ledger.sqlite"
+
     async def first(bench: Bench) -> None:
         await bench.send(20, 5)
         await bench.command("start", levels=[5], operator="anna")
@@ -243,13 +247,12 @@ def test_a_migration_continues_without_ledger_and_projection(tmp_path: Path) -> 
         await bench.command("rollback", levels=[5])
         await bench.until(5, "rolled_back", step_ms=100)
         assert await bench.pending() == (20, 0)
+        await asyncio.to_thread(until, ledger.exists, seconds=120, what="ledger of the new process")
 
     clock = with_broker(tmp_path, first)
-    store = tmp_path / "store"
     for path in [*store.glob("duemq.ledger.sqlite*"), *store.glob("config/duemq.migration*")]:
         path.unlink()
     with_broker(tmp_path, second, clock)
-    assert (store / "duemq.ledger.sqlite").exists()
     assert json.loads((store / "config/duemq.store.json").read_text())["storeId"]
 
 

@@ -92,7 +92,7 @@ class CompactedStore:
         known = [n for n, states in enumerate(self.states) if states]
         waiting = Synchronous(PendingTimers(self.rig.timers))
         for number in {known[pick % len(known)] for pick in picks} if known else ():
-            found = waiting.by_key("", [f"K{number}"], unique=True)
+            found, log_end = waiting.by_key("", [f"K{number}"], unique=True), self.log_end()
             blocked_by = self.states[number][-1][1] != GONE and number not in self.deliveries()
             assert found.offsets.size == blocked_by
             if not blocked_by:
@@ -102,8 +102,19 @@ class CompactedStore:
             else:
                 decided = waiting.cancel(found.offsets)
             assert decided.verdicts.tolist() == [Verdict.DONE]
-            self.states[number].append((decided.log_end, due_ms))
+            self.states[number].append((self.first_end(log_end), due_ms))
         self.rig.work()
+
+    def log_end(self) -> int:
+        return int(self.rig.store.max_offset)
+
+    def first_end(self, log_end: int) -> int:
+        """Return the end of the first record after `log_end`: it alone decides.
+
+        A decision appends further records, for Apache's brokers; power may be cut between them.
+        """
+        records = log_records(self.rig.store)
+        return next(r.phys_offset + r.total_size for r in records if r.phys_offset >= log_end)
 
     def crash(self, cut: bool) -> None:
         log_end = self.crash_rig.crash(cut=cut)
