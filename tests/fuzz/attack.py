@@ -1,0 +1,89 @@
+"""Expensive requests of many connections beside a regular client.
+
+    python -m tests.fuzz.attack --connections 200 --seconds 30
+
+Each connection sends the most expensive bodies of `tests.duemq.test_costs` to every code that the
+broker serves, one after the other. The command prints the latencies of the regular client, the
+memory of the broker, and the number of requests as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from asyncio.subprocess import PIPE
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from delivery.plugin import Request
+from duemq.net.client import RemotingClient
+from message_store.errors import PeerError
+from tests.duemq.test_costs import BODIES, FIELDS
+from tests.fuzz.target import MIB, Target, attacked
+from tests.support.duemq_server import ROOT
+from tests.support.free_ports import LOOPBACK
+
+CODES = (10, 11, 12, 25, 34, 35, 36, 41, 42, 46, 200, 310, 400, 9_011, 9_013, 200_050, 200_151)
+CALL_S = 60.0
+
+
+async def attack(port: int, number: int, end_s: float, counts: Counter[str]) -> None:
+    """Send requests on one connection, and connect again when the broker closes it."""
+    bodies = list(BODIES.values())
+    turn = number
+    while time.monotonic() < end_s:
+        try:
+            async with RemotingClient(f"{LOOPBACK}:{port}") as client:
+                while time.monotonic() < end_s:
+                    turn += 1
+                    code = CODES[turn % len(CODES)]
+                    fields = {**FIELDS, "topic": f"T{number}", "producerGroup": "p" * 200}
+                    body = bodies[turn // len(CODES) % len(bodies)]
+                    response = await client.call(Request(code, fields, body), timeout_s=CALL_S)
+                    counts[f"code {response.code}"] += 1
+        except (OSError, PeerError) as error:
+            counts[type(error).__name__] += 1
+            await asyncio.sleep(0.01)
+
+
+async def attack_beside(target: Target, connections: int, seconds: float) -> dict[str, object]:
+    """Attack for some seconds; return the figures."""
+    before, peak = target.anonymous_bytes, 0
+    counts: Counter[str] = Counter()
+    command = [sys.executable, "-m", "tests.fuzz.regular_client", str(target.port)]
+    regular = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE)
+    end_s = time.monotonic() + seconds
+    waiting = asyncio.gather(*(attack(target.port, n, end_s, counts) for n in range(connections)))
+    while not waiting.done():
+        peak = max(peak, target.anonymous_bytes)
+        await asyncio.wait({waiting}, timeout=0.2)
+    await waiting
+    result = json.loads((await regular.communicate())[0])
+    took_ms = np.array(result["took_ms"])
+    return {
+        "calls": took_ms.size,
+        "ms": {f"p{p}": round(float(np.percentile(took_ms, p)), 1) for p in (50, 99, 99.9)},
+        "errors": result["errors"][:3],
+        "memory MiB": [before // MIB, peak // MIB],
+        "attacks": dict(counts),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--connections", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home, attacked(Path(home)) as target:
+        result = asyncio.run(attack_beside(target, words.connections, words.seconds))
+    json.dump(result, sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main()
