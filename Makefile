@@ -73,7 +73,7 @@ test: env
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --sample $(PYTEST_ARGS)
 
 test-all: env
-	STORAGE_FAULTS=40 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	STORAGE_FAULTS=40 AUDIT_MODELS=6 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 		--kills=100 --consumer-kills=20 --migration-kills=8 --failovers=50 --migration-failovers=3 \
 		--group-seeds=8 $(PYTEST_ARGS)
 

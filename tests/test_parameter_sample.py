@@ -36,5 +36,8 @@ def test_all_sets_are_chosen_within_a_month(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_sampled_file_exists(pytestconfig: pytest.Config) -> None:
-    missing = [f for f in parameter_sample.SAMPLED if not (pytestconfig.rootpath / f).exists()]
-    assert missing == []
+    root = pytestconfig.rootpath
+    assert [file for file in parameter_sample.SAMPLED if not (root / file).exists()] == []
+    for nodeid in parameter_sample.SPARK:
+        file, _, name = nodeid.partition("::")
+        assert f"def {name}(" in (root / file).read_text()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ from tests.support.child_process import Child
 from tests.support.duemq_server import start_command
 from tests.support.free_ports import LOOPBACK, free_ports, listening
 from tests.support.server import write_properties
-from tests.support.wait_until import until
+from tests.support.wait_until import WaitedTooLong, until
 
 START_S, DELIVER_S = 240.0, 240.0  # the first start may compile kernels
+COUNTED_FROM_RESPONSE, RESPONSE_S = 0.8, 60.0
 LOG_FILE_BYTES = 4 << 20
 ROOT = Path(__file__).parents[2]
 
@@ -94,6 +97,29 @@ class KilledBroker:
         assert self.child is not None
         assert self.child.running, f"the broker ended; see {self.child.log_path}"
         return listening(self.port)
+
+    def kill_later(self, sent: SentMessages, least_s: float, most_s: float) -> threading.Thread:
+        """Kill the broker at a random time, mostly counted from its first acknowledgement.
+
+        On a slow machine the first one may come later than `most_s` after the start.
+        """
+        wait_s, known = self.random.uniform(least_s, most_s), len(sent.acknowledged)
+        counted = self.random.random() < COUNTED_FROM_RESPONSE
+
+        def kill() -> None:
+            if counted:
+                with suppress(WaitedTooLong):
+                    until(
+                        lambda: len(sent.acknowledged) > known,
+                        seconds=RESPONSE_S,
+                        what="a first acknowledgement",
+                    )
+            threading.Event().wait(wait_s)
+            self.kill()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        return killer
 
     def kill(self) -> None:
         assert self.child is not None

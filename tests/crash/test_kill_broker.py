@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +23,7 @@ TIMERS_MS = (30, 400, 1_000, 1_700, 4_000, 9_000)  # the last two exceed the rol
 async def send_and_kill(broker: KilledBroker, sent: SentMessages) -> None:
     """Send until a thread kills the broker at a random time."""
     stop = asyncio.Event()
-    killer = threading.Timer(broker.random.uniform(0.02, 0.9), broker.kill)
-    killer.start()
+    killer = broker.kill_later(sent, 0.02, 0.9)
     try:
         await send_until(sent, broker.address, stop)
     finally:

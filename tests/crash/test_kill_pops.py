@@ -11,7 +11,6 @@ acknowledgement without a response counts only if the broker's log contains it.
 from __future__ import annotations
 
 import asyncio
-import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,8 +127,7 @@ class PoppingGroup:
 async def work_and_kill(broker: KilledBroker, sent: SentMessages, group: PoppingGroup) -> None:
     """Send and pop until the broker is killed at a random time."""
     stop = asyncio.Event()
-    killer = threading.Timer(broker.random.uniform(0.3, 2.5), broker.kill)
-    killer.start()
+    killer = broker.kill_later(sent, 0.3, 2.5)
     try:
         working = group.work(broker.address, stop, leaves=True)
         await asyncio.gather(send_until(sent, broker.address, stop, SENDS_IN_FLIGHT), working)

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,8 +29,7 @@ async def work_and_kill(
 ) -> None:
     """Send and consume until the broker is killed at a random time."""
     stop = asyncio.Event()
-    killer = threading.Timer(broker.random.uniform(0.1, 1.2), broker.kill)
-    killer.start()
+    killer = broker.kill_later(sent, 0.1, 1.2)
     try:
         work = [consume_until(one, sent, broker.address, broker.random, stop) for one in groups]
         await asyncio.gather(send_until(sent, broker.address, stop), *work)

@@ -32,7 +32,15 @@ SAMPLED = frozenset(
         "tests/interop/test_replica_of_ours.py",
         "tests/interop/test_timer_stores.py",
         "tests/interop/test_we_open_apache_store.py",
+        "tests/simulation/test_group_migration.py",
     }
+)
+SPARK = (  # minutes each, on Spark processes of their own; a sample has two of them
+    "tests/reconciliation/spark/test_class_archive.py::test_java_uses_the_archive_of_an_earlier_run",
+    "tests/reconciliation/test_cluster.py::test_a_cluster_of_two_workers",
+    "tests/reconciliation/test_cluster.py::test_spark_connect",
+    "tests/reconciliation/test_on_spark.py::test_a_watch_raises_each_alarm_once_across_restarts",
+    "tests/reconciliation/test_remote.py::test_sparks_workers_read_the_bucket",
 )
 
 
@@ -42,14 +50,14 @@ def set_day() -> None:
 
 
 def left_out(nodeids: Sequence[str]) -> set[str]:
-    """Return the tests of `SAMPLED` files that the sample of this day does not contain."""
+    """Return the tests of `SAMPLED` files and `SPARK` that the sample of this day leaves out."""
     choice = random.Random(os.environ.get(DAY, ""))
     functions: dict[str, list[str]] = {}
     for nodeid in nodeids:
         if nodeid.partition("::")[0] in SAMPLED:
             functions.setdefault(nodeid.partition("[")[0], []).append(nodeid)
     uses: Counter[tuple[str, str]] = Counter()
-    result: set[str] = set()
+    result = set(SPARK) - set(choice.sample(SPARK, 2))
     for function, sets in functions.items():
         file = function.partition("::")[0]
         values = {nodeid: [(file, value) for value in _values(nodeid)] for nodeid in sets}

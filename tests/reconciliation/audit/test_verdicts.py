@@ -5,6 +5,7 @@ All tests that need the Spark session are in this module, so that only one sessi
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -64,7 +65,9 @@ def test_random_stores_have_the_naive_verdicts(spark: Any, seed: int) -> None:
     assert set(expected.values()) == set(VERDICTS), "every verdict occurs"
 
 
-@settings(max_examples=6, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=int(os.environ.get("AUDIT_MODELS", "2")), suppress_health_check=list(HealthCheck)
+)
 @given(chance=st.randoms(use_true_random=False))
 def test_stores_of_hypothesis_have_the_naive_verdicts(spark: Any, chance: random.Random) -> None:
     """They are fewer and smaller than the random ones, but a failing one is minimized."""
