@@ -7,7 +7,7 @@ import pytest
 from tests.support import parameter_sample
 from tests.support.parameter_sample import DAY, left_out
 
-FILE = "tests/interop/test_our_replica.py"
+FILE = "tests/interop/test_grpc_proxy.py"
 OTHER = "tests/duemq/send/test_send.py"
 SETS = [f"{v}-{e}" for v in ("4.9.7", "5.3.3", "5.5.1") for e in ("kill", "order")]
 NODEIDS = [f"{FILE}::test_{name}[{values}]" for name in "abcd" for values in SETS]
@@ -28,6 +28,11 @@ def test_each_function_and_each_value_is_in_the_sample(monkeypatch: pytest.Monke
         assert [name[len(FILE) + 7] for name in sampled] == list("abcd")
         text = " ".join(sampled)
         assert all(value in text for value in ("4.9.7", "5.3.3", "5.5.1", "kill", "order"))
+
+
+def test_half_of_the_functions_of_a_slow_file_are_in_the_sample() -> None:
+    [file] = [name for name in parameter_sample.HALVED if "our_replica" in name]
+    assert len(left_out([f"{file}::test_{number}" for number in range(5)])) == 2 + 3  # of SPARK
 
 
 def test_all_sets_are_chosen_within_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
