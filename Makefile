@@ -75,7 +75,7 @@ test: env
 test-all: env
 	STORAGE_FAULTS=40 AUDIT_MODELS=6 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 		--kills=100 --consumer-kills=20 --migration-kills=8 --failovers=50 --migration-failovers=3 \
-		--group-seeds=8 --fuzz-inputs=200000 --filter-expressions=100000 $(PYTEST_ARGS)
+		--group-seeds=8 $(PYTEST_ARGS)
 
 test-fast: env
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \

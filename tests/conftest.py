@@ -98,9 +98,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--rust-client", action="store_true", help="compile the gRPC client for Rust")
     group.addoption("--planted", type=int, default=20_000, help="messages without faults")
     group.addoption(
-        "--filter-expressions", type=int, default=30_000, help="number of random SQL92 filters"
+        "--filter-expressions", type=int, default=100_000, help="number of random SQL92 filters"
     )
-    group.addoption("--fuzz-inputs", type=int, default=100_000, help="number of hostile inputs")
+    group.addoption("--fuzz-inputs", type=int, default=200_000, help="number of hostile inputs")
     group.addoption("--seed", type=int, default=None, help="repeat the run with this seed")
 
 

@@ -11,7 +11,7 @@ from duemq.filters.grammar import CHARS_MAX, TOKENS_MAX, parse
 from duemq.filters.nodes import DEPTH_MAX, FilterError
 from tests.support.processor_time import cost_ms
 
-PARSE_MS_MAX = 150.0  # in a thread, since the text is long; 79 on an idle machine
+PARSE_MS_MAX = 100.0
 
 
 @pytest.mark.parametrize(
