@@ -36,6 +36,7 @@ ACCESSES_MAX: Final = 4_096  # per request, as the check blocks the event loop
 
 
 HANDLES_MAX: Final = 10_000  # as the handlers of decisions
+ACK_OBJECTS_MAX: Final = 16_384  # decoded before the permission check; the handler accepts 1,024
 T = TypeVar("T")
 
 
@@ -340,6 +341,8 @@ def _ack(fields: Fields, body: bytes) -> Iterator[Access]:
 
 
 def _batch_ack(body: bytes) -> Iterator[Access]:
+    if body.count(b"{") > ACK_OBJECTS_MAX:
+        raise TooManyNames(f"the request has more than {ACK_OBJECTS_MAX} acknowledgements")
     for group, topic in distinct(entry.names for entry in decoded(body, AckBody).entries):
         yield _on_group(group, Action.SUB)
         yield Access(Resource.of_topic(normal_topic(topic, group)), (Action.SUB,))

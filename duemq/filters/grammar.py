@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
-from lark.lexer import BasicLexer
+from lark.lexer import BasicLexer, LexerState
 
 from duemq.filters import nodes
 from duemq.filters.nodes import FilterError, Kind, Node
@@ -22,6 +22,7 @@ CHARS_MAX: Final = 65_536
 TOKENS_MAX: Final = 4_096
 END: Final = "$END"
 TAB_COLUMNS: Final = 8
+_BLANKS: Final = re.compile(r"[ \t\n\r\f]*")
 
 GRAMMAR: Final = r"""
 ?start: disjunction
@@ -76,10 +77,8 @@ NAME: /[a-z_$][a-z0-9_$]*/i
 FLOAT.2: /[0-9]+\.[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+/i
 WHOLE: /0|[1-9][0-9]*l?/i
 STRING: /'(''|[^'])*'/
-BLANK: /[ \t\n\r\f]+/
 LINE_COMMENT.2: /--[^\n\r]*(\r\n|\n|\r)/
 BLOCK_COMMENT.2: /\/\*[^*]*\*(\*|[^*\/][^*]*\*)*\//
-%ignore BLANK
 %ignore LINE_COMMENT
 %ignore BLOCK_COMMENT
 """
@@ -158,6 +157,26 @@ class _LinearLexer(BasicLexer):
 
     __future_interface__ = 2  # lark passes its lexer state
     _lines: tuple[str, int] = ("", -1)  # a text and the position of its last line end
+
+    def next_token(self, lex_state: LexerState, parser_state: Any = None) -> Token:
+        """Return the next token with its start; `_position` derives lines for error texts only."""
+        place, text = lex_state.line_ctr, lex_state.text
+        while place.char_pos < text.end:
+            start = _BLANKS.match(text.text, place.char_pos).end()  # type: ignore[union-attr]
+            matched = self.match(text, start)
+            place.char_pos = start
+            if matched is None:
+                break
+            value, kind = matched
+            place.char_pos += len(value)
+            if kind not in self.ignore_types:
+                token = Token(kind, value, start)
+                if kind in self.callback:  # a name may be a keyword
+                    token = self.callback[kind](token)
+                lex_state.last_token = token
+                return token
+        # The end of the text or an error: lark raises both.
+        return super().next_token(lex_state, parser_state)
 
     def match(self, text: Any, pos: int) -> tuple[str, str] | None:
         """Return the token at a position and its type; None: there is none."""
