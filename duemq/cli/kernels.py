@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NOTICE = "compiling kernels, once for this version (about a minute) ..."
 NOTICE_NEW = "compiling kernels of sends, once for this version (about 10 seconds) ..."
 FIRST = "send"
-AFTERWARDS = ("ingest", "levels", "timers", "pending_timers", "broker")
+AFTERWARDS = ("levels", "timers", "ingest", "pending_timers", "broker")  # first what delivers
 
 
 def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation:

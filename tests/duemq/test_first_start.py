@@ -14,7 +14,7 @@ from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
 from tests.support.kernel_work.broker import SMALL, TOPIC, pull_request, send_request
 
-GROUPS = ("ingest", "levels", "timers", "pending_timers", "broker")
+GROUPS = ("levels", "timers", "ingest", "pending_timers", "broker")
 TIMEOUT_S = 60.0
 
 
