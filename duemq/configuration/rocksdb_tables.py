@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from message_store.errors import ConfigError
+from message_store.queues.consume_queue import ROCKSDB_FILE, ROCKSDB_TABLES
 
-TABLES: Final = ("topics", "subscriptionGroups", "consumerOffsets", "metadata")
 POPS: Final = "kvStore"
-CURRENT: Final = "CURRENT"  # the file that each RocksDB directory has
 EXPORT: Final = (
     "which this broker cannot read, and its JSON files may be old. Start Apache's broker, write "
     "them with `mqadmin rocksDBConfigToJson` (request 355), stop it, and move {names} away"
@@ -36,11 +35,15 @@ def check_tables(root: Path) -> None:
     Raises:
         ConfigError: One is; the text names the request that exports it.
     """
-    found = [f"config/{name}" for name in TABLES if (root / "config" / name / CURRENT).exists()]
+    found = [
+        f"config/{name}"
+        for name in ROCKSDB_TABLES
+        if (root / "config" / name / ROCKSDB_FILE).exists()
+    ]
     if found:
         names = ", ".join(found)
         text = f"topics, groups or offsets of this store are in RocksDB ({names}), "
         raise ConfigError("storePathRootDir", str(root), text + EXPORT.format(names=names))
-    if (root / POPS / CURRENT).exists():
+    if (root / POPS / ROCKSDB_FILE).exists():
         text = f"popped messages of this store are in RocksDB ({POPS}), "
         raise ConfigError("storePathRootDir", str(root), text + WRITE_BACK)

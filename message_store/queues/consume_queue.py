@@ -27,6 +27,10 @@ from message_store.log.zeroing import restored_size, zero_range
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
 NAME_DIGITS = 20
 LIGHT_QUEUES = "%LMQ%"  # Apache's light queues, whose units point at other queues' records
+# With storeType=defaultRocksDB, Apache has these tables and all queues in RocksDB. A database with
+# rocksdbCQDoubleWriteEnable is only a copy of the queues' files.
+ROCKSDB_TABLES = ("topics", "subscriptionGroups", "consumerOffsets", "metadata")  # in config
+ROCKSDB_FILE = "CURRENT"  # the file that each RocksDB directory has
 OPEN_FILES_MAX = 768
 LONG_MAX = (1 << 63) - 1
 UNITS_BACK_MIN, UNITS_BACK_MAX = 64, 4_096  # units read at a time, from the end of a queue backward

@@ -20,6 +20,7 @@ from message_store.kernels import scan
 from message_store.kernels import verify as kernels
 from message_store.layout import PRE_BLANK_SIZE, UNIT_BYTES, Row, Rows
 from message_store.log.frames import Chunk, read_past_damage
+from message_store.queues.consume_queue import ROCKSDB_FILE, ROCKSDB_TABLES
 from message_store.verify.files import Piece, map_files, overlapping
 from message_store.verify.log import LogSummary, QueueCount, has_unit, queue_keys
 from message_store.verify.report import Progress, Report
@@ -109,7 +110,8 @@ def find_queues(directory: Path, report: Report) -> Iterator[CheckedQueue]:
     """Yield every `<topic>/<queueId>` directory with its files."""
     if not directory.is_dir():
         return
-    if (directory / "CURRENT").exists():
+    config = directory.parent / "config"
+    if any((config / name / ROCKSDB_FILE).exists() for name in ROCKSDB_TABLES):
         text = "RocksDB keeps these consume queues; they are not checked"
         report.add("note", "unchecked", directory, 0, text)
         return

@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from message_store.layout import CHECKPOINT, packer
+from message_store.queues.consume_queue import ROCKSDB_FILE, ROCKSDB_TABLES
 from message_store.recovery.checkpoint import MIN_TIMESTAMP_SLACK_MS, newest_marks
 from reconciliation.arrays import Mask, Numbers, Rows
 from reconciliation.audit.unit_times import Places, UnitTimes
@@ -43,12 +44,16 @@ def read_queue_coverage(root: Root) -> QueueCoverage:
     if marks is not None:
         return QueueCoverage(marks.durable)
     data = root.small_file(CHECKPOINT_FILE) or b""
-    if len(data) < CHECKPOINT.itemsize or "CURRENT" in _names(root, "consumequeue"):
+    if len(data) < CHECKPOINT.itemsize or _are_in_rocksdb(root):
         return QueueCoverage()  # not a broker's store, or queues in a database: unknown
     if "abort" not in _names(root, ""):
         return QueueCoverage(OFFSET_MAX)
     times = packer(CHECKPOINT).unpack_from(data)
     return QueueCoverage(0, int(min(times[:2])) - MIN_TIMESTAMP_SLACK_MS)
+
+
+def _are_in_rocksdb(root: Root) -> bool:
+    return any(ROCKSDB_FILE in _names(root, f"config/{name}") for name in ROCKSDB_TABLES)
 
 
 def _names(root: Root, below: str) -> set[str]:

@@ -20,7 +20,13 @@ from message_store.topic_removal import remove_topic
 from message_store.verify import Report, verify_store
 from message_store.verify.configs import LOCKS_PATH
 from message_store.verify.index import find_shape
-from tests.support.golden_stores import ALL_STORES, GoldenStore, golden_store
+from tests.support.golden_stores import (
+    ALL_STORES,
+    ROCKSDB_VERSION,
+    GoldenStore,
+    copy_golden_store,
+    golden_store,
+)
 from tests.support.stores import add_message, open_store
 
 LOG_BYTES = 65_536
@@ -108,6 +114,15 @@ def test_golden_stores_have_no_errors(golden: GoldenStore) -> None:
     assert figures["keys_missing"] == holes
     assert kinds(report, "warning") == ({"key-missing"} if holes else set())
     assert ("abort" in report.counts) == (not golden.clean)
+
+
+@pytest.mark.parametrize("name", ["rocksdb", "rocksdb-separate", "combined"])
+def test_queues_in_rocksdb_are_not_checked(tmp_path: Path, name: str) -> None:
+    root = copy_golden_store(f"apache-{ROCKSDB_VERSION}-{name}", tmp_path)
+    report = verify_store(root)
+    assert report.ok, [str(found) for found in report.findings]
+    is_checked = not any("they are not checked" in found.text for found in report.findings)
+    assert is_checked == (report.figures["units"] > 0) == name.startswith("combined")
 
 
 def test_our_store_has_no_findings(root: Path) -> None:

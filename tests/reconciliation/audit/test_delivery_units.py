@@ -17,7 +17,13 @@ from reconciliation.scan.files import Root
 from reconciliation.scan.planning import OFFSET_MAX
 from reconciliation.scan.store_state import QueueCoverage
 from tests.reconciliation.test_bad_files import read
-from tests.support.golden_stores import STORES, GoldenStore, golden_store
+from tests.support.golden_stores import (
+    ROCKSDB_VERSION,
+    STORES,
+    GoldenStore,
+    copy_golden_store,
+    golden_store,
+)
 from tests.support.stores import open_store, put_one
 from tests.support.timer_rig import TimerRig
 
@@ -133,8 +139,19 @@ def test_end_of_apaches_queues(tmp_path: Path) -> None:
     assert (stopped.end, stopped.until_ms > 1_700_000_000_000) == (0, True)
     (root / "abort").unlink()
     assert read_queue_coverage(Root(str(root))) == QueueCoverage(OFFSET_MAX)
-    (root / "consumequeue/CURRENT").write_text("MANIFEST")  # the file of a RocksDB directory
-    assert read_queue_coverage(Root(str(root))) == QueueCoverage()
+    (root / "consumequeue/CURRENT").write_text("MANIFEST")
+    assert read_queue_coverage(Root(str(root))) == QueueCoverage(OFFSET_MAX), "a stray file"
+
+
+@pytest.mark.parametrize("name", ["rocksdb", "rocksdb-separate", "combined", "combined-separate"])
+def test_queues_in_rocksdb(tmp_path: Path, name: str) -> None:
+    root = copy_golden_store(f"apache-{ROCKSDB_VERSION}-{name}", tmp_path)
+    (root / "abort").unlink()
+    assert unreachable(root) == {}
+    has_files = name.startswith("combined")
+    assert (read_queue_coverage(Root(str(root))) == QueueCoverage(OFFSET_MAX)) == has_files
+    zeros(root / "consumequeue")
+    assert (unreachable(root) != {}) == has_files
 
 
 def test_a_queue_that_begins_again_excuses_only_records_before_its_first_unit(
