@@ -50,7 +50,7 @@ class RandomStore:
             "properties_hash": self.random.choice([7] * 12 + [8]),
             "head_hash": self.random.choice([5] * 20 + [6]),
             "other_time": self.chance(0.03) if topic == SCHEDULE_TOPIC else None,
-            "queued": self.random.choice([None] * 5 + [True] * 25 + [False]),
+            "queued": self.random.choice([None] * 5 + [True] * 21 + [False] * 5),
         } | more  # fmt: skip
         self.messages.append(made)
         if topic in (SCHEDULE_TOPIC, TIMER_TOPIC) and self.chance(0.9):
