@@ -19,7 +19,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(CONSTRAINTS:%=-c %) -e
+INSTALL = $(BIN)/python -m pip install --no-compile --disable-pip-version-check $(CONSTRAINTS:%=-c %) -e
 SOAK_KILLS ?= 2000
 SOAK_MIGRATION_KILLS ?= 200
 SOAK_CONSUMER_KILLS ?= 500

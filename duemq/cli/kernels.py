@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from duemq.cli.exits import Exit, fail
@@ -21,6 +21,7 @@ from message_store.clock import SystemClock
 from message_store.config import StoreConfig
 
 if TYPE_CHECKING:
+    from message_store.kernels.compilation import Report
     from message_store.kernels.preparation import Preparation
     from message_store.kernels.registry import KernelEntry
 
@@ -45,9 +46,9 @@ def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation
     is_new = not store.commitlog_dir.exists() and not is_replicated
     print(f"duemq: {NOTICE_NEW if is_new else NOTICE}", file=sys.stderr, flush=True)
     if not is_new:
-        _compile_all()
+        _compile_all(_print_progress)
         return Preparation()
-    _compile(kernels_of([FIRST]))
+    _compile(kernels_of([FIRST]), _print_progress)
     return Preparation(AFTERWARDS)
 
 
@@ -58,26 +59,37 @@ def compile_for_demo(*, shown: bool) -> None:
     if is_complete():
         return
     kernels = kernels_of([FIRST, *AFTERWARDS])
-    with console(stderr=True).status(NOTICE) if shown else nullcontext():
-        _compile(kernels)
+    with _shown_progress() if shown else nullcontext() as report:
+        _compile(kernels, report)
 
 
-def _compile_all() -> None:
+def _print_progress(begun: int, count: int) -> None:
+    print(f"duemq: compiling kernel {begun} of {count}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _shown_progress() -> Iterator[Report]:
+    """Show the progress on a terminal while the block runs."""
+    with console(stderr=True).status(NOTICE) as status:
+        yield lambda begun, count: status.update(f"{NOTICE} {begun} of {count}")
+
+
+def _compile_all(report: Report | None = None) -> None:
     """Compile all kernels, then mark the cache as complete."""
     from message_store.kernels.registry import every_kernel, set_complete
 
-    _compile(every_kernel())
+    _compile(every_kernel(), report)
     set_complete()
 
 
-def _compile(kernels: Sequence[KernelEntry]) -> None:
+def _compile(kernels: Sequence[KernelEntry], report: Report | None) -> None:
     """Compile kernels; import the broker meanwhile."""
     from message_store.kernels.compilation import Compilation, CompilationFailed
 
     with Compilation(kernels) as compilation:
         importlib.import_module("duemq.broker")
         try:
-            compilation.wait()
+            compilation.wait(report)
         except CompilationFailed as error:
             fail(f"kernels cannot be compiled:\n{error}", Exit.INTERNAL)
 
@@ -93,8 +105,8 @@ def warm(*, force: bool, as_json: bool) -> None:
     if needed and as_json:
         _compile_all()
     elif needed:
-        with console(stderr=True).status(NOTICE):
-            _compile_all()
+        with _shown_progress() as report:
+            _compile_all(report)
     took = round(clock.monotonic_s() - started, 1)
     if as_json:
         print_json({"compiled": needed, "seconds": took, "cache": str(CACHE_DIRECTORY)})

@@ -9,10 +9,12 @@ brokers, never compile the same kernel: the first locks it, the other loads it
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+import termios
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Self
 
@@ -22,8 +24,12 @@ from message_store.kernels.registry import KernelEntry, every_kernel, kernels_of
 TIMEOUT_S: Final = 1_200
 NUMBER_BYTES: Final = 2
 PIPE_BYTES: Final = 4_096  # maximum bytes that a pipe accepts before any are read
+REPORT_S: Final = 5  # between two reports of the progress
 IDLE_NICENESS: Final = 19
 STDERR_CHARACTERS: Final = 4_000
+
+
+Report = Callable[[int, int], None]
 
 
 class CompilationFailed(Exception):
@@ -41,16 +47,17 @@ class Compilation:
     def __init__(self, kernels: Iterable[KernelEntry], *, niceness: int = 0) -> None:
         numbers = b"".join(each.number.to_bytes(NUMBER_BYTES, "big") for each in kernels)
         assert len(numbers) <= PIPE_BYTES
+        self._count = len(numbers) // NUMBER_BYTES
         command = [sys.executable, "-m", __name__, str(niceness)]
         path = os.pathsep.join(filter(None, (str(TOP), os.environ.get("PYTHONPATH", ""))))
-        numbers_out, numbers_in = os.pipe()
+        self._numbers, numbers_in = os.pipe()
         self._children: list[subprocess.Popen[str]] = []
         try:
             for _ in range(os.cpu_count() or 1):
                 child = subprocess.Popen(
                     command,
                     env={**os.environ, "PYTHONPATH": path},
-                    stdin=numbers_out,
+                    stdin=self._numbers,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     text=True,
@@ -59,10 +66,10 @@ class Compilation:
             os.write(numbers_in, numbers)
         except BaseException:  # a signal, too; a child that is not in the list reads no number
             self.stop()
+            os.close(self._numbers)
             raise
         finally:
             os.close(numbers_in)
-            os.close(numbers_out)
 
     def __enter__(self) -> Self:
         return self
@@ -71,20 +78,34 @@ class Compilation:
         self.stop()
         for child in self._children:
             child.wait()
+        os.close(self._numbers)
 
-    def wait(self) -> None:
+    def wait(self, report: Report | None = None) -> None:
         """Return when all kernels are compiled.
 
+        Args:
+            report: Called every `REPORT_S` with the number of kernels that children have begun, and
+                the number of all.
         Raises:
             CompilationFailed: A child process failed, or was stopped.
         """
         for child in self._children:
-            try:
-                _, text = child.communicate(timeout=TIMEOUT_S)
-            except subprocess.TimeoutExpired as error:
-                raise CompilationFailed(f"not compiled after {TIMEOUT_S} s") from error
+            for _ in range(int(TIMEOUT_S / REPORT_S)):
+                try:
+                    _, text = child.communicate(timeout=REPORT_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    if report is not None:
+                        report(self._begun(), self._count)
+            else:
+                raise CompilationFailed(f"not compiled after {TIMEOUT_S} s")
             if child.returncode:
                 raise CompilationFailed(text[-STDERR_CHARACTERS:])
+
+    def _begun(self) -> int:
+        """Return the number of kernels that children have taken from the pipe."""
+        unread = fcntl.ioctl(self._numbers, termios.FIONREAD, bytes(4))
+        return self._count - int.from_bytes(unread, sys.byteorder) // NUMBER_BYTES
 
     def stop(self) -> None:
         """End the child processes; compiled kernels stay in the cache."""

@@ -24,6 +24,15 @@ KEPT = """
 from message_store.kernels.registry import every_kernel
 print(*(listed.is_cached for listed in every_kernel()))
 """
+REPORTS = """
+from message_store.kernels import compilation
+from message_store.kernels.registry import every_kernel
+compilation.REPORT_S = 1 / 64
+seen = []
+with compilation.Compilation(every_kernel()) as compiled:
+    compiled.wait(lambda *progress: seen.append(progress))
+print(seen == sorted(seen), seen[0][0] < 3, *seen[-1])
+"""
 FAIL = """
 from message_store.kernels.compilation import CompilationFailed, compile_all
 from message_store.kernels.registry import kernels_of
@@ -46,6 +55,11 @@ def test_children_compile_a_group_and_the_process_loads_it(tree: Path) -> None:
     assert run(tree, KEPT) == ["False", "False", "False"]
     assert run(tree, COMPILE) == ["2", "0"]
     assert run(tree, KEPT) == ["True", "True", "False"]
+
+
+@pytest.mark.finding("3U7")
+def test_the_progress_is_reported(tree: Path) -> None:
+    assert run(tree, REPORTS) == ["True", "True", "3", "3"]
 
 
 def test_a_kernel_that_fails_to_compile_is_reported(tree: Path) -> None:
