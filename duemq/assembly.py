@@ -339,12 +339,12 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
     parts.tasks += [parts.long_polls.running(), clients.running()]
     if parts.replica is None:
         parts.tasks.append(transactions.running())
+    parts.pop = PopService(parts, context)
     pull = PullProcessor(
         store, topics, groups, offsets, parts.clients, parts.long_polls, parts.stats, config,
         replication=context.replication, access_version=lambda: records.version,
-        compiled=lambda: context.kernels.is_done,
+        compiled=lambda: context.kernels.is_done, retries=parts.pop.retries,
     )  # fmt: skip
-    parts.pop = PopService(parts, context)
     topics.resized = parts.pop.resized
     if parts.replica is None:
         parts.pop.recover()

@@ -146,7 +146,7 @@ class PopProcessor:
         while not (popped := self._pop_messages(arguments)).count:
             if popped.rest and arguments.until_ms > self._clock.now_ms():
                 await asyncio.sleep(0)  # more messages to filter: other requests run first
-                self._queues.check(arguments.target)
+                self._queues.check(arguments.target, request)
                 continue
             why = await self._queues.wait(
                 request, arguments.target, arguments.subscription, arguments.until_ms, takes=True

@@ -14,6 +14,7 @@ from duemq.pop.names import retry_flag, retry_topic, retry_topics
 from duemq.ports import PERM_READ, Groups, Topics, TopicView
 from duemq.pull.long_polls import LongPolls, ResumeReason
 from duemq.registry.internal_topics import FULL_ACCESS, Access, client_access
+from duemq.registry.shared_retries import SharedRetries
 from duemq.registry.subscriptions import Subscription
 from duemq.registry.topics import check_name
 from message_store.clock import Clock
@@ -40,6 +41,7 @@ class PopQueues:
     Args:
         serves: Returns the reason why POP requests are not served; empty: they are served.
         long_polls: Pops and pulls on hold; its `on_append` must be a dispatcher of the store.
+        retries: Check of the permissions for retry topics; None: no accounts.
     Attributes:
         polling: Long polls by their target.
     """
@@ -54,10 +56,11 @@ class PopQueues:
         config: Callable[[], BrokerConfig],
         serves: Callable[[], str],
         access_version: Callable[[], int] = lambda: 0,
+        retries: SharedRetries | None = None,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
         self._long_polls, self._clock, self._config = long_polls, clock, config
-        self._serves, self._access_version = serves, access_version
+        self._serves, self._access_version, self._retries = serves, access_version, retries
         self.polling: Counter[Target] = Counter()
 
     # -- checks, in Apache's order --------------------------------------------------------------
@@ -73,11 +76,14 @@ class PopQueues:
             fields.text(request, "topic"),
             fields.integer(request, "queueId"),
         )
-        self.check(found)
+        self.check(found, request)
         return found
 
-    def check(self, target: Target) -> None:
+    def check(self, target: Target, request: Request | None = None) -> None:
         """Check whether clients may read a target now.
+
+        Args:
+            request: The request; None: there are no accounts.
 
         Raises:
             RequestError: Reading is not permitted, or the queue or the group does not exist.
@@ -88,6 +94,9 @@ class PopQueues:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker has no permission to read")
         self._check_topic(target.topic, target.queue_id)
         self._check_group(target.group, target.topic)
+        if request is not None and self._retries is not None:
+            own = target.group, target.topic
+            self._retries.check(request, retry_topic(target.topic, target.group), own)
 
     def _check_topic(self, name: str, queue_id: int) -> None:
         topic = self._topics.find(name)
@@ -225,7 +234,7 @@ class PopQueues:
         if takes and resumed is ResumeReason.ARRIVED and why is not resumed:
             self.messages_left(target)
         if why is ResumeReason.ARRIVED:
-            self.check(target)
+            self.check(target, request)
         return why
 
     def messages_left(self, target: Target) -> None:

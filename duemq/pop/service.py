@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from duemq.auth.record_access import RecordAccess
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net.dispatcher import AccessCheck, Handler
@@ -33,6 +33,7 @@ from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import PopState
 from duemq.registry.filter_file import FilterFile
+from duemq.registry.shared_retries import SharedRetries
 from duemq.replication.config import ReplicationConfig
 from duemq.send.put_path import PutPath
 from duemq.timers import has_timer_topic
@@ -100,6 +101,7 @@ class PopService:
         refusal: Reason why this broker serves no pops, empty if it does.
         figures: Messages in flight, and counters.
         offsets: Offsets at which groups continue.
+        retries: Check of the permissions for retry topics; None: no accounts.
     """
 
     def __init__(self, parts: Managers, context: PopContext) -> None:
@@ -118,9 +120,14 @@ class PopService:
             store, topics, groups, offsets, parts.put_path, identity, clock,
             context.plugins.delivered_ms, self.figures, lambda: context.kernels.is_done,
         )  # fmt: skip
+        self.retries = (
+            None
+            if isinstance(context.records, UnrestrictedAccess)
+            else SharedRetries(context.records, topics, groups)
+        )
         self._queues = queues = PopQueues(
             store, topics, groups, parts.long_polls, clock, context.config,
-            lambda: self.refusal, lambda: context.records.version,
+            lambda: self.refusal, lambda: context.records.version, self.retries,
         )  # fmt: skip
         self.offsets = pops = PopOffsets(store, offsets)
         self.orderly = Orderly(store, topics, groups, parts.long_polls, clock)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery.plugin import Request, Response
+from duemq.auth.signature import ACCESS_KEY
 from duemq.configuration.config import BrokerConfig
 from duemq.filters import FilterError
 from duemq.metrics.put_get_stats import BrokerStats
@@ -35,7 +36,9 @@ from duemq.pull.pull_plan import (
 from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import Access, client_access
+from duemq.registry.shared_retries import SharedRetries
 from duemq.registry.subscriptions import ALL, TAG, ExpressionError, Subscription, parse_expression
+from duemq.registry.topic_config import RETRY_PREFIX
 from duemq.replication.config import ReplicationConfig
 from message_store.errors import RecordUnreadable, RequestError, UnitsRewritten
 
@@ -91,6 +94,7 @@ class PullProcessor:
         access_version: Returns a number that changes with the accounts.
         replication: Returns the replication section; without slaveReadEnable a replica serves no
             pulls.
+        retries: Check of the permissions for retry topics; None: no accounts.
         compiled: Returns whether the filter kernels are compiled.
         long_polls: Pulls on hold; its `on_append` must be a dispatcher of the store.
     """
@@ -109,9 +113,10 @@ class PullProcessor:
         replication: Callable[[], ReplicationConfig] = ReplicationConfig,
         access_version: Callable[[], int] = lambda: 0,
         compiled: Callable[[], bool] = lambda: True,
+        retries: SharedRetries | None = None,
     ) -> None:
         self._compiled = compiled
-        self._access_version = access_version
+        self._access_version, self._retries = access_version, retries
         self._replication = replication
         self._store, self._topics, self._groups = store, topics, groups
         self._hidden = HiddenUnits(store, compiled)
@@ -163,9 +168,11 @@ class PullProcessor:
             return self._response(checked, outcome)
         if checked.more:
             self._long_polls.resume_when_confirmed([poll])
-        return self._wait(poll, checked)
+        return self._wait(poll, request, checked)
 
-    async def _wait(self, poll: LongPoll, checked: CheckedPull) -> Response | None:
+    async def _wait(
+        self, poll: LongPoll, request: Request, checked: CheckedPull
+    ) -> Response | None:
         version, pull = self._access_version(), checked.request
         while True:
             try:
@@ -177,7 +184,7 @@ class PullProcessor:
             if version != self._access_version():  # access is checked at the client's next pull
                 return self._response(checked, Outcome(RETRY, ACCOUNTS_CHANGED, pull.offset))
             try:
-                checked.group, checked.topic = self._readable(pull)
+                checked.group, checked.topic = self._readable(request, pull)
             except Forbidden as refusal:
                 return refusal.response()
             outcome = self._read(checked)
@@ -214,7 +221,7 @@ class PullProcessor:
 
     def _check(self, request: Request) -> CheckedPull:
         pull = parse_pull(request)
-        group, topic = self._readable(pull)
+        group, topic = self._readable(request, pull)
         if pull.has(PullRequest.SUBSCRIPTION):
             subscription = self._request_subscription(request, pull)
         else:
@@ -227,7 +234,7 @@ class PullProcessor:
             )
         return CheckedPull(pull, group, topic, subscription)
 
-    def _readable(self, pull: PullRequest) -> tuple[GroupView, TopicView]:
+    def _readable(self, request: Request, pull: PullRequest) -> tuple[GroupView, TopicView]:
         """Return the group and the topic of a pull, if the group may read the queue now.
 
         Raises:
@@ -235,6 +242,9 @@ class PullProcessor:
         """
         if not self._config().permission & PERM_READ:
             raise Forbidden(FORBIDDEN_BROKER, "the broker has no permission to read")
+        if self._retries is not None and pull.topic.startswith(RETRY_PREFIX):
+            own = pull.topic.removeprefix(RETRY_PREFIX), ""
+            self._retries.check(request, pull.topic, own)
         return self._group(pull.group), self._topic(pull)
 
     def _group(self, name: str) -> GroupView:
@@ -436,8 +446,9 @@ class PullProcessor:
 
 
 def clear_content(request: Request) -> None:
-    """Clear fields that only `_check` reads, to save memory while the request is held."""
-    request.body, request.fields, request.remark, request.language = b"", {}, None, ""
+    """Clear all fields but the account, to save memory while the request is held."""
+    account = {name: text for name, text in request.fields.items() if name == ACCESS_KEY}
+    request.body, request.fields, request.remark, request.language = b"", account, None, ""
 
 
 def parse_pull(request: Request) -> PullRequest:

@@ -29,10 +29,14 @@ ADMINS = {"users": ROOT, "plain": Credentials("admin12", "admin-secret")}
 PLAIN_ACL = """
 accounts:
 - {accessKey: admin12, secretKey: admin-secret, admin: true}
-- {accessKey: alice12, secretKey: alice-secret, topicPerms: [mine=PUB|SUB], groupPerms: [ga=SUB]}
-- {accessKey: bob12345, secretKey: bob-secret, topicPerms: [secret=PUB|SUB], groupPerms: [gb=SUB]}
+- {accessKey: alice12, secretKey: alice-secret, topicPerms: [mine=PUB|SUB, b_c=PUB|SUB],
+  groupPerms: [ga=SUB, a=SUB]}
+- {accessKey: bob12345, secretKey: bob-secret, topicPerms: [secret=PUB|SUB, c=PUB|SUB],
+  groupPerms: [gb=SUB, a_b=SUB]}
 """
 DENIED = {"users": ResponseCode.NO_PERMISSION, "plain": ResponseCode.SYSTEM_ERROR}
+ALICES = ("Topic:mine", "Group:ga", "Topic:b_c", "Group:a")
+BOBS = ("Topic:secret", "Group:gb", "Topic:c", "Group:a_b")
 MESSAGE = b"SECRET-BODY"
 HALF = {"TRAN_MSG": "true", "PGROUP": "pb", "UNIQ_KEY": "7F000001" + "2" * 24}
 PENDING = {"DELAY": "17", "KEYS": "p1", "UNIQ_KEY": "7F000001" + "1" * 24}
@@ -41,6 +45,9 @@ PENDING = {"DELAY": "17", "KEYS": "p1", "UNIQ_KEY": "7F000001" + "1" * 24}
 @dataclass(frozen=True, slots=True)
 class World:
     """A broker with two accounts; alice may use topic mine and group ga, bob secret and gb.
+
+    Retries of POP of alice's group a from topic b_c, and of bob's group a_b from topic c, have one
+    topic.
 
     Attributes:
         kind: Kind of accounts.
@@ -94,8 +101,8 @@ async def world_of(kind: str, tmp_path: Path, more: dict[str, str]) -> AsyncIter
     ):
         if kind == "users":
             actions = ["Pub", "Sub", "Get", "Update"]
-            for who, topic, group in ((ALICE, "mine", "ga"), (BOB, "secret", "gb")):
-                permissions = {f"Topic:{topic}": actions, f"Group:{group}": actions}
+            for who, names in ((ALICE, ALICES), (BOB, BOBS)):
+                permissions = dict.fromkeys(names, actions)
                 await prepare_all(broker.address, ROOT, user_steps(who, permissions))
         stored = await bob.send("secret", MESSAGE, KEYS="k1")
         half = await send_half(bob)
@@ -177,6 +184,31 @@ def test_the_retries_of_another_group_are_not_pulled(kind: str, tmp_path: Path, 
         world.assert_denied(await world.alice.call(code, pull("%RETRY%gb", "ga")))
         own = await world.alice.call(code, pull("%RETRY%ga", "ga"))
         assert own.code == ResponseCode.PULL_NOT_FOUND
+
+    run(kind, tmp_path, work)
+
+
+@pytest.mark.finding("3S6")
+def test_the_retries_of_a_group_with_the_same_retry_topic_are_not_read(
+    kind: str, tmp_path: Path
+) -> None:
+    async def work(world: World) -> None:
+        pop = {
+            "consumerGroup": "a", "topic": "b_c", "queueId": -1, "maxMsgNums": 1, "initMode": 0,
+            "invisibleTime": 60_000, "pollTime": 0, "bornTime": 0, "order": "false",
+        }  # fmt: skip
+        assert (await world.alice.send("b_c", b"x")).code == 0
+        assert (await world.alice.call(34, {}, heartbeat("a", "b_c"))).code == 0
+        assert (await world.alice.call(200050, pop)).code == 0
+        held = asyncio.create_task(world.alice.call(200050, pop | {"pollTime": 10_000}))
+        polls = world.broker.parts.long_polls
+        await asyncio.to_thread(until, lambda: len(polls), seconds=60, what="pop on hold")
+        assert (await world.bob.send("c", b"x")).code == 0
+        assert (await world.bob.call(34, {}, heartbeat("a_b", "c"))).code == 0
+        for code in (200050, 200052, 200054):
+            world.assert_denied(await world.alice.call(code, pop))
+        assert (await world.root.send("b_c", b"resumes the pop on hold")).code == 0
+        world.assert_denied(await held)
 
     run(kind, tmp_path, work)
 
