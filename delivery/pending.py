@@ -109,6 +109,7 @@ class PendingMessages(Protocol):
     def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
         """Yield the pending messages of a topic due in [from_ms, until_ms), in bounded pieces.
 
+        A piece without such messages is empty, so that the caller can yield to other requests.
         Messages put after the first step are not included.
         """
         ...

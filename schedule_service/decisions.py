@@ -143,9 +143,7 @@ class PendingLevels:
                 ]
                 split = _Split(1)
                 self._classify(rows, np.zeros(rows.size, np.int64), split)
-                found = split.found().within(from_ms, until_ms)
-                if found.offsets.size:
-                    yield found
+                yield split.found().within(from_ms, until_ms)
 
     def _classify(self, rows: Rows, name_index: Offsets, split: _Split) -> None:
         """Add records to `split`: pending ones, and ended ones that belong to this service."""

@@ -4,8 +4,11 @@
         response  0 + JSON: one result for each name, in the order of the request
 
 The plugins with pending messages are called one after the other, timers first. The processor
-decides on messages as it finds them, in bounded batches, and yields to other requests after each.
-It responds when disk and replicas, as configured, have confirmed the records of all decisions.
+decides on messages as it finds them, in bounded batches. One batch of all requests runs at a time,
+in the order of arrival, and other requests run before the next one. Requests of one connection that
+wait together and name one message each share a batch, so that cancelling many messages one by one
+takes one lookup and one append for all that wait. The processor responds when disk and replicas,
+as configured, have confirmed the records of all decisions.
 
 Apache does not use these codes; an Apache broker responds "not supported" (3).
 """
@@ -14,16 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 import numpy as np
 
 from delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
-from delivery.plugin import Request, RequestHandler, Response
+from delivery.plugin import Peer, Request, RequestHandler, Response
 from duemq.messages.copies import not_confirmed
-from duemq.messages.decision_results import Result, Tally, text_of
+from duemq.messages.decision_results import OTHER_NAME, Result, Tally, text_of
 from duemq.messages.recall_handle import HandleError, decode_handle
 from duemq.net.codes import ResponseCode
 from message_store.clock import Clock
@@ -87,6 +90,9 @@ class DecideProcessor:
     Args:
         ports: Returns the components that own pending messages.
         hooks: Put hooks, for messages that are moved from a delay level to a time.
+    Attributes:
+        turn: Held by the batch that runs.
+        waiting: Shared jobs whose first batch has not begun, by connection and kind of request.
     """
 
     def __init__(
@@ -99,6 +105,8 @@ class DecideProcessor:
     ) -> None:
         self._store, self._ports, self._hooks = store, ports, hooks
         self._clock, self._broker_name = clock, broker_name
+        self.turn = asyncio.Lock()
+        self.waiting: dict[Hashable, _Job] = {}
 
     def handlers(self) -> dict[int, RequestHandler]:
         return dict.fromkeys(ACTIONS, self.decide)
@@ -111,9 +119,15 @@ class DecideProcessor:
                 decisions were not confirmed in time.
         """
         command = _parse(request)
-        job = _Job(self, ACTIONS[request.code], command, self._due_ms(request.code, command))
+        own = _Job(self, ACTIONS[request.code], command, self._due_ms(request.code, command))
+        job, index = self._join(own, request.peer)
         try:
-            results = await job.run()
+            results = await (job.run() if job.task is None else job.task)
+            if job is not own:
+                is_other = len(results) > 1 and results[index].remark == OTHER_NAME
+                results = [results[index]]
+                if is_other:  # decided for another request: look up what it is now
+                    job, results = own, await own.run()
         except StoreError as error:
             text = str(error)
             if job.log_end:
@@ -125,6 +139,26 @@ class DecideProcessor:
             count = sum(one.messages for one in results)
             raise not_confirmed(f"{count} messages were decided on", missing)
         return Response(body=msgspec.json.encode(DecisionResponse(results, command.dry_run)))
+
+    def _join(self, own: _Job, peer: Peer | None) -> tuple[_Job, int]:
+        """Return the job that runs a request, and the index of the request's only name in it.
+
+        A request with several names, or with a handle, is a job of its own.
+        """
+        command = own.command
+        if len(command.ids) + len(command.keys) != 1 or command.handles:
+            return own, 0
+        alike = msgspec.structs.replace(command, ids=[], keys=[])
+        key = peer, own.action, own.due_ms, bool(command.keys), msgspec.json.encode(alike)
+        [name] = names = command.keys or command.ids
+        job = self.waiting.get(key)
+        if job is None or name in job.shared_names or len(job.shared_names) == BATCH_MESSAGES:
+            job = self.waiting[key] = _Job(self, own.action, alike, own.due_ms, key)
+            job.task = asyncio.create_task(job.run(), name="decisions")
+        names = job.command.keys if command.keys else job.command.ids
+        names.append(name)
+        job.shared_names.add(name)
+        return job, len(names) - 1
 
     def _due_ms(self, code: int, command: DecisionRequest) -> int:
         """Return the new due time of a move in ms; 0 for other actions."""
@@ -160,30 +194,46 @@ class DecideProcessor:
 
 
 class _Job:
-    """Execution of one request.
+    """Execution of one request, or of requests that share a batch.
 
+    Args:
+        key: Key in `waiting` of a shared job.
     Attributes:
+        task: Task of a shared job.
+        shared_names: Names of the requests of a shared job.
         log_end: Log offset up to which the log must be confirmed before the response.
         decided_count: Number of messages that were cancelled, moved or fired.
     """
 
     def __init__(
-        self, owner: DecideProcessor, action: str, command: DecisionRequest, due_ms: int
+        self,
+        owner: DecideProcessor,
+        action: str,
+        command: DecisionRequest,
+        due_ms: int,
+        key: Hashable = None,
     ) -> None:
-        self._owner, self._action, self._command, self._due_ms = owner, action, command, due_ms
+        self._owner, self.action, self.command, self.due_ms = owner, action, command, due_ms
+        self._key = key
+        self.task: asyncio.Task[list[Result]] | None = None
+        self.shared_names: set[str] = set()
         self.log_end = self.decided_count = 0
 
     async def run(self) -> list[Result]:
-        command, results = self._command, []
-        for first in range(0, len(command.ids), BATCH_MESSAGES):
-            results += await self._names(
-                command.ids[first : first + BATCH_MESSAGES], command.topic, _by_id
-            )
-        for first in range(0, len(command.keys), BATCH_MESSAGES):
-            keys = command.keys[first : first + BATCH_MESSAGES]
-            results += await self._names(keys, command.topic, _by_key)
+        """Return a result for each name, or for the topic."""
+        command = self.command
+        results: list[Result] = []
+        for names, find in ((command.ids, _by_id), (command.keys, _by_key)):
+            for first in range(0, len(names), BATCH_MESSAGES):
+                async with self._owner.turn:
+                    await asyncio.sleep(0)  # other requests run first, and may join a shared job
+                    self._owner.waiting.pop(self._key, None)
+                    batch = names[first : first + BATCH_MESSAGES]
+                    results += await self._names(batch, command.topic, find)
         for handle in command.handles:
-            results.append(await self._handle(handle))
+            async with self._owner.turn:
+                await asyncio.sleep(0)
+                results.append(await self._handle(handle))
         if command.topic and not (command.ids or command.keys or command.handles):
             results.append(await self._topic(command.topic))
         return results
@@ -193,7 +243,7 @@ class _Job:
         tallies = [Tally(name) for name in names]
         for port in self._owner.ports():
             found = await find(port, self._owner.store, topic, names)
-            found = found.within(self._command.from_ms, self._command.until_ms)
+            found = found.within(self.command.from_ms, self.command.until_ms)
             for tally, verdict in zip(tallies, found.verdicts.tolist(), strict=True):
                 tally.not_pending = min(tally.not_pending, verdict)
             await self._decide(port, found.offsets, found.due_ms, found.name_index, tallies)
@@ -201,7 +251,7 @@ class _Job:
         return [self._result(tally, refused_any=refused) for tally in tallies]
 
     def _result(self, tally: Tally, *, refused_any: bool = False) -> Result:
-        result = tally.result(self._action, moved_to_ms=self._due_ms, refused_any=refused_any)
+        result = tally.result(self.action, moved_to_ms=self.due_ms, refused_any=refused_any)
         if result.verdict == text_of(Verdict.UNKNOWN) and self._owner.store.min_offset > 0:
             result.remark = result.remark or NO_RECORD
         return result
@@ -221,10 +271,13 @@ class _Job:
         """Decide on all pending messages of a topic."""
         tally = Tally(topic)
         for port in self._owner.ports():
-            for found in port.by_topic(topic, self._command.from_ms, self._command.until_ms):
-                tally.not_pending = Verdict.DONE
-                name_indexes = np.zeros(found.offsets.size, np.int64)
-                await self._decide(port, found.offsets, found.due_ms, name_indexes, [tally])
+            for found in port.by_topic(topic, self.command.from_ms, self.command.until_ms):
+                async with self._owner.turn:
+                    await asyncio.sleep(0)
+                    if found.offsets.size:
+                        tally.not_pending = Verdict.DONE
+                    name_indexes = np.zeros(found.offsets.size, np.int64)
+                    await self._decide(port, found.offsets, found.due_ms, name_indexes, [tally])
         return self._result(tally)
 
     async def _decide(
@@ -242,7 +295,7 @@ class _Job:
         """
         for first in range(0, offsets.size, BATCH_MESSAGES):
             part = slice(first, first + BATCH_MESSAGES)
-            if self._command.dry_run:
+            if self.command.dry_run:
                 decided = Decided(np.full(offsets[part].size, Verdict.DONE, np.int8))
             else:
                 decided = self._apply(port, offsets[part])
@@ -270,11 +323,11 @@ class _Job:
                 unresolved = np.setdiff1d(unresolved, at)
 
     def _apply(self, port: PendingMessages, offsets: Offsets) -> Decided:
-        if self._action == "cancel":
+        if self.action == "cancel":
             return port.cancel(offsets)
-        if self._action == "fire":
+        if self.action == "fire":
             return port.fire(offsets)
-        times = np.full(offsets.size, self._due_ms, np.int64)
+        times = np.full(offsets.size, self.due_ms, np.int64)
         return port.move(offsets, times, self._owner.run_hooks)
 
 

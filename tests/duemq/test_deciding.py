@@ -8,13 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from delivery.pending import Found
+from delivery.plugin import Request
 from duemq.cli.decision_client import DecisionClient, MessageSelection
 from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING, NAMES_MAX
-from duemq.messages.decision_results import Result
+from duemq.messages.decision_results import CANCELLED_BEFORE, Result
 from duemq.messages.recall_handle import RecallHandle
+from duemq.net.client import RemotingClient
 from message_store.clock import FakeClock
 from message_store.text import encode_offset_id
-from tests.support.running_broker import BrokerClient, bodies_of, running, small
+from tests.support.running_broker import BrokerClient, bodies_of, connected, running, small
+from timer_store.pending.lookup import PendingTimers
 
 HOUR_MS = 3_600_000
 
@@ -158,5 +162,61 @@ def test_an_id_of_no_message_is_unknown(tmp_path: Path, name: str) -> None:
             DecisionClient(broker=broker.address) as waiting,
         ):
             assert told(await waiting.cancel(ids=[name])) == [("unknown", 0)]
+
+    asyncio.run(work())
+
+
+@pytest.mark.finding("3D14")
+def test_cancels_that_wait_together_share_a_lookup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """500 cancels by key, one request each, take as many steps as a few requests."""
+    lookups: list[int] = []
+    by_key = PendingTimers.by_key
+
+    async def counted(self: PendingTimers, topic: str, keys: list[str], *, unique: bool) -> Found:
+        lookups.append(len(keys))
+        return await by_key(self, topic, keys, unique=unique)
+
+    monkeypatch.setattr(PendingTimers, "by_key", counted)
+
+    async def work() -> None:
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (broker, remote):
+            due_ms = str(clock.now_ms() + HOUR_MS)
+            sends = [
+                remote.send("T", b"x", UNIQ_KEY=f"U{n}", KEYS=f"k{n} m{n}", TIMER_DELIVER_MS=due_ms)
+                for n in range(500)
+            ]
+            await asyncio.gather(*sends)
+            async with RemotingClient(broker.address) as one, connected(broker.address) as other:
+                connection = await one.connect()
+                requests = [
+                    Request(CANCEL_PENDING, {}, b'{"topic":"T","keys":["k%d"]}' % n)
+                    for n in range(500)
+                ]
+                work = asyncio.gather(*(connection.call(each, timeout_s=60) for each in requests))
+                found = await other.call(CANCEL_PENDING, {}, b'{"topic":"T","keys":["m499"]}')
+                assert found.code == 0, found.remark
+                results = [msgspec.json.decode(each.body)["results"][0] for each in await work]
+            assert [each["verdict"] for each in results] == ["done"] * 500
+            assert sum(each.get("messages", 0) for each in results[:499]) == 499
+            assert len(lookups) <= 20
+
+    asyncio.run(work())
+
+
+def test_one_message_under_two_keys_is_cancelled_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (broker, remote):
+            due_ms = str(clock.now_ms() + HOUR_MS)
+            await remote.send("T", b"x", UNIQ_KEY="U", KEYS="a b c", TIMER_DELIVER_MS=due_ms)
+            async with DecisionClient(broker=broker.address) as waiting:
+                keys = ("a", "b", "c", "a")
+                found = await asyncio.gather(*(waiting.cancel(keys=[key]) for key in keys))
+                told_all = [(each[0].verdict, each[0].messages, each[0].remark) for each in found]
+                again = ("done", 0, CANCELLED_BEFORE)
+                assert sorted(told_all) == [again, again, again, ("done", 1, "")]
 
     asyncio.run(work())

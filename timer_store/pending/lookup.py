@@ -177,8 +177,7 @@ class PendingTimers:
             mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
             rows = rows[mine & (rows["due_ms"] >= from_ms)]
             rows = rows[self._decisions.is_pending(rows)]
-            if rows.size:
-                yield _all_of(rows)
+            yield _all_of(rows)
         yield from self._transferred_by_topic(index, from_ms, until_ms)
 
     def _transferred_by_topic(self, index: int, from_ms: int, until_ms: int) -> Iterator[Found]:
@@ -191,8 +190,7 @@ class PendingTimers:
                     mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
                     rows = rows[mine & (rows["due_ms"] >= from_ms) & (index >= 0)]
                     rows = rows[self._decisions.is_pending(rows)]
-                    if rows.size:
-                        yield _all_of(rows)
+                    yield _all_of(rows)
 
     def first_pending(self) -> int:
         """Return a queue offset at or before that of the first pending timer."""
