@@ -356,7 +356,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         HistoryProcessor(store, context.plugins.pending_messages, transactions.halves.is_finished),
         pull,
         SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
-        RecallProcessor(store, topics, put, identity, clock, config, recalls, records),
+        RecallProcessor(topics, identity, clock, config, recalls, records),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
         parts.pop,

@@ -123,6 +123,9 @@ class AckProcessor:
     async def change_invisible_time(self, request: Request) -> Response:
         """Set a new invisible time of one message, counted from now (200053).
 
+        With the field `suspend` of Apache 5.4, the message is then visible again without a counted
+        retry. In an orderly pop the field has no effect, as with Apache.
+
         Raises:
             RequestError: The request is invalid; NO_MESSAGE: the old invisible time has expired.
         """
@@ -155,6 +158,7 @@ class AckProcessor:
             invisible_ms=invisible_ms,
             offsets=(offset,),
             broker_name=self._identity.broker_name,
+            suspended=fields.boolean(request, "suspend"),
         )
         acknowledged = _acknowledgement(group, topic, queue_id, offset, receipt)
         self._revive_log.put([(receipt.revive_queue, renewed), acknowledged])

@@ -39,6 +39,7 @@ class Checkpoint:
         acked: Queue offsets of the acknowledged messages.
         log_offset: Log offset of the first message, in bytes; None: unknown.
         put_offset: Log offset after all of the messages, in bytes; None: unknown.
+        suspended: Whether the messages are visible again without a counted retry.
     """
 
     topic: str
@@ -52,6 +53,7 @@ class Checkpoint:
     acked: set[int] = field(default_factory=set)
     log_offset: int | None = field(default=None, compare=False)
     put_offset: int | None = field(default=None, compare=False)
+    suspended: bool = False
 
     @property
     def revive_ms(self) -> int:
@@ -76,6 +78,7 @@ class Checkpoint:
         return [offset for offset in self.offsets if offset not in self.acked]
 
     def body(self) -> bytes:
+        suspended = {"sp": True} if self.suspended else {}  # brokers before 5.4 do not read it
         return wire_json.encode(
             {
                 "bm": 0,
@@ -89,6 +92,7 @@ class Checkpoint:
                 "reviveTime": self.revive_ms,
                 "ro": 0,
                 "so": self.start_offset,
+                **suspended,
                 "t": self.topic,
             }
         )
@@ -204,6 +208,7 @@ def _checkpoint(data: Mapping[str, object], record: Record, broker_name: str) ->
         broker_name=_text(data.get("bn") or broker_name),
         acked={at for number, at in enumerate(offsets) if acked >> number & 1} if acked else set(),
         put_offset=origin if record.prepared_offset < 0 else record.phys_offset,
+        suspended=data.get("sp") is True,
     )
 
 

@@ -3,7 +3,7 @@
 entries of one topic, group and broker name --numbers--> kernel --> rows of the batch
 
 Python encodes the entries that the kernel does not support: long names, names with separators of
-properties, and due times with too many digits.
+properties, suspended checkpoints, and due times with too many digits.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ class ReviveRecords:
     def _add_compiled(
         self, batch: PutBatch, entries: Sequence[Entry], texts: Texts, now_ms: int
     ) -> bool:
-        """Add records by the kernel; return False, and add none, if a due time needs Python."""
+        """Add records by the kernel; return False, and add none, if one of them needs Python."""
         count, numbers, offsets = len(entries), array("q"), array("q")
         for queue_id, record in entries:
-            if _add_numbers(queue_id, record, numbers, offsets) >= DUE_MS_END:
+            if not _add_numbers(queue_id, record, numbers, offsets):
                 return False
         digits = (len(offsets) + count * texts.values.size) * (NUMBER_BYTES_MAX + 1)
         batch.reserve(count, count * texts.literals.size + digits)
@@ -147,11 +147,11 @@ def _names_of(entry: Entry) -> Names:
 
 def _add_numbers(
     queue_id: int, record: Checkpoint | Acknowledgement, numbers: Numbers, offsets: Numbers
-) -> int:
+) -> bool:
     """Append the numbers of a record to `numbers`, in column order, and its offsets to `offsets`.
 
     Returns:
-        Due time of the record, in ms since the epoch.
+        Whether the kernel can encode the record.
     """
     offsets.extend(record.offsets)
     count, start, pop_ms = len(record.offsets), record.start_offset, record.pop_ms
@@ -162,13 +162,13 @@ def _add_numbers(
             *(CHECKPOINT, queue_id, record.queue_id, start, pop_ms, record.invisible_ms),
             *(revive_ms, due_ms, start, count, len(offsets)),
         ))  # fmt: skip
-        return due_ms
+        return due_ms < DUE_MS_END and not record.suspended
     kind, named = (ACK, record.offsets[0]) if count == 1 else (BATCH_ACK, -1)
     numbers.extend((
         *(kind, queue_id, record.queue_id, start, pop_ms, 0),
         *(0, record.due_ms, named, count, len(offsets)),
     ))  # fmt: skip
-    return record.due_ms
+    return record.due_ms < DUE_MS_END
 
 
 def texts_of(topic: str, group: str, broker_name: str) -> Texts | None:

@@ -99,7 +99,9 @@ class AckCalls:
         handle = parse_handle(request.receipt_handle, self._broker_name)
         handle = await self.renewals.remove(group, topic, handle)
         check_not_expired(handle, self._clock.now_ms())
-        changed = await self._change(context, client, group, topic, handle, invisible_ms)
+        changed = await self._change(
+            context, client, group, topic, handle, invisible_ms, suspend=request.suspend
+        )
         return api.ChangeInvisibleDurationResponse(
             status=status(v2.OK), receipt_handle=changed.text
         )
@@ -112,9 +114,13 @@ class AckCalls:
         topic: str,
         handle: Handle,
         invisible_ms: int,
+        *,
+        suspend: bool = False,
     ) -> Handle:
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
         fields = _fields_of(group, topic, handle) | {"invisibleTime": str(invisible_ms)}
+        if suspend:
+            fields["suspend"] = "true"
         response = await self._requests.call(context, client, code, fields)
         if response.code in _NOT_FOUND_CODES:
             text = "changeInvisibleDuration failed: status is abnormal"

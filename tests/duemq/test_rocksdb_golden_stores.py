@@ -19,7 +19,7 @@ from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_MS = 3_600_000
 LAST_MS, STEP_MS = 62 * HOUR_MS, HOUR_MS // 4
-FILES = ("wheel", "timeline", "timeline-off", "halves", "combined", "combined-separate")
+FILES = ("wheel", "timeline", "timeline-off", "rolled", "halves", "combined", "combined-separate")
 HALF_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC")
 COMMIT, ROLLBACK = 8, 12
 

@@ -168,17 +168,12 @@ def test_t23_the_time_of_a_half_message_counts_from_its_commit(
     with_timers(tmp_path, work)
 
 
-def test_a_recall_leaves_a_marker_where_no_owner_decides(tmp_path: Path) -> None:
+def test_a_recall_is_refused_where_no_component_owns_timers(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
         sent = await client.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_SEC="9")
         handle = (sent.fields or {})["recallHandle"]
         response = await client.call(370, {"topic": "T", "recallHandle": handle})
-        assert (response.code, response.fields) == (
-            0,
-            {"msgId": "U", "MSG_REGION": "DefaultRegion"},
-        )
-        target, marker = held(broker)
-        assert marker.properties["TIMER_DEL_UNIQKEY"] == "T+U"
-        assert marker.properties["TIMER_OUT_MS"] == target.properties["TIMER_OUT_MS"]
+        assert (response.code, "timerWheelEnable" in (response.remark or "")) == (1, True)
+        assert len(held(broker)) == 1
 
     with_timers(tmp_path, work, recallMessageEnable="true")

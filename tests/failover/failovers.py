@@ -17,7 +17,7 @@ import logging
 import random
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,13 +60,20 @@ class Run:
 
 @asynccontextmanager
 async def running_group(
-    controller: ApacheController, home: Path, count: int, **keys: str
+    controller: ApacheController,
+    home: Path,
+    count: int,
+    *,
+    grpc_ports: Sequence[int] = (),
+    **keys: str,
 ) -> AsyncIterator[Group]:
     """Run a group of `count` brokers; yield the group once all members are in sync.
 
     Args:
+        grpc_ports: Port for v5 clients of each member; empty: they serve none.
         keys: Additional configuration keys of all members.
     """
+    v5_keys = [{"grpcServerPort": str(port)} for port in grpc_ports] or [{}] * count
     async with AsyncExitStack() as stack:
         members = [
             new_member(
@@ -75,10 +82,10 @@ async def running_group(
                 home,
                 namesrv=controller.namesrv_address,
                 controller=controller.address,
-                keys=keys,
+                keys=keys | grpc,
                 ports=free_ports(2),  # no connection takes them while the broker is down
             )
-            for number in range(1, count + 1)
+            for number, grpc in enumerate(v5_keys, 1)
         ]
         for member in members:
             await member.process.start()

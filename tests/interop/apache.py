@@ -150,7 +150,7 @@ class Apache(Server):
             self.home / "namesrv.conf",
             {"listenPort": str(self.namesrv_port), "bindAddress": LOOPBACK},
         )
-        self.namesrv = self._java("namesrv", "namesrv.NamesrvStartup", conf, ["-Xmx256m"])
+        self.namesrv = self.start_java("namesrv", "namesrv.NamesrvStartup", conf, ["-Xmx256m"])
         wait_for_child(
             self.namesrv,
             lambda: listening(self.namesrv_port),
@@ -165,9 +165,9 @@ class Apache(Server):
         }
         patient = PATIENT if "DUEMQ_PEER_PATIENT" in os.environ else {}
         conf = write_properties(self.home / "broker.conf", keys | patient | self.keys)
-        return self._java("broker", "broker.BrokerStartup", conf, self._heap)
+        return self.start_java("broker", "broker.BrokerStartup", conf, self._heap)
 
-    def _java(self, name: str, main: str, conf: Path, options: list[str]) -> Child:
+    def start_java(self, name: str, main: str, conf: Path, options: list[str]) -> Child:
         return java_process(self.version, self.home, name, main, conf, options)
 
 

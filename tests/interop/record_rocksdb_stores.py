@@ -18,14 +18,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.interop.apache import NEWEST, Apache
+from tests.interop.apache import NEWEST, Apache, classpath, jvm_options
+from tests.interop.programs import java_program
 from tests.interop.record_stores import HOUR_MS, KEYS, PENDING_LEVELS, SOON_LEVEL, Line
 from tests.interop.store_work import TOPIC, Ledger, pull_topic
 from tests.interop.test_transactions_of_groups import COMMIT, END_TRANSACTION, ROLLBACK, begin
 from tests.interop.timer_work import TimerLedger
+from tests.support.child_process import Child
 from tests.support.golden_stores import GOLDEN
-from tests.support.remoting_requests import SUCCESS, call
-from tests.support.wait_until import now_ms
+from tests.support.remoting_requests import SUCCESS, call, max_offset
+from tests.support.wait_until import now_ms, until
 
 Keys = Mapping[str, str]
 TIMELINE: Final = {"timerRocksDBEnable": "true"}
@@ -38,6 +40,7 @@ CASES: Final[Mapping[str, tuple[Keys, ...]]] = {
     "wheel": ({}, {}),
     "timeline": (TIMELINE, TIMELINE),
     "timeline-off": (TIMELINE, {}),
+    "rolled": (TIMELINE,),
     "halves": ({}, HALVES),
     "combined": (DOUBLE, DOUBLE),
     "combined-separate": (DOUBLE | SEPARATE, DOUBLE | SEPARATE),
@@ -46,14 +49,30 @@ CASES: Final[Mapping[str, tuple[Keys, ...]]] = {
 }
 """Additional keys of each start of a broker, by store."""
 VERDICTS: Final = {"commit": COMMIT, "rollback": ROLLBACK, "open": ""}
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+TIMERS, ROLLED = 14, 2  # records in the timer topic without rolls, and timers that are rolled
 LOCAL_FILES: Final = ("LOG", "OPTIONS", "IDENTITY")  # of RocksDB, with paths of this machine
+
+
+class RollingApache(Apache):
+    """Apache's broker whose RocksDB timeline rolls every two seconds instead of every hour."""
+
+    def start_java(self, name: str, main: str, conf: Path, options: list[str]) -> Child:
+        if name != "broker":
+            return super().start_java(name, main, conf, options)
+        classes = f"{java_program('rolling', NEWEST)}:{classpath(NEWEST)}"
+        command = ["java", *jvm_options(), *options, f"-Duser.home={self.home}"]
+        command += ["-cp", classes, "RollingBroker", "-c", str(conf)]
+        env = {"ROCKETMQ_HOME": str(self.home / "rmq")}
+        return Child("rolling broker", command, log_path=self.home / "broker.log", env=env)
 
 
 class Recording:
     """Messages sent to one store, as lines of the manifest."""
 
     def __init__(self, name: str, home: Path) -> None:
-        self.name, self.apache = name, Apache(NEWEST, home)
+        made = RollingApache if name == "rolled" else Apache
+        self.name, self.apache = name, made(NEWEST, home)
         self.levels, self.timers = Ledger(), TimerLedger()
         self.ends: dict[str, str] = {}  # of transactions, by body
 
@@ -89,6 +108,8 @@ class Recording:
             if number == 0:
                 apache.create_topic(TOPIC)
             self.work(("first", "second")[number])
+            if self.name == "rolled":
+                until(self.is_rolled, seconds=60, what="timers rolled three times")
             delivered = Counter(record.body.decode() for record in pull_topic(apache))
             apache.kill()
         lines = [*self.lines(), {"kind": "delivered", "counts": dict(sorted(delivered.items()))}]
@@ -97,6 +118,10 @@ class Recording:
         with tarfile.open(GOLDEN / "stores" / f"{name}.tar.gz", "w:gz") as archive:
             archive.add(apache.store_dir, name, filter=without_machine)
         return [{"store": self.name} | line for line in lines]
+
+    def is_rolled(self) -> bool:
+        """Return whether the log has three copies of each timer that is days ahead."""
+        return max_offset(self.apache.broker_port, TIMER_TOPIC, 0) >= TIMERS + 3 * ROLLED
 
     def lines(self) -> list[Line]:
         """Return the lines of the sent and the recalled messages."""

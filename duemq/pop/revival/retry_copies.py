@@ -102,7 +102,7 @@ class RetryCopies:
         Returns:
             Whether the copies were added; if False, none was added and the caller must use `add`.
         """
-        if not self._compiled():
+        if checkpoint.suspended or not self._compiled():
             return False
         batch, (address, port) = self._batch, self._identity.host
         first_pop = encode_properties({FIRST_POP_TIME: str(checkpoint.pop_ms)})
@@ -142,22 +142,25 @@ class RetryCopies:
         """
         self._assign_rows(at, checkpoint, tuple(record.queue_offset for record in records))
         for record in records:
-            self._add_record(record, checkpoint.pop_ms, topic_index, now_ms)
+            self._add_record(record, checkpoint, topic_index, now_ms)
 
     def _assign_rows(self, at: int, checkpoint: Checkpoint, offsets: tuple[int, ...]) -> None:
         """Assign the next rows to a checkpoint."""
         self._copied.append(CheckpointCopies(at, checkpoint, offsets, self._batch.count))
 
-    def _add_record(self, record: Record, pop_ms: int, topic_index: int, now_ms: int) -> None:
+    def _add_record(
+        self, record: Record, checkpoint: Checkpoint, topic_index: int, now_ms: int
+    ) -> None:
+        retries = record.reconsume_times if checkpoint.suspended else next_reconsume_times(record)
         add_copy(
             self._batch,
             record,
             topic_index=topic_index,
             queue_id=0,
-            properties=retry_properties(record, pop_ms, now_ms),
+            properties=retry_properties(record, checkpoint.pop_ms, now_ms),
             store_host=self._identity.host,
             sys_flag=record.sys_flag & KEPT_FLAGS & ~layout.SYS_TRANSACTION_MASK,
-            reconsume_times=next_reconsume_times(record),
+            reconsume_times=retries,
             prepared_offset=record.phys_offset,
         )
 

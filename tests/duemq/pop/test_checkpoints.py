@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from duemq.pop.checkpoints import (
@@ -48,6 +50,15 @@ def test_bodies_equal_apaches(tag: str) -> None:
     properties = OURS[tag].properties()
     assert (properties["TAGS"], properties["TIMER_DELIVER_MS"]) == (tag, due_ms)
     assert parse_revive_record(record_of(APACHES[tag].encode(), **properties), "x") == OURS[tag]
+
+
+def test_a_suspended_checkpoint_is_that_of_apache_5_5() -> None:
+    suspended = replace(CHECKPOINT, suspended=True)
+    body = APACHES["ck"].replace('"so":17,', '"so":17,"sp":true,')
+    assert suspended.body().decode() == body
+    assert parse_revive_record(record_of(body.encode(), TAGS="ck"), "x") == suspended
+    other = body.replace('"sp":true', '"sp":false')
+    assert parse_revive_record(record_of(other.encode(), TAGS="ck"), "x") == CHECKPOINT
 
 
 def test_unique_keys_equal_apaches() -> None:

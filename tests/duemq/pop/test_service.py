@@ -162,6 +162,34 @@ def test_a_changed_invisible_time_counts_from_now(world: Callable[..., Any]) -> 
     world(scene)
 
 
+@pytest.mark.parametrize("suspend", ["false", "true"])
+def test_a_suspended_message_returns_without_a_counted_retry(
+    world: Callable[..., Any], suspend: str
+) -> None:
+    """The property that tells how often it was popped counts only the other retries."""
+
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
+        await send(remote, b"a")
+        (message,) = await client.pop(invisibleTime=10_000)
+        await advance(broker, clock, 10_100)
+        (message,) = await client.pop(invisibleTime=10_000)
+        assert message.record.reconsume_times == 1
+        for times in range(1, 4):
+            assert (await client.change(message, 2_000, suspend=suspend)).code == 0
+            await advance(broker, clock, 2_100)
+            (message,) = await client.pop(invisibleTime=10_000)
+            counted = 1 if suspend == "true" else 1 + times
+            assert (message.body, message.record.reconsume_times) == (b"a", counted)
+            assert "1ST_POP_TIME" in message.record.properties
+        await advance(broker, clock, 10_100)
+        (message,) = await client.pop(invisibleTime=10_000)
+        assert message.record.reconsume_times == counted + 1
+
+    world(scene)
+
+
 def test_an_invalid_revive_record_is_skipped(world: Callable[..., Any]) -> None:
     """It hides no later record, and none is read twice."""
 

@@ -247,11 +247,15 @@ def test_a_changed_invisible_time_counts_from_the_change(run: Run, broker: Broke
                 receipt_handle=first.receipt_handle,
             )  # fmt: skip
             change.invisible_duration.FromMilliseconds(0)
-            changed = await caller.call(change)
-            assert changed.status.code == v2.OK
-            again = (await one(caller, "norm", "g-change")).system_properties
-            assert again.message_id == first.message_id
-            assert again.delivery_attempt == 2
+            for suspend, attempt in ((True, 1), (False, 2)):
+                change.suspend = suspend
+                changed = await caller.call(change)
+                assert changed.status.code == v2.OK
+                again = (await one(caller, "norm", "g-change")).system_properties
+                assert again.message_id == first.message_id
+                assert again.delivery_attempt == attempt
+                change.receipt_handle = again.receipt_handle
+            change.receipt_handle = first.receipt_handle
             old = await caller.call(change)
             assert old.status.code in (v2.OK, v2.INVALID_RECEIPT_HANDLE, v2.INTERNAL_SERVER_ERROR)
             assert await caller.ack("norm", "g-change", again.receipt_handle) == [v2.OK]

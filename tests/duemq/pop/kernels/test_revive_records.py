@@ -23,6 +23,7 @@ CHECKPOINTS = st.builds(
     Checkpoint,
     topic=NAMES, group=NAMES, queue_id=st.integers(0, 2**31 - 1), start_offset=NUMBERS,
     pop_ms=NUMBERS, invisible_ms=NUMBERS, offsets=OFFSETS, broker_name=NAMES,
+    suspended=st.booleans(),
 )  # fmt: skip
 ACKS = st.builds(
     Acknowledgement,
