@@ -238,11 +238,11 @@ class Broker:
     async def _run_role(self, stack: AsyncExitStack) -> None:
         """Start the tasks of a master or of a replica."""
         if self.parts.replica is not None:
-            await stack.enter_async_context(self.plugins.following(self.store))
+            await self.plugins.follow(self.store, stack, self._steps.done)
             await stack.enter_async_context(self.parts.replica.running())
         if self.parts.ha_server is not None:
             await stack.enter_async_context(self.parts.ha_server.running())
-            await stack.enter_async_context(self.plugins.running(self.store))
+            await self.plugins.run(self.store, stack, self._steps.done)
         for task in self.parts.tasks:
             await stack.enter_async_context(task)
 

@@ -14,13 +14,8 @@ plugin's messages without it. Every error contains the plugin and its distributi
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC
 from functools import partial
@@ -52,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PLUGINS_MAX = 64
 T = TypeVar("T")
+Done = Callable[[str, AsyncExitStack], None]  # StepTimes.done
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,29 +383,30 @@ class PluginSet:
                 lambda plugin: plugin.follow_master(properties, store, log_end),
             )
 
-    @asynccontextmanager
-    async def following(self, store: MessageStore) -> AsyncIterator[None]:
-        """Run what plugins do on a replica while the block is active; stop it in reverse order."""
-        async with self._entered(lambda plugin: plugin.following(store)):
-            yield
+    async def follow(self, store: MessageStore, stack: AsyncExitStack, done: Done) -> None:
+        """Run what plugins do on a replica until the stack is left; stop it in reverse order.
 
-    @asynccontextmanager
-    async def running(self, store: MessageStore) -> AsyncIterator[None]:
-        """Run all plugins while the block is active; stop them in reverse order."""
-        async with self._entered(lambda plugin: plugin.running(store)):
-            for name in self.plugins:
-                log.info("plugin %s is running", name)
-            yield
+        Args:
+            done: Called with the name of each plugin when it runs.
+        """
+        await self._enter(lambda plugin: plugin.following(store), stack, done)
 
-    @asynccontextmanager
-    async def _entered(
-        self, enter: Callable[[BrokerPlugin], AbstractAsyncContextManager[None]]
-    ) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            for name, plugin in self.plugins.items():
-                with _plugin_errors(name, "cannot start"):
-                    await stack.enter_async_context(enter(plugin))
-            yield
+    async def run(self, store: MessageStore, stack: AsyncExitStack, done: Done) -> None:
+        """Run all plugins until the stack is left; stop them in reverse order. See `follow`."""
+        await self._enter(lambda plugin: plugin.running(store), stack, done)
+        for name in self.plugins:
+            log.info("plugin %s is running", name)
+
+    async def _enter(
+        self,
+        enter: Callable[[BrokerPlugin], AbstractAsyncContextManager[None]],
+        stack: AsyncExitStack,
+        done: Done,
+    ) -> None:
+        for name, plugin in self.plugins.items():
+            with _plugin_errors(name, "cannot start"):
+                await stack.enter_async_context(enter(plugin))
+            done(name, stack)
 
 
 @contextmanager

@@ -119,9 +119,13 @@ class NameServer:
 
     async def __aexit__(self, *exc: object) -> None:
         self._stopping.set()
+        since_ms = self._clock.steady_ms()
         await self._server.stop()
+        ports_ms = self._clock.steady_ms() - since_ms
         if self._scan is not None:
             await self._scan
+        expiry_ms = self._clock.steady_ms() - since_ms - ports_ms
+        log.info("name server has stopped (ports %d ms, expiry %d ms)", ports_ms, expiry_ms)
 
     async def _expire(self) -> None:
         while not self._stopping.is_set():

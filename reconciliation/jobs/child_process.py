@@ -27,7 +27,7 @@ COULD_NOT_RUN: Final = 2
 OUTPUT_BYTES_MAX: Final = 1 << 20
 ERROR_CHARS_MAX: Final = 1_000
 MINUTE_S: Final = 60
-END_S: Final = 5
+END_S: Final = 1  # a stop and a change of role of the broker wait for it, twice at most
 LOOK_S: Final = 0.05
 
 
@@ -91,7 +91,7 @@ def without_password(command: Sequence[str]) -> tuple[list[str], dict[str, str]]
 
 
 async def run(command: Sequence[str], *, seconds_max: float) -> Result:
-    """Run an audit, up to `seconds_max`; on return or cancellation, its processes have ended."""
+    """Run an audit, up to `seconds_max`; on return or cancellation, its processes are killed."""
     pipe = asyncio.subprocess.PIPE
     command, secrets = without_password(command)
     try:
@@ -124,7 +124,10 @@ async def _all(stream: asyncio.StreamReader) -> bytes:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process if it is running, and the processes that it started."""
+    """End a process if it is running, and the processes that it started.
+
+    On a busy machine, even a killed process of the lowest priority needs seconds to end.
+    """
     if process.returncode is not None:
         return
     with suppress(ProcessLookupError):
@@ -133,7 +136,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             await asyncio.sleep(LOOK_S)
             os.killpg(process.pid, 0)  # raises once no process is left
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), END_S)
 
 
 def result_of(code: int, output: bytes, errors: bytes) -> Result:

@@ -38,14 +38,15 @@ def test_each_step_has_its_duration_in_both_directions(caplog: pytest.LogCapture
 def test_a_broker_logs_the_steps_of_its_start_and_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with Broker(small(tmp_path)):
-            pass
+    async def main() -> list[str]:
+        async with Broker(small(tmp_path)) as broker:
+            return list(broker.plugins.plugins)
 
     with caplog.at_level(logging.INFO):
-        asyncio.run(main())
+        plugins = asyncio.run(main())
     start = next(text for text in caplog.messages if " serves at " in text)
     stop = next(text for text in caplog.messages if " has stopped " in text)
-    steps = ["store", "tables", "services", "ports", "registration", "jobs"]
+    assert len(plugins) > 2
+    steps = ["store", "tables", *plugins, "services", "ports", "registration", "jobs"]
     assert [step.split()[0] for step in start.split(" (")[1].split(", ")] == steps
     assert [step.split()[0] for step in stop.split(" (")[1].split(", ")] == steps[::-1]

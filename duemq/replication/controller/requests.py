@@ -45,6 +45,13 @@ MEANINGS: Final[Mapping[int, str]] = {
     ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS: "the member has sent no heartbeat",
 }
 """Meanings of the controller's response codes, for messages."""
+UNKNOWN: Final = frozenset(
+    {
+        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+    }
+)
+"""Response codes of a controller that does not know the group or the member."""
 
 
 class ControllerFault(PeerError):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -23,6 +23,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller import requests
 from duemq.replication.controller.client import AddressClient, ControllerClient
 from duemq.replication.controller.config import ControllerConfig
+from duemq.replication.controller.election_back_off import ElectionBackOff
 from duemq.replication.controller.host import GroupHost
 from duemq.replication.controller.identity import IdentityFiles, check_group
 from duemq.replication.controller.lease import Lease
@@ -62,17 +63,9 @@ from message_store.clock import Clock
 from message_store.errors import PeerError
 
 log = logging.getLogger(__name__)
-CALL_MS_MAX: Final = 3_000
-CALLS_IN_LIMIT: Final = 3  # consecutive calls that may time out within the heartbeat limit
 VIEW_PAUSE_MS: Final = 50  # minimum pause between two requests for the view
 REFUSALS_MAX: Final = 16
 PROPOSAL_MS_MAX: Final = 10_000  # Apache's controller abandons a request after 5 s
-UNKNOWN: Final = frozenset(
-    {
-        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
-        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-    }
-)
 GroupState = dict[str, str | int | list[int] | None]
 
 
@@ -117,7 +110,6 @@ class GroupService:
             is_learner=config.is_learner,
         )
         self._client = ControllerClient(config.controllers, connect, self._connection_lost)
-        self._call_s = min(CALL_MS_MAX, config.heartbeat_limit_ms // CALLS_IN_LIMIT) / 1_000
         self._stopping = asyncio.Event()
         self._view_due, self._request_due = asyncio.Event(), asyncio.Event()
         self._role_changed = asyncio.Event()
@@ -125,6 +117,7 @@ class GroupService:
         self._sent_proposals: dict[int, int] = {}
         self._resigns = False
         self._resigned_ms: int | None = None
+        self._elections = ElectionBackOff(config.heartbeat_ms, config.heartbeat_limit_ms)
         self.failure = ""
         self._logged = ""  # last logged `GroupMember.failure`
         self._logged_refusals = set[str]()  # `failure`s logged since a request last succeeded
@@ -170,6 +163,7 @@ class GroupService:
             "syncStateSetEpoch": member.in_sync.epoch if member.is_master else None,
             "leaseMs": max(left_ms, 0) if member.is_master else None,
             "controller": self._client.leader or None,
+            "electionPauseMs": self._elections.left_ms(self._clock.steady_ms()),
             "groupFailure": member.failure or self.failure,
         }
 
@@ -239,9 +233,10 @@ class GroupService:
             view = requests.view_of(RequestCode.CONTROLLER_GET_REPLICA_INFO, response)
         except PeerError as error:
             self._failed(error)
-            if isinstance(error, ControllerRefusal) and error.code in UNKNOWN:
+            if isinstance(error, ControllerRefusal) and error.code in requests.UNKNOWN:
                 self._receive(GroupUnknown())
             return False
+        self._elections.seen(view.master_id, view.epoch, ticket.sent_ms)
         self._receive(GroupSeen(view))
         if self.member.confirms(view):
             self.lease.epoch_confirmed(view.epoch, ticket)
@@ -273,7 +268,7 @@ class GroupService:
         """Search for the leader periodically: the known one may be partitioned from its peers."""
         while not self._stopping.is_set():
             try:
-                await self._client.find_leader(timeout_s=self._call_s)
+                await self._client.find_leader(timeout_s=self._config.call_s)
             except PeerError as error:
                 self._failed(error)
             next_ms = self._clock.now_ms() + self._config.leader_check_ms
@@ -288,30 +283,17 @@ class GroupService:
             if next_request is None:
                 await self._request_due.wait()
                 continue
+            left_ms = self._elections.left_ms(self._clock.steady_ms())
+            if next_request is NextRequest.ELECT and left_ms:
+                until_ms = self._clock.now_ms() + left_ms
+                await self._clock.wait(self._request_due, until_ms=until_ms)
+                continue
             try:
-                await self._send_request(next_request)
+                await REQUESTS[next_request](self)
             except PeerError as error:
                 self._failed(error)
             if self.member.next_request is next_request:
                 await self._pause(self._config.heartbeat_ms)
-
-    async def _send_request(self, next_request: NextRequest) -> None:
-        """Send a request of the member and apply its response.
-
-        Raises:
-            PeerError: There is no response, or it is a refusal or malformed.
-        """
-        match next_request:
-            case NextRequest.NEXT_ID:
-                await self._request_next_id()
-            case NextRequest.APPLY_ID:
-                await self._apply_id()
-            case NextRequest.REGISTER:
-                await self._register()
-            case NextRequest.ELECT:
-                await self._elect()
-            case NextRequest.ALTER_SYNC_STATE_SET:
-                await self._alter()
 
     async def _request_next_id(self) -> None:
         broker_id = requests.next_id_of(await self._call(requests.next_id_request(self._group)))
@@ -333,7 +315,7 @@ class GroupService:
         now_ms, broker_id = self._clock.now_ms(), self.member.broker_id
         request = requests.register(self._group, broker_id, self._host.address, now_ms)
         response = await self._call(request)
-        if response.code in UNKNOWN:
+        if response.code in requests.UNKNOWN:
             self._receive(GroupUnknown())
             return
         self._receive(Registered(requests.has_master(response)))
@@ -342,9 +324,10 @@ class GroupService:
     async def _elect(self) -> None:
         now_ms, broker_id = self._clock.now_ms(), self.member.broker_id
         response = await self._call(requests.elect(self._group, broker_id, now_ms))
-        if response.code in UNKNOWN:
+        if response.code in requests.UNKNOWN:
             self._receive(GroupUnknown())
             return
+        self._elections.elected(self._clock.steady_ms())
         try:
             view = requests.view_of(RequestCode.CONTROLLER_ELECT_MASTER, response)
         except ControllerRefusal as error:
@@ -466,7 +449,7 @@ class GroupService:
         return self.member.broker_id if master is not None else None
 
     async def _call(self, request: Request) -> Response:
-        return await self._client.call(request, timeout_s=self._call_s)
+        return await self._client.call(request, timeout_s=self._config.call_s)
 
     async def _attempt(self, request: Request) -> Response | None:
         """Send a request to the leader; return its response, None after a failure."""
@@ -495,3 +478,13 @@ class GroupService:
     async def _pause(self, pause_ms: int) -> None:
         until_ms = self._clock.now_ms() + pause_ms
         await self._clock.wait(self._stopping, until_ms=until_ms)
+
+
+REQUESTS: Final[Mapping[NextRequest, Callable[[GroupService], Awaitable[None]]]] = {
+    NextRequest.NEXT_ID: GroupService._request_next_id,
+    NextRequest.APPLY_ID: GroupService._apply_id,
+    NextRequest.REGISTER: GroupService._register,
+    NextRequest.ELECT: GroupService._elect,
+    NextRequest.ALTER_SYNC_STATE_SET: GroupService._alter,
+}
+"""Method that sends each request and applies its response; raises PeerError without a response."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,17 @@ def test_a_broker_comes_and_goes_with_its_connection(tmp_path: Path) -> None:
                 assert (await client.call(route())).code == 17
 
     asyncio.run(main())
+
+
+@pytest.mark.finding("3D6")
+def test_the_steps_of_a_stop_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with NameServer(config(tmp_path), FakeClock()):
+            pass
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(main())
+    assert "name server has stopped (ports 0 ms, expiry 0 ms)" in caplog.messages
 
 
 def test_a_silent_broker_is_dropped_by_the_clock(tmp_path: Path) -> None:

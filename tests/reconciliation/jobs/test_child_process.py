@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from message_store.errors import UsageError
 from reconciliation.config import ReconcileConfig
+from reconciliation.jobs import child_process
 from reconciliation.jobs.child_process import (
     COULD_NOT_RUN,
     Result,
@@ -138,6 +140,13 @@ def wait_for_end(note: Path) -> None:
     until(lambda: is_gone(pid), seconds=60, what="the child is gone")
 
 
+@pytest.fixture
+def busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the end of a process as long as it takes, so that no loop closes before."""
+    monkeypatch.setattr(child_process, "END_S", 60)
+
+
+@pytest.mark.usefixtures("busy_machine")
 def test_a_slow_audit_is_killed_with_its_children(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     command = [*python(NEST), str(note)]
@@ -150,6 +159,29 @@ def test_a_slow_audit_is_killed_with_its_children(tmp_path: Path) -> None:
     wait_for_end(note)
 
 
+@pytest.mark.finding("3D6")
+def test_a_stop_does_not_wait_for_a_process_that_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stopped process, or one that gets no processor time, even to be killed."""
+    signals = list[int]()
+    monkeypatch.setattr(child_process, "END_S", 2 * child_process.LOOK_S)
+    monkeypatch.setattr(os, "killpg", lambda group, number: signals.append(number))
+    asyncio.run(asyncio.wait_for(child_process._end(Unending()), 60))  # type: ignore[arg-type]
+    assert signals == [signal.SIGTERM, 0, 0, signal.SIGKILL]
+
+
+class Unending:
+    """Process that does not end."""
+
+    pid, returncode = 1 << 30, None
+
+    async def wait(self) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+
+@pytest.mark.usefixtures("busy_machine")
 def test_it_ends_with_the_broker(tmp_path: Path) -> None:
     note = tmp_path / "pid"
 
