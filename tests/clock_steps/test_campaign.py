@@ -38,7 +38,7 @@ def test_leases_by_the_wall_clock_are_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_page_has_every_pattern_and_moment() -> None:
-    text = PAGE.read_text()
+    text, _ = PAGE.read_text().split("\n## ")  # the other section has measurements
     count = len(PATTERNS) * len(MOMENTS)
     assert f"**0 of {count} runs broke" in text
     reports = [  # type: ignore[var-annotated]

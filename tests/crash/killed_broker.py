@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.support.wait_until import WaitedTooLong, until
 
 START_S, DELIVER_S = 240.0, 240.0  # the first start may compile kernels
 COUNTED_FROM_RESPONSE, RESPONSE_S = 0.8, 60.0
+KILL_POLL_S = 0.001
 LOG_FILE_BYTES = 4 << 20
 ROOT = Path(__file__).parents[2]
 
@@ -101,25 +103,33 @@ class KilledBroker:
     def kill_later(self, sent: SentMessages, least_s: float, most_s: float) -> threading.Thread:
         """Kill the broker at a random time, mostly counted from its first acknowledgement.
 
-        On a slow machine the first one may come later than `most_s` after the start.
+        On a slow machine the first one may come later than `most_s` after the start. The
+        thread ends early if the broker is killed before.
         """
         wait_s, known = self.random.uniform(least_s, most_s), len(sent.acknowledged)
         counted = self.random.random() < COUNTED_FROM_RESPONSE
 
         def kill() -> None:
             if counted:
-                with suppress(WaitedTooLong):
-                    until(
-                        lambda: len(sent.acknowledged) > known,
-                        seconds=RESPONSE_S,
-                        what="a first acknowledgement",
-                    )
-            threading.Event().wait(wait_s)
+                self._wait(lambda: len(sent.acknowledged) > known, RESPONSE_S)
+            self._wait(lambda: False, wait_s)
             self.kill()
 
         killer = threading.Thread(target=kill)
         killer.start()
         return killer
+
+    def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait for a condition, for some time, or until the broker was killed."""
+        child = self.child
+        assert child is not None
+        with suppress(WaitedTooLong):
+            until(
+                lambda: condition() or not child.running,
+                seconds=seconds,
+                what="a kill",
+                poll_s=KILL_POLL_S,
+            )
 
     def kill(self) -> None:
         assert self.child is not None

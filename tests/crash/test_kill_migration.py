@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +30,7 @@ STATUS_REQUESTS = 60  # after each command, without a pause, to catch short stat
 TARGET_STATES = ("", "routing", "draining", "verifying", "done", "rolling_back", "rolled_back")
 """States in which to kill the broker, in turn; "" means any time. One level in a state suffices."""
 TARGET_WITHIN_S = 6.0  # the broker is killed after this time whatever the state
-FIRST_START_S = 60.0  # the first command loads modules, perhaps on a busy machine
+FIRST_START_S = 240.0  # the first command loads modules, perhaps on a busy machine
 KEYS = {
     "messageDelayLevel": " ".join(f"{delay // 1_000}s" for delay in DELAYS_MS),
     "timerRollWindowSlot": "3600",
@@ -75,22 +74,14 @@ class SeenStates:
         self.last = set()
 
 
-async def command_at_random(
-    broker: KilledBroker, seen: SeenStates, stop: asyncio.Event, killer: threading.Timer
-) -> None:
+async def command_at_random(broker: KilledBroker, seen: SeenStates, stop: asyncio.Event) -> None:
     """Send random commands until the broker ends, and record the states of the levels.
 
-    The broker is killed when a level is in the target state. The timer `killer` starts only after
-    the first state was reported, so that a slow machine does not shorten the run.
+    The broker is killed when a level is in the target state.
     """
     chance = broker.random
     try:
         async with RemotingClient(broker.address) as client:
-            if not seen.counts:
-                await command(client, "start", levels=[1], timeout_s=FIRST_START_S)
-                status = await command(client, "status")
-                seen.take([level["state"] for level in status["levels"]])
-            killer.start()
             while not stop.is_set():
                 levels = [chance.randint(1, len(DELAYS_MS))]
                 await command(client, chance.choice(ACTIONS), levels=levels)
@@ -98,24 +89,29 @@ async def command_at_random(
                     status = await command(client, "status")
                     seen.take([level["state"] for level in status["levels"]])
                     if seen.target in seen.last:
-                        killer.cancel()
                         broker.kill()
                         return
                 await asyncio.sleep(chance.uniform(*COMMANDS_EVERY_S))
     except (OSError, TimeoutError):
         return
-    finally:
-        if killer.ident is None:
-            killer.start()
+
+
+async def migrate_first(broker: KilledBroker, seen: SeenStates) -> None:
+    """Send the first command of a run, which loads modules, before the time to the kill begins."""
+    async with RemotingClient(broker.address) as client:
+        await command(client, "start", levels=[1], timeout_s=FIRST_START_S)
+        status = await command(client, "status")
+        seen.take([level["state"] for level in status["levels"]])
 
 
 async def work_and_kill(broker: KilledBroker, sent: SentMessages, seen: SeenStates) -> None:
     """Send and migrate until the broker is killed, in the target state or at a random time."""
     stop = asyncio.Event()
-    longest_s = TARGET_WITHIN_S if seen.target else 2.5
-    killer = threading.Timer(broker.random.uniform(0.1, longest_s), broker.kill)
+    if not seen.counts:
+        await migrate_first(broker, seen)
+    killer = broker.kill_later(sent, 0.1, TARGET_WITHIN_S if seen.target else 2.5)
     try:
-        commanding = asyncio.create_task(command_at_random(broker, seen, stop, killer))
+        commanding = asyncio.create_task(command_at_random(broker, seen, stop))
         await send_until(sent, broker.address, stop)
         stop.set()
         await commanding
