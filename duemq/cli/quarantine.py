@@ -44,7 +44,7 @@ def send(
     *,
     target: Target,
 ) -> None:
-    """Send messages in quarantine to their topic, without delay. They stay in quarantine: a second command sends them again."""
+    """Send messages in quarantine to their topic, without delay, each time: they stay there."""
     from duemq.cli.quarantined import send_quarantined
 
     send_quarantined(offset or [], topic, without or [], target, dry_run=dry_run)
