@@ -165,9 +165,15 @@ def test_a_stop_does_not_wait_for_a_process_that_does_not_end(
 ) -> None:
     """A stopped process, or one that gets no processor time, even to be killed."""
     signals = list[int]()
+
+    async def start(*command: str, **options: object) -> Unending:
+        return Unending()
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
     monkeypatch.setattr(child_process, "END_S", 2 * child_process.LOOK_S)
     monkeypatch.setattr(os, "killpg", lambda group, number: signals.append(number))
-    asyncio.run(asyncio.wait_for(child_process._end(Unending()), 60))  # type: ignore[arg-type]
+    found = asyncio.run(asyncio.wait_for(run(["audit"], seconds_max=0), 60))
+    assert "longer than" in found.why
     assert signals == [signal.SIGTERM, 0, 0, signal.SIGKILL]
 
 
@@ -175,6 +181,9 @@ class Unending:
     """Process that does not end."""
 
     pid, returncode = 1 << 30, None
+
+    def __init__(self) -> None:
+        self.stdout, self.stderr = asyncio.StreamReader(), asyncio.StreamReader()
 
     async def wait(self) -> int:
         await asyncio.Event().wait()
