@@ -1,6 +1,8 @@
-"""Round-robin queue of requests by connection.
+"""Round-robin queue of requests by connection; large requests wait for all others.
 
-A connection with many requests does not delay the requests of other connections.
+A connection with many requests does not delay the requests of other connections. A large request
+may take as long as thousands of small ones, so that it has a queue of its own. The requests of one
+connection stay in order.
 """
 
 from __future__ import annotations
@@ -17,33 +19,34 @@ class FairQueue(Generic[K, T]):
     """One FIFO queue per key; `pop` serves the keys in turn.
 
     Attributes:
-        queues: Non-empty queues by key, in turn order; read only.
+        small, large: Non-empty queues by key, in turn order, of the keys whose next item is small
+            or large; read only.
     """
 
     def __init__(self) -> None:
-        self.queues: dict[K, deque[T]] = {}
+        self.small: dict[K, deque[tuple[T, bool]]] = {}
+        self.large: dict[K, deque[tuple[T, bool]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.queues)
+        return bool(self.small or self.large)
 
     def __contains__(self, key: K) -> bool:
-        return key in self.queues
+        return key in self.small or key in self.large
 
-    def add(self, key: K, item: T) -> None:
+    def add(self, key: K, item: T, *, is_large: bool = False) -> None:
         """Append an item to its key's queue."""
-        queue = self.queues.get(key)
+        queue = self.small.get(key) or self.large.get(key)
         if queue is None:
-            self.queues[key] = deque((item,))
+            (self.large if is_large else self.small)[key] = deque(((item, is_large),))
         else:
-            queue.append(item)
+            queue.append((item, is_large))
 
-    def pop(self) -> tuple[K, T]:
-        """Remove and return the next key and item; a key with more items becomes the last."""
-        queues = self.queues
+    def pop(self, *, is_large: bool = False) -> tuple[K, T]:
+        """Remove and return the next key and small or large item; the key's turn ends."""
+        queues = self.large if is_large else self.small
         key, queue = next(iter(queues.items()))
-        item = queue.popleft()
-        if not queue:
-            del queues[key]
-        elif len(queues) > 1:
-            queues[key] = queues.pop(key)
+        item, _ = queue.popleft()
+        del queues[key]
+        if queue:
+            (self.large if queue[0][1] else self.small)[key] = queue
         return key, item

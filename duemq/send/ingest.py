@@ -58,6 +58,8 @@ ROWS_MAX: Final = 1_024  # rows of one batch; a single client batch may exceed i
 DECODED_FRAMES_MAX: Final = 64  # frames of one connection decoded in Python per turn
 CONNECTIONS_PER_CLOCK_READ: Final = 4  # connections parsed between two checks of TURN_S
 TURN_S: Final = 0.005  # time limit for parsing frames, and another for starting requests
+LARGE_BYTES: Final = 1 << 14  # of a body; one larger request begins per turn
+BEGUN_BYTES_MAX: Final = 1 << 16  # bodies of the other requests that begin in one turn
 STAGING_BYTES: Final = 1 << 20
 STAGING_BYTES_REUSED_MAX: Final = 8 << 20  # a larger batch is replaced after its append
 UNPARSED_BYTES_MAX: Final = 1 << 20  # unparsed bytes above which reading pauses
@@ -145,9 +147,9 @@ class Ingest:
             connection.pause()
 
     def _schedule(self) -> None:
-        if self._scheduled or not (self._ready or self._requests.queues or self._malformed):
+        if self._scheduled or not (self._ready or self._requests or self._malformed):
             return
-        if self._requests.queues or not self._responses.is_full:
+        if self._requests or not self._responses.is_full:
             self._scheduled = True
             if self._call_soon is None:
                 self._call_soon = asyncio.get_running_loop().call_soon
@@ -170,17 +172,30 @@ class Ingest:
             self._finish()
             if self._batched is not None:
                 self._batched.finish()
-        if self._requests.queues:
-            end_s = self._time_s() + TURN_S
-            while self._requests:
-                connection, (request, serialize_type) = self._requests.pop()
-                connection.dispatch(request, serialize_type)
-                if self._time_s() > end_s:
-                    break
+        if self._requests:
+            self._begin_requests(self._time_s() + TURN_S)
         if self._malformed:
             self._close_malformed()
-        if self._ready or self._requests.queues or self._malformed:
+        if self._ready or self._requests or self._malformed:
             self._schedule()
+
+    def _begin_requests(self, end_s: float) -> None:
+        """Begin small requests until `end_s`, then one large request.
+
+        Handlers that run as tasks take their time after this turn, in proportion to the size of
+        their request.
+        """
+        requests = self._requests
+        begun_bytes = 0
+        while requests.small and begun_bytes < BEGUN_BYTES_MAX:
+            connection, (request, serialize_type) = requests.pop()
+            connection.dispatch(request, serialize_type)
+            begun_bytes += len(request.body)
+            if self._time_s() > end_s:
+                break
+        if requests.large:
+            connection, (request, serialize_type) = requests.pop(is_large=True)
+            connection.dispatch(request, serialize_type)
 
     def _take_ready(self, end_s: float) -> None:
         ready, self._ready = self._ready, []
@@ -189,7 +204,7 @@ class Ingest:
             if self._smallest_first:
                 ready.sort(key=_received_bytes)
         self._turn_exceeded = False
-        queued = set(self._requests.queues) if self._requests.queues else None
+        queued = self._requests or None
         for index, connection in enumerate(ready, 1):
             if queued and connection in queued:  # its earlier requests are handled first
                 self._ready.append(connection)
@@ -366,7 +381,8 @@ class Ingest:
                 return
         elif isinstance(command, Request):
             if not self._take_batched(connection, command, frame):
-                self._requests.add(connection, (command, frame.serialize_type))
+                is_large = len(command.body) > LARGE_BYTES
+                self._requests.add(connection, (command, frame.serialize_type), is_large=is_large)
         else:
             connection.dispatch(command, frame.serialize_type)
         received.take(end)

@@ -27,3 +27,17 @@ def test_turns(added: str, popped: str) -> None:
         found.append(word)
     assert " ".join(found) == popped
     assert "A" not in queue
+
+
+def test_large_items_wait_in_the_order_of_their_key() -> None:
+    queue: FairQueue[str, str] = FairQueue()
+    for word, is_large in (("A1", True), ("A2", False), ("B1", True), ("C1", False), ("C2", True)):
+        queue.add(word[0], word, is_large=is_large)
+    assert list(queue.small) == ["C"]
+    assert queue.pop() == ("C", "C1")
+    assert not queue.small
+    assert list(queue.large) == ["A", "B", "C"]
+    assert queue.pop(is_large=True) == ("A", "A1")
+    assert queue.pop() == ("A", "A2")
+    assert [queue.pop(is_large=True)[1] for _ in range(2)] == ["B1", "C2"]
+    assert not queue

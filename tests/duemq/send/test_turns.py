@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
 from delivery.plugin import Request, Response
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
-from duemq.send.ingest import DECODED_FRAMES_MAX, TURN_S, Ingest
+from duemq.send.ingest import DECODED_FRAMES_MAX, LARGE_BYTES, TURN_S, Ingest
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import WAIT_S, RawPeer
 from tests.support.send_path import SendPath, send_request
 
-MANY = 500
+MANY, LARGE = 500, 100
 
 
 class Slow:
@@ -91,5 +92,33 @@ def test_stop_handles_every_received_frame(run: Run) -> None:
             async with asyncio.timeout(WAIT_S):
                 rest = await peer.reader.read()
         assert rest.count(b'"code":0') == len(slow.handled) - 1
+
+    run(main())
+
+
+@pytest.mark.finding("3D14")
+def test_large_requests_of_many_peers_do_not_delay_a_small_one(run: Run) -> None:
+    async def main() -> None:
+        front = SendPath()
+        handled: list[int] = []
+
+        async def handle(request: Request) -> Response:
+            handled.append(len(request.body))
+            return Response()
+
+        server = RemotingServer(Dispatcher({11: handle}), front.ingest, clock=FakeClock())
+        async with server, AsyncExitStack() as stack:
+            await server.start("127.0.0.1", 0)
+            connections = [RawPeer.connect(server.ports[0]) for _ in range(LARGE + 1)]
+            *many, one = [await stack.enter_async_context(await each) for each in connections]
+            for peer in many:
+                peer.send(Request(11, {}, bytes(LARGE_BYTES + 1)))
+            await many[0].read_response()
+            one.send(Request(11, {}, b"small"))
+            await one.read_response()
+            assert handled.index(len(b"small")) < LARGE // 2
+            for peer in many[1:]:
+                await peer.read_response()
+        assert len(handled) == LARGE + 1
 
     run(main())
