@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 
 from duemq.broker import Broker
+from duemq.configuration.rocksdb_tables import check_tables
 from message_store.clock import FakeClock
+from message_store.errors import ConfigError
 from message_store.log.record import Record
+from message_store.queues.consume_queue import ROCKSDB_TABLES
 from tests.duemq.test_newest_golden_stores import LEVELS_MS, SIZES, delivered
 from tests.support.golden_stores import ROCKSDB_VERSION, copy_golden_store, manifest_lines
 from tests.support.pop_client import advance, rest
@@ -19,7 +23,18 @@ from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_MS = 3_600_000
 LAST_MS, STEP_MS = 62 * HOUR_MS, HOUR_MS // 4
-FILES = ("wheel", "timeline", "timeline-off", "rolled", "halves", "combined", "combined-separate")
+EXPORTED = "rocksdb-exported"
+FILES = (
+    "wheel",
+    "timeline",
+    "timeline-off",
+    "rolled",
+    "halves",
+    "combined",
+    "combined-separate",
+    EXPORTED,
+    "lmq",
+)
 HALF_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC")
 COMMIT, ROLLBACK = 8, 12
 
@@ -33,6 +48,11 @@ def opened(store: str, tmp_path: Path) -> tuple[dict[str, str], FakeClock]:
     root = copy_golden_store(f"apache-{ROCKSDB_VERSION}-{store}", tmp_path)
     properties = small(tmp_path, **SIZES) | {"storePathRootDir": str(root)}
     properties |= {"timerWheelEnable": "true", "timerMaxDelaySec": "259200"}
+    if store == EXPORTED:
+        with pytest.raises(ConfigError, match="rocksDBConfigToJson"):
+            check_tables(root)
+        for name in ROCKSDB_TABLES:  # as the error says; Apache's broker wrote the JSON files
+            shutil.rmtree(root / "config" / name, ignore_errors=True)
     [end] = lines(store, "end")
     return properties, FakeClock(int(end["at"]))
 
@@ -89,6 +109,28 @@ def halves_of(broker: Broker) -> dict[str, Record]:
             record = broker.store.read_record(int(unit["phys_offset"]))
             found.setdefault(record.body.decode(), record)
     return found
+
+
+def test_light_queues_keep_their_messages(tmp_path: Path) -> None:
+    properties, clock = opened("lmq", tmp_path)
+
+    async def main() -> list[dict[str, list[str]]]:
+        found = []
+        for _ in range(2):
+            async with running(properties, clock=clock) as (broker, _):
+                await rest(broker)
+                found.append({name: light_bodies(broker, name) for name in ("%LMQ%a", "%LMQ%b")})
+        return found
+
+    expected = {"%LMQ%a": [f"light-{n}" for n in range(4)], "%LMQ%b": ["light-0", "light-1"]}
+    assert asyncio.run(main()) == [expected, expected]
+
+
+def light_bodies(broker: Broker, name: str) -> list[str]:
+    low, high = broker.store.queue_bounds(name, 0)
+    units = broker.store.units(name, 0, low, high - low)
+    records = [broker.store.read_record(int(unit["phys_offset"])) for unit in units]
+    return [record.body.decode() for record in records]
 
 
 @pytest.mark.finding("3C2")

@@ -21,7 +21,7 @@ from typing import Final
 from tests.interop.apache import NEWEST, Apache, classpath, jvm_options
 from tests.interop.programs import java_program
 from tests.interop.record_stores import HOUR_MS, KEYS, PENDING_LEVELS, SOON_LEVEL, Line
-from tests.interop.store_work import TOPIC, Ledger, pull_topic
+from tests.interop.store_work import TOPIC, Ledger, pull_topic, send
 from tests.interop.test_transactions_of_groups import COMMIT, END_TRANSACTION, ROLLBACK, begin
 from tests.interop.timer_work import TimerLedger
 from tests.support.child_process import Child
@@ -36,6 +36,8 @@ HALVES: Final = {"transRocksDBEnable": "true", "transWriteOriginTransHalfEnable"
 DOUBLE: Final = {"rocksdbCQDoubleWriteEnable": "true", "combineCQUseRocksdbForLmq": "true"}
 SEPARATE: Final = {"useSeparateStorePathForRocksdbCQ": "true"}
 ROCKSDB: Final = {"storeType": "defaultRocksDB"}
+LMQ: Final = {"enableLmq": "true", "enableMultiDispatch": "true"}
+LIGHT_QUEUES: Final = {"%LMQ%a": 4, "%LMQ%b": 2}  # messages of each
 CASES: Final[Mapping[str, tuple[Keys, ...]]] = {
     "wheel": ({}, {}),
     "timeline": (TIMELINE, TIMELINE),
@@ -46,9 +48,12 @@ CASES: Final[Mapping[str, tuple[Keys, ...]]] = {
     "combined-separate": (DOUBLE | SEPARATE, DOUBLE | SEPARATE),
     "rocksdb": (ROCKSDB,),
     "rocksdb-separate": (ROCKSDB | SEPARATE,),
+    "rocksdb-exported": (ROCKSDB,),
+    "lmq": (LMQ,),
 }
 """Additional keys of each start of a broker, by store."""
 VERDICTS: Final = {"commit": COMMIT, "rollback": ROLLBACK, "open": ""}
+EXPORT_TABLES: Final = 355  # EXPORT_ROCKSDB_CONFIG_TO_JSON
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 TIMERS, ROLLED = 14, 2  # records in the timer topic without rolls, and timers that are rolled
 LOCAL_FILES: Final = ("LOG", "OPTIONS", "IDENTITY")  # of RocksDB, with paths of this machine
@@ -110,6 +115,11 @@ class Recording:
             self.work(("first", "second")[number])
             if self.name == "rolled":
                 until(self.is_rolled, seconds=60, what="timers rolled three times")
+            if self.name == "lmq":
+                self.send_to_light_queues()
+            if self.name == "rocksdb-exported":
+                fields = {"configType": "topics;subscriptionGroups;consumerOffsets"}
+                assert call(apache.broker_port, EXPORT_TABLES, fields).code == SUCCESS
             delivered = Counter(record.body.decode() for record in pull_topic(apache))
             apache.kill()
         lines = [*self.lines(), {"kind": "delivered", "counts": dict(sorted(delivered.items()))}]
@@ -118,6 +128,15 @@ class Recording:
         with tarfile.open(GOLDEN / "stores" / f"{name}.tar.gz", "w:gz") as archive:
             archive.add(apache.store_dir, name, filter=without_machine)
         return [{"store": self.name} | line for line in lines]
+
+    def send_to_light_queues(self) -> None:
+        """Send messages that Apache's broker also puts into light queues."""
+        for number in range(max(LIGHT_QUEUES.values())):
+            names = [name for name, count in LIGHT_QUEUES.items() if number < count]
+            body = f"light-{number}"
+            send(self.apache, body, 0, {"INNER_MULTI_DISPATCH": ",".join(names)})
+            self.levels.levels[body] = 0
+        self.levels.wait(self.apache, ["light-3"])
 
     def is_rolled(self) -> bool:
         """Return whether the log has three copies of each timer that is days ahead."""
