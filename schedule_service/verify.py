@@ -19,6 +19,7 @@ from message_store.layout import CQ_UNIT, RECORD_HEAD_BYTES, UNIT_BYTES
 from message_store.recovery.truncations import Truncations
 from message_store.verify import LogSummary, Part, Progress, Report
 from message_store.verify.files import is_offset, map_file
+from message_store.verify.queues import queue_end
 from schedule_service.levels import TAGS_HASH_BITS
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.recovery import OFFSETS_FILE, Saved, decode_saved
@@ -63,10 +64,8 @@ def _is_of_this_log(saved: Saved, log: LogSummary) -> bool:
 
 
 def _check_offsets(root: Path, path: Path, saved: Saved, log: LogSummary, report: Report) -> None:
-    topic = log.topics.find(SCHEDULE_TOPIC)
     for level, offset in sorted(saved.offsets.items()):
-        count = log.queues.get(topic << 32 | level - 1) if topic >= 0 else None
-        end = 0 if count is None else count.last_number + 1
+        end = queue_end(root, log, SCHEDULE_TOPIC, level - 1) or 0
         if offset > end:
             text = f"level {level} has offset {offset}, but its queue ends at {end}; {DERIVED}"
             report.add("error", KIND, path, 0, text)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from duemq.cli.exits import Exit
 from duemq.cli.output import console, print_json, table
+from duemq.registry.verify import OFFSETS
 from message_store.config import Properties, StoreConfig, from_properties, options
 from message_store.verify import Progress, Report, verify_store
 from schedule_service.verify import LEVELS
@@ -33,7 +34,11 @@ def verify(directory: Path, properties: Properties, *, as_json: bool) -> None:
     commitlog = config.commitlog_dir if _is_set("commitlog_text", properties) else None
     with _progress(shown=not as_json) as progress:
         report = verify_store(
-            directory, progress, commitlog=commitlog, index_slots=slots, parts=[LEVELS, TIMERS]
+            directory,
+            progress,
+            commitlog=commitlog,
+            index_slots=slots,
+            parts=[LEVELS, TIMERS, OFFSETS],
         )
     if as_json:
         print_json(report.to_json())

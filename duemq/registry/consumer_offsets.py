@@ -123,7 +123,7 @@ class OffsetManager(SavedTable):
             CorruptStore: Neither the file nor its backup can be used.
         """
         self.version = DataVersion(0, self._clock.now_ms())
-        found = self._file.load(self._decode)
+        found = self._file.load(self.decode)
         self._dirty = found is None
         self._use_content(found or (None, PopState(0, {}), {}, {}, True))
 
@@ -133,7 +133,7 @@ class OffsetManager(SavedTable):
         Raises:
             ValueError: The table is invalid.
         """
-        self._use_content(self._decode(data))
+        self._use_content(self.decode(data))
         self._dirty = True
 
     def _use_content(self, content: Content) -> None:
@@ -266,7 +266,12 @@ class OffsetManager(SavedTable):
         return self._file_content(topics_of, offsets, pops)
 
     @staticmethod
-    def _decode(data: JsonObject) -> Content:
+    def decode(data: JsonObject) -> Content:
+        """Return the content of a parsed consumerOffset.json; its last part: whether it is proved.
+
+        Raises:
+            ValueError: The table is malformed.
+        """
         pops = _read_pops(data[POPS]) if POPS in data else None
         table = _read_table(data.get("offsetTable") or {})
         rows = {f"{topic}{SEPARATOR}{group}": queues for (topic, group), queues in table.items()}

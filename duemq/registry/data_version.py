@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+COUNTER_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,8 @@ class DataVersion:
 
     def next(self, now_ms: int) -> DataVersion:
         """Return the version after another change."""
-        return DataVersion(self.counter + 1, now_ms, self.state_version)
+        counter = self.counter + 1 if self.counter < COUNTER_MAX else 1
+        return DataVersion(counter, now_ms, self.state_version)
 
     def to_json(self) -> dict[str, int]:
         """Return the object as 5.3.3 writes it, names sorted."""

@@ -21,7 +21,8 @@ from message_store.kernels import verify as kernels
 from message_store.layout import PRE_BLANK_SIZE, UNIT_BYTES, Row, Rows
 from message_store.log.frames import Chunk, read_past_damage
 from message_store.queues.consume_queue import ROCKSDB_FILE, ROCKSDB_TABLES
-from message_store.verify.files import Piece, map_files, overlapping
+from message_store.queues.consume_queues import is_topic_name
+from message_store.verify.files import Piece, is_offset, map_file, map_files, overlapping
 from message_store.verify.log import LogSummary, QueueCount, has_unit, queue_keys
 from message_store.verify.report import Progress, Report
 
@@ -104,6 +105,27 @@ def check_queues(
             short[key] = found
     if short:
         find_missing(summary, short, report, progress)
+
+
+def queue_end(root: Path, log: LogSummary, topic: str, queue_id: int) -> int | None:
+    """Return the queue offset after the last message of a queue, None for a queue without any.
+
+    The files of the queue count if the log has none of its records, which retention may have
+    removed.
+    """
+    index = log.topics.find(topic)
+    count = log.queues.get(index << 32 | queue_id) if index >= 0 else None
+    if count is not None:
+        return count.last_number + 1
+    directory = root / "consumequeue" / topic / str(queue_id)
+    paths = directory.glob("*") if is_topic_name(topic) and directory.is_dir() else ()
+    for path in sorted(paths, reverse=True):
+        data = map_file(path) if is_offset(path.name) else np.empty(0, np.uint8)
+        units = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], layout.CQ_UNIT)
+        used = np.flatnonzero(units["size"] > 0)
+        if used.size:
+            return int(path.name) // UNIT_BYTES + int(used[-1]) + 1
+    return None
 
 
 def find_queues(directory: Path, report: Report) -> Iterator[CheckedQueue]:

@@ -1,7 +1,8 @@
 """Positions that no broker can have reached: after the end of the queue that they count.
 
-    config/delayOffset.json   level 3 has settled 1,000,012 units
-    SCHEDULE_TOPIC_XXXX/2     12 units                              -> impossible
+    config/delayOffset.json      level 3 has settled 1,000,012 units
+    SCHEDULE_TOPIC_XXXX/2        12 units                              -> impossible
+    config/consumerOffset.json   progress of consumers, transactions and revivals
 
 A position that is too far but still inside its queue passes units that were never delivered; the
 audit finds their messages one by one (`lost`). Queues may lack the units of the newest records,
@@ -32,11 +33,13 @@ from reconciliation.scan.store_state import (
 )
 
 IMPOSSIBLE: Final = "impossible"
+GROUPS_FILE: Final = "config/consumerOffset.json"
+INTERNAL_GROUPS: Final = "CID_RMQ_SYS_"
 UNIT_BYTES: Final = CQ_UNIT.itemsize
 
 
 def impossible_positions(root: Root, plan: LogPlan, progress: Progress) -> list[Finding]:
-    """Return a finding for each position of levels and timers that is after the end of its queue.
+    """Return a finding for each position that is negative or after the end of its queue.
 
     Files that cannot be read are reported by `store_state`.
     """
@@ -56,10 +59,13 @@ def impossible_positions(root: Root, plan: LogPlan, progress: Progress) -> list[
             for name in ("queue_offset", "master_queue_offset")
             if name in check
         ]
-    found = []
+    places += attempt(GROUPS_FILE, lambda: list(_group_offsets(root))) or []
+    found, ends = [], dict[str, int | None]()
     for path, name, topic, queue_id, offset in places:
         below = f"consumequeue/{topic}/{queue_id}"
-        end = attempt(below, partial(queue_end, root, below))
+        if below not in ends:
+            ends[below] = attempt(below, partial(queue_end, root, below))
+        end = ends[below]
         if end is not None and not 0 <= offset <= end + behind:
             text = f"{name} is at unit {offset:,} of a queue with {end:,} units"
             found.append(Finding(root.url, path, 0, 0, IMPOSSIBLE, text))
@@ -70,6 +76,20 @@ def _saved_offsets(root: Root) -> Iterator[tuple[int, int]]:
     """Yield (level, settled units) of delayOffset.json."""
     for level, offset in (read_json(root, OFFSETS_FILE).get("offsetTable") or {}).items():
         yield int(level), int(offset)
+
+
+def _group_offsets(root: Root) -> Iterator[tuple[str, str, str, int, int]]:
+    """Yield (file, group, topic, queue, offset) of consumerOffset.json.
+
+    A group of clients keeps its offsets after its topic was deleted: topics without queues are
+    skipped.
+    """
+    topics = set(root.folders("consumequeue"))
+    for key, queues in (read_json(root, GROUPS_FILE).get("offsetTable") or {}).items():
+        topic, _, group = str(key).partition("@")
+        if topic in topics or (group.startswith(INTERNAL_GROUPS) and topics):
+            for queue_id, offset in queues.items():
+                yield GROUPS_FILE, f"group {group}", topic, int(queue_id), int(offset)
 
 
 def queue_end(root: Root, below: str) -> int:

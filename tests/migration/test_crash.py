@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from message_store.errors import OwnershipRefused
+from message_store.log.batch import PutBatch
+from message_store.store import MessageStore
 from tests.migration.steps.test_drain import fill
 from tests.support.failing_disk import Disk, SimulatedCrash
 from tests.support.migration_rig import MigrationRig
-from tests.support.stores import open_store, put_one
+from tests.support.stores import add_message, open_store
 from timer_store.checkpoint.snapshot import CHECK_FILE, decode_check, write_check
 
 FILES = ("timerlog", "timerwheel", "config/duemq.timers.json", "config/delayOffset.json")
@@ -177,27 +179,59 @@ def test_a_crash_at_each_write(
     rig.close()
 
 
-def test_messages_delivered_by_apache_are_not_delivered_again(tmp_path: Path) -> None:
-    """Apache's broker keeps no origins; its timercheck contains how far it read the slots."""
+def deliver_as_apache(store: MessageStore, offset: int, *, by_wheel: bool, retries: int) -> None:
+    """Append the copy that an Apache broker makes of a level message that timers own.
+
+    Args:
+        by_wheel: Whether the wheel delivers it; otherwise its level service.
+        retries: Number of retries of the copy.
+    Source: TimerMessageStore.convert, ScheduleMessageService.messageTimeup
+    """
+    record = store.read_record(offset)
+    times = {"TIMER_ENQUEUE_MS": "1", "TIMER_DEQUEUE_MS": "2"} if by_wheel else {}
+    batch = PutBatch(1, 1)
+    add_message(
+        store, batch, record.properties["REAL_TOPIC"], int(record.properties["REAL_QID"]),
+        record.body, properties=record.properties | times, reconsume_times=retries,
+    )  # fmt: skip
+    batch.rows[0]["born_ms"] = record.born_ms
+    store.put(batch)
+
+
+@pytest.mark.finding("3D4")
+@pytest.mark.parametrize("retries", [0, 1], ids=["", "retried"])
+@pytest.mark.parametrize("read_ms", [1, 62_000, 10**9, 2**62])
+def test_messages_delivered_by_apache_are_not_delivered_again(
+    read_ms: int, retries: int, tmp_path: Path
+) -> None:
+    """Only its copies prove deliveries: the read time of `timercheck` may have any value."""
     rig = opened(tmp_path)
     start_ms = rig.clock.now_ms()
     for second in range(4):
         rig.clock.set_ms(start_ms + second * 1_000)
-        rig.send([(4, "T", 0, b"%d/%d" % (second, number)) for number in range(5)])
+        rig.send([(4, "T", 0, b"same") for _ in range(5)], UNIQ_KEY="k")
+    units = rig.queues.units(4, 0, 20)
     STEPS["transfer"](rig)
     rig.close()
-    read_ms = start_ms + 62_000  # after the slots of the first three seconds
     path = tmp_path / "config" / CHECK_FILE
     check = decode_check(path.read_bytes())
     assert check is not None
-    write_check(path, check._replace(read_ms=read_ms, version_ms=1, counter=99))
-    rig.clock.set_ms(read_ms)
+    write_check(path, check._replace(read_ms=start_ms + read_ms, version_ms=1, counter=99))
+    rig.clock.set_ms(start_ms + 62_000)
     with open_store(tmp_path, rig.clock, queue_file_bytes=4_000) as store:
-        put_one(store, "T", body=b"what Apache delivered")
+        for number in range(13):
+            offset = int(units["phys_offset"][number])
+            deliver_as_apache(store, offset, by_wheel=number % 2 == 0, retries=retries)
     rig.open()
-    assert rig.timers.counts.total + len(rig.delivered()) == 1 + 5
+    proved = 0 if retries else 13
+    late = 15 - proved  # due before Apache ended
+    assert (rig.timers.counts.total, len(rig.delivered())) == (5, 13 + late)
+    rig.kill()
+    rig.open()
     rig.advance(10_000)
-    assert Counter(record.body[:1] for record in rig.delivered()) == {b"w": 1, b"3": 5}
+    assert len(rig.delivered()) == 13 + late + 5
+    origins = [-record.prepared_offset - 1 for record in rig.delivered()[13:]]
+    assert sorted(origins) == sorted(units["phys_offset"][proved:].tolist())
     rig.close()
 
 

@@ -50,8 +50,6 @@ UNREACHED: Final = {
     "schedule_service/recovery.py read_text": CUT_LOG,
     "schedule_service/verify.py": NOT_OURS,
     "timer_store/enqueue/adoption.py unlink": "removes snapshots of an Apache broker's wheel",
-    "timer_store/enqueue/adoption.py rename": "takes over files of an Apache broker; "
-    "tests/timer_store/enqueue/test_adoption.py",
     "timer_store/log/wheel.py": "moves a damaged wheel aside; tests/timer_store/log/test_wheel.py",
     "timer_store/verify.py": NOT_OURS,
 }

@@ -110,4 +110,3 @@ def test_a_kill_after_the_adoption_changes_nothing(
     advance_to_end(rig)
     check(rig, before, opened_ms)
     rig.close()
-    assert not (rig.root / "timerlog.apache").exists() or not persist

@@ -21,7 +21,7 @@ import numpy as np
 
 from message_store.errors import CorruptStore
 from message_store.log.commit_log import LogFile, erase_files
-from timer_store.checkpoint.snapshot import CHECK_FILE, Snapshot, SnapshotFiles
+from timer_store.checkpoint.snapshot import Snapshot, SnapshotFiles
 from timer_store.dequeue.unfinished_slot import settle_delivered
 from timer_store.enqueue.queue_end import mark_queue_end
 from timer_store.layout import NO_OFFSETS, Offsets
@@ -138,8 +138,6 @@ class CheckpointWriter:
         self._later_tombstones = NO_OFFSETS
         self._written, self._failed = snapshot, False
         timers.state.pinned_from = needed
-        with suppress(OSError):  # the next checkpoint tries again
-            timers.store.truncations.follow(CHECK_FILE)
         files = timers.log_cleaning.detach_before(needed_from)
         if files:
             await asyncio.to_thread(self._erase, files)

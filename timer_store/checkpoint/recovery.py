@@ -43,7 +43,7 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
     """
     snapshot = state.files.load()
     foreign = snapshot is None and state.files.check is not None
-    adoption.load_log(state, notice, foreign=foreign, own=snapshot is not None)
+    adoption.load_log(state, notice, foreign=foreign)
     why = "no checkpoint" if snapshot is None else invalid_reason(state, snapshot)
     if snapshot is not None and why is None:
         try:
@@ -53,13 +53,11 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
         except CorruptStore as error:
             why = f"the timer log is damaged: {error}"
     first, end = state.fetch.bounds()
-    apache = adoption.UNKNOWN
     if foreign:
         notice(f"{state.store.root} was last used by an Apache broker: its timers are adopted")
-        apache = adoption.find_apache_positions(state, notice)
     elif snapshot is not None or first < end:
         notice(f"the timer store is rebuilt from the commit log: {why}")
-    rebuild(state, progress, apache)
+    rebuild(state, progress)
     if foreign:
         notice(f"{state.counts.total} timers pending")
 
@@ -211,19 +209,12 @@ def origins(state: TimerState, start: int, end: int | None = None) -> Offsets:
     return distinct(*found)
 
 
-def rebuild(
-    state: TimerState, progress: Progress, apache: adoption.ApachePositions = adoption.UNKNOWN
-) -> None:
-    """Rebuild timer log, wheel and counts from the queue, without timers that the log has settled.
-
-    Args:
-        apache: Positions of an Apache broker that used this store last.
-    """
+def rebuild(state: TimerState, progress: Progress) -> None:
+    """Rebuild timer log, wheel and counts from the queue, without settled timers."""
     state.transfers.restore(0, 0)
     state.transfers.apply_new_records()
-    settled = _settled(state, progress, apache)
-    if apache is adoption.UNKNOWN:  # otherwise the next start needs the Apache broker's files
-        state.files.forget()  # the last checkpoint is invalid from here on
+    settled = _settled(state, progress)
+    state.files.forget()  # the last checkpoint is invalid from here on
     state.units.clear()
     state.counts.restore({}, {})
     first, _ = state.fetch.bounds()
@@ -235,7 +226,7 @@ def rebuild(
     enqueue_rest(state, settled, progress)
 
 
-def _settled(state: TimerState, progress: Progress, apache: adoption.ApachePositions) -> Offsets:
+def _settled(state: TimerState, progress: Progress) -> Offsets:
     """Return the log offsets of settled timers and transferred level messages, ascending.
 
     If there are neither, the log is not read.
@@ -243,4 +234,4 @@ def _settled(state: TimerState, progress: Progress, apache: adoption.ApachePosit
     first, end = state.fetch.bounds()
     if first >= end and not state.transfers.owned:
         return NO_OFFSETS
-    return adoption.settled(state, apache, progress)
+    return adoption.settled(state, progress)

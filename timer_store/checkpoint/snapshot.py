@@ -31,6 +31,7 @@ from timer_store.layout import TIMER_CHECK, TIMER_CHECK_BYTES
 log = logging.getLogger(__name__)
 SNAPSHOT_FILE: Final = "duemq.timers.json"
 CHECK_FILE: Final = "timercheck"
+COUNTER_MAX: Final = 2**63 - 1
 CHECK_BYTES: Final = TIMER_CHECK.itemsize
 _CHECK = packer(TIMER_CHECK)
 _NAMES: Final = (
@@ -251,7 +252,7 @@ class SnapshotFiles:
         if snapshot.check[:4] == before[:4]:
             snapshot = replace(snapshot, counter=before.counter, version_ms=before.version_ms)
         else:
-            self._counter += 1
+            self._counter = self._counter % COUNTER_MAX + 1
             snapshot = replace(snapshot, counter=self._counter)
         self.metrics.update(snapshot.by_topic, snapshot.version_ms)
         write_config(self.directory / SNAPSHOT_FILE, encode_saved(Saved(snapshot, before)))

@@ -6,6 +6,10 @@ identity. The hash of topic+key and TIMER_OUT_MS, by which a marker names its ta
 
 The wheel's copies have TIMER_ROLL_TIMES, or, delivered, TIMER_DEQUEUE_MS. The copies of the
 timeline in RocksDB (5.4) have TIMER_ROLL_LABEL, or, delivered, neither REAL_TOPIC nor REAL_QID.
+
+A level message that timers own has no TIMER_OUT_MS, but DELAy, also in copies that Apache's wheel
+or its level service delivers. In its identity, the number of its retries replaces TIMER_OUT_MS: a
+message that is sent back again and again has the same key, birth and body each time.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import numpy as np
 from delivery.kernels.redirected import DEQUEUE_MS, REAL_QID, REAL_TOPIC
 from message_store.kernels.bytes import Bytes, get_i4, get_i8
 from message_store.kernels.kernel import kernel
-from message_store.kernels.properties import TAGS_NAME, equals, find_value, parse_number
+from message_store.kernels.properties import MOVED_NAME, TAGS_NAME, equals, find_value, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.layout import RECORD_AT
 from timer_store.kernels.fetch import MARKER, OUT, ROLLS
@@ -30,6 +34,7 @@ ROLL_LABEL = np.frombuffer(b"TIMER_ROLL_LABEL", np.uint8).copy()
 RECALL_TAG = np.frombuffer(b"_RECALL_TAG_", np.uint8).copy()
 PLUS = np.uint64(ord("+"))
 ROLLS_MAX = (1 << 31) - 1
+NO_TIME = -1
 ALL, DELIVERED, SPECIAL = 0, 1, 2  # records of interest; see `identify`
 
 
@@ -74,18 +79,18 @@ def identity_of(data: Bytes, pos: int, frame: Any, out_ms: int, delivered: bool)
     """Return the identity of the record at data[pos], 0 if it has no real topic.
 
     Args:
-        delivered: Without a real topic, the topic and queue of the record count.
+        delivered: The topic and queue of the record count: it is a copy of a timer only there.
     """
     text, size = pos + frame["prop_pos"], frame["prop_len"]
     first, end = find_value(data, text, size, REAL_TOPIC)
-    if end > 0:
-        h = mix_word(FNV_START, data, first, end)
-        first, end = find_value(data, text, size, REAL_QID)
-        h = mix_word(h, data, first, end)
-    elif delivered:
+    if delivered:
         first = pos + frame["topic_pos"]
         h = mix_word(FNV_START, data, first, first + frame["topic_len"])
         h = mix_decimal(h, np.int64(frame["queue_id"]))
+    elif end > 0:
+        h = mix_word(FNV_START, data, first, end)
+        first, end = find_value(data, text, size, REAL_QID)
+        h = mix_word(h, data, first, end)
     else:
         return np.int64(0)
     first, end = find_value(data, text, size, KEY)
@@ -144,11 +149,24 @@ def count_rolls(data: Bytes, text: int, size: int) -> int:
 
 
 @kernel
+def out_time(data: Bytes, pos: int, frame: Any) -> int:
+    """Return TIMER_OUT_MS; -2 - retries for a level message that timers own; NO_TIME if neither."""
+    text, size = pos + frame["prop_pos"], frame["prop_len"]
+    first, end = find_value(data, text, size, OUT)
+    if end == 0 and find_value(data, text, size, MOVED_NAME)[1] > 0:
+        retries = get_i4(data, pos + RECORD_AT.reconsume_times)
+        return np.int64(-2 - max(retries, 0))
+    return np.int64(max(parse_number(data, first, end, NO_TIME), NO_TIME))
+
+
+@kernel
 def is_wanted(data: Bytes, text: int, size: int, wanted: int) -> bool:
     """Return whether properties are those of a record of interest."""
     if wanted == DELIVERED:
-        is_copy = find_value(data, text, size, DEQUEUE_MS)[1] > 0
-        return is_copy or find_value(data, text, size, REAL_TOPIC)[1] == 0
+        for name in (DEQUEUE_MS, MOVED_NAME):
+            if find_value(data, text, size, name)[1] > 0:
+                return True
+        return find_value(data, text, size, REAL_TOPIC)[1] == 0
     if wanted == SPECIAL:
         is_marker = find_value(data, text, size, MARKER)[1] > 0
         return is_marker or count_rolls(data, text, size) > 0
@@ -157,14 +175,14 @@ def is_wanted(data: Bytes, text: int, size: int, wanted: int) -> bool:
 
 @kernel
 def identify(data: Bytes, span: Any, offsets: Any, wanted: int, frames: Rows, out: Rows) -> int:
-    """Make a row of each record at `offsets` that has a TIMER_OUT_MS; return the number of rows.
+    """Make a row of each record at `offsets` that has an `out_time`; return the number of rows.
 
     Args:
         data: the bytes of one log file.
         span: (log offset of data[0], bytes of data that are written).
         offsets: (n,) i8: log offsets of records in this file.
-        wanted: ALL; DELIVERED: copies that were delivered, with TIMER_DEQUEUE_MS or without
-            REAL_TOPIC; SPECIAL: markers and rolled copies.
+        wanted: ALL; DELIVERED: copies that were delivered, with TIMER_DEQUEUE_MS or DELAy, or
+            without REAL_TOPIC; SPECIAL: markers and rolled copies.
         frames: (1,) message_store.layout.SCANNED, scratch.
         out: (n,) layout.IDENTIFIED.
     """
@@ -176,9 +194,8 @@ def identify(data: Bytes, span: Any, offsets: Any, wanted: int, frames: Rows, ou
         text, size = pos + frame["prop_pos"], frame["prop_len"]
         if not is_wanted(data, text, size, wanted):
             continue
-        first, end = find_value(data, text, size, OUT)
-        out_ms = parse_number(data, first, end, -1)
-        if out_ms < 0:
+        out_ms = out_time(data, pos, frame)
+        if out_ms == NO_TIME:
             continue
         row = out[n]
         row["phys_offset"], row["out_ms"] = offsets[i], out_ms

@@ -59,3 +59,11 @@ def test_booleans(value: Any, expected: bool) -> None:
 def test_no_booleans(value: Any) -> None:
     with pytest.raises(ValueError):
         boolean({"b": value}, "b", True)
+
+
+@pytest.mark.finding("3D4")
+@pytest.mark.parametrize("counter", [0, 5, -3, (1 << 63) - 2, (1 << 63) - 1, -(1 << 63)])
+def test_the_next_version_of_any_counter_can_be_read(counter: int) -> None:
+    version = DataVersion(counter).next(1)
+    assert version.counter != counter
+    assert DataVersion.from_json(version.to_json()) == version

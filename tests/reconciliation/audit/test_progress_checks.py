@@ -14,7 +14,7 @@ from tests.support.golden_stores import golden_store
 from tests.support.plain_store import SCHEDULE, TIMERS, PlainStore, copy_sparse
 
 pytestmark = pytest.mark.finding("3P1")
-OFFSETS, CHECK = "delayOffset.json", "config/timercheck"
+OFFSETS, GROUPS, CHECK = "delayOffset.json", "consumerOffset.json", "config/timercheck"
 HUGE = 10_000_000
 
 
@@ -86,3 +86,24 @@ def test_the_end_of_a_queue(store: PlainStore) -> None:
     for topic, queue in store.queues():
         assert queue_end(root, f"consumequeue/{topic}/{queue}") == len(store.units(topic, queue))
     assert queue_end(root, "consumequeue/none/0") == 0
+
+
+@pytest.mark.parametrize("key", ["GoldenDelay@golden_consumer", f"{SCHEDULE}@CID_RMQ_SYS_TRANS"])
+@pytest.mark.parametrize(("more", "found"), [(0, 0), (1, 1), (HUGE, 1), (-HUGE, 1)])
+def test_an_offset_of_a_group_outside_its_queue(
+    store: PlainStore, key: str, more: int, found: int
+) -> None:
+    saved, count = store.json(GROUPS), len(store.units(key.partition("@")[0], 1))
+    saved["offsetTable"] |= {key: {"1": count + more}, "none@g": {"0": HUGE}}
+    store.write_json(GROUPS, saved)
+    assert places(store.root) == ({(f"config/{GROUPS}", 0, "impossible")} if found else set())
+
+
+@pytest.mark.parametrize("group", ["CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_REVIVE_GROUP"])
+def test_progress_of_the_broker_in_a_missing_topic(store: PlainStore, group: str) -> None:
+    saved = store.json(GROUPS)
+    saved["offsetTable"][f"none@{group}"] = {"0": 1}
+    store.write_json(GROUPS, saved)
+    assert {row["text"] for row in read(store.root, "findings")} == {
+        f"group {group} is at unit 1 of a queue with 0 units"
+    }

@@ -19,7 +19,7 @@ from message_store.store import MessageStore
 from message_store.verify import verify_store
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
-from timer_store.enqueue.adoption import UNKNOWN, settled
+from timer_store.enqueue.adoption import settled
 from timer_store.enqueue.put_hook import TimerHook
 from timer_store.layout import UNIT_BYTES
 from timer_store.names import TIMER_TOPIC
@@ -81,7 +81,7 @@ def _use(root: Path, clock: FakeClock, *, crash: bool, decide: bool) -> None:
         if not crash:
             asyncio.run(keeper.persist_last())
             if decide:
-                settled(timers.state, UNKNOWN, _no_bar)
+                settled(timers.state, _no_bar)
         timers.close()
 
 

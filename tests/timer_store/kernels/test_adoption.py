@@ -19,6 +19,7 @@ from timer_store.kernels.adoption import ALL, DELIVERED, SPECIAL, identify
 MASK, PRIME, START = (1 << 64) - 1, 0x100000001B3, 0xCBF29CE484222325
 NAMES = ["TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEQUEUE_MS", "TIMER_DEL_UNIQKEY"]
 NAMES += ["TIMER_ROLL_LABEL", "REAL_TOPIC", "REAL_QID", "UNIQ_KEY", "TIMER_OUT", "TAGS", "x"]
+NAMES += ["DELAY", "DELAy"]
 VALUES = ["1", "2", "T", "T+1", "+1", "-7", "x" * 19, "1700000000000", "é", "+2", "_RECALL_TAG_"]
 properties = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES))
 
@@ -44,11 +45,15 @@ def naive_identify(record: Record, wanted: int) -> tuple[int, ...] | None:
     """Return a row as a tuple, None if there is none."""
     text = record.properties
     out_ms = number_of(text.get("TIMER_OUT_MS"))
+    is_level = "TIMER_OUT_MS" not in text and "DELAy" in text
+    if is_level:
+        out_ms = -2 - record.reconsume_times
+    named = {"TIMER_DEQUEUE_MS", "DELAy"} & text.keys()
     if (
         out_ms is None
-        or out_ms < 0
+        or (out_ms < 0 and not is_level)
         or ("REAL_TOPIC" not in text and wanted != DELIVERED)
-        or (wanted == DELIVERED and "TIMER_DEQUEUE_MS" not in text and "REAL_TOPIC" in text)
+        or (wanted == DELIVERED and not named and "REAL_TOPIC" in text)
     ):
         return None
     rolls = min(max(number_of(text.get("TIMER_ROLL_TIMES")) or 0, 0), (1 << 31) - 1)
@@ -57,7 +62,7 @@ def naive_identify(record: Record, wanted: int) -> tuple[int, ...] | None:
         return None
     topic, key = text.get("REAL_TOPIC", "").encode(), text.get("UNIQ_KEY", "").encode()
     place = topic, text.get("REAL_QID", "").encode()
-    if "REAL_TOPIC" not in text:
+    if wanted == DELIVERED:
         place = record.topic.encode(), str(record.queue_id).encode()
     h = START
     for word in (*place, key):
