@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from duemq.broker import Broker
 from duemq.pop.names import REVIVE_GROUP, revive_topic
 from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
 from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
@@ -55,6 +56,12 @@ class Sent:
 
     due_ms: dict[bytes, int] = field(default_factory=dict)
     ends: list[dict[str, object]] = field(default_factory=list)
+
+
+def parts_of(broker: Broker, plugin: str) -> Any:
+    """Return the components of a plugin."""
+    found: Any = broker.plugins.plugins[plugin]
+    return found.parts
 
 
 async def send_delayed(remote: BrokerClient, clock: FakeClock, sent: Sent, count: int) -> None:
@@ -97,7 +104,7 @@ async def fill(root: Path, killed: Path, count: int) -> Sent:
         await rest(broker)
         broker.parts.persist()
         for plugin in ("schedule_service", "timer_store"):
-            await broker.plugins.plugins[plugin].parts.keeper.persist()
+            await parts_of(broker, plugin).keeper.persist()
         await advance(broker, clock, 1_500)
         shutil.copytree(root, killed)
     return sent
@@ -130,7 +137,7 @@ async def check(root: Path, sent: Sent) -> None:
                     assert (await client.ack(message)).code == 0
             if not wait_ms:
                 early = popped.total()
-        levels = broker.plugins.plugins["schedule_service"].parts.service
+        levels = parts_of(broker, "schedule_service").service
         while not levels.is_idle:  # noqa: ASYNC110
             await asyncio.sleep(0)
         delivered = records_of(broker.store, "L")
