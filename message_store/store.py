@@ -201,6 +201,7 @@ class MessageStore(StoreReader):
         self.queues.correct_min(self.log.min_offset)
         self.queues.deletions.fit(self.log.min_offset, found.end)
         self.queues.deletions.write()
+        self.checkpoint.clear_offset()
         self._record_lost_bytes(found.end)
         self.recovered = found
         if found.records:

@@ -28,6 +28,7 @@ class Checkpoint:
     def __init__(self, path: Path, values: tuple[int, ...]) -> None:
         self.path = path
         self.physic_ms, self.logics_ms, self.index_ms, self.flushed, self.confirm = values[:5]
+        self._has_offset = any(values[5:])
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -58,6 +59,17 @@ class Checkpoint:
             index_ms=min(self.index_ms, store_ms),
         )
 
+    def clear_offset(self) -> None:
+        """Clear Apache's log offset before the first append, if the file has one; see `update`.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        if self._has_offset:
+            self.update(physic_ms=self.physic_ms, logics_ms=self.logics_ms, index_ms=self.index_ms)
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
     def update(self, *, physic_ms: int, logics_ms: int, index_ms: int) -> None:
         """Write new times in place: one write of 48 bytes, never a shorter file.
 
@@ -74,6 +86,7 @@ class Checkpoint:
             if os.fstat(fd).st_size < CHECKPOINT_BYTES:
                 os.ftruncate(fd, CHECKPOINT_BYTES)
             os.pwrite(fd, TIMES.pack(*fields), 0)
+            self._has_offset = False
         finally:
             os.close(fd)
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from message_store.layout import CHECKPOINT_BYTES
+from message_store.layout import CHECKPOINT_BYTES, RECORD_AT, RECORD_HEAD_BYTES
 from message_store.recovery import checkpoint as module
 from message_store.recovery.checkpoint import TIMES, Checkpoint, Marks, Point, RecoveryMark
 from tests.support.bad_disk import BadDisk
 from tests.support.golden_stores import golden_store
+from tests.support.stores import crash, open_store, put_one
 
 OLD = Marks(100, 80, 90, 70, 10, 9)
 NEW = Marks(200, 180, 190, 170, 20, 19)
@@ -58,6 +59,40 @@ def test_an_update_keeps_other_fields_and_clears_the_log_offset_of_5_4(tmp_path:
     Checkpoint.load(path).update(physic_ms=10, logics_ms=20, index_ms=30)
     assert TIMES.unpack_from(path.read_bytes()) == (10, 20, 30, 4, 5, 0)
     assert path.stat().st_size == CHECKPOINT_BYTES
+
+
+@pytest.mark.finding("3C2")
+@pytest.mark.parametrize("name", ["wheel", "halves", "timeline", "timeline-off", "combined"])
+def test_the_log_offset_of_apache_5_5_1_is_that_of_a_record_and_is_cleared(
+    name: str, tmp_path: Path
+) -> None:
+    store = golden_store(f"apache-5.5.1-{name}")
+    before = (store / "checkpoint").read_bytes()
+    offset = TIMES.unpack_from(before)[5]
+    log = (store / "commitlog" / f"{0:020d}").read_bytes()
+    record = log[offset : offset + RECORD_HEAD_BYTES]
+    assert int.from_bytes(record[RECORD_AT.phys_offset :][:8], "big") == offset > 0
+    path = tmp_path / "checkpoint"
+    path.write_bytes(before)
+    found = Checkpoint.load(path)
+    found.update(physic_ms=found.physic_ms, logics_ms=found.logics_ms, index_ms=found.index_ms)
+    assert path.read_bytes() == before[:40] + bytes(8) + before[48:]
+
+
+@pytest.mark.finding("3C2")
+@pytest.mark.parametrize("offset", [1, 70_000, 2**63 - 1, -1])
+def test_a_start_clears_the_log_offset_before_the_first_append(offset: int, tmp_path: Path) -> None:
+    """Otherwise a broker of 5.4 or later could skip records that follow a shorter log."""
+    with open_store(tmp_path) as store:
+        put_one(store, "T")
+    path = tmp_path / "checkpoint"
+    path.write_bytes(path.read_bytes()[:40] + offset.to_bytes(8, "big", signed=True) + bytes(4_048))
+    store = open_store(tmp_path)
+    store.__enter__()
+    found = TIMES.unpack_from(path.read_bytes())
+    crash(store)
+    assert found[5] == 0
+    assert found[0] == found[1] > 0
 
 
 @pytest.mark.parametrize("left", [0, 1, 24, 39, 40, 4_095])
