@@ -10,6 +10,7 @@ Source: ReplicasManager
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,8 @@ from message_store.config import Properties
 from message_store.errors import ConfigError
 from message_store.kernels.preparation import Preparation
 from message_store.replication.truncation import truncate_store
+
+log = logging.getLogger(__name__)
 
 
 class MemberBroker:
@@ -124,10 +127,12 @@ class MemberBroker:
         self.runner.restart(partial(self._truncate_closed, offset))
 
     def _truncate_closed(self, offset: int) -> None:
+        since_ms = self._clock.steady_ms()
         truncate_store(self.settings.store, self._clock, offset)
         self.epochs.truncate_from(offset)
         if (identity := self.service.member.identity) is not None:
             self._confirmed.truncate(identity, offset)
+        log.info("the log ends at %d now (%d ms)", offset, self._clock.steady_ms() - since_ms)
 
     # -- `GroupHost` ------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def test_replicas_are_unknown_while_no_broker_serves(tmp_path: Path) -> None:
 
 @pytest.mark.finding("3D7")
 def test_a_master_whose_sync_failed_returns_as_a_replica_without_the_unsynced_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The page cache may have bytes that are not on the disk, and that no later sync writes."""
     member = member_in(tmp_path)
@@ -37,6 +38,7 @@ def test_a_master_whose_sync_failed_returns_as_a_replica_without_the_unsynced_lo
 
     async def main() -> None:
         nonlocal fails
+        caplog.set_level(logging.INFO)
         run = asyncio.create_task(member.runner.run())
         await member.become_master(1)
         master = member.runner.broker
@@ -57,6 +59,7 @@ def test_a_master_whose_sync_failed_returns_as_a_replica_without_the_unsynced_lo
         replica = member.runner.broker
         assert replica is not None
         assert replica is not master
+        assert any(f"the log ends at {synced} now (" in line for line in caplog.messages)
         assert (replica.store.max_offset, member.store_failed) == (synced, False)
         member.runner.stop()
         assert await run == ""
