@@ -256,7 +256,7 @@ def assemble(store: MessageStore, context: BrokerContext) -> BrokerComponents:
 
 
 def _load_tables(
-    store: MessageStore, context: BrokerContext
+    store: MessageStore, context: BrokerContext, memory: MemoryBudget
 ) -> tuple[TopicManager, GroupManager, OffsetManager]:
     config, clock = context.config(), context.clock
     journal_log, epoch = StoreLog(store, clock), context.epoch
@@ -278,7 +278,7 @@ def _load_tables(
     )
     groups.load()
     offsets_file = ConfigFile(store.config_path(OFFSETS_FILE))
-    offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
+    offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max, memory=memory)
     offsets.load()
     offsets.prove((TRANSACTIONS_GROUP, REVIVE_GROUP))
     offsets.follow(store, (TRANSACTIONS_GROUP, REVIVE_GROUP))
@@ -288,8 +288,8 @@ def _load_tables(
 
 def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerComponents:
     config, clock = context.config(), context.clock
-    topics, groups, offsets = _load_tables(store, context)
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
+    topics, groups, offsets = _load_tables(store, context, memory)
     filters = FilterFile.loaded(store.config_path, clock)
     hooks = list(context.plugins.put_hooks())
     if not has_timer_topic(context.plugins.system_topics()):

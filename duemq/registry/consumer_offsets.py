@@ -17,7 +17,8 @@ revivals: if another program has changed them, they are derived from the log (`p
 
 A server-side reset is pending until the consumer's next pull: until then queries return it, and the
 callers of `commit` ignore the consumer's commits. Pull offsets and pending resets are in memory
-only. Source: ConsumerOffsetManager
+only. The number of pairs is limited, and a pair's offsets beyond `FREE_QUEUES` count in the memory
+budget of the connections, since a client may invent queue ids. Source: ConsumerOffsetManager
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from duemq.net.codes import ResponseCode
+from duemq.net.memory_budget import MemoryBudget
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 from duemq.registry.data_version import DataVersion
 from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
@@ -40,6 +42,8 @@ from message_store.recovery.truncations import Truncations
 log = logging.getLogger(__name__)
 FILE_NAME = "consumerOffset.json"
 PAIRS_MAX = 1_000_000
+FREE_QUEUES = 16  # queues of a pair that do not count in the memory budget
+OFFSET_BYTES = 128  # estimated memory of one offset
 PAIRS_PER_TURN = 4_096  # copied per event loop turn
 NOTICES_MAX = 10
 POPS_SPAN_BYTES = 64 << 20  # limit of the log that a start searches for pops
@@ -90,6 +94,7 @@ class OffsetManager(SavedTable):
     Args:
         store: Log that must be durable before the file is written; None: no log.
         pairs_max: Maximum number of (topic, group) pairs.
+        memory: Memory budget.
     Attributes:
         pops: Returns the state of pops in the table; None: unknown, the table is Apache's.
     """
@@ -101,8 +106,10 @@ class OffsetManager(SavedTable):
         store: DurableLog | None = None,
         *,
         pairs_max: int = PAIRS_MAX,
+        memory: MemoryBudget | None = None,
     ) -> None:
         super().__init__(file)
+        self._memory = memory or MemoryBudget()
         self._clock, self._store, self._pairs_max = clock, store, pairs_max
         self._table: Table = {}
         self._pulled: Table = {}
@@ -137,7 +144,9 @@ class OffsetManager(SavedTable):
         self._dirty = True
 
     def _use_content(self, content: Content) -> None:
+        self._memory.free(sum(map(_charged_bytes, self._table.values())))
         version, pops, self._extra, self._table, self._is_proved = content
+        self._memory.reserve(sum(map(_charged_bytes, self._table.values())), is_checked=True)
         self.version = version or self.version
         self.pops = lambda: pops
         self._written_before = 0 if pops is None else pops.before
@@ -321,14 +330,13 @@ class OffsetManager(SavedTable):
             reset = self.pending_reset(group, topic, queue_id)
             if reset is not None:
                 return reset
-        queues = self._table.get((topic, group))
-        return None if queues is None else queues.get(queue_id)
+        return self._table.get((topic, group), {}).get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the next offset to consume, which may decrease.
 
         Raises:
-            RequestError: The queue does not exist, or the limit of pairs is reached.
+            RequestError: The queue does not exist, or a limit is reached.
         """
         self._put(self._table, group, topic, queue_id, offset)
         self._dirty = True
@@ -340,7 +348,7 @@ class OffsetManager(SavedTable):
         """Set the next offset to pull, for request 208; in memory only.
 
         Raises:
-            RequestError: The queue does not exist, or the limit of pairs is reached.
+            RequestError: The queue does not exist, or a limit is reached.
         """
         self._put(self._pulled, group, topic, queue_id, offset)
 
@@ -361,6 +369,11 @@ class OffsetManager(SavedTable):
                 )
                 raise RequestError(ResponseCode.SYSTEM_ERROR, text)
             queues = table[topic, group] = {}
+        if len(queues) >= FREE_QUEUES and queue_id not in queues:
+            is_own = group.startswith(INTERNAL_GROUP_PREFIX)
+            if not self._memory.reserve(OFFSET_BYTES, is_checked=is_own):
+                text = "too many consumer offsets for the memory that is left (remotingMemoryMax)"
+                raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         queues[queue_id] = offset
 
     def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
@@ -383,7 +396,7 @@ class OffsetManager(SavedTable):
         """Reset a group to `offset`; commits are ignored until its next pull.
 
         Raises:
-            RequestError: The queue does not exist, or the limit of pairs is reached.
+            RequestError: The queue does not exist, or a limit is reached.
         Source: ConsumerOffsetManager.assignResetOffset
         """
         self.commit(group, topic, queue_id, offset)
@@ -404,6 +417,8 @@ class OffsetManager(SavedTable):
         if queues is None:
             return None
         offset = queues.pop(queue_id, None)
+        if offset is not None and len(queues) >= FREE_QUEUES:
+            self._memory.free(OFFSET_BYTES)
         if not queues:
             del self._resets[topic, group]
         return offset
@@ -432,9 +447,14 @@ class OffsetManager(SavedTable):
 
     def _remove(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
-            self._dirty |= self._table.pop(key, None) is not None
-            self._pulled.pop(key, None)
-            self._resets.pop(key, None)
+            self._dirty |= key in self._table
+            for table in (self._table, self._pulled, self._resets):
+                self._memory.free(_charged_bytes(table.pop(key, {})))
+
+
+def _charged_bytes(queues: Mapping[int, int]) -> int:
+    """Return the memory that the offsets of a pair count in the memory budget."""
+    return max(len(queues) - FREE_QUEUES, 0) * OFFSET_BYTES
 
 
 def _checksum(offsets: Mapping[str, Mapping[int, int]], pops: PopState | None) -> int:

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq.net.memory_budget import MemoryBudget
 from duemq.registry import consumer_offsets as offsets_module
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import (
     COMMITS_PER_VERSION,
+    FREE_QUEUES,
+    OFFSET_BYTES,
     POPS_SPAN_BYTES,
     OffsetManager,
     PopState,
@@ -21,6 +24,7 @@ from duemq.registry.consumer_offsets import (
 from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RequestError
+from message_store.queues.topic_table import QUEUES_MAX
 from tests.support.golden_stores import copy_golden_store
 
 
@@ -286,6 +290,37 @@ def test_the_number_of_offsets_is_bounded_by_its_key(tmp_path: Path) -> None:
         offsets.commit(group, "t", 0, 1)
     with pytest.raises(RequestError, match="consumerOffsetsMax=2"):
         offsets.commit("c", "t", 0, 1)
+
+
+@pytest.mark.finding("3S3")
+def test_offsets_of_invented_queues_count_in_the_memory_budget(tmp_path: Path) -> None:
+    memory = MemoryBudget(64 * OFFSET_BYTES)
+    offsets = OffsetManager(ConfigFile(tmp_path / "o.json"), FakeClock(), memory=memory)
+    for queue_id in range(FREE_QUEUES):
+        offsets.commit("g", "t", queue_id, 1)
+    assert memory.used_bytes == 0
+    for queue_id in range(FREE_QUEUES, FREE_QUEUES + 48):
+        offsets.commit("g", "t", queue_id, 1)
+    assert memory.used_bytes == 48 * OFFSET_BYTES
+    with pytest.raises(RequestError, match="remotingMemoryMax"):
+        offsets.commit("g", "t", QUEUES_MAX - 1, 1)
+    offsets.commit("g", "t", FREE_QUEUES, 2)  # known queues and other groups are not refused
+    offsets.commit("h", "t", 0, 2)
+    offsets.commit("CID_RMQ_SYS_TRANS", "t", 0, 1)
+    offsets.persist()
+    later = MemoryBudget()
+    again = OffsetManager(ConfigFile(tmp_path / "o.json"), FakeClock(), memory=later)
+    again.load()
+    assert later.used_bytes == 48 * OFFSET_BYTES
+    offsets.remove_group("g")
+    again.remove_group("g")
+    assert (memory.used_bytes, later.used_bytes) == (0, 0)
+    for queue_id in range(FREE_QUEUES + 2):
+        offsets.set_reset("g", "t", queue_id, 1)
+    assert memory.used_bytes == 4 * OFFSET_BYTES
+    for queue_id in range(FREE_QUEUES + 2):
+        offsets.take_reset("g", "t", queue_id)
+    assert memory.used_bytes == 2 * OFFSET_BYTES
 
 
 @pytest.mark.finding("3D4")
