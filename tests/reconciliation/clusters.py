@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pyspark
 
+from reconciliation.spark.session import LIGHT
 from tests.support.free_ports import free_ports
 
 TOP = Path(__file__).resolve().parents[2]
@@ -24,6 +26,8 @@ MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 FOR_FEW_ROWS = {
+    "spark.driver.extraJavaOptions": LIGHT,
+    "spark.executor.extraJavaOptions": LIGHT,
     "spark.executor.memory": "512m",
     "spark.executor.memoryOverhead": "64m",
     "spark.sql.shuffle.partitions": "2",
@@ -101,6 +105,46 @@ def connect_server(home: Path) -> Iterator[str]:
              "--conf", "spark.ui.enabled=false", "--class", CONNECT, "spark-internal")  # fmt: skip
     with server(home, "Spark Connect server started", *words):
         yield f"sc://{HOST}:{port}"
+
+
+@contextmanager
+def kills(home: Path, logged: str, count: int) -> Iterator[list[str]]:
+    """Kill executors of the next application once their logs have a pattern; yield their numbers.
+
+    Args:
+        count: Number of executors to kill.
+    """
+    before = set((home / "work").glob("app-*"))
+    killed: list[str] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while len(killed) < count and not ended.wait(0.02):
+            for log in (home / "work").glob("app-*/*/stderr"):
+                folder = log.parent
+                is_next = folder.parent not in before and folder.name not in killed
+                if is_next and re.search(logged, log.read_text()) and kill_in(folder):
+                    killed.append(folder.name)
+                    break
+
+    watcher = threading.Thread(target=watch, name="kills")
+    watcher.start()
+    try:
+        yield killed
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def kill_in(folder: Path) -> bool:
+    """Kill the executor that works in a directory; return whether there is one."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # processes that have ended
+                if (entry / "cwd").readlink() == folder:
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    return True
+    return False
 
 
 def run(home: Path, *words: str) -> subprocess.CompletedProcess[str]:

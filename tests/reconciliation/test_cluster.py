@@ -16,6 +16,9 @@ from tests.support.golden_stores import golden_store
 from tests.support.requirements import need_commands, skip_without
 
 STORE = "apache-5.3.3-clean"
+KEPT_ROWS = r"Finished task \S+ in stage [1-9]"  # stage 0 reads what the next ones use again
+# Earlier, the driver does not know that the task runs, and does not count its failure.
+RUNNING_TASK = r"Running task[\s\S]*Reading broadcast variable"
 FOUND = {"cancelled": 1, "pending": 62, "ok": 23}
 PROGRAM = str(clusters.TOP / "reconciliation" / "submit.py")
 
@@ -33,21 +36,38 @@ def described(ran: Any) -> dict[str, Any]:
     return found
 
 
+def submit(master: str, *more: str) -> tuple[str, ...]:
+    program = (str(clusters.HOME / "bin" / "spark-submit"), "--master", master)
+    settings = ("--properties-file", str(clusters.DEFAULTS), *clusters.SMALL, *more)
+    return (*program, *settings, PROGRAM, str(golden_store(STORE)), "--ledger", "none")
+
+
 @pytest.mark.spark
 def test_a_cluster_of_two_workers(home: Path) -> None:
     out = home / "verdicts"
     with clusters.cluster(home, workers=2) as master:
-        submit = str(clusters.HOME / "bin" / "spark-submit")
-        ran = clusters.run(
-            home, submit, "--master", master, "--properties-file", str(clusters.DEFAULTS),
-            *clusters.SMALL, PROGRAM, str(golden_store(STORE)), "--out", str(out),
-        )  # fmt: skip
+        ran = clusters.run(home, *submit(master), "--out", str(out))
         assert described(ran)["verdicts"] == FOUND
     assert {path.parent.name for path in out.rglob("*.parquet")} == {
         f"verdict={name}" for name in FOUND
     }
     logs = list((home / "work").glob("app-*/*/stderr"))
     assert {path.parent.name for path in logs} == {"0", "1"}, "an executor on each worker"
+
+
+@pytest.mark.spark
+@pytest.mark.finding("3P4")
+def test_lost_executors(home: Path) -> None:
+    with clusters.cluster(home, workers=2) as master:
+        with clusters.kills(home, KEPT_ROWS, 1) as killed:
+            ran = clusters.run(home, *submit(master))
+        assert described(ran)["verdicts"] == FOUND
+        assert len(killed) == 1
+        with clusters.kills(home, RUNNING_TASK, 4) as killed:
+            ran = clusters.run(home, *submit(master, "--conf", "spark.task.maxFailures=2"))
+        assert (ran.returncode, len(killed) > 1) == (2, True)
+    reason = json.loads(ran.stdout.splitlines()[-1])["why"]
+    assert re.fullmatch(r"executor \d exited .*: Command exited with code 137", reason)
 
 
 @pytest.mark.spark

@@ -49,6 +49,7 @@ HALVED = frozenset(  # SAMPLED files whose functions take a minute each: half of
 SPARK = (  # minutes each, on Spark processes of their own; a sample has two of them
     "tests/reconciliation/spark/test_class_archive.py::test_java_uses_the_archive_of_an_earlier_run",
     "tests/reconciliation/test_cluster.py::test_a_cluster_of_two_workers",
+    "tests/reconciliation/test_cluster.py::test_lost_executors",
     "tests/reconciliation/test_cluster.py::test_spark_connect",
     "tests/reconciliation/test_on_spark.py::test_a_watch_raises_each_alarm_once_across_restarts",
     "tests/reconciliation/test_remote.py::test_sparks_workers_read_the_bucket",
