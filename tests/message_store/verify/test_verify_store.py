@@ -19,7 +19,6 @@ from message_store.log.record import decode_record
 from message_store.topic_removal import remove_topic
 from message_store.verify import Report, verify_store
 from message_store.verify.configs import LOCKS_PATH
-from message_store.verify.index import find_shape
 from tests.support.golden_stores import (
     ALL_STORES,
     ROCKSDB_VERSION,
@@ -490,21 +489,3 @@ def test_a_checkpoint_ahead_of_the_log_is_reported(root: Path) -> None:
     overwrite(root / "checkpoint", 8, ahead)
     report = verify_store(root)
     assert [found.text[:24] for found in report.findings] == ["the time for the queues "]
-
-
-# -- index shapes -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("slots", [1, 7, 50, 503])
-def test_the_shape_of_an_index_file_is_detected(tmp_path: Path, slots: int) -> None:
-    with open_store(tmp_path, index_slots_max=slots, index_entries_max=100) as store:
-        batch = PutBatch()
-        for number in range(70):
-            add_message(store, batch, "T", 0, properties={"KEYS": f"k{number}"})
-        store.put(batch)
-    (path,) = index_files(tmp_path)
-    data = np.fromfile(path, np.uint8)
-    header = np.frombuffer(data[: layout.INDEX_HEADER.itemsize], layout.INDEX_HEADER)[0]
-    assert find_shape(data, header) == slots
-    assert find_shape(data, header, slots=slots) == slots
-    assert find_shape(data[:-1], header) is None
