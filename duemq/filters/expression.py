@@ -78,22 +78,28 @@ class Compiler:
         """
         result = self._cache.get(text)
         if result is None:
-            result = self._add(text)
+            self.add(text, result := compiled(text))
         else:
             self._cache.move_to_end(text)
         if isinstance(result, FilterError):
             raise FilterError(str(result))
         return result
 
-    def _add(self, text: str) -> Expression | FilterError:
-        result: Expression | FilterError
-        try:
-            result = Expression(text)
-        except FilterError as fault:
-            result = FilterError(str(fault))
+    def __contains__(self, text: str) -> bool:
+        return text in self._cache
+
+    def add(self, text: str, result: Expression | FilterError) -> None:
+        """Add the result of `compiled`, which is not in the cache."""
         self._cache[text] = result
         self._chars += len(text)
         while len(self._cache) > self._cache_max or self._chars > self._chars_max:
             dropped, _ = self._cache.popitem(last=False)
             self._chars -= len(dropped)
-        return result
+
+
+def compiled(text: str) -> Expression | FilterError:
+    """Return the compiled expression, or the error; may run in any thread."""
+    try:
+        return Expression(text)
+    except FilterError as fault:
+        return FilterError(str(fault))

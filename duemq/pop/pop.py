@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
-from duemq.filters import Expression, FilterError
+from duemq.filters import FilterError
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -32,6 +32,7 @@ from duemq.pop.receipts import Receipt, message_offset_info, start_offset_info
 from duemq.pop.revive_log import ReviveLog
 from duemq.ports import Identity
 from duemq.pull.long_polls import ResumeReason
+from duemq.registry.filter_table import FilterTable
 from duemq.registry.subscriptions import ExpressionError, Subscription, parse_expression
 from message_store.clock import Clock
 from message_store.errors import RequestError
@@ -108,17 +109,17 @@ class PopProcessor:
         identity: Identity,
         clock: Clock,
         config: Callable[[], BrokerConfig],
-        compile_filter: Callable[[str, str], Expression],
+        filters: FilterTable,
         compiled: Callable[[], bool],
     ) -> None:
         self._store, self._queues, self._offsets = store, queues, offsets
         self._revive_log, self._stats, self._identity = revive_log, stats, identity
         self._orderly, self._clock, self._config = orderly, clock, config
-        self._reader, self._compile = QueueReader(store, compiled), compile_filter
+        self._reader, self._filters = QueueReader(store, compiled), filters
         self._pops = 0
 
     def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.POP_MESSAGE: self.pop}
+        return {RequestCode.POP_MESSAGE: self._filters.after_compiling(self.pop)}
 
     async def pop(self, request: Request) -> Response | None:
         """Respond with messages as soon as one is visible, or without messages at the deadline."""
@@ -227,7 +228,7 @@ class PopProcessor:
                 f"The broker does not support consumer to filter message by {found.kind}",
             )
         try:
-            return replace(found, filter=self._compile(found.kind, found.expression))
+            return replace(found, filter=self._filters.compile(found.kind, found.expression))
         except FilterError as fault:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(fault)) from fault
 

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from delivery.plugin import Request, Response
+from duemq.filters import SQL92
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import AccessCheck, encode_numbered, refusal
@@ -129,7 +130,9 @@ class PopTurns:
         if request.oneway or self._unconfirmed > UNCONFIRMED_MAX:
             return False
         if is_pop and (
-            not self._has_room(connection) or request.fields.get("order", "false") != "false"
+            not self._has_room(connection)
+            or request.fields.get("order", "false") != "false"
+            or request.fields.get("expType") == SQL92  # may read and evaluate many messages
         ):
             return False
         request.peer = connection
@@ -138,8 +141,6 @@ class PopTurns:
                 self._access(request)
             if is_pop:
                 arguments = self._processor.admit(request)
-                if arguments.subscription.filter is not None:
-                    return False  # a filter may read and evaluate many messages
                 pop = TurnPop(connection, request.opaque, serialize_type, arguments, request)
                 self._add_template(pop, frame)
                 self._requested[connection] = pop

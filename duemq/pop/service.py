@@ -136,7 +136,7 @@ class PopService:
         )
         self._pops = PopProcessor(
             store, queues, pops, revive_log, self.orderly, parts.stats, identity, clock,
-            context.config, parts.filters.table.compile, lambda: context.kernels.is_done,
+            context.config, parts.filters.table, lambda: context.kernels.is_done,
         )  # fmt: skip
         self._processors = (
             AssignmentProcessor(

@@ -126,7 +126,8 @@ class PullProcessor:
         self._match_all_cache: dict[tuple[str, int], Subscription] = {}
 
     def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+        pull = self._clients.filters.after_compiling(self.pull)
+        return {RequestCode.PULL_MESSAGE: pull, RequestCode.LITE_PULL_MESSAGE: pull}
 
     def pull(self, request: Request) -> Response | Deferred:
         """Return the response, at once or after a long poll.

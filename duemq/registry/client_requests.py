@@ -23,7 +23,7 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.ports import Groups, Topics
 from duemq.registry.clients import ClientTable, GroupChange
-from duemq.registry.filter_table import check_filter
+from duemq.registry.filter_table import COMPILE_INLINE_CHARS_MAX, check_filter
 from duemq.registry.heartbeats import (
     Heartbeat,
     HeartbeatLimits,
@@ -40,7 +40,6 @@ RETRY_PREFIX = "%RETRY%"
 SCAN_MS = 10_000
 CHECK_BYTES_MAX = 1 << 18  # body of a configuration check: one subscription
 PARSE_INLINE_BYTES_MAX = 65_536
-COMPILE_INLINE_CHARS_MAX = 512  # a longer filter is compiled in a thread; needs no permission
 PIECE_MAX = 512  # groups and subscriptions applied per event loop turn
 
 

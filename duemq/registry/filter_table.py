@@ -1,23 +1,28 @@
 """Table of property filters registered by heartbeats, by group and topic.
 
 A filter is kept for a day after its consumers disconnect, for restarts. Expressions are compiled at
-the first pull, since a heartbeat may contain thousands.
+the first pull, since a heartbeat may contain thousands; long ones in a thread.
 Source: ConsumerFilterManager
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from delivery.plugin import Request, Response
 from duemq.filters import SQL92, Compiler, Expression, FilterError
+from duemq.filters.expression import compiled
+from duemq.net.dispatcher import Deferred, Handler
 from duemq.registry.subscriptions import Subscription
 
 log = logging.getLogger(__name__)
 FILTERS_MAX: Final = 65_536
 CHARS_MAX: Final = 16 << 20
+COMPILE_INLINE_CHARS_MAX: Final = 512  # a longer filter is compiled in a thread
 
 
 @dataclass(slots=True)
@@ -58,7 +63,7 @@ class FilterTable:
     ) -> None:
         self._now_ms = now_ms
         self._filters_max, self._chars_max = filters_max, chars_max
-        self._compiler = Compiler()
+        self._compiler, self._compiling = Compiler(), asyncio.Lock()
         self._by_group: dict[str, dict[str, RegisteredFilter]] = {}
         self._count = self._chars = 0
         self.changes = 0
@@ -86,6 +91,36 @@ class FilterTable:
         """
         _check_kind(kind, expression)
         return self._compiler.compile(expression)
+
+    def after_compiling(self, handler: Handler) -> Handler:
+        """Return a handler that runs after a thread has compiled the request's long filter."""
+
+        def begin(request: Request) -> Response | Deferred:
+            text = self._uncompiled(request.fields)
+            return self._compile_first(text, handler, request) if text else handler(request)
+
+        return begin
+
+    def _uncompiled(self, fields: Mapping[str, str]) -> str:
+        """Return the long filter of a pull or pop that is not compiled; empty: none."""
+        text = ""
+        if (fields.get("expressionType") or fields.get("expType")) == SQL92:
+            text = fields.get("subscription") or fields.get("exp") or ""
+        elif self._by_group and "subscription" not in fields:
+            known = self.find(fields.get("topic", ""), fields.get("consumerGroup", ""))
+            text = known.expression if known is not None else ""
+        is_long = len(text) > COMPILE_INLINE_CHARS_MAX
+        return text if is_long and text not in self._compiler else ""
+
+    async def _compile_first(
+        self, text: str, handler: Handler, request: Request
+    ) -> Response | None:
+        async with self._compiling:  # one thread, since all of them share the interpreter
+            if text not in self._compiler:
+                result = await asyncio.to_thread(compiled, text)
+                self._compiler.add(text, result)
+        found = handler(request)
+        return found if isinstance(found, Response) else await found
 
     def find(self, topic: str, group: str) -> RegisteredFilter | None:
         """Return the filter of a group on a topic."""

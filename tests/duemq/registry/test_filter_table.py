@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 
-from duemq.filters import FilterError
+from delivery.plugin import Request, Response
+from duemq.filters import Expression, FilterError
+from duemq.filters.expression import compiled as compiled_expression
+from duemq.registry import filter_table
 from duemq.registry.filter_table import FilterTable
 from duemq.registry.subscriptions import Subscription, parse_expression
 
@@ -70,3 +75,42 @@ def test_filters_are_bounded() -> None:
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(FilterError, match="'SQL99' is neither TAG nor SQL92"):
         FilterTable().compile("SQL99", "a = 1")
+
+
+LONG = " OR ".join(f"a = {number}" for number in range(100))
+
+
+@pytest.mark.finding("3S7")
+@pytest.mark.parametrize(
+    ("fields", "compiled"),
+    [
+        ({"subscription": LONG, "expressionType": "SQL92"}, [LONG]),
+        ({"exp": LONG, "expType": "SQL92"}, [LONG]),
+        ({"topic": "T", "consumerGroup": "G"}, [LONG]),
+        ({"topic": "T", "consumerGroup": "other"}, []),
+        ({"subscription": LONG}, []),
+        ({"subscription": "a = 1", "expressionType": "SQL92"}, []),
+        ({"exp": LONG + " a", "expType": "SQL92"}, [LONG + " a"]),
+    ],
+)
+def test_a_thread_compiles_the_long_filter_of_a_request(
+    fields: dict[str, str], compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def compile_in_thread(text: str) -> Expression | FilterError:
+        assert threading.current_thread() is not threading.main_thread()
+        threads.append(text)
+        return compiled_expression(text)
+
+    monkeypatch.setattr(filter_table, "compiled", compile_in_thread)
+    table = FilterTable()
+    table.register("G", [wanted(LONG)])
+
+    async def scene() -> list[object]:
+        handler = table.after_compiling(lambda request: Response(remark="handled"))
+        found = [handler(Request(11, fields)) for _ in range(2)]
+        return [each if isinstance(each, Response) else await each for each in found]
+
+    assert asyncio.run(scene()) == [Response(remark="handled")] * 2
+    assert threads == compiled
