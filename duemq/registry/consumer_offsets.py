@@ -34,6 +34,7 @@ from duemq.net.memory_budget import MemoryBudget
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 from duemq.registry.data_version import DataVersion
 from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
+from duemq.registry.offset_table import SEPARATOR, Table, read_number, read_table
 from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.queues.topic_table import QUEUES_MAX
@@ -48,12 +49,9 @@ PAIRS_PER_TURN = 4_096  # copied per event loop turn
 NOTICES_MAX = 10
 POPS_SPAN_BYTES = 64 << 20  # limit of the log that a start searches for pops
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
-SEPARATOR = "@"
 POPS = "pops"
 CRC = "crc32"
 _FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable", POPS, CRC})
-
-Table = dict[tuple[str, str], dict[int, int]]
 
 
 class PopState(NamedTuple):
@@ -282,7 +280,7 @@ class OffsetManager(SavedTable):
             ValueError: The table is malformed.
         """
         pops = _read_pops(data[POPS]) if POPS in data else None
-        table = _read_table(data.get("offsetTable") or {})
+        table = read_table(data.get("offsetTable") or {})
         rows = {f"{topic}{SEPARATOR}{group}": queues for (topic, group), queues in table.items()}
         is_apaches = pops is None and CRC not in data
         return (
@@ -465,23 +463,6 @@ def _checksum(offsets: Mapping[str, Mapping[int, int]], pops: PopState | None) -
     return zlib.crc32(repr((rows, state)).encode())
 
 
-def _read_table(data: object) -> Table:
-    """Decode `{"topic@group": {queue: offset}}`.
-
-    Raises:
-        ValueError: The table is malformed.
-    """
-    if not isinstance(data, Mapping):
-        raise ValueError("offsetTable is not an object")
-    table: Table = {}
-    for key, queues in data.items():
-        topic, separator, group = str(key).partition(SEPARATOR)
-        if not separator or not isinstance(queues, Mapping):
-            raise ValueError(f"offsetTable entry {key!r} is not topic@group with an object")
-        table[topic, group] = {_number(key, q): _number(key, at) for q, at in queues.items()}
-    return table
-
-
 def _read_pops(data: object) -> PopState:
     """Decode the member `pops`.
 
@@ -491,14 +472,5 @@ def _read_pops(data: object) -> PopState:
     first = data.get("first_needed") if isinstance(data, Mapping) else None
     if not isinstance(data, Mapping) or not isinstance(first, Mapping):
         raise ValueError(f"{POPS} is not an object with first_needed")
-    table = {_number(POPS, at): _number(POPS, each) for at, each in first.items()}
-    return PopState(_number(POPS, data.get("before")), table)
-
-
-def _number(key: object, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"offsetTable entry {key!r} has {value!r}, not a number")
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError(f"offsetTable entry {key!r} has {value!r}, not a number") from None
+    table = {read_number(POPS, at): read_number(POPS, each) for at, each in first.items()}
+    return PopState(read_number(POPS, data.get("before")), table)
