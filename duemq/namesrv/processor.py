@@ -73,14 +73,18 @@ class NamesrvProcessor:
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_sub_topics,
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_sub_only_topics,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: Route(
+                self.register_topic, body_bytes_max=DECODE_HERE_BYTES_MAX
+            ),
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write,
             RequestCode.PUT_KV_CONFIG: self.put_kv,
             RequestCode.GET_KV_CONFIG: Route(self.get_kv, ("namespace", "key")),
             RequestCode.DELETE_KV_CONFIG: self.delete_kv,
             RequestCode.GET_KVLIST_BY_NAMESPACE: Route(self.list_kv, ("namespace",)),
-            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.UPDATE_NAMESRV_CONFIG: Route(
+                self.update_config, body_bytes_max=DECODE_HERE_BYTES_MAX
+            ),
             RequestCode.GET_NAMESRV_CONFIG: self.get_config,
         }
 

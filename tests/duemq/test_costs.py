@@ -23,6 +23,10 @@ from duemq.auth.gate import Gate, GateRules
 from duemq.auth.model import User
 from duemq.auth.signature import Credentials
 from duemq.broker import Broker
+from duemq.namesrv.config import NamesrvConfig
+from duemq.namesrv.server import NameServer
+from duemq.net.dispatcher import Dispatcher
+from message_store.clock import FakeClock
 from message_store.errors import RequestError
 from tests.support.fakes import FakePeer
 from tests.support.processor_time import cost_ms, loop_factor
@@ -66,6 +70,21 @@ BODIES: Final[dict[str, bytes]] = {
         "tables": '{"topicConfigTable":{' + of_mb('"t#":{"topicName":"t#","perm":6}')[1:-1] + "}}",
     }.items()
 }  # fmt: skip
+
+
+ROUTES: Final[dict[str, bytes]] = {
+    name: text.encode()
+    for name, text in {
+        "registrations": '{"topicConfigSerializeWrapper":{"dataVersion":{},"topicConfigTable":{'
+        + of_mb('"t#":{"topicName":"t#","perm":6,"readQueueNums":1}')[1:-1]
+        + "}}}",
+        "brokers": '{"queueDatas":' + of_mb('{"brokerName":"b#","perm":6}') + "}",
+    }.items()
+}
+NAMESRV_FIELDS = {
+    **{"brokerAddr": "127.0.0.1:1", "brokerId": "0", "clusterName": "c", "cluster": "c"},
+    **{"namespace": "n", "value": "v", "haServerAddr": "127.0.0.1:2"},
+}
 
 
 @pytest.mark.parametrize("code", [25, 34, 41, 42, 46, 200, 400, 9_011, 9_012, 9_013, 200_151])
@@ -123,6 +142,21 @@ def test_no_request_occupies_the_event_loop(tmp_path: Path) -> None:
                 for name, body in BODIES.items():
                     request = Request(code, dict(FIELDS), body, peer=FakePeer())
                     costs[code, name] = await longest_ms(dispatcher, request)
+        return costs
+
+    costs = asyncio.run(scene())
+    assert {place: cost for place, cost in costs.items() if cost > STEP_MS_MAX} == {}
+
+
+def test_no_request_occupies_a_name_server() -> None:
+    async def scene() -> dict[tuple[int, str], float]:
+        server = NameServer(NamesrvConfig(), FakeClock())
+        dispatcher = Dispatcher(server.handlers())
+        costs = {}
+        for code in sorted(dispatcher):
+            for name, body in (BODIES | ROUTES).items():
+                request = Request(code, FIELDS | NAMESRV_FIELDS, body, peer=FakePeer())
+                costs[code, name] = await longest_ms(dispatcher, request)
         return costs
 
     costs = asyncio.run(scene())
