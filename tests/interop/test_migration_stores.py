@@ -12,6 +12,7 @@ from tests.interop.store_work import KEYS, LEVEL_MS, TOPIC, Ledger, pull_topic, 
 from tests.support.duemq_server import DueMQ
 from tests.support.migration_rig import MigrationRig
 from tests.support.wait_until import now_ms, until
+from timer_store.checkpoint.snapshot import CHECK_FILE, decode_check, write_check
 
 VERSION = "5.3.3"
 ALL_KEYS = timer_work.KEYS | KEYS | {"timerRollWindowSlot": "3600"}
@@ -77,6 +78,19 @@ def check(store_dir: Path, home: Path, ledger: Ledger, due: dict[str, int]) -> N
                 f"{body} was delivered late"
             )
             assert record.properties["KEYS"] == body
+        apache.stop()
+    check_nothing_pending(store_dir, len(came))
+
+
+def check_nothing_pending(store_dir: Path, count: int) -> None:
+    """Check that DueMQ finds all deliveries of Apache, whatever its `timercheck` contains."""
+    path = store_dir / "config" / CHECK_FILE
+    found = decode_check(path.read_bytes())
+    assert found is not None
+    write_check(path, found._replace(read_ms=1, queue_offset=0, counter=99))
+    rig = opened(store_dir)
+    assert (rig.timers.counts.total, len(rig.delivered())) == (0, count)
+    rig.close()
 
 
 def test_apache_delivers_drained_and_routed_messages(tmp_path: Path) -> None:
