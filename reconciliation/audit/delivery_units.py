@@ -128,15 +128,16 @@ def check_delivery_units(
     mine = np.flatnonzero(known)
     if mine.size:
         topics, queues = rows["topic_index"][mine], rows["queue_id"][mine].astype(np.int64)
-        numbers, offsets = rows["queue_offset"][mine], rows["phys_offset"][mine]
-        sizes, codes = rows["record_size"][mine], codes[mine]
+        numbers, offsets = rows["queue_offset"], rows["phys_offset"]
+        sizes = rows["record_size"]
         pairs = topics * np.int64(1 << 32) + queues
         left = np.ones(mine.size, np.bool_)
         while (first := int(left.argmax())) or left[0]:  # a chunk has records of a few queues
             here = np.flatnonzero(pairs == pairs[first])
             left[here] = False
-            places = (offsets[here], sizes[here], codes[here])
-            found[mine[here]] = units.of_queue(
-                names[int(topics[first])], int(queues[first]), numbers[here], places
-            )
+            at = mine[here]
+            found[at] = units.of_queue(
+                names[int(topics[first])], int(queues[first]), numbers[at],
+                (offsets[at], sizes[at], codes[at]),
+            )  # fmt: skip
     return known, found
