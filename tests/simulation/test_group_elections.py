@@ -29,7 +29,7 @@ def test_elections_that_repeat_back_off(tmp_path: Path) -> None:
             requested[0] += request.code == RequestCode.CONTROLLER_ELECT_MASTER
             return respond(request, channel)
 
-        model.response = count  # type: ignore[method-assign]
+        model.response = count
         world.controller.start()
         member.start()
         assert world.run(STEP_US, lambda: GROUP in model.groups and world.master())
