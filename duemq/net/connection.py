@@ -51,6 +51,7 @@ class Connection(asyncio.BufferedProtocol):
         born_host: Address bytes (4 or 16) and port of the peer.
         is_active: Whether bytes were read or written since the last sweep.
         charged_bytes: Bytes charged to the memory budget.
+        in_flight_bytes: Bytes of large requests that wait, and of requests that tasks handle.
         writes_stalled: Whether requests are paused until the peer reads responses.
         notices_dropped: Number of one-way requests dropped because the peer did not read.
     """
@@ -64,7 +65,6 @@ class Connection(asyncio.BufferedProtocol):
         "_dispatcher",
         "_draining",
         "_frame_handler",
-        "_in_flight_bytes",
         "_incomplete_since_s",
         "_is_shed",
         "_last_opaque",
@@ -83,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         "active_at_ms",
         "born_host",
         "charged_bytes",
+        "in_flight_bytes",
         "in_turn",
         "is_active",
         "is_prepared",
@@ -126,9 +127,8 @@ class Connection(asyncio.BufferedProtocol):
         self._notices = notices or PeerNotices(log)
         self.charged_bytes = self.notices_dropped = 0
         self._unsent_bytes_max = self.limits.write_buffer_bytes_max
-        self._in_flight_bytes = 0  # bytes of requests in flight
-        self._incomplete_since_s = 0.0  # time at which the incomplete frame exceeded the floor
-        self._stalled_since_s = 0.0
+        self.in_flight_bytes = 0
+        self._incomplete_since_s = self._stalled_since_s = 0.0
         self._closed = self._is_shed = self._draining = self._paused = False
         self.writes_stalled = False
         self._writable = asyncio.Event()  # set while writes are not stalled
@@ -241,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
         """Update the charge to the bytes in use; a closing connection keeps its charge."""
         if self._is_shed or (self._closed and self._transport is not None):
             return
-        held_bytes = self.received.touched + self._in_flight_bytes + self.unsent_bytes
+        held_bytes = self.received.touched + self.in_flight_bytes + self.unsent_bytes
         if held_bytes != self.charged_bytes:
             self._memory.charge(self, held_bytes)
 
@@ -388,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
         self, request: Request, serialize_type: int, checked: Handler | None, begun: Deferred | None
     ) -> None:
         in_flight_bytes = estimate_bytes(request)
-        self._in_flight_bytes += in_flight_bytes
+        self.in_flight_bytes += in_flight_bytes
         self.update_charge()
         try:
             if self._has_unread_backlog:
@@ -398,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
             found = begun if begun is not None else self._dispatcher.begin(request, checked)
             response = found if isinstance(found, Response) else await found
         finally:
-            self._in_flight_bytes -= in_flight_bytes
+            self.in_flight_bytes -= in_flight_bytes
             self.update_charge()
         if response is not None:
             self.respond(request, response, serialize_type)

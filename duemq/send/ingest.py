@@ -195,6 +195,8 @@ class Ingest:
                 break
         if requests.large:
             connection, (request, serialize_type) = requests.pop(is_large=True)
+            connection.in_flight_bytes -= len(request.body)
+            connection.update_charge()
             connection.dispatch(request, serialize_type)
 
     def _take_ready(self, end_s: float) -> None:
@@ -383,6 +385,9 @@ class Ingest:
             if not self._take_batched(connection, command, frame):
                 is_large = len(command.body) > LARGE_BYTES
                 self._requests.add(connection, (command, frame.serialize_type), is_large=is_large)
+                if is_large:  # it may wait for many others
+                    connection.in_flight_bytes += len(command.body)
+                    connection.update_charge()
         else:
             connection.dispatch(command, frame.serialize_type)
         received.take(end)

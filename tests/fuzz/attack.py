@@ -64,7 +64,7 @@ async def attack_beside(target: Target, connections: int, seconds: float) -> dic
         peak = max(peak, target.anonymous_bytes)
         await asyncio.wait({waiting}, timeout=0.2)
     await waiting
-    result = json.loads((await regular.communicate())[0])
+    result = json.loads((await regular.communicate(b""))[0])
     took_ms = np.array(result["took_ms"])
     return {
         "calls": took_ms.size,

@@ -76,7 +76,7 @@ async def measure(target: Target, timers: int) -> dict[str, object]:
         before_s, begin_s = processor_s(target), time.monotonic()
         verdicts = await call_all(connection, [cancel(number) for number in range(timers)])
         took_s, used_s = time.monotonic() - begin_s, processor_s(target) - before_s
-        result = json.loads((await regular.communicate())[0])
+        result = json.loads((await regular.communicate(b""))[0])
     return {
         "seconds": round(took_s, 1),
         "processor us per cancel": round(used_s / timers * 1e6, 1),

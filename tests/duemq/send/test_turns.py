@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from delivery.plugin import Request, Response
+from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
 from duemq.send.ingest import DECODED_FRAMES_MAX, LARGE_BYTES, TURN_S, Ingest
@@ -120,5 +121,32 @@ def test_large_requests_of_many_peers_do_not_delay_a_small_one(run: Run) -> None
             for peer in many[1:]:
                 await peer.read_response()
         assert len(handled) == LARGE + 1
+
+    run(main())
+
+
+@pytest.mark.finding("3D14")
+def test_large_requests_that_wait_are_charged(run: Run) -> None:
+    async def main() -> None:
+        front, size = SendPath(), LARGE_BYTES + 1
+        charged: list[tuple[int, int]] = []
+
+        async def handle(request: Request) -> Response:
+            assert isinstance(request.peer, Connection)
+            charged.append((request.peer.in_flight_bytes, request.peer.charged_bytes))
+            return Response()
+
+        server = RemotingServer(Dispatcher({11: handle}), front.ingest, clock=FakeClock())
+        async with server:
+            await server.start("127.0.0.1", 0)
+            async with await RawPeer.connect(server.ports[0]) as peer:
+                for number in range(8):
+                    peer.send(Request(11, {}, bytes(size), opaque=number))
+                for _ in range(8):
+                    await peer.read_response()
+        most = max(in_flight for in_flight, _ in charged)
+        assert most >= 2 * size
+        assert all(in_flight <= total for in_flight, total in charged)
+        assert charged[-1][0] < 2 * size
 
     run(main())
