@@ -43,11 +43,14 @@ class Standby:
         self._stop = asyncio.Event()
         self._log_end = -1  # of the last checkpoint
         self._is_useless = False
+        self._preparing: asyncio.Task[bool] | None = None
         self.written = 0
 
     def stop(self) -> None:
-        """Make `run` return after the checkpoint in progress."""
+        """Make `run` return, after the checkpoint in progress if one is being written."""
         self._stop.set()
+        if self._preparing is not None:
+            self._preparing.cancel()
 
     async def run(self) -> None:
         """Write checkpoints until `stop`; after a failure, end: a promotion then takes longer."""
@@ -74,9 +77,8 @@ class Standby:
         store = self._store
         if store.max_offset == self._log_end:
             return False
-        await asyncio.to_thread(registry.load, KERNELS)
-        if not await store.wait_durable(store.max_offset):
-            return False  # the recovery would sync the log in this thread
+        if not await self._is_prepared():
+            return False
         log_end = store.max_offset
         timers = TimerStore(store, self._clock, self._config)
         try:
@@ -88,6 +90,26 @@ class Standby:
             self._log_end = log_end
             self.written += 1
         return done
+
+    async def _is_prepared(self) -> bool:
+        """Wait for kernels and disk; return False at once if `stop` is called.
+
+        On a busy machine, kernels are loaded in half a minute, without a master meanwhile.
+        """
+        self._preparing = asyncio.create_task(self._prepare(), name="kernels of timers")
+        try:
+            return await self._preparing
+        except asyncio.CancelledError:
+            if not self._stop.is_set():
+                raise
+            return False
+        finally:
+            self._preparing = None
+
+    async def _prepare(self) -> bool:
+        """Load the kernels and sync the log, which the recovery would sync in this thread."""
+        await asyncio.to_thread(registry.load, KERNELS)
+        return await self._store.wait_durable(self._store.max_offset)
 
     def _on_notice(self, text: str) -> None:
         """Log a line of the recovery; end after the second rebuild: the master is Apache's.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from timer_store.checkpoint.standby import Standby
 from timer_store.names import TIMER_TOPIC
 
 SECOND_MS = 1_000
+LOAD_S_MAX = 60
 SIZES = [700, 90, 4_000]
 
 
@@ -68,6 +70,34 @@ def put(master: TimerRig, first: int, count: int) -> None:
     now_ms = master.clock.now_ms()
     for number in range(first, first + count):
         master.put(now_ms + number * SECOND_MS, body=b"%d" % number)
+
+
+@pytest.mark.finding("3D6")
+def test_a_stop_does_not_wait_for_kernels(
+    master: TimerRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = Replica(tmp_path / "replica", master)
+    put(master, 1, 5)
+    replica.copy()
+    loading, loaded = threading.Event(), threading.Event()
+
+    def load(task: str) -> None:
+        loading.set()
+        assert loaded.wait(LOAD_S_MAX)
+
+    monkeypatch.setattr(standby_module.registry, "load", load)
+
+    async def main() -> None:
+        refresh = asyncio.create_task(replica.standby.refresh())
+        await asyncio.to_thread(loading.wait)
+        replica.standby.stop()
+        assert not await refresh
+        assert not loaded.is_set()
+        loaded.set()
+
+    asyncio.run(main())
+    assert replica.standby.written == 0
+    replica.promoted().kill()
 
 
 def test_a_promotion_starts_from_the_last_checkpoint(master: TimerRig, tmp_path: Path) -> None:
