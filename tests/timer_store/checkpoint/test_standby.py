@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from message_store.kernels import registry
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from tests.message_store.replication.test_raw_append import feed, log_of
@@ -85,7 +86,7 @@ def test_a_stop_does_not_wait_for_kernels(
         loading.set()
         assert loaded.wait(LOAD_S_MAX)
 
-    monkeypatch.setattr(standby_module.registry, "load", load)
+    monkeypatch.setattr(registry, "load", load)
 
     async def main() -> None:
         refresh = asyncio.create_task(replica.standby.refresh())
