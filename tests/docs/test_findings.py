@@ -26,8 +26,10 @@ def marked() -> dict[str, set[str]]:
 
 
 def rows() -> dict[str, str]:
-    """Return the last column of the page by the number of the finding."""
-    return {number: shown for number, _, shown in ROW.findall(PAGE.read_text())}
+    """Return the last column of the page by the number of the finding, which has one row."""
+    found = [(number, shown) for number, _, shown in ROW.findall(PAGE.read_text())]
+    assert len(dict(found)) == len(found)
+    return dict(found)
 
 
 def test_the_page_lists_the_marked_files() -> None:
