@@ -183,7 +183,7 @@ def test_a_batch_of_acknowledgements_needs_each_group_and_topic() -> None:
     assert found == ["Group:g Sub", "Topic:T Sub", "Group:h Sub", "Topic:U Sub"]
 
 
-MANY = 20_000
+MANY = 16_000
 EQUAL_NAMES: dict[str, tuple[int, object, dict[str, str]]] = {
     "topics of a heartbeat": (
         34,
@@ -246,13 +246,19 @@ def test_the_check_reads_the_names_that_the_handler_reads(
 
 
 @pytest.mark.finding("3S7")
+def test_too_many_acknowledgements_are_refused_before_they_are_decoded() -> None:
+    with pytest.raises(TooManyNames, match="more than 16384 acknowledgements"):
+        accesses(200_151, {}, b"{" * (request_rules.ACK_OBJECTS_MAX + 1), CLUSTER)
+
+
+@pytest.mark.finding("3S7")
 @pytest.mark.parametrize("code", [34, 41, 42, 200151, 9011])
 def test_the_first_refusal_ends_the_search_for_names(code: int) -> None:
     names = {
-        "consumerDataSet": [{"groupName": f"g{number}"} for number in range(20_000)],
+        "consumerDataSet": [{"groupName": f"g{number}"} for number in range(MANY)],
         "consumerGroup": "g",
-        "mqSet": [{"topic": f"t{number}"} for number in range(20_000)],
-        "acks": [{"c": f"g{number}", "t": "T"} for number in range(20_000)],
+        "mqSet": [{"topic": f"t{number}"} for number in range(MANY)],
+        "acks": [{"c": f"g{number}", "t": "T"} for number in range(MANY)],
         "ids": ["x"],
     }
     checked = []
