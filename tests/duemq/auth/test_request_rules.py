@@ -255,10 +255,10 @@ def test_too_many_acknowledgements_are_refused_before_they_are_decoded() -> None
 @pytest.mark.parametrize("code", [34, 41, 42, 200151, 9011])
 def test_the_first_refusal_ends_the_search_for_names(code: int) -> None:
     names = {
-        "consumerDataSet": [{"groupName": f"g{number}"} for number in range(MANY)],
+        "consumerDataSet": [{"groupName": f"g{number}"} for number in range(5_000)],
         "consumerGroup": "g",
-        "mqSet": [{"topic": f"t{number}"} for number in range(MANY)],
-        "acks": [{"c": f"g{number}", "t": "T"} for number in range(MANY)],
+        "mqSet": [{"topic": f"t{number}"} for number in range(5_000)],
+        "acks": [{"c": f"g{number}", "t": "T"} for number in range(5_000)],
         "ids": ["x"],
     }
     checked = []
