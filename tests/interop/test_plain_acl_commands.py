@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,34 @@ def by_file(text: str) -> str:
     return json.dumps(sorted(json.loads(text).items()))
 
 
+def written_versions(server: Server) -> dict[str, int]:
+    """Return the counter in each file by its path; 0 without one."""
+    versions = {}
+    for name in FILES:
+        path = conf_of(server) / name
+        data_version = yaml.safe_load(path.read_text()).get("dataVersion")
+        versions[str(path)] = data_version[0]["counter"] if data_version else 0
+    return versions
+
+
+async def stable_versions(client: RemotingClient, server: Server) -> dict[str, str]:
+    """Return the header of a response to 52 with the versions that the files have.
+
+    Apache reads changed files in another thread, every 500 ms. It may have read the file before
+    the last change and then reports the previous version until it reads the file again.
+    """
+    deadline = time.monotonic() + 60
+    while True:
+        response = await client.call(Request(52, {}, version=399), timeout_s=60)
+        header = dict(response.fields or {})
+        reported = json.loads(header["allAclFileVersion"])
+        counters = {path: version["counter"] for path, version in reported.items()}
+        if counters == written_versions(server):
+            return header
+        assert time.monotonic() < deadline, (counters, written_versions(server))
+        await asyncio.sleep(0.1)
+
+
 async def responses(server: Server) -> list[Answer]:
     """Make all requests; return code, remark, header and body of each answer."""
     found: list[Answer] = []
@@ -127,6 +156,7 @@ async def responses(server: Server) -> list[Answer]:
             response = await client.call(Request(code, named, version=399), timeout_s=60)
             header = dict(response.fields or {})
             if code == 52:  # Apache changes `version` later, when it reads the default file again
+                header = await stable_versions(client, server)
                 header |= {"version": "", "allAclFileVersion": by_file(header["allAclFileVersion"])}
             body = json.loads(bytes(response.body)) if response.body else None
             one = (response.code, response.remark or None, header, body)
