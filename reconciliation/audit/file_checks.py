@@ -32,7 +32,14 @@ from reconciliation.audit.pointers import (
 )
 from reconciliation.scan import unit_tables
 from reconciliation.scan.files import Root
-from reconciliation.scan.planning import OFFSET_MAX, Finding, LogPlan, Segment, row_of_files
+from reconciliation.scan.planning import (
+    MARK_FILE,
+    OFFSET_MAX,
+    Finding,
+    LogPlan,
+    Segment,
+    row_of_files,
+)
 from reconciliation.scan.roles import PENDING_TOPICS
 from reconciliation.scan.store_state import (
     BAD_INPUT,
@@ -88,10 +95,6 @@ def plan_pieces(
     except BAD_INPUT:  # reported by the reader of the timers' position
         check = None
     written = check["log_pos"] if check is not None else 0
-    attempt(
-        unit_tables.GROUPS_FILE,
-        lambda: list(unit_tables.group_offsets(read_json(root, unit_tables.GROUPS_FILE))),
-    )
     for topic in PENDING_TOPICS:
         attempt(f"consumequeue/{topic}", partial(_list_queues, root, f"consumequeue/{topic}"))
     row = attempt("timerlog", lambda: row_of_files(root.url, root.files("timerlog")))
@@ -104,6 +107,11 @@ def plan_pieces(
         text = f"by the timers' checkpoint it continues to {written}"
         at = row[0][-1].size if row[0] else 0
         findings.append(Finding(root.url, path, at, written - end, "gap", text))
+    first = int(row[0][0].name) if row[0] else 0
+    if first and not plan.min and not attempt(MARK_FILE, partial(root.small_file, MARK_FILE)):
+        # Apache removes the files whose records were removed; DueMQ also those without a timer
+        text = f"its first {first} bytes are missing, although the commit log is complete"
+        findings.append(Finding(root.url, row[0][0].path, 0, first, "gap", text))
     about = None
     if row[0] and check is not None and not attempt(TIMER_FILE, partial(is_void, root, TIMER_FILE)):
         orderly = attempt("abort", lambda: is_orderly(root)) or False
@@ -114,6 +122,9 @@ def plan_pieces(
     read_ms = check["read_ms"] if check else 0
     wheel = attempt(WHEEL, lambda: unit_tables.named_files(root, "", OFFSET_MAX, WHEEL))
     pieces += [FilePiece("timerwheel", part, written, end, read_ms, about) for part in wheel or ()]
+    if wheel == [] and attempt("timerlog", partial(any_pending, root, read_ms, written)):
+        text = "there is no wheel, although the timer log has pending timers"
+        findings.append(Finding(root.url, WHEEL, 0, 0, "gap", text))
     index = attempt("index", lambda: unit_tables.named_files(root, "index", OFFSET_MAX))
     return pieces + [FilePiece("index", part) for part in index or ()], findings
 

@@ -3,6 +3,7 @@
     config/delayOffset.json      level 3 has settled 1,000,012 units
     SCHEDULE_TOPIC_XXXX/2        12 units                              -> impossible
     config/consumerOffset.json   progress of consumers, transactions and revivals
+    config/timercheck            missing, although the timers of Apache's broker have a queue
 
 A position that is too far but still inside its queue passes units that were never delivered; the
 audit finds their messages one by one (`lost`). Queues may lack the units of the newest records,
@@ -19,7 +20,7 @@ import numpy as np
 
 from message_store.layout import CQ_UNIT, RECORD_FIXED_BYTES
 from reconciliation.scan.files import Root
-from reconciliation.scan.planning import Finding, LogPlan, files_of_row
+from reconciliation.scan.planning import MARK_FILE, Finding, LogPlan, files_of_row
 from reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
 from reconciliation.scan.store_state import (
     CHECK_FILE,
@@ -31,19 +32,21 @@ from reconciliation.scan.store_state import (
     read_check,
     read_json,
 )
+from reconciliation.scan.unit_tables import GROUPS_FILE, group_offsets
 
 IMPOSSIBLE: Final = "impossible"
-GROUPS_FILE: Final = "config/consumerOffset.json"
 INTERNAL_GROUPS: Final = "CID_RMQ_SYS_"
+TIMER_QUEUE: Final = f"consumequeue/{TIMER_TOPIC}/0"
 UNIT_BYTES: Final = CQ_UNIT.itemsize
 
 
 def impossible_positions(root: Root, plan: LogPlan, progress: Progress) -> list[Finding]:
     """Return a finding for each position that is negative or after the end of its queue.
 
-    Files that cannot be read are reported by `store_state`.
+    An unreadable consumerOffset.json is a finding, too; `store_state` and `file_checks` report
+    other files.
     """
-    attempt = Attempts(root)
+    attempt, groups = Attempts(root), Attempts(root)
     saved = attempt(OFFSETS_FILE, lambda: dict(_saved_offsets(root))) or {}
     check = attempt(CHECK_FILE, lambda: read_check(root)) or {}
     behind = max(plan.end - max(progress.queue_coverage.end, plan.min), 0) // RECORD_FIXED_BYTES
@@ -59,8 +62,9 @@ def impossible_positions(root: Root, plan: LogPlan, progress: Progress) -> list[
             for name in ("queue_offset", "master_queue_offset")
             if name in check
         ]
-    places += attempt(GROUPS_FILE, lambda: list(_group_offsets(root))) or []
-    found, ends = [], dict[str, int | None]()
+    topics = attempt("consumequeue", lambda: frozenset(root.folders("consumequeue")))
+    places += groups(GROUPS_FILE, lambda: list(_group_offsets(root, topics or frozenset()))) or []
+    found, ends = groups.findings, dict[str, int | None]()
     for path, name, topic, queue_id, offset in places:
         below = f"consumequeue/{topic}/{queue_id}"
         if below not in ends:
@@ -69,7 +73,20 @@ def impossible_positions(root: Root, plan: LogPlan, progress: Progress) -> list[
         if end is not None and not 0 <= offset <= end + behind:
             text = f"{name} is at unit {offset:,} of a queue with {end:,} units"
             found.append(Finding(root.url, path, 0, 0, IMPOSSIBLE, text))
-    return found
+    return found + (attempt(CHECK_FILE, partial(_missing_checkpoint, root)) or [])
+
+
+def _missing_checkpoint(root: Root) -> list[Finding]:
+    """Return a finding if the timers of Apache's broker have a queue and no checkpoint.
+
+    Apache creates timercheck before it accepts a timer; without it, each timer is delivered twice.
+    DueMQ derives it again.
+    """
+    names = {f"config/{entry.name}" for entry in root.files("config")}
+    if {CHECK_FILE, MARK_FILE} & names or not queue_end(root, TIMER_QUEUE):
+        return []
+    text = "there is no checkpoint, although the queue of the timers has units"
+    return [Finding(root.url, CHECK_FILE, 0, 0, "gap", text)]
 
 
 def _saved_offsets(root: Root) -> Iterator[tuple[int, int]]:
@@ -78,18 +95,16 @@ def _saved_offsets(root: Root) -> Iterator[tuple[int, int]]:
         yield int(level), int(offset)
 
 
-def _group_offsets(root: Root) -> Iterator[tuple[str, str, str, int, int]]:
+def _group_offsets(root: Root, topics: frozenset[str]) -> Iterator[tuple[str, str, str, int, int]]:
     """Yield (file, group, topic, queue, offset) of consumerOffset.json.
 
     A group of clients keeps its offsets after its topic was deleted: topics without queues are
     skipped.
     """
-    topics = set(root.folders("consumequeue"))
-    for key, queues in (read_json(root, GROUPS_FILE).get("offsetTable") or {}).items():
-        topic, _, group = str(key).partition("@")
+    for name, queue_id, offset in group_offsets(read_json(root, GROUPS_FILE)):
+        topic, _, group = name.partition("@")
         if topic in topics or (group.startswith(INTERNAL_GROUPS) and topics):
-            for queue_id, offset in queues.items():
-                yield GROUPS_FILE, f"group {group}", topic, int(queue_id), int(offset)
+            yield GROUPS_FILE, f"group {group}", topic, queue_id, offset
 
 
 def queue_end(root: Root, below: str) -> int:

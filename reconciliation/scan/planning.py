@@ -9,9 +9,9 @@ units that point after it are ignored.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ RECORD_BYTES_MAX: Final = (4 << 20) + (1 << 17)  # maxMessageSize, and what a br
 BLANK: Final = -1 - STOP_BLANK  # result of `follow` at a blank record
 OFFSET_MAX: Final = 1 << 62
 MARK_FILE: Final = "config/duemq.mark"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,10 @@ class Segment:
     def store(self) -> str:
         """Name of the store in rows."""
         return self.root.url
+
+    def length(self) -> int:
+        """Return the bytes of the segment."""
+        return self.end - self.start
 
     def pieces(self, bytes_max: int) -> list[Segment]:
         """Return the segment in pieces of `bytes_max`; the last one may be shorter."""
@@ -144,7 +149,7 @@ def plan_log(root: Root) -> LogPlan:
         if durable:
             findings.append(Finding(store, "commitlog", 0, durable, "cut", text.format(durable), 0))
         return LogPlan((), 0, 0, tuple(findings))
-    end, last_ms, found = find_log_end(root, entries)
+    end, last_ms, found = find_log_end(root, entries, durable)
     if end < durable and not found:  # an unreadable file is a finding already
         last = [entry for entry in entries if int(entry.name) <= end][-1]
         base, missing = int(last.name), durable - end
@@ -206,12 +211,17 @@ def files_of_row(root: Root, below: str) -> list[Entry]:
     return row_of_files(root.url, root.files(below))[0]
 
 
-def find_log_end(root: Root, entries: Sequence[Entry]) -> tuple[int, int, list[Finding]]:
+def find_log_end(
+    root: Root, entries: Sequence[Entry], durable: int = 0
+) -> tuple[int, int, list[Finding]]:
     """Return the log offset after the last record, its time, and files that could not be read.
 
     The last file that begins with a record is read to its end. Bytes that are not a record end the
     log unless newer records follow; older records are stale, because Apache truncates a log without
     zeroing.
+
+    Args:
+        durable: Log offset that the end is not before, if records follow.
     """
     findings: list[Finding] = []
     for entry in reversed(entries):
@@ -223,13 +233,13 @@ def find_log_end(root: Root, entries: Sequence[Entry]) -> tuple[int, int, list[F
             whole = Segment.whole(root, entry)
             findings.append(whole.finding(0, entry.size, "unreadable", text, base))
             continue
-        pos, last_ms = _end_in_file(data, base)
+        pos, last_ms = _end_in_file(data, base, durable)
         if pos > 0 or entry is entries[0]:
             return base + pos, last_ms, findings
     return int(entries[0].name), 0, findings
 
 
-def _end_in_file(data: np.ndarray, base: int) -> tuple[int, int]:
+def _end_in_file(data: np.ndarray, base: int, durable: int) -> tuple[int, int]:
     row = np.zeros(1, SCANNED)
     pos = newest = 0
     while True:
@@ -239,7 +249,8 @@ def _end_in_file(data: np.ndarray, base: int) -> tuple[int, int]:
         if why == 0 or why == BLANK:
             return int(data.size if why == BLANK or stop > data.size else stop), newest
         after = find_record(data, stop + 1, data.size, base, row[0])
-        if after < 0 or int(row[0]["store_ms"]) < newest:
+        is_older = int(row[0]["store_ms"]) < newest
+        if after < 0 or (is_older and base + after >= durable):
             return int(stop), newest
         pos = after
 
@@ -256,15 +267,19 @@ def log_segments(
     return found
 
 
-def grouped(segments: Iterable[Segment], bytes_max: int) -> list[tuple[Segment, ...]]:
-    """Return segments in order, in groups of at most `bytes_max`, at least one each."""
-    groups: list[tuple[Segment, ...]] = []
-    here: list[Segment] = []
+def grouped(items: Iterable[T], bytes_max: int, length: Callable[[T], int]) -> list[tuple[T, ...]]:
+    """Return items in order, in groups of at most `bytes_max`, at least one each.
+
+    Args:
+        length: Returns the bytes of an item.
+    """
+    groups: list[tuple[T, ...]] = []
+    here: list[T] = []
     size = 0
-    for segment in segments:
-        if here and size + segment.end - segment.start > bytes_max:
+    for item in items:
+        if here and size + length(item) > bytes_max:
             groups.append(tuple(here))
             here, size = [], 0
-        here.append(segment)
-        size += segment.end - segment.start
+        here.append(item)
+        size += length(item)
     return [*groups, tuple(here)] if here else groups

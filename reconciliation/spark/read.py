@@ -15,7 +15,7 @@ from reconciliation.audit.verdicts import UNREAD_ROLES, Survey, take_survey
 from reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
 from reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
 from reconciliation.scan.planned_store import Planned, plan_store
-from reconciliation.scan.planning import PARTITION_BYTES
+from reconciliation.scan.planning import PARTITION_BYTES, grouped
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import Part, StoreReader
 
@@ -57,9 +57,10 @@ def read_table(
         stores = [plan_store(number, path) for number, path in enumerate(wanted.paths)]
     if "partitionbytes" not in {key.lower() for key in options}:
         wanted = replace(wanted, partition_bytes=_piece_bytes(spark, stores))
-    parts = tuple(StoreReader(wanted, names, stores).partitions())
-    one_each = spark.range(0, len(parts), 1, len(parts))
-    return one_each.mapInArrow(partial(_read_parts, StoreReader(wanted, names), parts), schema)
+    parts = StoreReader(wanted, names, stores).partitions()
+    tasks = grouped(parts, wanted.partition_bytes, Part.length)  # the start of a task takes 25 ms
+    one_each = spark.range(0, len(tasks), 1, len(tasks))
+    return one_each.mapInArrow(partial(_read_parts, StoreReader(wanted, names), tasks), schema)
 
 
 def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
@@ -75,12 +76,13 @@ def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
 
 
 def _read_parts(
-    reader: StoreReader, parts: Sequence[Part], numbers: Iterator[pa.RecordBatch]
+    reader: StoreReader, tasks: Sequence[Sequence[Part]], numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Read the parts with some numbers. Runs on a worker."""
+    """Read the parts of the tasks with some numbers. Runs on a worker."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            yield from reader.read(parts[number])
+            for part in tasks[number]:
+                yield from reader.read(part)
 
 
 def survey_stores(

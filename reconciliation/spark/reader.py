@@ -58,6 +58,11 @@ class Part(InputPartition):
     removed: tuple[Segment, ...] = ()
     queues: tuple[Segment, ...] = ()
 
+    def length(self) -> int:
+        """Return the bytes that the task reads."""
+        pieces = (piece.segment for piece in self.file_pieces)
+        return sum(map(Segment.length, (*self.segments, *self.removed, *self.queues, *pieces)))
+
 
 class StoreReader(DataSourceReader):
     """Reader of one table.
@@ -96,7 +101,7 @@ class StoreReader(DataSourceReader):
             progress = Progress(number)  # only what workers need is sent to them
         if with_findings:
             findings = [*findings, *store.unread]
-        groups = grouped(segments, wanted.partition_bytes)
+        groups = grouped(segments, wanted.partition_bytes, Segment.length)
         found = [Part(group, progress=progress) for group in groups]
         if with_findings:
             file_pieces, unread = plan_pieces(
@@ -105,12 +110,14 @@ class StoreReader(DataSourceReader):
             findings = [*findings, *unread]
             found += [Part(file_pieces=(piece,), progress=progress) for piece in file_pieces]
         if wanted.table == "tallies" or {Role.REMOVED_PENDING, Role.REMOVED_SETTLED} & wanted.roles:
-            groups = grouped(removed_segments(root, plan), wanted.partition_bytes)
+            groups = grouped(removed_segments(root, plan), wanted.partition_bytes, Segment.length)
             found += [Part(removed=group, progress=store.progress) for group in groups]
         if Role.QUEUE in wanted.roles:
             found += [
                 Part(queues=group, progress=store.progress)
-                for group in grouped(self._queues(root, plan), wanted.partition_bytes)
+                for group in grouped(
+                    self._queues(root, plan), wanted.partition_bytes, Segment.length
+                )
             ]
         if wanted.table == "cursors":
             found.append(Part(cursors=(root,)))

@@ -19,7 +19,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from message_store.clock import SystemClock
 from reconciliation.scan.files import Root
-from reconciliation.scan.planning import Finding, LogPlan, grouped, log_segments, plan_log
+from reconciliation.scan.planning import (
+    Finding,
+    LogPlan,
+    Segment,
+    grouped,
+    log_segments,
+    plan_log,
+)
 from reconciliation.scan.store_state import Progress
 from reconciliation.spark.reader import Part, StoreReader
 
@@ -61,7 +68,9 @@ class StoreStreamReader(DataSourceStreamReader):
             size = self._wanted.partition_bytes
             segments = log_segments(root, bounded, bytes_max=size, first=first)
             mine = Progress(number)
-            found += [Part(group, progress=mine) for group in grouped(segments, size)]
+            found += [
+                Part(group, progress=mine) for group in grouped(segments, size, Segment.length)
+            ]
             if first < min(plan.min, until):
                 lost = (_removed(root, plan, first, until),)
                 found.append(Part(findings=lost, progress=mine))

@@ -31,6 +31,7 @@ FOR_FEW_ROWS = {
     "spark.executor.memory": "512m",
     "spark.executor.memoryOverhead": "64m",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
@@ -45,7 +46,7 @@ def environment(home: Path) -> dict[str, str]:
         "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(HOME),
         "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST,
         "SPARK_WORKER_DIR": str(home / "work"), "SPARK_LOCAL_DIRS": str(home / "local"),
-        "SPARK_DAEMON_MEMORY": "512m",
+        "SPARK_DAEMON_MEMORY": "512m", "SPARK_DAEMON_JAVA_OPTS": LIGHT,
     }  # fmt: skip
     return os.environ | own
 

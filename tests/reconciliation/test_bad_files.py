@@ -20,6 +20,7 @@ from reconciliation.scan.roles import Role
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import StoreReader
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
+from tests.support.plain_store import FileRow
 from tests.support.timer_rig import TimerRig
 from tests.support.written_logs import LogWriter
 from timer_store.layout import UNIT_BYTES, WHEEL_BYTES
@@ -165,6 +166,8 @@ def torn(name: str) -> Damage:
         (cut("timerwheel", 6_411), ("timerwheel", 6_411, "gap")),
         (lambda root: np.memmap(root / "timerwheel", np.uint8, "w+", shape=(WHEEL_BYTES,)),
          ("timerwheel", 0, "gap")),
+        (cut("timerwheel", 0), ("timerwheel", 0, "gap")),
+        (lambda root: (root / "timerwheel").unlink(), ("timerwheel", 0, "gap")),
         (zero(CHECK), (CHECK, 0, "unreadable")),
         (cut(CHECK, 20), (CHECK, 0, "unreadable")),
         (cut(CHECK, 0), (CHECK, 0, "unreadable")),
@@ -184,6 +187,19 @@ def test_damage_is_reported_with_its_position(
     assert [row["phys_offset"] for row in read(store, "messages", "phys_offset")] == offsets
     (gap,) = read(store, "messages", "file", "file_offset", "damage", roles=str(Role.GAP))
     assert (gap["file"], gap["file_offset"], gap["damage"]) == place
+
+
+@pytest.mark.parametrize("broker", ["apache", "duemq"])
+def test_the_first_file_of_the_timer_log_is_missing(store: Path, broker: str) -> None:
+    """DueMQ removes it when all its timers are settled, Apache only together with their records."""
+    row = FileRow(store / "timerlog")
+    row.split(10 * UNIT_BYTES)
+    first, second = row.files()[:2]
+    first.unlink()
+    if broker == "duemq":
+        (store / "config" / "duemq.mark").write_bytes(b"?")
+    place = (f"timerlog/{second.name}", 0, "gap")
+    assert (place in places(store)) == (broker == "apache")
 
 
 @pytest.mark.parametrize("part", ["header", "items", "short", "zero"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,72 +29,23 @@ from tests.support.plain_store import (
     V1,
     PlainStore,
     Record,
+    Scene,
     copy_sparse,
 )
+from tests.support.store_faults import STORE_FAULTS
 from tests.support.stores import add_message
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "audit-faults.md"
 BROKERS: Final = ("DueMQ", "Apache 5.3.3")
 APACHE: Final = "apache-5.3.3-clean"
+OTHER: Final = "apache-5.5.1-rolled"
 OFFSETS: Final = "delayOffset.json"
 HUGE: Final = 10_000_000
 EACH: Final = 16
 LATE_MS: Final = 5_000
-
-
-@dataclass
-class Scene:
-    """A store to be changed.
-
-    Attributes:
-        sent: Pending records with their only deliveries, not used by a fault yet.
-        waiting: Pending records without a delivery, by topic.
-        queued: Topics with queues of ordinary messages.
-    """
-
-    store: PlainStore
-    sent: list[tuple[Record, Record]]
-    waiting: dict[str, list[Record]]
-    queued: list[tuple[str, int]] = field(default_factory=list)
-
-    @classmethod
-    def of_store(cls, root: Path) -> Scene:
-        """Pair the records of a store: by origin (DueMQ), or by unique id (Apache)."""
-        store = PlainStore(root)
-        records = store.records()
-        held = [r for r in records if r.topic in (SCHEDULE, TIMERS)]
-        others = [r for r in records if r.topic not in (SCHEDULE, TIMERS)]
-        by_origin = {r.origin: r for r in others if r.origin is not None}
-        by_name: dict[str, list[Record]] = {}
-        for record in others:
-            by_name.setdefault(record.properties.get("UNIQ_KEY", ""), []).append(record)
-        cancelled = {
-            r.properties.get("UNIQ_KEY") for r in held if "TIMER_DEL_UNIQKEY" in r.properties
-        }
-        scene = cls(store, [], {SCHEDULE: [], TIMERS: []})
-        for record in held:
-            name = record.properties.get("UNIQ_KEY", "")
-            if "TIMER_DEL_UNIQKEY" in record.properties or name in cancelled:
-                continue
-            named = by_name.get(name, [])
-            one = by_origin.get(record.at) or (named[0] if len(named) == 1 else None)
-            if one is not None and one.at > record.at:
-                scene.sent.append((record, one))
-            elif not named:
-                scene.waiting[record.topic].append(record)
-        scene.queued = [key for key in store.queues() if key[0] not in (SCHEDULE, TIMERS)]
-        return scene
-
-    def take(self) -> tuple[Record, Record]:
-        return self.sent.pop(0)
-
-    def wait(self, topic: str) -> Record:
-        """Return a pending record that is not the first of its queue."""
-        at = next(n for n, record in enumerate(self.waiting[topic]) if record.number > 0)
-        return self.waiting[topic].pop(at)
-
-    def unit(self, record: Record) -> tuple[int, int, int]:
-        return self.store.units(record.topic, record.queue)[record.number]
+LOG_FILE_BYTES: Final = 20_480  # several files
+ROLLBACK: Final = 12  # MessageSysFlag.TRANSACTION_ROLLBACK_TYPE
+NOTHING: Final = "nothing"
 
 
 def filler(record: Record) -> bytes:
@@ -138,13 +89,9 @@ def on_unit(change: Callable[[int, int, int], tuple[int, int, int]]) -> Fault:
     return do
 
 
-def flip_body(fix: bool) -> Fault:
-    def change(store: PlainStore, sent: Record) -> None:
-        store.put(sent.body_at, "B", sent.body[0] ^ 0x10)
-        if fix:
-            store.fix_crc(sent.at)
-
-    return on_delivery(change)
+def flip_with_crc(store: PlainStore, sent: Record) -> None:
+    flip(store, sent)
+    store.fix_crc(sent.at)
 
 
 def change_property(store: PlainStore, sent: Record) -> None:
@@ -157,13 +104,25 @@ def stored(by_ms: int) -> Fault:
     return on_delivery(lambda store, sent: store.put(sent.store_ms_at, ">q", sent.store_ms + by_ms))
 
 
-def overwrite_pending(topic: str) -> Fault:
+def on_pending(topic: str, change: Callable[[PlainStore, Record], None]) -> Fault:
     def do(scene: Scene) -> int:
         record = scene.wait(topic)
-        scene.store.log.write(record.at, filler(record))
+        change(scene.store, record)
         return record.at
 
     return do
+
+
+def overwrite(store: PlainStore, record: Record) -> None:
+    store.log.write(record.at, filler(record))
+
+
+def zero(store: PlainStore, record: Record) -> None:
+    store.log.write(record.at, bytes(record.size))
+
+
+def flip(store: PlainStore, record: Record) -> None:
+    store.put(record.body_at, "B", record.body[0] ^ 0x10)
 
 
 def neighbour_of_pending(topic: str) -> Fault:
@@ -199,24 +158,25 @@ def duplicate(scene: Scene) -> int:
 
 
 FAULTS: Final[Mapping[str, Fault]] = {
-    "delivery overwritten with zeros": on_delivery(
-        lambda store, sent: store.log.write(sent.at, bytes(sent.size))
-    ),
-    "delivery overwritten with another valid record": on_delivery(
-        lambda store, sent: store.log.write(sent.at, filler(sent))
-    ),
+    "delivery twice": duplicate,  # appended, so before faults that end a walk over the log
+    "delivery overwritten with zeros": on_delivery(zero),
+    "delivery overwritten with another valid record": on_delivery(overwrite),
     "delivery without the name of its source": on_delivery(
         lambda store, sent: store.put(sent.prepared_at, ">q", 0)
     ),
-    "pending level message overwritten with another valid record": overwrite_pending(SCHEDULE),
-    "pending timer overwritten with another valid record": overwrite_pending(TIMERS),
-    "delivery twice": duplicate,
+    "pending level message overwritten with another valid record": on_pending(SCHEDULE, overwrite),
+    "pending timer overwritten with another valid record": on_pending(TIMERS, overwrite),
+    "pending level message overwritten with zeros": on_pending(SCHEDULE, zero),
+    "pending timer overwritten with zeros": on_pending(TIMERS, zero),
+    "body of a pending level message changed": on_pending(SCHEDULE, flip),
+    "body of a pending timer changed": on_pending(TIMERS, flip),
     "delivery in another queue": field_at(QUEUE_AT, ">i", lambda sent: (sent.queue + 1) % 4),
-    "body changed, CRC correct": flip_body(fix=True),
-    "body changed, CRC stale": flip_body(fix=False),
+    "body changed, CRC correct": on_delivery(flip_with_crc),
+    "body changed, CRC stale": on_delivery(flip),
     "property changed": on_delivery(change_property),
     "flag changed": field_at(FLAG_AT, ">i", lambda sent: sent.flag ^ 1),
     "system flag changed": field_at(SYS_AT, ">i", lambda sent: sent.sys_flag ^ 1),
+    "transaction type of a rollback": field_at(SYS_AT, ">i", lambda sent: sent.sys_flag | ROLLBACK),
     "birth time changed": field_at(BORN_AT, ">q", lambda sent: sent.born_ms - 1_000),
     "producer's address changed": field_at(HEAD.size, "B", lambda sent: sent.host[0] ^ 1),
     "number of reconsumptions changed": on_delivery(
@@ -246,6 +206,16 @@ UNDETECTABLE: Final = {
         "DueMQ derives it from the log; Apache delivers again, which is then `duplicated`",
     "topic deleted": "a request of an administrator; the messages are not lost",
 }  # fmt: skip
+DERIVED: Final = {
+    "delivery without the name of its source":
+        "its content names the message, as that of Apache's deliveries, which have no such name",
+    "first file of the timer log removed":
+        "DueMQ also removes files without a pending timer, and rebuilds the log when a slot names "
+        "a missing unit",
+    "`timercheck` removed":
+        "DueMQ writes it some time after its start, and derives it from the queue of the timers",
+    "all files of the timers removed": "DueMQ derives them from the queue of the timers",
+}  # fmt: skip
 INTRODUCTION: Final = """\
 # Faults that an audit reports
 
@@ -253,7 +223,26 @@ Each class of fault is planted in a store of DueMQ and in one of Apache's broker
 that shares no code with the audit. One audit of these stores made this table: verdict and reason of
 the message (`python -m tests.support.fault_classes`; `tests/reconciliation/test_fault_classes.py`
 compares it)."""
+OF_STORES: Final = """
+Faults of whole files and of the clock, each in a store of its own; all its findings. The other
+store is of the same kind of broker: a longer one of DueMQ, one of Apache's broker 5.5.1.
+"""
 END: Final = """
+Apache's broker 5.3.3 was started on copies of its golden store without a file; its 28 timers:
+
+| removed | delivered once | twice | never |
+|---|---|---|---|
+| nothing | 28 | | |
+| `timerwheel` | 28 | | |
+| `timerlog` | 9 | | 19 |
+| `config/timercheck` | | 28 | |
+| all files of the timers | 19 | 9 | |
+| `config/delayOffset.json` (57 level messages) | 43 | 14 | |
+
+An audit of these stores reports the second deliveries as `duplicated`.
+Without `timerwheel`, Apache enters the units of the last files of its timer log again, and no older
+ones: of 210 pending timers in a log of five files, 130 were never delivered.
+
 Damage of whole files is in [damaged files](damaged-files.md). Classes that a store cannot show:
 """
 
@@ -264,10 +253,12 @@ class Planted:
 
     Attributes:
         roots: Path of the store and log offset of the message, by (broker, class).
+        whole: Path of the store, by (broker, class), for faults of whole files and of the clock.
     """
 
     stores: list[str] = field(default_factory=list)
     roots: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    whole: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add(self, broker: str, name: str, store: Path, root: int) -> None:
         self.roots[broker, name] = (str(store), root)
@@ -275,11 +266,16 @@ class Planted:
             self.stores.append(str(store))
 
 
-def plant_all(home: Path) -> Planted:
-    """Plant every class in stores of both brokers below `home`."""
+def plant_all(home: Path, whole: Iterable[str] = STORE_FAULTS) -> Planted:
+    """Plant every class in stores of both brokers below `home`.
+
+    Args:
+        whole: Classes of `STORE_FAULTS`.
+    """
     planted = Planted()
-    for broker, source in zip(
-        BROKERS, (made_store(home / "made"), golden_store(APACHE)), strict=True
+    made = made_store(home / "made"), made_store(home / "other", 2 * EACH)
+    for broker, source, other in zip(
+        BROKERS, (made[0], golden_store(APACHE)), (made[1], golden_store(OTHER)), strict=True
     ):
         folder = home / broker.partition(" ")[0]
         folder.mkdir()
@@ -292,6 +288,11 @@ def plant_all(home: Path) -> Planted:
         for name, by in ((CURSOR, 0), (BEYOND, HUGE)):
             store = copy_sparse(source, folder / str(by))
             planted.add(broker, name, store, move_cursor(Scene.of_store(store), by))
+        for number, name in enumerate(whole):
+            store = copy_sparse(source, folder / f"whole-{number}")
+            STORE_FAULTS[name](Scene.of_store(store), other)
+            planted.whole[broker, name] = str(store)
+            planted.stores.append(str(store))
     return planted
 
 
@@ -306,11 +307,13 @@ def move_cursor(scene: Scene, by: int) -> int:
     return record.at
 
 
-def made_store(root: Path) -> Path:
+def made_store(root: Path, count: int = EACH) -> Path:
     """Make a store of DueMQ with delivered and pending messages of levels and timers."""
-    rig = MigrationRig(root, levels="1s 1h").open()
+    rig = MigrationRig(root, levels="1s 1h")
+    rig.store_changes = {"commitlog_file_bytes": LOG_FILE_BYTES}
+    rig.open()
     for topic in ("T", "U"):
-        for n in range(EACH):
+        for n in range(count):
             now_ms = rig.clock.now_ms()
             own = {"TAGS": f"tag{n}", "KEYS": f"key{n}", "color": "red"}
             for name, wish in (
@@ -330,6 +333,7 @@ def made_store(root: Path) -> Path:
 
 def reported(spark: Any, planted: Planted) -> dict[tuple[str, str], str]:
     """Return what one audit of all stores reports about each planted fault."""
+    from reconciliation.audit.verdicts import CLEAN
     from reconciliation.spark.read import audit_stores
 
     verdicts, unread = audit_stores(spark, planted.stores, ids=False)
@@ -338,10 +342,18 @@ def reported(spark: Any, planted: Planted) -> dict[tuple[str, str], str]:
     found = {}
     for key, place in planted.roots.items():
         row = rows.get(place)
-        text = "no row" if row is None else f"`{row['verdict']}`: {row['why'] or 'nothing'}"
+        if row is None:
+            text = "no row"
+        else:
+            text = NOTHING if row["verdict"] in CLEAN else f"`{row['verdict']}`: {row['why']}"
         if key[1] == BEYOND and (place[0], "impossible") in kinds:
             text += "; `impossible`: the file"
         found[key] = text
+    for key, store in planted.whole.items():
+        bad = {(r["verdict"], r["why"]) for r in rows.values() if r["store"] == store}
+        texts = [f"`{verdict}`: {why}" for verdict, why in sorted(bad) if verdict not in CLEAN]
+        texts += [f"`{kind}`: a file" for at, kind in sorted(kinds) if at == store]
+        found[key] = "; ".join(texts) or NOTHING
     return found
 
 
@@ -350,14 +362,20 @@ def page_text(found: Mapping[tuple[str, str], str]) -> str:
     return "\n".join(_lines(found)) + "\n"
 
 
+def table_row(found: Mapping[tuple[str, str], str], name: str) -> str:
+    """Return the line of a class in the page."""
+    cells = (found.get((broker, name), "not possible") for broker in BROKERS)
+    return f"| {name} | {' | '.join(cells)} |"
+
+
 def _lines(found: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    yield INTRODUCTION
-    yield ""
-    yield f"| fault | {BROKERS[0]} | {BROKERS[1]} |"
-    yield "|---|---|---|"
-    for name in (*FAULTS, CURSOR, BEYOND):
-        cells = (found.get((broker, name), "not possible") for broker in BROKERS)
-        yield f"| {name} | {' | '.join(cells)} |"
+    head = f"| fault | {BROKERS[0]} | {BROKERS[1]} |", "|---|---|---|"
+    yield from (INTRODUCTION, "", *head)
+    yield from (table_row(found, name) for name in (*FAULTS, CURSOR, BEYOND))
+    yield from (OF_STORES, *head)
+    yield from (table_row(found, name) for name in STORE_FAULTS)
+    yield from ("", "| no finding | why |", "|---|---|")
+    yield from (f"| {name} | {why} |" for name, why in DERIVED.items())
     yield END
     yield "| fault | why |"
     yield "|---|---|"

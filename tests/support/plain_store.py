@@ -16,7 +16,7 @@ import struct
 import subprocess
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -122,12 +122,24 @@ class FileRow:
         named = (path for path in self.folder.iterdir() if re.fullmatch(r"\d{20}", path.name))
         return sorted(path for path in named if path.stat().st_size)
 
+    def file_at(self, at: int) -> Path:
+        """Return the file with a position."""
+        return self._place(at)[0]
+
     def _place(self, at: int) -> tuple[Path, int]:
         for path in reversed(self.files()):
             base = int(path.name)
             if base <= at < base + path.stat().st_size:
                 return path, at - base
         raise KeyError(at)
+
+    def split(self, size: int) -> None:
+        """Divide the files into files of a size."""
+        for path in self.files():
+            data = path.read_bytes()
+            path.unlink()
+            for pos in range(0, len(data), size):
+                path.with_name(f"{int(path.name) + pos:020d}").write_bytes(data[pos : pos + size])
 
     def read(self, at: int, size: int) -> bytes:
         path, pos = self._place(at)
@@ -249,6 +261,61 @@ class PlainStore:
         code = java_hash(old.properties.get("TAGS", ""))
         self.put_unit(old.topic, queue, number, (end, len(raw), code))
         return end
+
+
+@dataclass
+class Scene:
+    """A store to be changed.
+
+    Attributes:
+        sent: Pending records with their only deliveries, not used by a fault yet.
+        waiting: Pending records without a delivery, by topic.
+        queued: Topics with queues of ordinary messages.
+    """
+
+    store: PlainStore
+    sent: list[tuple[Record, Record]]
+    waiting: dict[str, list[Record]]
+    queued: list[tuple[str, int]] = field(default_factory=list)
+
+    @classmethod
+    def of_store(cls, root: Path) -> Scene:
+        """Pair the records of a store: by origin (DueMQ), or by unique id (Apache)."""
+        store = PlainStore(root)
+        records = store.records()
+        held = [r for r in records if r.topic in (SCHEDULE, TIMERS)]
+        others = [r for r in records if r.topic not in (SCHEDULE, TIMERS)]
+        by_origin = {r.origin: r for r in others if r.origin is not None}
+        by_name: dict[str, list[Record]] = {}
+        for record in others:
+            by_name.setdefault(record.properties.get("UNIQ_KEY", ""), []).append(record)
+        cancelled = {
+            r.properties.get("UNIQ_KEY") for r in held if "TIMER_DEL_UNIQKEY" in r.properties
+        }
+        scene = cls(store, [], {SCHEDULE: [], TIMERS: []})
+        for record in held:
+            name = record.properties.get("UNIQ_KEY", "")
+            if "TIMER_DEL_UNIQKEY" in record.properties or name in cancelled:
+                continue
+            named = by_name.get(name, [])
+            one = by_origin.get(record.at) or (named[0] if len(named) == 1 else None)
+            if one is not None and one.at > record.at:
+                scene.sent.append((record, one))
+            elif not named:
+                scene.waiting[record.topic].append(record)
+        scene.queued = [key for key in store.queues() if key[0] not in (SCHEDULE, TIMERS)]
+        return scene
+
+    def take(self) -> tuple[Record, Record]:
+        return self.sent.pop(0)
+
+    def wait(self, topic: str) -> Record:
+        """Return a pending record that is not the first of its queue."""
+        at = next(n for n, record in enumerate(self.waiting[topic]) if record.number > 0)
+        return self.waiting[topic].pop(at)
+
+    def unit(self, record: Record) -> tuple[int, int, int]:
+        return self.store.units(record.topic, record.queue)[record.number]
 
 
 def copy_sparse(source: Path, target: Path) -> Path:

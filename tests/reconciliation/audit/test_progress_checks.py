@@ -81,6 +81,16 @@ def test_a_position_of_the_timers_after_their_queue(store: PlainStore) -> None:
         }
 
 
+@pytest.mark.parametrize(("more", "found"), [("", {(CHECK, 0, "gap")}), ("duemq.mark", set())])
+def test_a_missing_checkpoint_of_the_timers(
+    store: PlainStore, more: str, found: set[tuple[str, int, str]]
+) -> None:
+    """Apache delivers all timers of the log again; DueMQ derives the checkpoint."""
+    (store.root / CHECK).unlink()
+    (store.root / "config" / more).touch()
+    assert places(store.root) == found
+
+
 def test_the_end_of_a_queue(store: PlainStore) -> None:
     root = Root(str(store.root))
     for topic, queue in store.queues():

@@ -9,9 +9,9 @@ import pytest
 
 from reconciliation.scan.roles import Role
 from tests.reconciliation.test_bad_files import read
-from tests.support.fault_classes import APACHE, Scene
+from tests.support.fault_classes import APACHE
 from tests.support.golden_stores import golden_store
-from tests.support.plain_store import TIMERS, PlainStore, copy_sparse
+from tests.support.plain_store import TIMERS, PlainStore, Scene, copy_sparse
 
 pytestmark = pytest.mark.finding("3P6")
 

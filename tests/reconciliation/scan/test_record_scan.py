@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from reconciliation.scan import record_scan
 from reconciliation.scan.files import Root
-from reconciliation.scan.planning import Finding, log_segments, plan_log
+from reconciliation.scan.planning import (
+    Finding,
+    files_of_row,
+    find_log_end,
+    log_segments,
+    plan_log,
+)
 from reconciliation.scan.record_scan import RecordScan
 from tests.support.written_logs import FILE_BYTES, LogWriter, record_at
 
@@ -126,8 +132,11 @@ def test_old_bytes_after_the_end_are_no_records(tmp_path: Path) -> None:
     end, old = len(log.data), record_at(len(log.data) + 64, b"old", number=-5)
     log.data += b"\xee" * 64 + old
     log.write()
-    assert plan_log(Root(str(tmp_path))).end == end
+    root = Root(str(tmp_path))
+    assert plan_log(root).end == end
     assert read(tmp_path, 500) == (log.places, [])
+    synced = len(log.data)  # DueMQ had synced the log up to here: the record is not stale
+    assert find_log_end(root, files_of_row(root, "commitlog"), synced)[0] == synced
 
 
 def test_an_unreadable_file_is_reported_and_the_others_are_read(
