@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from duemq.registry.consumer_offsets import PopState
+from duemq.registry.offset_table import PopState
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topic_routes import BrokerQueues
 from message_store.log.batch import PutBatch

@@ -9,16 +9,14 @@ Whether an offset of an Apache broker within its queue is true is shown by a sta
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import numpy as np
 
-from message_store.json_dialect import loads
-from message_store.layout import CQ_UNIT, RECORD_HEAD_BYTES, UNIT_BYTES
+from message_store.layout import CQ_UNIT, UNIT_BYTES
 from message_store.recovery.truncations import Truncations
 from message_store.verify import LogSummary, Part, Progress, Report
-from message_store.verify.files import is_offset, map_file
+from message_store.verify.files import is_offset, map_file, read_progress
 from message_store.verify.queues import queue_end
 from schedule_service.levels import TAGS_HASH_BITS
 from schedule_service.names import SCHEDULE_TOPIC
@@ -31,14 +29,8 @@ DERIVED = "the next start of DueMQ derives the offset from the log, an Apache br
 def check_levels(root: Path, log: LogSummary, report: Report, progress: Progress) -> None:
     """Add the faults of delayOffset.json to a report."""
     path = root / "config" / OFFSETS_FILE
-    try:
-        value = loads(path.read_text("utf-8", "replace"))
-    except (OSError, ValueError):
-        return  # reported with the configuration files
-    try:
-        saved = decode_saved(value)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        report.add("error", KIND, path, 0, f"its offsets cannot be used: {error}; {DERIVED}")
+    saved = read_progress(path, KIND, decode_saved, report)
+    if saved is None:
         return
     if saved.log_offset is not None:
         floor = Truncations.load(root).floor(saved.generation)
@@ -46,21 +38,10 @@ def check_levels(root: Path, log: LogSummary, report: Report, progress: Progress
             text = "the log was truncated since: the next start derives the offsets from the log"
             report.add("warning", KIND, path, 0, text)
             return
-        if not _is_of_this_log(saved, log):
+        if not log.has(saved.last_record):
             text = f"it was not written for this log; {DERIVED}"
             report.add("error", KIND, path, 0, text)
     _check_offsets(root, path, saved, log, report)
-
-
-def _is_of_this_log(saved: Saved, log: LogSummary) -> bool:
-    offset, crc = saved.last_record
-    if offset < log.min:
-        return True
-    return any(
-        zlib.crc32(piece.data[offset - piece.base :][:RECORD_HEAD_BYTES].data) == crc
-        for piece in log.pieces
-        if piece.base <= offset < log.span(piece)[1]
-    )
 
 
 def _check_offsets(root: Path, path: Path, saved: Saved, log: LogSummary, report: Report) -> None:

@@ -31,8 +31,8 @@ from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Groups, Identity, Offsets, Routes, Topics
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
-from duemq.registry.consumer_offsets import PopState
 from duemq.registry.filter_file import FilterFile
+from duemq.registry.offset_table import PopState
 from duemq.registry.shared_retries import SharedRetries
 from duemq.replication.config import ReplicationConfig
 from duemq.send.put_path import PutPath

@@ -6,14 +6,17 @@ The file never gets ahead of the durable log: it is written once the log is dura
 the time of the snapshot. At startup, an offset after the end of its queue is set to that end, so
 that messages stored later are not skipped. Apache does neither.
 
-After a truncation of the log, offsets are set to the end of their queue at that time (`follow`):
-messages stored later get the same queue offsets as the removed ones. Offsets of transactions and
-revivals are removed, since they depend on records of other queues, which are read again.
+If the log has lost its end since, offsets are set to the end of their queue at that time
+(`follow`): messages stored later get the same queue offsets as the lost ones. Offsets of
+transactions and revivals are removed, since they depend on records of other queues, which are read
+again.
 
 The member `pops` of the file, which Apache ignores, is the log offset up to which the table
 includes all pops; later pops are read from the log (`duemq.pop.pop_recovery`). The member `crc32`
-is a checksum over `pops` and the offsets of internal groups, the progress of transactions and of
-revivals: if another program has changed them, they are derived from the log (`prove`).
+is a checksum over `pops`, the offsets of internal groups, the progress of transactions and of
+revivals, and `lastRecord`, the last record of the log at that time. If another program has changed
+them, they are derived from the log; if the log has another record there, the file belongs to
+another store, and no offset is used (`prove`).
 
 A server-side reset is pending until the consumer's next pull: until then queries return it, and the
 callers of `commit` ignore the consumer's commits. Pull offsets and pending resets are in memory
@@ -25,20 +28,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple, Protocol
 
 from duemq.net.codes import ResponseCode
 from duemq.net.memory_budget import MemoryBudget
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 from duemq.registry.data_version import DataVersion
 from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
-from duemq.registry.offset_table import SEPARATOR, Table, read_number, read_table
+from duemq.registry.offset_table import (
+    CRC,
+    LAST_RECORD,
+    POPS,
+    SEPARATOR,
+    Content,
+    PopState,
+    Table,
+    checksum,
+    decode,
+)
 from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.queues.topic_table import QUEUES_MAX
-from message_store.recovery.truncations import Truncations
+from message_store.recovery.log_identity import NO_RECORD, last_record
+from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
 FILE_NAME = "consumerOffset.json"
@@ -49,48 +61,13 @@ PAIRS_PER_TURN = 4_096  # copied per event loop turn
 NOTICES_MAX = 10
 POPS_SPAN_BYTES = 64 << 20  # limit of the log that a start searches for pops
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
-POPS = "pops"
-CRC = "crc32"
-_FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable", POPS, CRC})
-
-
-class PopState(NamedTuple):
-    """State of pops in a table.
-
-    Attributes:
-        before: Log offset up to which the table includes all pops.
-        first_needed: First log offset that undecided checkpoints need, by minute (`UndecidedPops`).
-    """
-
-    before: int
-    first_needed: dict[int, int]
-
-
-Content = tuple[DataVersion | None, PopState | None, dict[str, object], Table, bool]
-
-
-class DurableLog(Protocol):
-    """Interface of the message store for the durable end of the log."""
-
-    @property
-    def max_offset(self) -> int: ...
-    async def wait_durable(self, end_offset: int) -> bool: ...
-    def flush(self) -> None: ...
-
-
-class TruncatedLog(Protocol):
-    """Interface of the message store for truncations."""
-
-    truncations: Truncations
-
-    def queue_end_before(self, topic: str, queue_id: int, log_offset: int) -> int: ...
 
 
 class OffsetManager(SavedTable):
     """Manager of the offsets of all consumer groups of one broker.
 
     Args:
-        store: Log that must be durable before the file is written; None: no log.
+        store: Store whose log must be durable before the file is written; None: no log.
         pairs_max: Maximum number of (topic, group) pairs.
         memory: Memory budget.
     Attributes:
@@ -101,7 +78,7 @@ class OffsetManager(SavedTable):
         self,
         file: ConfigFile,
         clock: Clock,
-        store: DurableLog | None = None,
+        store: MessageStore | None = None,
         *,
         pairs_max: int = PAIRS_MAX,
         memory: MemoryBudget | None = None,
@@ -118,6 +95,7 @@ class OffsetManager(SavedTable):
         self.pops: Callable[[], PopState | None] = lambda: None
         self._written_before = 0  # `PopState.before` in the file
         self._is_proved = True  # no other program has changed the progress of internal groups
+        self._last_record = NO_RECORD  # in the file that was loaded
 
     # -- file ---------------------------------------------------------------------------------
 
@@ -128,9 +106,9 @@ class OffsetManager(SavedTable):
             CorruptStore: Neither the file nor its backup can be used.
         """
         self.version = DataVersion(0, self._clock.now_ms())
-        found = self._file.load(self.decode)
+        found = self._file.load(decode)
         self._dirty = found is None
-        self._use_content(found or (None, PopState(0, {}), {}, {}, True))
+        self._use_content(found or Content())
 
     def replace_by(self, data: JsonObject) -> None:
         """Replace the offsets by those of a master, in the form of consumerOffset.json.
@@ -138,34 +116,51 @@ class OffsetManager(SavedTable):
         Raises:
             ValueError: The table is invalid.
         """
-        self._use_content(self.decode(data))
+        self._use_content(decode(data))
         self._dirty = True
 
     def _use_content(self, content: Content) -> None:
         self._memory.free(sum(map(_charged_bytes, self._table.values())))
-        version, pops, self._extra, self._table, self._is_proved = content
+        pops, self._extra, self._table = content.pops, content.extra, content.table
+        self._is_proved, self._last_record = content.is_proved, content.last_record
         self._memory.reserve(sum(map(_charged_bytes, self._table.values())), is_checked=True)
-        self.version = version or self.version
+        self.version = content.version or self.version
         self.pops = lambda: pops
         self._written_before = 0 if pops is None else pops.before
 
     def prove(self, groups: Collection[str]) -> None:
         """Derive the progress of internal groups from the log if another program has changed it.
 
+        If the file was written for another store, the offsets of all groups are removed. A record
+        that the log has lost, or that retention has removed, proves nothing: see `follow`.
+
         Args:
             groups: Groups whose queues are read again from their start.
         """
-        if self._is_proved:
+        if not self._is_proved:
+            fault = "another program has changed the progress of transactions or of popped messages"
+        elif self._is_of_another_store():
+            fault = "it was written for another store: no offset is used"
+            groups = {group for _, group in self._table}
+        else:
             return
-        log.error(
-            "%s: another program has changed the progress of transactions or of popped messages: "
-            "it is derived from the log",
-            FILE_NAME,
-        )
+        log.error("%s: %s; progress is derived from the log", FILE_NAME, fault)
         for group in groups:
             self.remove_group(group)
         self.pops = lambda: PopState(0, {})
         self._is_proved = self._dirty = True
+
+    def _is_of_another_store(self) -> bool:
+        """Return whether the log has another record than the file at the offset of its last one."""
+        store, last = self._store, self._last_record
+        if store is None or not store.min_offset <= last.offset < self._unchanged_end(store):
+            return False
+        return last_record(store.log, last.offset) != last
+
+    @staticmethod
+    def _unchanged_end(store: MessageStore) -> int:
+        """Return the log offset up to which the log has not changed since the file was written."""
+        return store.unchanged_end(store.truncations.followed(FILE_NAME))
 
     def fit(self, bounds: Callable[[str, int], tuple[int, int]]) -> int:
         """Set offsets after the end of their queue to that end; return how many.
@@ -191,23 +186,24 @@ class OffsetManager(SavedTable):
         self._dirty |= count > 0
         return count
 
-    def follow(self, store: TruncatedLog, groups_read_again: Collection[str]) -> None:
-        """Adjust the offsets to truncations of the log since the file was written.
+    def follow(self, store: MessageStore, groups_read_again: Collection[str]) -> None:
+        """Adjust the offsets to a log that has lost its end since the file was written.
+
+        The log was truncated, or it is a copy that is older than the file.
 
         Args:
-            groups_read_again: Groups whose offsets are removed after a truncation.
+            groups_read_again: Groups whose offsets are removed.
         Raises:
             OSError: The write failed; the next start retries.
         """
-        truncations = store.truncations
-        before = truncations.followed(FILE_NAME)
-        if before == truncations.generation:
+        truncations, end = store.truncations, self._unchanged_end(store)
+        is_older = self._last_record.offset >= end
+        if not is_older and truncations.followed(FILE_NAME) == truncations.generation:
             return
-        floor = truncations.floor(before)
         if pops := self.pops():
-            fitted = pops._replace(before=min(pops.before, floor))
+            fitted = pops._replace(before=min(pops.before, end))
             self.pops = lambda: fitted
-        self.fit(lambda topic, queue_id: (0, store.queue_end_before(topic, queue_id, floor)))
+        self.fit(lambda topic, queue_id: (0, store.queue_end_before(topic, queue_id, end)))
         for group in groups_read_again:
             self.remove_group(group)
         for _ in ("the file", "its backup"):
@@ -272,25 +268,6 @@ class OffsetManager(SavedTable):
                 await asyncio.sleep(0)
         return self._file_content(topics_of, offsets, pops)
 
-    @staticmethod
-    def decode(data: JsonObject) -> Content:
-        """Return the content of a parsed consumerOffset.json; its last part: whether it is proved.
-
-        Raises:
-            ValueError: The table is malformed.
-        """
-        pops = _read_pops(data[POPS]) if POPS in data else None
-        table = read_table(data.get("offsetTable") or {})
-        rows = {f"{topic}{SEPARATOR}{group}": queues for (topic, group), queues in table.items()}
-        is_apaches = pops is None and CRC not in data
-        return (
-            DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
-            pops,
-            {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
-            table,
-            is_apaches or data.get(CRC) == _checksum(rows, pops),
-        )
-
     def to_json(self) -> dict[str, object]:
         """Return the immutable content of consumerOffset.json."""
         pops = self.pops()  # also commits confirmed pops
@@ -307,7 +284,9 @@ class OffsetManager(SavedTable):
     ) -> dict[str, object]:
         self._written_before = 0 if pops is None else pops.before
         own: dict[str, object] = {} if pops is None else {POPS: pops._asdict()}
-        own[CRC] = _checksum(offsets, pops)
+        store = self._store
+        last = NO_RECORD if store is None else last_record(store.log, store.last_record)
+        own |= {LAST_RECORD: list(last), CRC: checksum(offsets, pops, last)}
         return {
             "dataVersion": self.version.to_json(),
             **self._extra,
@@ -453,24 +432,3 @@ class OffsetManager(SavedTable):
 def _charged_bytes(queues: Mapping[int, int]) -> int:
     """Return the memory that the offsets of a pair count in the memory budget."""
     return max(len(queues) - FREE_QUEUES, 0) * OFFSET_BYTES
-
-
-def _checksum(offsets: Mapping[str, Mapping[int, int]], pops: PopState | None) -> int:
-    """Return the checksum of the progress that the broker itself acts on."""
-    internal = SEPARATOR + INTERNAL_GROUP_PREFIX
-    rows = [(key, sorted(offsets[key].items())) for key in sorted(offsets) if internal in key]
-    state = None if pops is None else (pops.before, sorted(pops.first_needed.items()))
-    return zlib.crc32(repr((rows, state)).encode())
-
-
-def _read_pops(data: object) -> PopState:
-    """Decode the member `pops`.
-
-    Raises:
-        ValueError: The member is malformed.
-    """
-    first = data.get("first_needed") if isinstance(data, Mapping) else None
-    if not isinstance(data, Mapping) or not isinstance(first, Mapping):
-        raise ValueError(f"{POPS} is not an object with first_needed")
-    table = {read_number(POPS, at): read_number(POPS, each) for at, each in first.items()}
-    return PopState(read_number(POPS, data.get("before")), table)

@@ -1,12 +1,116 @@
-"""The member `offsetTable` of consumerOffset.json: `{"topic@group": {queue: offset}}`."""
+"""Content of consumerOffset.json.
+
+offsetTable           {"topic@group": {queue: offset}}
+groupTopicMap         topics of each group, for Apache
+pops                  DueMQ: log offset up to which the table includes all pops
+lastRecord, crc32     DueMQ: last record of the log; checksum of what the broker itself acts on
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from duemq.registry.config_file import JsonObject
+from duemq.registry.data_version import DataVersion
+from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
+from message_store.recovery.log_identity import NO_RECORD, LastRecord
 
 SEPARATOR: Final = "@"
+POPS: Final = "pops"
+CRC: Final = "crc32"
+LAST_RECORD: Final = "lastRecord"
+_MEMBERS: Final = {"dataVersion", "groupTopicMap", "offsetTable", POPS, CRC, LAST_RECORD}
 Table = dict[tuple[str, str], dict[int, int]]
+
+
+class PopState(NamedTuple):
+    """State of pops in a table.
+
+    Attributes:
+        before: Log offset up to which the table includes all pops.
+        first_needed: First log offset that undecided checkpoints need, by minute (`UndecidedPops`).
+    """
+
+    before: int
+    first_needed: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Content of the file; by default that of a store without the file.
+
+    Attributes:
+        pops: None: the table is Apache's.
+        extra: Other members.
+        table: (topic, group) to queue to offset.
+        is_proved: Whether the checksum is right, or the table is Apache's.
+        last_record: Last record of the log when the table was written.
+    """
+
+    version: DataVersion | None = None
+    pops: PopState | None = field(default_factory=lambda: PopState(0, {}))
+    extra: dict[str, object] = field(default_factory=dict)
+    table: Table = field(default_factory=dict)
+    is_proved: bool = True
+    last_record: LastRecord = NO_RECORD
+
+
+def decode(data: JsonObject) -> Content:
+    """Return the content of a parsed file.
+
+    Raises:
+        ValueError: The table is malformed.
+    """
+    pops = _read_pops(data[POPS]) if POPS in data else None
+    table = read_table(data.get("offsetTable") or {})
+    rows = {f"{topic}{SEPARATOR}{group}": queues for (topic, group), queues in table.items()}
+    last = _read_last_record(data.get(LAST_RECORD, NO_RECORD))
+    is_apaches = pops is None and CRC not in data
+    return Content(
+        DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
+        pops,
+        {key: value for key, value in data.items() if key not in _MEMBERS},
+        table,
+        is_apaches or data.get(CRC) == checksum(rows, pops, last),
+        last,
+    )
+
+
+def checksum(
+    offsets: Mapping[str, Mapping[int, int]], pops: PopState | None, last: LastRecord
+) -> int:
+    """Return the checksum of the progress that the broker itself acts on."""
+    internal = SEPARATOR + INTERNAL_GROUP_PREFIX
+    rows = [(key, sorted(offsets[key].items())) for key in sorted(offsets) if internal in key]
+    state = None if pops is None else (pops.before, sorted(pops.first_needed.items()))
+    return zlib.crc32(repr((rows, state, tuple(last))).encode())
+
+
+def _read_pops(data: object) -> PopState:
+    """Decode the member `pops`.
+
+    Raises:
+        ValueError: The member is malformed.
+    """
+    first = data.get("first_needed") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(first, Mapping):
+        raise ValueError(f"{POPS} is not an object with first_needed")
+    table = {read_number(POPS, at): read_number(POPS, each) for at, each in first.items()}
+    return PopState(read_number(POPS, data.get("before")), table)
+
+
+def _read_last_record(data: object) -> LastRecord:
+    """Decode the member `lastRecord`.
+
+    Raises:
+        ValueError: The member is malformed.
+    """
+    if not isinstance(data, list | tuple) or len(data) != len(NO_RECORD):
+        raise ValueError(f"{LAST_RECORD} is not a list of a log offset and a checksum")
+    return LastRecord(*(read_number(LAST_RECORD, number) for number in data))
 
 
 def read_table(data: object) -> Table:

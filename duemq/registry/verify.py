@@ -1,7 +1,8 @@
 """Verification of the progress of groups, read-only; part of `duemq store verify`.
 
-    consumerOffset.json   the checksum over the progress of transactions and revivals, and its
-                          offsets: none is negative, or after the end of its queue
+    consumerOffset.json   the checksum over the progress of transactions and revivals, the log that
+                          it was taken of, and its offsets: none is negative, or after the end of
+                          its queue
 
 DueMQ derives the progress of internal groups from the log at its next start, and sets offsets of
 other groups to the end of their queue. An Apache broker would skip half messages or revivals.
@@ -11,10 +12,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duemq.registry.consumer_offsets import FILE_NAME, OffsetManager
+from duemq.registry.consumer_offsets import FILE_NAME
 from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
-from message_store.json_dialect import loads
+from duemq.registry.offset_table import decode
+from message_store.recovery.truncations import Truncations
 from message_store.verify import LogSummary, Part, Progress, Report
+from message_store.verify.files import read_progress
 from message_store.verify.queues import queue_end
 
 KIND = "group-progress"
@@ -24,19 +27,22 @@ DERIVED = "the next start of DueMQ derives it from the log, an Apache broker ski
 def check_offsets(root: Path, log: LogSummary, report: Report, progress: Progress) -> None:
     """Add the faults of consumerOffset.json to a report."""
     path = root / "config" / FILE_NAME
-    try:
-        value = loads(path.read_text("utf-8", "replace"))
-    except (OSError, ValueError):
-        return  # reported with the configuration files
-    try:
-        _, _, _, table, is_proved = OffsetManager.decode(value)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        report.add("error", KIND, path, 0, f"its offsets cannot be used: {error}")
+    content = read_progress(path, KIND, decode, report)
+    if content is None:
         return
-    if not is_proved:
+    if not content.is_proved:
         text = f"another program has changed the progress of internal groups; {DERIVED}"
         report.add("error", KIND, path, 0, text)
-    for (topic, group), queues in sorted(table.items()):
+    truncations = Truncations.load(root)
+    floor = truncations.floor(truncations.followed(FILE_NAME))
+    if content.last_record.offset >= min(floor, log.end):
+        text = "the log has lost its end since: the next start fits the offsets to the log"
+        report.add("warning", KIND, path, 0, text)
+        return
+    if not log.has(content.last_record):
+        text = f"it was written for another store; {DERIVED}"
+        report.add("error", KIND, path, 0, text)
+    for (topic, group), queues in sorted(content.table.items()):
         is_internal = group.startswith(INTERNAL_GROUP_PREFIX)
         for queue_id, offset in sorted(queues.items()):
             end = queue_end(root, log, topic, queue_id)

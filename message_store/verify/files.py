@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from message_store.json_dialect import loads
 from message_store.log.commit_log import NAME_DIGITS
 from message_store.log.page_guard import PAGE_BYTES, GuardedMap, page_guard
 from message_store.verify.report import Report
 
 OFFSET_MAX = 1 << 62
+_T = TypeVar("_T")
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -51,6 +54,25 @@ def map_file(path: Path) -> Bytes:
         pages = GuardedMap(path, file.fileno(), size)
         pages.forget_file()
     return pages.data
+
+
+def read_progress(path: Path, kind: str, decode: Callable[[Any], _T], report: Report) -> _T | None:
+    """Return the contents of a JSON file of progress; report contents that cannot be used.
+
+    None if there are none: a file that cannot be read is reported with the configuration files.
+
+    Args:
+        decode: Returns the contents of the parsed file, or raises.
+    """
+    try:
+        value = loads(path.read_text("utf-8", "replace"))
+    except (OSError, ValueError):
+        return None
+    try:
+        return decode(value)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        report.add("error", kind, path, 0, f"its offsets cannot be used: {error}")
+        return None
 
 
 def map_files(directory: Path, report: Report, *, multiple: int = 1) -> list[Piece]:

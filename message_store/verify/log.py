@@ -10,6 +10,7 @@ Bytes that are not a record have one of three causes:
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,12 +22,13 @@ import numpy.typing as npt
 from message_store import layout
 from message_store.kernels import scan
 from message_store.kernels import verify as kernels
-from message_store.layout import Rows
+from message_store.layout import RECORD_HEAD_BYTES, Rows
 from message_store.log.block_sums import DIRECTORY as SUMS
 from message_store.log.block_sums import changed_blocks
 from message_store.log.frames import topic_bytes
 from message_store.log.gaps import BRIDGE_TOPIC
 from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
+from message_store.recovery.log_identity import LastRecord
 from message_store.verify.files import OFFSET_MAX, Piece, map_files, used_bytes
 from message_store.verify.report import Progress, Report
 
@@ -76,6 +78,15 @@ class LogSummary:
     def span(self, piece: Piece) -> tuple[int, int]:
         """Return the log offsets of a file's first byte and after its last record."""
         return piece.base, min(piece.end, self.end)
+
+    def has(self, record: LastRecord) -> bool:
+        """Return whether the log has a record, or begins after it."""
+        offset, crc = record
+        return offset < self.min or any(
+            zlib.crc32(piece.data[offset - piece.base :][:RECORD_HEAD_BYTES].data) == crc
+            for piece in self.pieces
+            if piece.base <= offset < self.span(piece)[1]
+        )
 
     def is_replaced(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which log offsets are in damage that a recovery has replaced."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,17 @@ from duemq.registry.consumer_offsets import (
     OFFSET_BYTES,
     POPS_SPAN_BYTES,
     OffsetManager,
-    PopState,
 )
+from duemq.registry.offset_table import PopState
+from duemq.registry.verify import KIND, OFFSETS
 from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RequestError
 from message_store.queues.topic_table import QUEUES_MAX
+from message_store.store import MessageStore
+from message_store.verify import verify_store
 from tests.support.golden_stores import copy_golden_store
+from tests.support.stores import open_store, put_one
 
 
 def manager(root: Path) -> OffsetManager:
@@ -350,3 +355,51 @@ def test_only_changed_progress_of_internal_groups_is_derived_again(tmp_path: Pat
     found = manager(tmp_path)
     found.prove(groups)
     assert found.query(groups[0], "HALF", 0) == 4
+
+
+INTERNAL = "CID_RMQ_SYS_TRANS"
+
+
+def opened(store: MessageStore) -> OffsetManager:
+    """Return the offsets of an open store as a broker loads them."""
+    file = ConfigFile(store.config_path("consumerOffset.json"))
+    offsets = OffsetManager(file, FakeClock(), store)
+    offsets.load()
+    offsets.prove((INTERNAL,))
+    offsets.follow(store, (INTERNAL,))
+    return offsets
+
+
+@pytest.mark.finding("3D4")
+@pytest.mark.parametrize(
+    ("bodies", "internal", "client", "severities"),
+    [
+        (b"aaaa", 2, 3, []),  # this log has the file's last record
+        (b"bbbb", None, None, ["error"]),
+        (
+            b"bb",
+            None,
+            2,
+            ["warning"],
+        ),  # as an older copy of the store: the log may have lost its end
+    ],
+)
+def test_a_table_names_the_last_record_of_its_log(
+    tmp_path: Path, bodies: bytes, internal: int | None, client: int | None, severities: list[str]
+) -> None:
+    for name, each in (("file", b"aaaa"), ("log", bodies)):
+        with open_store(tmp_path / name) as store:
+            for body in each:
+                put_one(store, "T", body=bytes([body]))
+            if name == "file":
+                offsets = opened(store)
+                offsets.commit(INTERNAL, "T", 0, 2)
+                offsets.commit("client", "T", 0, 3)
+                offsets.persist()
+    shutil.copy(tmp_path / "file/config/consumerOffset.json", tmp_path / "log/config")
+    report = verify_store(tmp_path / "log", parts=[OFFSETS])
+    assert [each.severity for each in report.findings if each.kind == KIND] == severities
+    with open_store(tmp_path / "log") as store:
+        offsets = opened(store)
+        assert offsets.query(INTERNAL, "T", 0) == internal
+        assert offsets.query("client", "T", 0) == client
