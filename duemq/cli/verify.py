@@ -10,6 +10,7 @@ from pathlib import Path
 from duemq.cli.exits import Exit
 from duemq.cli.output import console, print_json, table
 from duemq.registry.verify import OFFSETS
+from duemq.replication.verify import EPOCHS
 from message_store.config import Properties, StoreConfig, from_properties, options
 from message_store.verify import Progress, Report, verify_store
 from schedule_service.verify import LEVELS
@@ -38,7 +39,7 @@ def verify(directory: Path, properties: Properties, *, as_json: bool) -> None:
             progress,
             commitlog=commitlog,
             index_slots=slots,
-            parts=[LEVELS, TIMERS, OFFSETS],
+            parts=[LEVELS, TIMERS, OFFSETS, EPOCHS],
         )
     if as_json:
         print_json(report.to_json())

@@ -95,7 +95,9 @@ class ConfirmedFile:
         except OSError:
             return 0
         group = identity.group
-        if words[:-1] != [group.cluster, group.broker_name, str(identity.broker_id)]:
-            return 0
+        is_own = words[:-1] == [group.cluster, group.broker_name, str(identity.broker_id)]
         text = words[-1]
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+        if is_own and text.isascii() and text.isdigit() and len(text) < 19:
+            return int(text)
+        log.warning("%s is ignored: it has no offset of member %d", self.path, identity.broker_id)
+        return 0

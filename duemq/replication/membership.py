@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from duemq.replication.role import Role
 from message_store.errors import StoreError
 from message_store.store import MessageStore
 
+log = logging.getLogger(__name__)
 NO_LEASE = (
     "the controller has not confirmed lately that this broker is the master (see duemq replicas); "
     "it continues when the controller responds, or another member becomes master"
@@ -63,7 +65,14 @@ class Membership:
             StoreError: The log has a newer epoch than the controller.
             OSError: The epoch file cannot be written.
         """
-        known = self.epochs.epochs.before(store.max_offset + 1).since(store.min_offset)
+        before = self.epochs.epochs
+        known = before.before(store.max_offset + 1)
+        if known != before:
+            log.warning(
+                "%s: %d epochs that begin after the end of the log are removed",
+                self.epochs.path, len(before.entries) - len(known.entries),
+            )  # fmt: skip
+        known = known.since(store.min_offset)
         if not self.role.is_replica:
             try:
                 known = known.begun(self.role.epoch, store.max_offset, store.min_offset)

@@ -27,7 +27,8 @@ class Checkpoint:
 
     def __init__(self, path: Path, values: tuple[int, ...]) -> None:
         self.path = path
-        self.physic_ms, self.logics_ms, self.index_ms, self.flushed, self.confirm = values[:5]
+        self.physic_ms, self.logics_ms, self.index_ms, self.flushed = values[:4]
+        self.confirm = max(values[4], 0)
         self._has_offset = any(values[5:])
 
     @classmethod

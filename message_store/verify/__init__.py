@@ -89,7 +89,7 @@ def verify_store(
         deleted=tables.get("deletedTopics.json", {}).get("deletedTopics", {}),
     )
     check_index(path / "index", summary, report, progress, slots=index_slots)
-    check_checkpoint(path / "checkpoint", report, summary.last_store_ms)
+    check_checkpoint(path / "checkpoint", report, summary.last_store_ms, summary.end)
     check_mark(path / "config" / "duemq.mark", report)
     for part in parts:
         part.check(path, summary, report, progress)

@@ -81,8 +81,8 @@ def _checked(path: Path, value: Any) -> tuple[Any, str]:
     return value, ""
 
 
-def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
-    """Check that no time is after the log's last record; recovery would start too late."""
+def check_checkpoint(path: Path, report: Report, last_store_ms: int, log_end: int) -> None:
+    """Check that nothing is after the log's last record; recovery would start too late."""
     if not path.exists():
         if last_store_ms:
             text = "there is none: after a crash a broker reads the whole log"
@@ -102,9 +102,9 @@ def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
     if any(content[layout.CHECKPOINT.itemsize :]):
         text = "bytes that are not used are not zero: the disk has changed them"
         report.add("warning", "checkpoint", path, layout.CHECKPOINT.itemsize, text)
-    times = layout.packer(layout.CHECKPOINT).unpack_from(
+    *times, _, confirmed, _ = layout.packer(layout.CHECKPOINT).unpack_from(
         data.ljust(layout.CHECKPOINT_BYTES, b"\0")
-    )[:3]
+    )
     for number, (name, time_ms) in enumerate(zip(("log", "queues", "index"), times, strict=True)):
         if time_ms < 0 or time_ms > last_store_ms:
             text = (
@@ -112,6 +112,9 @@ def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
                 f"{last_store_ms} ms: after a crash, recovery would start too late"
             )
             report.add("warning", "checkpoint", path, 8 * number, text)
+    if not 0 <= confirmed <= log_end:
+        text = f"the log is confirmed up to {confirmed}, but ends at {log_end}: its end counts"
+        report.add("warning", "checkpoint", path, 32, text)
 
 
 def check_mark(path: Path, report: Report) -> None:

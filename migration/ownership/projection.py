@@ -1,13 +1,16 @@
 """Saved projection of the ownership journal: config/duemq.migration.json.
 
 Retention removes old records of the ownership journal, so the projection is written to a file with
-its queue offset, and a start continues from there. The file is needed only after retention has
-removed records. An old file is valid; a file whose last record is after the end of the log or was
-truncated is ignored, but its backup is older and may be valid.
+its queue offset and a checksum, and a start continues from there. The file is needed only after
+retention has removed records. An old file is valid; a file whose last record is after the end of
+the log or was truncated is ignored, but its backup is older and may be valid.
 """
 
 from __future__ import annotations
 
+import logging
+import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +23,7 @@ from message_store.json_dialect import backup_path, dumps, load_config, loads, w
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
+log = logging.getLogger(__name__)
 PROJECTION_FILE: Final = "duemq.migration.json"
 _WRITTEN_NAMES: Final = {"operator": "who"}
 """Names of fields in the file and in the journal, where they differ."""
@@ -35,14 +39,18 @@ def encode(projection: JournalProjection, generation: int = 0) -> str:
         str(number): {_WRITTEN_NAMES.get(key, key): value for key, value in asdict(level).items()}
         for number, level in sorted(projection.levels.items())
     }
-    return dumps(
-        {
-            "at": projection.next_offset,
-            "commitLogOffset": projection.log_offset,
-            "levels": levels,
-            "logGeneration": generation,
-        }
-    )
+    members: dict[str, object] = {
+        "at": projection.next_offset,
+        "commitLogOffset": projection.log_offset,
+        "levels": levels,
+        "logGeneration": generation,
+    }
+    return dumps({"crc32": _crc(members), **members})
+
+
+def _crc(members: Mapping[str, object]) -> int:
+    """Return the checksum of all other members."""
+    return zlib.crc32(dumps({key: members[key] for key in members if key != "crc32"}).encode())
 
 
 def decode(value: Any) -> tuple[JournalProjection, int]:
@@ -51,14 +59,16 @@ def decode(value: Any) -> tuple[JournalProjection, int]:
     Raises:
         ValueError, TypeError, LookupError, AttributeError: The file is malformed.
     """
+    if value.get("crc32", found := _crc(value)) != found:  # none: of an earlier version
+        raise ValueError("its crc32 does not match its contents: another program has changed them")
     levels = {
         int(number): LevelProjection(
             **{_FIELD_NAMES.get(name, name): fields[name] for name in fields}
         )
         for number, fields in value["levels"].items()
     }
-    found = JournalProjection(levels, int(value["at"]), int(value["commitLogOffset"]))
-    return found, int(value.get("logGeneration", 0))
+    projection = JournalProjection(levels, int(value["at"]), int(value["commitLogOffset"]))
+    return projection, int(value.get("logGeneration", 0))
 
 
 def fitted(store: MessageStore, found: JournalProjection) -> JournalProjection:
@@ -106,7 +116,8 @@ def restore(store: MessageStore) -> JournalProjection:
     """Return the projection of the complete journal; the file replaces removed records."""
     try:
         found = load(store)
-    except CorruptStore:
+    except CorruptStore as error:
+        log.error("%s The ownership journal is read from the log instead.", error)
         found = JournalProjection()
     for entry in ownership.read(store, found.next_offset, quiet=True):
         found = found.after(entry)

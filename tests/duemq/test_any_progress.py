@@ -1,8 +1,9 @@
 """Any values in each file of progress: a start loses, doubles and hurries nothing.
 
 A store has delivered and pending level messages and timers, popped messages and transactions. One
-file gets other values; the broker opens the store and delivers everything. PROGRESS_EXAMPLES is the
-number of values that are tried in each file.
+file gets other values; the broker opens the store and delivers everything. The epochs of a former
+master or of its successor get other values; the one copies the log of the other. PROGRESS_EXAMPLES
+is the number of values that are tried in each file.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,17 @@ from duemq.pop.names import REVIVE_GROUP, revive_topic
 from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
 from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
 from message_store.clock import FakeClock
+from message_store.errors import CorruptStore, StoreError
 from message_store.json_dialect import backup_path, dumps, loads
 from message_store.recovery import checkpoint
+from message_store.replication.truncation import truncate_store
+from tests.duemq.replication.test_autoswitch_pair import Pair, run
+from tests.message_store.replication.test_raw_append import fill as fill_log
+from tests.message_store.replication.test_raw_append import log_of
 from tests.support.pop_client import PopClient, advance, rest, send
+from tests.support.replica_rig import until
 from tests.support.running_broker import BrokerClient, running, small
-from tests.support.stores import records_of
+from tests.support.stores import open_store, records_of, small_config
 from timer_store.checkpoint.snapshot import Check, encode_check
 
 EXAMPLES = int(os.environ.get("PROGRESS_EXAMPLES", "2"))
@@ -115,7 +123,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sent]:
     """Return a directory with a killed and a stopped store, and one of another broker."""
     home = tmp_path_factory.mktemp("base")
     sent = asyncio.run(fill(home / "clean", home / "killed", 5))
-    asyncio.run(fill(home / "other", home / "other killed", 7))
+    asyncio.run(fill(home / "other", home / "other killed", 3))
     return home, sent
 
 
@@ -287,3 +295,91 @@ def test_any_values(
         asyncio.run(check(root, sent))
     finally:
         shutil.rmtree(root)
+
+
+FORKED = 20  # messages that both logs have
+EPOCH_LINES = st.lists(
+    st.tuples(
+        st.one_of(st.integers(-1, 5), st.just(2**31 - 1)),
+        st.one_of(st.integers(-(FORKED + 60) + 1, 0), NUMBERS),
+    ),
+    max_size=4,
+)
+"""Epoch and start offset of each line; a small negative offset is the index of a message."""
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the stores of a former master `a`, and of the master `b` that was its replica."""
+    pair = Pair(tmp_path_factory.mktemp("logs"))
+
+    async def work() -> None:
+        with open_store(pair.root / "a") as master, open_store(pair.root / "b") as store:
+            async with pair.master(master, 1) as address, pair.replica(store, address):
+                fill_log(master, FORKED)
+                await until(lambda: store.max_offset == master.max_offset)
+            fill_log(master, 30, FORKED)  # alone
+        pair.clock.advance(1_000)
+        with open_store(pair.root / "b") as master:
+            async with pair.master(master, 2):
+                fill_log(master, 60, FORKED)
+
+    run(work)
+    return pair.root
+
+
+async def join(pair: Pair) -> None:
+    """Let `a` copy the log of `b`, truncating its own, until both are equal or it refuses to."""
+    with open_store(pair.root / "b") as master:
+        async with pair.master(master, 3) as address:
+            for _ in range(3):
+                with open_store(pair.root / "a") as store:
+                    async with pair.replica(store, address) as client:
+                        await until(
+                            lambda: (
+                                pair.truncations
+                                or client.failure
+                                or store.max_offset == master.max_offset
+                            )
+                        )
+                        if not pair.truncations:
+                            assert client.failure or log_of(store) == log_of(master)
+                            return
+                point = pair.truncations.pop()
+                truncate_store(small_config(pair.root / "a"), pair.clock, point)
+                pair.file("a").truncate_from(point)
+    raise AssertionError("the log was truncated again and again")
+
+
+@pytest.mark.finding("3D4")
+@pytest.mark.parametrize("side", ["a", "b"])
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+@given(content=st.one_of(EPOCH_LINES, GARBAGE))
+def test_any_epochs(
+    logs: Path, tmp_path_factory: pytest.TempPathFactory, side: str,
+    content: list[tuple[int, int]] | bytes,
+) -> None:  # fmt: skip
+    """The replica's log becomes that of the master, or is refused; the master's stays."""
+    root = tmp_path_factory.mktemp("epochs") / "logs"
+    shutil.copytree(logs, root)
+    pair = Pair(root)
+    with open_store(root / "b") as master:
+        before = log_of(master)
+        starts = [int(row["phys_offset"]) for rows in master.scan(0) for row in rows]
+    path = pair.file(side).path
+    if isinstance(content, list):
+        lines = [(epoch, starts[at] if -len(starts) < at <= 0 else at) for epoch, at in content]
+        text = "".join(f"{epoch}-{at}\n" for epoch, at in lines)
+        content = f"{len(lines)}\n0\n{text}".encode()
+    path.write_bytes(content)
+    backup_path(path).unlink(missing_ok=True)
+    with suppress(CorruptStore, StoreError):
+        run(lambda: join(pair))
+    with open_store(root / "b") as master:
+        assert log_of(master) == before
+    shutil.rmtree(root)

@@ -489,3 +489,8 @@ def test_a_checkpoint_ahead_of_the_log_is_reported(root: Path) -> None:
     overwrite(root / "checkpoint", 8, ahead)
     report = verify_store(root)
     assert [found.text[:24] for found in report.findings] == ["the time for the queues "]
+    overwrite(root / "checkpoint", 8, bytes(8))
+    for confirmed in (1 << 50, -1):
+        overwrite(root / "checkpoint", 32, confirmed.to_bytes(8, "big", signed=True))
+        report = verify_store(root)
+        assert [found.text[:24] for found in report.findings] == ["the log is confirmed up "]

@@ -61,6 +61,7 @@ def test_a_file_with_the_former_names_is_read() -> None:
     level = LevelProjection(level=3, migration="m", transferred=4, transferred_sum=6)
     value = json.loads(projection.encode(JournalProjection({3: level}, 7, 900)))
     fields = value["levels"]["3"]
+    del value["crc32"]
     fields |= {"handed": fields.pop("transferred"), "handed_sum": fields.pop("transferred_sum")}
     found, _ = projection.decode(value)
     assert found.levels[3] == level
@@ -92,6 +93,23 @@ def test_the_projection_with_and_without_its_file(tmp_path: Path) -> None:
         assert projection.restore(store) == later
         projection.write(store, JournalProjection(next_offset=99, log_offset=store.max_offset + 1))
         assert projection.restore(store) == later  # beyond the end of the log
+
+
+@pytest.mark.finding("3D4")
+def test_a_changed_projection_is_derived_from_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_store(tmp_path) as store:
+        for record in RECORDS[:3]:
+            ownership.append(store, record, 5)
+        whole = projection.restore(store)
+        projection.write(store, whole)
+        path = store.config_path(projection.PROJECTION_FILE)
+        text = path.read_text()
+        path.write_text(text.replace('"routing"', '"done"'))
+        assert path.read_text() != text
+        assert projection.restore(store) == whole
+        assert "another program has changed" in caplog.text
 
 
 def test_a_damaged_record_is_logged_and_skipped(
