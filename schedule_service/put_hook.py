@@ -49,9 +49,13 @@ class LevelHook:
             batch.rows, count, self._schedule, self._half, self._levels.delays_ms, self._report
         )
         if unhandled:
+            end = 0
             for at in np.flatnonzero(self._report[:count]).tolist():
+                if at < end:
+                    continue
                 if self._report[at] == kernels.ILLEGAL:
                     self._refuse(batch, at)
+                    end = batch.group_end(at)
                 else:
                     self._rewrite(batch, at)
 

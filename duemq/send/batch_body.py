@@ -9,7 +9,7 @@ from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
 from message_store.layout import BATCH_ENTRY_HEAD, packer
 
-ENTRIES_MAX: Final = 16_384  # of a batch; its handler blocks the event loop
+ENTRIES_MAX: Final = 16_384  # of a batch
 WORD_BYTES: Final = 4  # of the size of a message
 ENTRY_END: Final = b"\x02"
 _HEAD: Final = packer(BATCH_ENTRY_HEAD)
@@ -28,30 +28,28 @@ def batch_entries(body: bytes) -> Iterator[BatchEntry]:
     """Yield the messages of a batch body.
 
     Raises:
-        RequestError: The body is malformed, or has more than ENTRIES_MAX messages.
+        RequestError: The body is malformed.
     """
     view, pos = memoryview(body), 0
-    _check_count(view)
     while pos < len(body):
         entry, pos = _entry(view, pos)
         yield entry
 
 
-def _check_count(view: memoryview) -> None:
-    """Check the number of messages, before any of them is decoded.
+def count_entries(body: bytes) -> int:
+    """Return the number of messages of a batch body, before any of them is decoded.
 
     Raises:
         RequestError: There are more than ENTRIES_MAX.
     """
-    pos = 0
-    for _ in range(ENTRIES_MAX):
+    view, pos = memoryview(body), 0
+    for count in range(ENTRIES_MAX + 1):
         if pos >= len(view):
-            return
+            return count
         pos += max(int.from_bytes(view[pos : pos + WORD_BYTES], "big"), 1)
-    if pos < len(view):
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL, f"the batch has more than {ENTRIES_MAX} messages"
-        )
+    raise RequestError(
+        ResponseCode.MESSAGE_ILLEGAL, f"the batch has more than {ENTRIES_MAX} messages"
+    )
 
 
 def _entry(view: memoryview, pos: int) -> tuple[BatchEntry, int]:

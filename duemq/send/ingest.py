@@ -223,11 +223,8 @@ class Ingest:
             except Exception as error:
                 self._failed("%r: parsing failed; connection closed", connection, exc_info=error)
                 connection.close()
-            if (
-                index % CONNECTIONS_PER_CLOCK_READ == 0
-                and index < len(ready)
-                and self._time_s() > end_s
-            ):
+            is_read = index % CONNECTIONS_PER_CLOCK_READ == 0 or self._turn_exceeded
+            if is_read and index < len(ready) and self._time_s() > end_s:
                 self._turn_exceeded = True
                 self._ready = ready[index:] + self._ready
                 return
@@ -284,7 +281,8 @@ class Ingest:
             else:
                 self._decode_frame(connection)
                 decoded_left -= 1
-                if not decoded_left:
+                self._turn_exceeded = self._turn_exceeded or self._time_s() > end_s
+                if not decoded_left or self._turn_exceeded:
                     self._continue_next_turn(connection)
 
     def _continue_next_turn(self, connection: Connection) -> None:
@@ -429,6 +427,8 @@ class Ingest:
         self, connection: Connection, request: Request, frame: codec.Frame, wait: MustWait
     ) -> None:
         """Await the preparation of the connection's next send; refuse the send on failure."""
+        connection.in_flight_bytes += len(request.body)  # it may wait for many others
+        connection.update_charge()
         try:
             await wait.prepare()
             connection.is_prepared = True
@@ -439,6 +439,9 @@ class Ingest:
             if not connection.closed:
                 received.take(received.start + frame_bytes)
             connection.respond(request, refusal, frame.serialize_type)
+        finally:
+            connection.in_flight_bytes -= len(request.body)
+            connection.update_charge()
         connection.in_turn = False
         self.ready(connection)
 

@@ -2,7 +2,8 @@
 
     fill       validates a send and adds its rows without a wait, so that the messages of a
                connection stay in order
-    MustWait   reports that a topic must be created first; the caller then calls `fill` again
+    MustWait   reports that a topic must be created first, or that a large batch is decoded in
+               steps; the caller then calls `fill` again
     response   waits until a new topic is registered with the name servers
 
 SendMessageProcessor, AbstractSendMessageProcessor.
@@ -13,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 from delivery.later_copies import (
     HALF_BYTES_MAX,
@@ -24,14 +26,14 @@ from delivery.later_copies import (
     SENT_RETRY_BYTES_MAX,
     fault_of,
 )
-from delivery.plugin import Request
+from delivery.plugin import Peer, Request
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.net.codes import ResponseCode
 from duemq.ports import Groups
 from duemq.registry.internal_topics import check_writable
 from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
-from duemq.send.batch_body import batch_entries
-from duemq.send.ingest import MustWait
+from duemq.send.batch_body import batch_entries, count_entries
+from duemq.send.ingest import ROWS_MAX, MustWait
 from duemq.send.responses import DecodedSend
 from duemq.send.send_header import (
     PRIORITY,
@@ -49,10 +51,13 @@ from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
+from timer_store.kernels.put import STALE_FLAGS
+from timer_store.names import STALE_NAMES
 
 log = logging.getLogger(__name__)
 VERSION_3_4_9 = 121  # first client version whose maxReconsumeTimes is used
 DLQ_PERM = PERM_READ | PERM_WRITE
+ENTRIES_OF_STEP: Final = 256  # messages of a batch decoded without a pause
 
 
 class SendTopics(Protocol):
@@ -146,6 +151,8 @@ class SendProcessor:
         self._ids = UniqueIds(rules().store_host[0], clock)
         self._registrations: dict[str, asyncio.Task[None]] = {}
         self._accepting = False
+        self._one_expansion = asyncio.Lock()
+        self._expanded: WeakKeyDictionary[Peer, tuple[object, PutBatch]] = WeakKeyDictionary()
 
     def accepts(self) -> bool:
         """Return whether the accept time has passed; once true, the result stays true."""
@@ -158,7 +165,7 @@ class SendProcessor:
 
         Raises:
             RequestError: The send is refused, with Apache's code.
-            MustWait: A topic must be created first.
+            MustWait: A topic must be created, or a large batch decoded, first.
         """
         header, rules = parse_send(request), self._rules()
         self._check_time(rules)
@@ -356,11 +363,41 @@ class SendProcessor:
     def _fill_batch(self, send: _Send, batch: PutBatch) -> DecodedSend:
         if send.header.topic.startswith(RETRY_PREFIX):
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a retry topic accepts no batches")
-        entries = client_entries(send.header.properties)
-        shared = property_bytes(entries, send.rules.suffix)
+        first, request = batch.count, send.request
+        expanded = self._expanded.pop(request.peer, None) if request.peer is not None else None
+        if expanded is not None and expanded[0] == (request.fields, request.body):
+            batch.extend(expanded[1])
+            batch.rows["topic_index"][first : batch.count] = self._table.find(send.header.topic)
+            batch.rows["queue_id"][first : batch.count] = send.queue_id
+        elif count_entries(request.body) > ENTRIES_OF_STEP and request.peer is not None:
+            raise MustWait(partial(self._expand_in_steps, send, request.peer))
+        else:
+            for _ in self._expand(send, batch):
+                pass
+        unique_id = dict(client_entries(send.header.properties)).get("UNIQ_KEY")
+        count = batch.count - first
+        batch.together.append((first, count))
+        return DecodedSend(first, count, send.queue_id, unique_id, recallable=False)
+
+    async def _expand_in_steps(self, send: _Send, peer: Peer) -> None:
+        """Decode a large batch for the next `fill`, in steps on the event loop.
+
+        One batch of all connections is decoded at a time, so that a turn of the loop has one step.
+        """
+        async with self._one_expansion:
+            batch = PutBatch(ROWS_MAX, len(send.request.body))
+            for number, _ in enumerate(self._expand(send, batch), 1):
+                if number % ENTRIES_OF_STEP == 0:
+                    await asyncio.sleep(0)
+                    if peer.closed:
+                        return
+        self._expanded[peer] = ((send.request.fields, send.request.body), batch)
+
+    def _expand(self, send: _Send, batch: PutBatch) -> Iterator[None]:
+        """Add the messages of a client's batch to `batch`, one at a time."""
+        shared = property_bytes(client_entries(send.header.properties), send.rules.suffix)
         shared_bytes = len(shared) - len(send.rules.suffix)
-        topic_index, first = self._table.find(send.header.topic), batch.count
-        expanded_bytes = 0
+        topic_index, expanded_bytes = self._table.find(send.header.topic), 0
         for entry in batch_entries(send.request.body):
             expanded_bytes += len(entry.body) + len(entry.properties) + shared_bytes
             _check_expanded(expanded_bytes, send.rules.body_bytes_max)
@@ -372,9 +409,7 @@ class SendProcessor:
             )  # fmt: skip
             _check_batch_row(batch, row)
             self._check_marker(send, batch, row)
-        unique_id, count = dict(entries).get("UNIQ_KEY"), batch.count - first
-        batch.together.append((first, count))
-        return DecodedSend(first, count, send.queue_id, unique_id, recallable=False)
+            yield
 
 
 def _add(
@@ -449,6 +484,11 @@ def _check_batch_row(batch: PutBatch, index: int) -> None:
             ResponseCode.MESSAGE_ILLEGAL,
             "a batch cannot contain messages with a delay level or transactional messages",
         )
+    if row["timer_kind"] != layout.TIMER_NONE and row["prop_flags"] & STALE_FLAGS:
+        # The put hook does the same for one message, but for all of a batch in one turn.
+        properties = batch.properties(index)
+        kept = {name: value for name, value in properties.items() if name not in STALE_NAMES}
+        batch.set_properties(index, kept)
 
 
 async def _wait_for(task: asyncio.Task[None]) -> None:

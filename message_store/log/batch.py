@@ -27,6 +27,8 @@ _FLAGGED_NAMES = frozenset(
 )  # fmt: skip
 NUMBER_DIGITS_MAX = 18
 IPV6_BYTES = 16
+POSITIONS = ("body_pos", "prop_pos", "uniq_pos")
+"""Columns with a position in the staging buffer."""
 WRITTEN_COLUMNS = ("out_ms", "due_ms", "enqueue_ms", "dequeue_ms")
 EMPTY_COLUMNS = dict.fromkeys(layout.PUT.names or (), 0) | dict.fromkeys(
     ("real_topic_index", "due_delay_ms", "phys_offset", *WRITTEN_COLUMNS), -1
@@ -141,6 +143,17 @@ class PutBatch:
         self.count += 1
         return self.count - 1
 
+    def extend(self, other: PutBatch) -> None:
+        """Append the messages of another batch."""
+        self.reserve(other.count, other.staging_len)
+        rows = self.rows[self.count : self.count + other.count]
+        rows[:] = other.filled
+        for name in POSITIONS:
+            rows[name] += self.staging_len
+        end = self.staging_len + other.staging_len
+        self.staging[self.staging_len : end] = other.staging[: other.staging_len]
+        self.count, self.staging_len = self.count + other.count, end
+
     def body(self, index: int) -> bytes:
         """Return the body of message `index`."""
         row = self.rows[index]
@@ -174,9 +187,17 @@ class PutBatch:
             refused = np.flatnonzero(self.rows["status"][first : first + count])
             if refused.size:
                 cause = first + int(refused[0])
+                self.rows["status"][first : first + count] = self.rows[cause]["status"]
                 remark = self.remarks.get(cause, "")
-                for index in range(first, first + count):
-                    self.refuse(index, int(self.rows[cause]["status"]), remark)
+                self.remarks |= dict.fromkeys(range(first, first + count), remark)
+
+    def group_end(self, index: int) -> int:
+        """Return the row after the group in `together` that contains row `index`.
+
+        Hooks skip these rows after a refusal: a client's batch may have thousands.
+        """
+        ends = (first + count for first, count in self.together if first <= index < first + count)
+        return next(ends, index + 1)
 
 
 def _words(address: bytes) -> tuple[int, int]:

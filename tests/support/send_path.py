@@ -153,7 +153,9 @@ class SendPath:
             suffix=SUFFIX, store_host=HOME, body_bytes_max=BODY_BYTES_MAX, confirmed=confirmed,
             broker_name="broker-a",
         )  # fmt: skip
-        self.ingest = Ingest(self.path, self.table, self.sender, self.settings)
+        self.ingest = Ingest(
+            self.path, self.table, self.sender, self.settings, time_s=self.clock.monotonic_s
+        )
 
     def find(self, name: str) -> Any:
         """The group manager's part that sends use."""

@@ -73,8 +73,11 @@ class TimerHook:
         self._numbers[put.NOW_MS] = now_ms
         redirected, unhandled = self._redirect(batch, batch.rows, batch.count, self._report)
         if unhandled:
+            end = 0
             for at in np.flatnonzero(self._report[: batch.count] > put.REDIRECTED).tolist():
-                self._report[at] = self._handle_row(batch, at, int(self._report[at]), now_ms)
+                if at >= end:
+                    self._report[at] = self._handle_row(batch, at, int(self._report[at]), now_ms)
+                    end = batch.group_end(at) if batch.rows[at]["status"] else 0
         if self._limited and (redirected or unhandled):
             self._limit(batch)
 

@@ -12,8 +12,10 @@ import pytest
 from delivery.plugin import Request
 from duemq.send.ingest import MustWait
 from duemq.send.responses import DecodedSend
+from duemq.send.send import ENTRIES_OF_STEP
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
+from tests.support.fakes import FakePeer
 from tests.support.send_path import BORN, SendPath, plain_way, row_of, send_request
 
 
@@ -256,6 +258,84 @@ def test_the_hooks_refuse_invalid_timers_of_a_batch_together() -> None:
     assert batch.filled["timer_value"].tolist() == [10, 0, 0]
     assert batch.together == [(0, 3)]
     assert not send.recallable
+
+
+def large_batch(count: int = 4 * ENTRIES_OF_STEP, **changes: Any) -> Request:
+    entries = [(b"%d" % number, b"UNIQ_KEY\x01U%d\x02" % number) for number in range(count)]
+    return replace(batch_request(*entries, properties="", **changes), peer=FakePeer())
+
+
+@pytest.mark.finding("3S7")
+def test_a_large_batch_is_decoded_in_steps_of_the_event_loop() -> None:
+    front, request = SendPath(), large_batch()
+    front.rules = replace(front.rules, body_bytes_max=1 << 20)
+    direct = PutBatch(1)
+    front.sender.fill(replace(request, peer=None), BORN, direct)
+
+    async def main() -> tuple[int, PutBatch]:
+        batch, turns = PutBatch(8), 0
+        plain_row = batch.count
+        with pytest.raises(MustWait) as wait:
+            front.sender.fill(request, BORN, batch)
+        decoding = asyncio.ensure_future(wait.value.prepare())
+        while not decoding.done():
+            turns += 1
+            await asyncio.sleep(0)
+        batch.add(
+            topic_index=0, queue_id=0, body=b"before", properties=b"", born_ms=1, born_host=BORN,
+            store_host=BORN,
+        )  # fmt: skip
+        send = front.sender.fill(request, BORN, batch)
+        assert (send.first, send.count) == (plain_row + 1, direct.count)
+        return turns, batch
+
+    turns, batch = asyncio.run(main())
+    assert turns > 4
+    assert batch.together == [(1, direct.count)]
+    for index in range(direct.count):
+        assert row_of(batch, index + 1) == row_of(direct, index)
+
+
+@pytest.mark.finding("3S7")
+def test_a_decoded_batch_is_used_for_its_own_request_only() -> None:
+    front, request = SendPath(), large_batch()
+    front.rules = replace(front.rules, body_bytes_max=1 << 20)
+    other = replace(large_batch(count=3), peer=request.peer)
+
+    async def main() -> None:
+        with pytest.raises(MustWait) as wait:
+            front.sender.fill(request, BORN, PutBatch(8))
+        await wait.value.prepare()
+        assert front.sender.fill(other, BORN, PutBatch(8)).count == 3
+        with pytest.raises(MustWait):
+            front.sender.fill(request, BORN, PutBatch(8))
+
+    asyncio.run(main())
+
+
+@pytest.mark.finding("3S7")
+def test_the_batch_of_a_closed_connection_is_not_decoded_further() -> None:
+    front, request = SendPath(), large_batch()
+    front.rules = replace(front.rules, body_bytes_max=1 << 20)
+
+    async def main() -> None:
+        with pytest.raises(MustWait) as wait:
+            front.sender.fill(request, BORN, PutBatch(8))
+        assert isinstance(request.peer, FakePeer)
+        request.peer.close()
+        await wait.value.prepare()
+        with pytest.raises(MustWait):
+            front.sender.fill(request, BORN, PutBatch(8))
+
+    asyncio.run(main())
+
+
+def test_timers_of_a_batch_lose_the_properties_of_an_earlier_delivery() -> None:
+    text = b"K\x01v\x02TIMER_DELAY_MS\x0110\x02DUEMQ_DUE_MS\x011\x02REAL_TOPIC\x01T\x02"
+    _, batch = plain_way(SendPath(), batch_request((b"x", text), (b"y", b"REAL_TOPIC\x01T\x02")))
+    assert {"K", "TIMER_DELAY_MS"} <= batch.properties(0).keys()
+    assert batch.properties(0).keys().isdisjoint({"DUEMQ_DUE_MS", "REAL_TOPIC"})
+    assert batch.properties(1)["REAL_TOPIC"] == "T"
 
 
 def test_batch_properties_that_are_not_utf8_are_stored_with_replacements() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
 from duemq.send.ingest import DECODED_FRAMES_MAX, LARGE_BYTES, TURN_S, Ingest
+from duemq.send.responses import DecodedSend
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import WAIT_S, RawPeer
@@ -148,5 +150,37 @@ def test_large_requests_that_wait_are_charged(run: Run) -> None:
         assert most >= 2 * size
         assert all(in_flight <= total for in_flight, total in charged)
         assert charged[-1][0] < 2 * size
+
+    run(main())
+
+
+@pytest.mark.finding("3S7")
+def test_sends_that_python_decodes_end_a_turn_in_time(run: Run) -> None:
+    """Each costs more than a turn here: no turn has two of them."""
+
+    async def main() -> None:
+        front, now_s = SendPath(), [0.0]
+        fill = front.sender.fill
+
+        def slow(*send: Any) -> DecodedSend:
+            now_s[0] += 2 * TURN_S
+            return fill(*send)
+
+        front.sender.fill = slow  # type: ignore[method-assign]
+        ingest = Ingest(
+            front.path, front.table, front.sender, front.settings, time_s=lambda: now_s[0]
+        )
+        server = RemotingServer(Dispatcher(), ingest, clock=FakeClock())
+        async with server, AsyncExitStack() as stack:
+            await server.start("127.0.0.1", 0)
+            connections = [RawPeer.connect(server.ports[0]) for _ in range(8)]
+            peers = [await stack.enter_async_context(await each) for each in connections]
+            for peer in peers:
+                for number in range(4):
+                    peer.send(send_request(opaque=number, body=b"x", properties=""))
+            for peer in peers:
+                for _ in range(4):
+                    await peer.read_response()
+        assert front.log.batches == [1] * 32
 
     run(main())

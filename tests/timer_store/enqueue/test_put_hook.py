@@ -409,3 +409,15 @@ def test_a_batch_larger_than_any_before(topics: TopicTable) -> None:
         add(topics, batch, {"TIMER_DELAY_SEC": "10"})
     hook_of(topics)(batch, NOW)
     assert (batch.filled["out_ms"] == 1_700_000_010_000).all()
+
+
+@pytest.mark.finding("3S7")
+def test_one_refusal_of_a_client_batch_suffices(topics: TopicTable) -> None:
+    batch = PutBatch(8)
+    for value in ("x", "y", "z", "u", "5000"):
+        add(topics, batch, {"TIMER_DELAY_MS": value})
+    batch.together = [(0, 3)]
+    hook_of(topics)(batch, NOW)
+    assert list(batch.remarks) == [0, 3]
+    batch.refuse_together()
+    assert batch.filled["status"].tolist() == [13, 13, 13, 13, 0]
