@@ -105,7 +105,11 @@ class CheckpointWriter:
         timers = self._timers
         if timers.units.log.failure is not None:  # `_report_failure` has reported it
             return False
-        if not timers.non_timers.settled(timers.clock.now_ms()):
+        count = timers.non_timers.settle(timers.clock.now_ms())
+        while count:  # a client's batch may have thousands of markers
+            await asyncio.sleep(0)
+            count = timers.non_timers.settle(timers.clock.now_ms())
+        if timers.enqueue.broken or timers.enqueue.markers:
             return False
         timers.state.is_adopting &= bool(
             timers.enqueue.lag_units or timers.transfers.has_unenqueued

@@ -29,6 +29,7 @@ from timer_store.pending.decisions import Decisions
 from timer_store.state import TimerState
 
 ROWS_MAX = 1_024  # per turn
+MARKERS_MAX = 512  # per turn; each reads its record
 
 
 class NonTimers:
@@ -63,14 +64,15 @@ class NonTimers:
 
     def _apply_markers(self) -> int:
         """Cancel the timers that the next markers name; return the number of markers."""
-        state, markers = self._state, self._state.enqueue.markers[0]
+        state, queue = self._state, self._state.enqueue.markers
+        markers = queue[0][:MARKERS_MAX]
         foreign = markers[markers["origin"] < 0]  # a marker with an origin was applied at its put
         named = [(row, name) for row in foreign if (name := self._target_of(row)) is not None]
         if named:
             self._decisions.cancel(distinct(self._find(named)))
             if state.store.refusal:
                 return 0
-        state.enqueue.markers.pop(0)
+        queue[:1] = [queue[0][MARKERS_MAX:]] if queue[0].size > MARKERS_MAX else []
         return int(markers.size)
 
     def _properties(self, row: Row) -> dict[str, str]:

@@ -1,0 +1,33 @@
+"""Markers of one batch are applied in bounded turns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.timer_rig import TimerRig
+from timer_store.enqueue.non_timers import MARKERS_MAX
+
+
+@pytest.mark.finding("3S7")
+def test_the_markers_of_a_large_batch_are_applied_in_several_turns(tmp_path: Path) -> None:
+    rig = TimerRig(tmp_path).open()
+    due_ms = rig.clock.now_ms() + 10_000
+    rig.put(due_ms, UNIQ_KEY="U1", body=b"cancelled")
+    rig.put(due_ms, UNIQ_KEY="U2", body=b"kept")
+    rig.work()
+    settle, settled = rig.timers.non_timers.settle, []
+
+    def counted(now_ms: int) -> int:
+        settled.append(settle(now_ms))
+        return settled[-1]
+
+    rig.timers.non_timers.settle = counted  # type: ignore[method-assign]
+    markers = [(due_ms, "T", 0, b"0")] * (2 * MARKERS_MAX + 1)
+    rig.put_many(markers, UNIQ_KEY="U1", TIMER_DEL_UNIQKEY="T+U1")
+    rig.advance(20_000)
+    assert max(settled) == MARKERS_MAX
+    assert sum(settled) == len(markers)
+    assert rig.bodies() == [b"kept"]
+    rig.close()
