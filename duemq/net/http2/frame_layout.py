@@ -35,6 +35,7 @@ _LITERAL_INDEX_MAX: Final = 15
 _TABLE_SIZE: Final = 0x20
 _KIND_MASK: Final = 0xE0
 INTEGER_BITS_MAX: Final = 28
+TABLE_SIZES_MAX: Final = 2  # at the beginning of a header block (RFC 7541, 4.2)
 
 
 # Kinds of frames. They and the flags are plain numbers: operations on enumerations are slow.
@@ -120,9 +121,9 @@ def check_header_block(block: bytes) -> None:
     """Check the structure of a header block: jh2's decoder panics if an integer is cut off.
 
     Raises:
-        Http2Error: A field is cut off, or the table size changes after a field.
+        Http2Error: A field is cut off, or the table size changes after a field or twice before.
     """
-    at, end, has_field = 0, len(block), False
+    at, end, has_field, table_sizes = 0, len(block), False, 0
     while at < end:
         first = block[at]
         if _INDEXED < first < _INDEXED | _INDEX_MAX:
@@ -130,8 +131,11 @@ def check_header_block(block: bytes) -> None:
         elif first >= _INDEXED:
             _, at = _integer(block, at, _INDEX_MAX)
         elif first & _KIND_MASK == _TABLE_SIZE:
-            if has_field:
-                raise Http2Error(ErrorCode.COMPRESSION_ERROR, "a table size after a field")
+            table_sizes += 1
+            if has_field or table_sizes > TABLE_SIZES_MAX:
+                raise Http2Error(
+                    ErrorCode.COMPRESSION_ERROR, "a table size after a field or two others"
+                )
             _, at = _integer(block, at, _TABLE_SIZE - 1)
             continue
         else:

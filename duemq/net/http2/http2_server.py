@@ -87,15 +87,15 @@ class Stream:
     """State of one stream that at least one side has not ended.
 
     Attributes:
-        send_window: Bytes that the peer accepts; negative after it reduced its setting.
+        more_window: Bytes that the peer accepts, above its setting INITIAL_WINDOW_SIZE.
         used: Bytes received since the last WINDOW_UPDATE.
         has_ended: Whether the peer has sent everything.
     """
 
-    __slots__ = ("has_ended", "send_window", "used")
+    __slots__ = ("has_ended", "more_window", "used")
 
-    def __init__(self, send_window: int) -> None:
-        self.send_window, self.used, self.has_ended = send_window, 0, False
+    def __init__(self) -> None:
+        self.more_window, self.used, self.has_ended = 0, 0, False
 
 
 class Http2Server:
@@ -130,6 +130,7 @@ class Http2Server:
         self._resets = 0
         self.send_window = WINDOW_BYTES
         self._first_send_window, self.frame_bytes_max = WINDOW_BYTES, FRAME_BYTES_MIN
+        self._more_window_max = 0  # of any stream, open or ended
         self._prefix = b""  # first bytes of the next header block
         self._output: list[bytes] = [
             settings_frame(
@@ -181,12 +182,14 @@ class Http2Server:
     def room(self, stream_id: int) -> int:
         """Return how many bytes of data fit into the windows of a stream; 0 or less: none."""
         stream = self.streams.get(stream_id)
-        return 0 if stream is None else min(stream.send_window, self.send_window)
+        if stream is None:
+            return 0
+        return min(self._first_send_window + stream.more_window, self.send_window)
 
     def send_data(self, stream_id: int, data: bytes) -> None:
         """Send data within the windows, in frames of at most `frame_bytes_max` bytes."""
         stream = self.streams[stream_id]
-        stream.send_window -= len(data)
+        stream.more_window -= len(data)
         self.send_window -= len(data)
         step = self.frame_bytes_max
         for at in range(0, len(data), step):
@@ -335,7 +338,7 @@ class Http2Server:
         if len(self.streams) >= self._streams_max:
             self.reset(stream_id, ErrorCode.REFUSED_STREAM)
             return
-        stream = self.streams[stream_id] = Stream(self._first_send_window)
+        stream = self.streams[stream_id] = Stream()
         self._handler.on_request(stream_id, {name: value for name, value, _ in fields})
         if ends:
             stream.has_ended = True
@@ -366,7 +369,7 @@ class Http2Server:
         if flags & ACK:
             return
         self._output.append(frame(SETTINGS, ACK, 0, b""))
-        for name, value in SETTING.iter_unpack(payload):
+        for name, value in dict(SETTING.iter_unpack(payload)).items():  # the last value counts
             self._apply(name, value)
 
     def _apply(self, name: int, value: int) -> None:
@@ -375,10 +378,11 @@ class Http2Server:
             if value > WINDOW_BYTES_MAX:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {value} bytes")
             more, self._first_send_window = value - self._first_send_window, value
-            for stream in self.streams.values():
-                stream.send_window += more
-                if stream.send_window > WINDOW_BYTES_MAX:
-                    raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window exceeds its maximum")
+            if value + self._more_window_max > WINDOW_BYTES_MAX:  # streams may have ended since
+                windows = (stream.more_window for stream in self.streams.values())
+                self._more_window_max = max(windows, default=0)
+            if value + self._more_window_max > WINDOW_BYTES_MAX:
+                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window exceeds its maximum")
             if more > 0:
                 self._handler.on_window(0)
         elif name == Setting.MAX_FRAME_SIZE:
@@ -425,10 +429,11 @@ class Http2Server:
         if more == 0:
             self._reset(stream_id, ErrorCode.PROTOCOL_ERROR)
             return
-        stream.send_window += more
-        if stream.send_window > WINDOW_BYTES_MAX:
+        stream.more_window += more
+        if self._first_send_window + stream.more_window > WINDOW_BYTES_MAX:
             self._reset(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
             return
+        self._more_window_max = max(self._more_window_max, stream.more_window)
         self._handler.on_window(stream_id)
 
     # -- violations -------------------------------------------------------------------------------

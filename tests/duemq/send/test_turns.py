@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from duemq.net.server import RemotingServer
 from duemq.send.ingest import DECODED_FRAMES_MAX, LARGE_BYTES, TURN_S, Ingest
 from duemq.send.responses import DecodedSend
 from message_store.clock import FakeClock
+from message_store.log.batch import PutBatch
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import WAIT_S, RawPeer
 from tests.support.send_path import SendPath, send_request
@@ -162,11 +162,11 @@ def test_sends_that_python_decodes_end_a_turn_in_time(run: Run) -> None:
         front, now_s = SendPath(), [0.0]
         fill = front.sender.fill
 
-        def slow(*send: Any) -> DecodedSend:
+        def slow(request: Request, born_host: tuple[bytes, int], batch: PutBatch) -> DecodedSend:
             now_s[0] += 2 * TURN_S
-            return fill(*send)
+            return fill(request, born_host, batch)
 
-        front.sender.fill = slow  # type: ignore[method-assign]
+        front.sender.fill = slow
         ingest = Ingest(
             front.path, front.table, front.sender, front.settings, time_s=lambda: now_s[0]
         )

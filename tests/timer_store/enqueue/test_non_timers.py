@@ -23,11 +23,10 @@ def test_the_markers_of_a_large_batch_are_applied_in_several_turns(tmp_path: Pat
         settled.append(settle(now_ms))
         return settled[-1]
 
-    rig.timers.non_timers.settle = counted  # type: ignore[method-assign]
+    rig.timers.non_timers.settle = counted
     markers = [(due_ms, "T", 0, b"0")] * (2 * MARKERS_MAX + 1)
     rig.put_many(markers, UNIQ_KEY="U1", TIMER_DEL_UNIQKEY="T+U1")
     rig.advance(20_000)
-    assert max(settled) == MARKERS_MAX
-    assert sum(settled) == len(markers)
+    assert settled[:3] == [MARKERS_MAX, MARKERS_MAX, 1]  # the cancellation's own records follow
     assert rig.bodies() == [b"kept"]
     rig.close()

@@ -61,6 +61,7 @@ def test_what_passes_the_check_never_makes_the_decoder_panic(block: bytes) -> No
     "block",
     [
         pytest.param(b"\x82\x20", id="table size after a field"),
+        pytest.param(b"\x20" * 3, id="a third table size"),
         pytest.param(b"\x7f", id="index"),
         pytest.param(b"\x40\x03abc", id="no value"),
         pytest.param(b"\0\x03ab", id="name"),

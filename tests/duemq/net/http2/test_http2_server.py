@@ -143,6 +143,29 @@ def test_data_wait_for_both_windows() -> None:
     assert peer.server.room(3) == 0
 
 
+def test_a_window_that_a_setting_makes_too_large_ends_the_connection() -> None:
+    most = frames.WINDOW_BYTES_MAX
+    peer = Peer()
+    peer.request(1)
+    peer.server.receive(window_update(1, 100))
+    peer.request(3)
+    peer.server.receive(frame(frames.RST_STREAM, 0, 1, RST.pack(8)))
+    peer.server.receive(settings_frame({Setting.INITIAL_WINDOW_SIZE: most}))  # 1 has ended
+    peer.server.receive(settings_frame({Setting.INITIAL_WINDOW_SIZE: most - 1}))
+    peer.server.receive(window_update(3, 1))
+    with pytest.raises(Http2Error, match="FLOW_CONTROL_ERROR"):
+        peer.server.receive(settings_frame({Setting.INITIAL_WINDOW_SIZE: most}))
+
+
+def test_the_last_value_of_a_setting_counts() -> None:
+    peer = Peer()
+    values = (Setting.INITIAL_WINDOW_SIZE, 10), (Setting.INITIAL_WINDOW_SIZE, 20)
+    payload = b"".join(frames.SETTING.pack(*each) for each in values)
+    peer.server.receive(frame(frames.SETTINGS, 0, 0, payload))
+    peer.request(1)
+    assert peer.server.room(1) == 20
+
+
 def test_frames_are_no_longer_than_the_peer_allows() -> None:
     peer = Peer()
     peer.server.receive(settings_frame({Setting.INITIAL_WINDOW_SIZE: 1 << 20}))
