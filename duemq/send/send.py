@@ -48,16 +48,16 @@ from duemq.send.unique_ids import UniqueIds
 from message_store import layout
 from message_store.clock import Clock
 from message_store.errors import RequestError
-from message_store.log.batch import PutBatch
+from message_store.log.batch import TIMER_STALE_NAMES, PutBatch
 from message_store.queues.topic_table import TopicTable
 from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
-from timer_store.kernels.put import STALE_FLAGS
-from timer_store.names import STALE_NAMES
 
 log = logging.getLogger(__name__)
 VERSION_3_4_9 = 121  # first client version whose maxReconsumeTimes is used
 DLQ_PERM = PERM_READ | PERM_WRITE
 ENTRIES_OF_STEP: Final = 256  # messages of a batch decoded without a pause
+STALE_NAMES: Final = frozenset({"TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID", *TIMER_STALE_NAMES})
+STALE_FLAGS: Final = layout.PROP_TIMER_OUT | layout.PROP_REAL_TOPIC | layout.PROP_TIMER_STALE
 
 
 class SendTopics(Protocol):

@@ -29,7 +29,7 @@ class LoopSteps:
 @contextmanager
 def loop_steps() -> Iterator[LoopSteps]:
     """Measure the steps of asyncio's own event loop inside the block."""
-    steps, run = LoopSteps(), asyncio.Handle._run
+    steps, run = LoopSteps(), vars(asyncio.Handle)["_run"]
 
     def measured(handle: asyncio.Handle) -> None:
         begin_s = time.thread_time()

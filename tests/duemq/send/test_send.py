@@ -12,11 +12,12 @@ import pytest
 from delivery.plugin import Request
 from duemq.send.ingest import MustWait
 from duemq.send.responses import DecodedSend
-from duemq.send.send import ENTRIES_OF_STEP
+from duemq.send.send import ENTRIES_OF_STEP, STALE_NAMES
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 from tests.support.fakes import FakePeer
 from tests.support.send_path import BORN, SendPath, plain_way, row_of, send_request
+from timer_store import names
 
 
 def refused(front: SendPath, request: Request) -> RequestError:
@@ -331,6 +332,7 @@ def test_the_batch_of_a_closed_connection_is_not_decoded_further() -> None:
 
 
 def test_timers_of_a_batch_lose_the_properties_of_an_earlier_delivery() -> None:
+    assert frozenset(names.STALE_NAMES) == STALE_NAMES
     text = b"K\x01v\x02TIMER_DELAY_MS\x0110\x02DUEMQ_DUE_MS\x011\x02REAL_TOPIC\x01T\x02"
     _, batch = plain_way(SendPath(), batch_request((b"x", text), (b"y", b"REAL_TOPIC\x01T\x02")))
     assert {"K", "TIMER_DELAY_MS"} <= batch.properties(0).keys()
