@@ -61,7 +61,9 @@ class NamesrvProcessor:
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
             RequestCode.REGISTER_BROKER: self.register,
             RequestCode.UNREGISTER_BROKER: self.unregister,
-            RequestCode.QUERY_DATA_VERSION: self.query_version,
+            RequestCode.QUERY_DATA_VERSION: Route(
+                self.query_version, body_bytes_max=DECODE_HERE_BYTES_MAX
+            ),
             RequestCode.BROKER_HEARTBEAT: self.heartbeat,
             RequestCode.GET_BROKER_MEMBER_GROUP: Route(
                 self.member_group, ("clusterName", "brokerName")

@@ -2,9 +2,9 @@
 
     python -m tests.fuzz.attack --connections 200 --seconds 30
 
-Each connection sends the most expensive bodies of `tests.duemq.test_costs` to every code that the
-broker serves, one after the other. The command prints the latencies of the regular client, the
-memory of the broker, and the number of requests as JSON.
+Each connection sends the most expensive bodies of `tests.duemq.test_costs` to the codes below, and
+the batches of `tests.duemq.test_costs_of_sends`, one after the other. The command prints the
+latencies of the regular client, the memory of the broker, and the number of requests as JSON.
 """
 
 from __future__ import annotations
@@ -22,15 +22,32 @@ from pathlib import Path
 import numpy as np
 
 from delivery.plugin import Request
+from duemq.net import codec
 from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
 from message_store.errors import PeerError
 from tests.duemq.test_costs import BODIES, FIELDS
+from tests.duemq.test_costs_of_sends import SENDS
 from tests.fuzz.target import MIB, Target, attacked
 from tests.support.duemq_server import ROOT
 from tests.support.free_ports import LOOPBACK
 
-CODES = (10, 11, 12, 25, 34, 35, 36, 41, 42, 46, 200, 310, 400, 9_011, 9_013, 200_050, 200_151)
+CODES = (
+    *(10, 11, 12, 18, 25, 34, 35, 36, 41, 42, 46, 200, 225, 310, 320, 400),
+    *(9_011, 9_013, 9_014, 200_050, 200_151),
+)
+BATCHES = [data for name, data in SENDS.items() if name.startswith("batch")]
 CALL_S = 60.0
+
+
+def decoded(data: bytes) -> Request:
+    """Return the request of a frame."""
+    buffer = memoryview(data)
+    frame = codec.next_frame(buffer, 0, len(data))
+    assert frame is not None
+    request = codec.decode_frame(buffer, frame)
+    assert isinstance(request, Request)
+    return request
 
 
 async def attack(port: int, number: int, end_s: float, counts: Counter[str]) -> None:
@@ -45,7 +62,10 @@ async def attack(port: int, number: int, end_s: float, counts: Counter[str]) -> 
                     code = CODES[turn % len(CODES)]
                     fields = {**FIELDS, "topic": f"T{number}", "producerGroup": "p" * 200}
                     body = bodies[turn // len(CODES) % len(bodies)]
-                    response = await client.call(Request(code, fields, body), timeout_s=CALL_S)
+                    request = Request(code, fields, body)
+                    if code == RequestCode.SEND_BATCH_MESSAGE:
+                        request = decoded(BATCHES[turn // len(CODES) % len(BATCHES)])
+                    response = await client.call(request, timeout_s=CALL_S)
                     counts[f"code {response.code}"] += 1
         except (OSError, PeerError) as error:
             counts[type(error).__name__] += 1

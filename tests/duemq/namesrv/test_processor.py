@@ -199,6 +199,13 @@ def test_a_version_question_of_an_unknown_broker() -> None:
     assert (response.fields, response.body) == ({"changed": "true"}, b"")
 
 
+@pytest.mark.finding("3S7")
+@pytest.mark.parametrize("code", [217, 318, 322])
+def test_bodies_that_are_decoded_at_once_are_bounded(code: int) -> None:
+    with pytest.raises(RequestError, match="the limit is 65536"):
+        Server().call(code, bytes(65_537), **US.fields())
+
+
 def test_unregistering(server: Server) -> None:
     assert server.call(104, **US.fields()) == Response()
     assert server.table.topics() == []
