@@ -7,9 +7,8 @@
 The controllers elect a leader by DLedger or jRaft. A controller that is not the leader responds
 with 2007; the client then searches for the leader before its next request.
 
-RemotingClient closes a connection on which `SILENT_CALLS_MAX` consecutive calls time out. The time
-limits of these calls add up to about the heartbeat limit, after which the leader counts this member
-as dead anyway.
+RemotingClient closes a connection on which `SILENT_CALLS_MAX` consecutive calls time out. Each of
+them waits for 3 s or the heartbeat limit, so the leader counts this member as dead anyway.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ EPOCH_FILE: Final = "epochFileCheckpoint"
 IDENTITY_FILE: Final = "brokerIdentity"
 CONTROLLERS_MAX: Final = 16
 CALL_MS_MAX: Final = 3_000
-CALLS_IN_LIMIT: Final = 3  # consecutive calls that may time out within the heartbeat limit
 BEATS_MIN: Final = 2  # minimum heartbeats within the time limit, so that one may be lost
 
 
@@ -114,8 +113,8 @@ class ControllerConfig:
 
     @property
     def call_s(self) -> float:
-        """Time limit of a request to a controller, in s."""
-        return min(CALL_MS_MAX, self.heartbeat_limit_ms // CALLS_IN_LIMIT) / 1_000
+        """Time limit of a request to a controller, in s; a later response extends no lease."""
+        return min(CALL_MS_MAX, self.heartbeat_limit_ms) / 1_000
 
     def epoch_file(self, root: Path) -> Path:
         """Return the file of epochs of the store below `root`."""

@@ -192,25 +192,33 @@ class GroupService:
     # -- heartbeats -------------------------------------------------------------------------------
 
     async def _run_heartbeats(self) -> None:
-        """Contact the leader every `heartbeat_ms`, and when `notify` was called."""
-        while not self._stopping.is_set():
-            next_ms = self._clock.now_ms() + self._config.heartbeat_ms
-            self._view_due.clear()
-            if self.member.is_master and self._host.store_failed:
-                self._receive(StoreFailed())
-            if self.member.sees_group:
-                await self._contact_leader()
-            if self._resigns:
-                await self._resign()
-            await self._pause(VIEW_PAUSE_MS)
-            await self._clock.wait(self._view_due, until_ms=next_ms)
+        """Contact the leader every `heartbeat_ms`, and when `notify` was called.
 
-    async def _contact_leader(self) -> None:
+        The next contact does not wait for a response that takes longer than `heartbeat_ms`, as of a
+        busy controller: the lease would end although the controller receives the heartbeats.
+        """
+        async with asyncio.TaskGroup() as contacts:
+            while not self._stopping.is_set():
+                next_ms = self._clock.now_ms() + self._config.heartbeat_ms
+                self._view_due.clear()
+                if self.member.is_master and self._host.store_failed:
+                    self._receive(StoreFailed())
+                if self.member.sees_group:
+                    responded = asyncio.Event()
+                    contacts.create_task(self._contact_leader(responded), name="contact")
+                    await self._clock.wait(responded, until_ms=next_ms)
+                if self._resigns:
+                    await self._resign()
+                await self._pause(VIEW_PAUSE_MS)
+                await self._clock.wait(self._view_due, until_ms=next_ms)
+
+    async def _contact_leader(self, responded: asyncio.Event) -> None:
         """Send a heartbeat and a request for the view to the leader, concurrently."""
         async with asyncio.TaskGroup() as tasks:
             work = [tasks.create_task(self._request_view(), name="view")]
             if self.member.sends_heartbeats:
                 work.append(tasks.create_task(self._send_heartbeat(), name="heartbeat"))
+        responded.set()
         if all(task.result() for task in work):
             self.failure = ""
             if self.member.master is not None:
