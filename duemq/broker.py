@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 KERNELS = "send", "ingest"  # kernel groups of request processing
+MEMBER_KERNELS = "broker", "store", "levels", "timers", "pending_timers"  # of the next role
 PERSIST_MS = 3_000
 STATS_MS = 10_000
 PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
@@ -232,7 +233,10 @@ class Broker:
         self._steps.done("registration", stack)
         self._add_last_jobs(stack)
         await stack.enter_async_context(watching_clock(self.clock, self.scheduler))
-        await stack.enter_async_context(self._kernels.running(*KERNELS))
+        # A member of a group changes its role without a master meanwhile: on a busy machine, the
+        # kernels of the next role take ten seconds to load.
+        groups = KERNELS if self.membership is None else (*KERNELS, *MEMBER_KERNELS)
+        await stack.enter_async_context(self._kernels.running(*groups))
         self._steps.done("jobs", stack)
 
     async def _run_role(self, stack: AsyncExitStack) -> None:

@@ -20,7 +20,7 @@ from duemq.broker import Broker
 from duemq.configuration.settings import Settings, resolved, settings_from
 from duemq.name_servers import peer_client
 from duemq.net.tls import load_tls
-from duemq.plugins import Installed
+from duemq.plugins import Installed, installed_plugins
 from duemq.replication.confirmed_file import ConfirmedFile
 from duemq.replication.controller.identity import IdentityFiles
 from duemq.replication.controller.requests import GroupName
@@ -68,6 +68,8 @@ class MemberBroker:
     ) -> None:
         self.settings = settings = resolved(settings_from(properties))
         self._clock = clock or SystemClock()
+        if plugins is None:  # reading them again at each change of role takes 50 ms
+            plugins = installed_plugins(settings.broker.disabled_plugins)
         self._make = partial(
             Broker, clock=clock, plugins=plugins, config_file=config_file, kernels=kernels
         )
