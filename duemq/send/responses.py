@@ -48,6 +48,7 @@ from message_store.text import encode_offset_id
 
 log = logging.getLogger(__name__)
 UNCONFIRMED_TURNS_MAX: Final = 8  # turns whose responses wait for confirmation
+OFFSET_DIGITS: Final = 16  # hexadecimal digits of the log offset in an offset message id
 _PLACEHOLDER = "@"
 
 
@@ -306,8 +307,8 @@ class SendResponses:
             if status:
                 remark = batch.remarks.get(index) or f"the message was refused with code {status}"
                 return Response(status, remark, self._fields)
-        address, port = self._settings.store_host
-        ids = (encode_offset_id(address, port, at) for at in rows["phys_offset"].tolist())
+        host = encode_offset_id(*self._settings.store_host, 0)[:-OFFSET_DIGITS]
+        ids = [f"{host}{at:0{OFFSET_DIGITS}X}" for at in rows["phys_offset"].tolist()]
         fields = send_fields(
             str(send.queue_id), send.transaction_id, ",".join(ids), str(rows[0]["queue_offset"]),
             region=self._settings.region, trace_on=self._settings.trace_on,

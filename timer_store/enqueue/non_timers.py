@@ -29,7 +29,7 @@ from timer_store.pending.decisions import Decisions
 from timer_store.state import TimerState
 
 ROWS_MAX = 1_024  # per turn
-MARKERS_MAX = 512  # per turn; each reads its record
+MARKERS_MAX = 128  # per turn; each reads its record
 
 
 class NonTimers:
