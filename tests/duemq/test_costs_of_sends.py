@@ -34,6 +34,10 @@ PAIRS = "a\x01b\x02"
 REPLY, REPLY_V2, SEND_V2, BATCH = 324, 325, 310, 320
 TIMER = "TIMER_DELAY_MS\x01100000\x02"
 WAIT_S = 60.0
+SIZES = {  # of files: small ones would be created within a batch
+    "mappedFileSizeCommitLog": str(64 << 20), "mappedFileSizeConsumeQueue": "6000000",
+    "maxHashSlotNum": "500000", "maxIndexNum": "2000000",
+}  # fmt: skip
 KERNELS = "broker", "send", "timers", "pending_timers"
 
 
@@ -94,8 +98,7 @@ async def longest_ms(port: int, data: bytes) -> float:
 @pytest.mark.finding("3S7")
 def test_no_send_occupies_the_event_loop(tmp_path: Path) -> None:
     async def scene() -> dict[str, float]:
-        sizes = {"mappedFileSizeCommitLog": str(64 << 20), "mappedFileSizeConsumeQueue": "6000000"}
-        async with Broker(small(tmp_path, **sizes)) as broker:
+        async with Broker(small(tmp_path, **SIZES)) as broker:
             port = int(broker.address.rpartition(":")[2])
             await asyncio.to_thread(sent, port, frame(SEND_V2, "", b"first"))
             await asyncio.to_thread(registry.load, *KERNELS)
