@@ -15,7 +15,6 @@ CUT_LOG: Final = "only after the log was cut; tests/message_store/replication/te
 UNREACHED: Final = {
     "duemq/auth/": "accounts are off; tests/duemq/auth/test_accounts_file.py",
     "duemq/member_broker.py": "there is no controller; tests/failover",
-    "duemq/registry/verify.py": NOT_OURS,
     "duemq/replication/": "there are no replicas; tests/duemq/replication/test_epoch_file.py",
     "duemq/registry/table_file.py ftruncate": AFTER_ERROR,
     "duemq/registry/table_file.py read_bytes": "a start finds changes only after a kill between "
@@ -49,7 +48,6 @@ UNREACHED: Final = {
     "migration/ownership/projection.py read_text": CUT_LOG,
     "migration/plans/plan_files.py": "no migration runs; tests/migration/test_full_disk.py",
     "schedule_service/recovery.py read_text": CUT_LOG,
-    "schedule_service/verify.py": NOT_OURS,
     "timer_store/enqueue/adoption.py unlink": "removes snapshots of an Apache broker's wheel",
     "timer_store/log/wheel.py": "moves a damaged wheel aside; tests/timer_store/log/test_wheel.py",
     "timer_store/verify.py": NOT_OURS,
