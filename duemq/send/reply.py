@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 PUSH_TIMEOUT_S = 3.0
+PAIR_BYTES_MIN = 4  # of a property: name, value and their two separators
 SEND_CODE_OF = {
     RequestCode.SEND_REPLY_MESSAGE: RequestCode.SEND_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2: RequestCode.SEND_MESSAGE_V2,
@@ -76,7 +77,8 @@ class ReplyProcessor:
             dataclasses.replace(request, code=SEND_CODE_OF[RequestCode(request.code)])
         )
         self._check_topic(header.topic)
-        entries = dict(client_entries(header.properties))
+        pairs = client_entries(header.properties)
+        entries = dict(pairs)
         check_marker(self._records, request, header.topic, entries)
         born_host = request.peer.address if request.peer else ("0.0.0.0", 0)
         fault = await self._push(header, entries, request, born_host)
@@ -86,7 +88,7 @@ class ReplyProcessor:
             {"msgId": "0", "queueId": str(header.queue_id), "queueOffset": "0"},
         )
         if self._stores_replies() and self._topics.find(header.topic) is not None:
-            await self._store_reply(header, request, response)
+            await self._store_reply(header, pairs, request, response)
         return response
 
     def _check_topic(self, name: str) -> None:
@@ -150,17 +152,25 @@ class ReplyProcessor:
             "storeTimestamp": str(now_ms),
         }
 
-    async def _store_reply(self, header: SendHeader, request: Request, response: Response) -> None:
+    async def _store_reply(
+        self,
+        header: SendHeader,
+        pairs: list[tuple[str, str]],
+        request: Request,
+        response: Response,
+    ) -> None:
         """Store the reply in its topic, and set id, queue and offset in `response`.
 
         A failure leaves the response unchanged.
         """
+        if len(pairs) * PAIR_BYTES_MIN > SENT_BYTES_MAX:  # do not encode what is too long
+            return
         topic = self._topics.find(header.topic)
         assert topic is not None
         queue_id = header.queue_id
         if queue_id < 0 or queue_id >= topic.write_queues:
             queue_id = random.randrange(max(topic.write_queues, 1))
-        properties = property_bytes(client_entries(header.properties), self._suffix)
+        properties = property_bytes(pairs, self._suffix)
         if len(properties) > SENT_BYTES_MAX:
             return
         batch = PutBatch(1, len(request.body) + len(properties))
