@@ -99,7 +99,7 @@ def client_entries(text: str) -> list[tuple[str, str]]:
 
 def property_bytes(entries: list[tuple[str, str]], suffix: bytes) -> bytes:
     """Return the stored property text: the client's entries, then the broker's `suffix`."""
-    text = "".join(f"{name}{NAME_END}{value}{ENTRY_END}" for name, value in entries)
+    text = "".join([f"{name}{NAME_END}{value}{ENTRY_END}" for name, value in entries])
     return text.encode("utf-8", "replace") + suffix
 
 
