@@ -70,8 +70,9 @@ class Membership:
         if known != before:
             log.warning(
                 "%s: %d epochs that begin after the end of the log are removed",
-                self.epochs.path, len(before.entries) - len(known.entries),
-            )  # fmt: skip
+                self.epochs.path,
+                len(before.entries) - len(known.entries),
+            )
         known = known.since(store.min_offset)
         if not self.role.is_replica:
             try:

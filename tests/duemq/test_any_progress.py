@@ -361,9 +361,11 @@ async def join(pair: Pair) -> None:
 )
 @given(content=st.one_of(EPOCH_LINES, GARBAGE))
 def test_any_epochs(
-    logs: Path, tmp_path_factory: pytest.TempPathFactory, side: str,
+    logs: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    side: str,
     content: list[tuple[int, int]] | bytes,
-) -> None:  # fmt: skip
+) -> None:
     """The replica's log becomes that of the master, or is refused; the master's stays."""
     root = tmp_path_factory.mktemp("epochs") / "logs"
     shutil.copytree(logs, root)

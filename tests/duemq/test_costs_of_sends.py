@@ -35,9 +35,11 @@ REPLY, REPLY_V2, SEND_V2, BATCH = 324, 325, 310, 320
 TIMER = "TIMER_DELAY_MS\x01100000\x02"
 WAIT_S = 60.0
 SIZES = {  # of files: small ones would be created within a batch
-    "mappedFileSizeCommitLog": str(64 << 20), "mappedFileSizeConsumeQueue": "6000000",
-    "maxHashSlotNum": "500000", "maxIndexNum": "2000000",
-}  # fmt: skip
+    "mappedFileSizeCommitLog": str(64 << 20),
+    "mappedFileSizeConsumeQueue": "6000000",
+    "maxHashSlotNum": "500000",
+    "maxIndexNum": "2000000",
+}
 KERNELS = "broker", "send", "timers", "pending_timers"
 
 

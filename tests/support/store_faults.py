@@ -13,9 +13,12 @@ HOUR_MS: Final = 3_600_000
 EARLY_MS, LATER_MS = 4_000, 3_000
 BAND: Final = 20  # records with a time an hour ahead: more than a clock step needs
 TIMER_FILES: Final = (
-    "timerlog", "timerwheel", "config/timercheck", "config/timermetrics",
+    "timerlog",
+    "timerwheel",
+    "config/timercheck",
+    "config/timermetrics",
     "config/duemq.timers.json",
-)  # fmt: skip
+)
 StoreFault = Callable[[Scene, Path], None]
 """Changes a store; the second argument is another store of the same kind of broker."""
 

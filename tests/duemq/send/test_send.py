@@ -283,9 +283,14 @@ def test_a_large_batch_is_decoded_in_steps_of_the_event_loop() -> None:
             turns += 1
             await asyncio.sleep(0)
         batch.add(
-            topic_index=0, queue_id=0, body=b"before", properties=b"", born_ms=1, born_host=BORN,
+            topic_index=0,
+            queue_id=0,
+            body=b"before",
+            properties=b"",
+            born_ms=1,
+            born_host=BORN,
             store_host=BORN,
-        )  # fmt: skip
+        )
         send = front.sender.fill(request, BORN, batch)
         assert (send.first, send.count) == (plain_row + 1, direct.count)
         return turns, batch

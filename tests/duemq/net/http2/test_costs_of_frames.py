@@ -109,9 +109,12 @@ def test_one_read_costs_little(sent: bytes) -> None:
 
     def attack() -> None:
         server = Http2Server(
-            Ignored(), stream_window=STREAM_WINDOW_BYTES, window=CONNECTION_WINDOW_BYTES,
-            streams_max=STREAMS_MAX, header_bytes_max=HEADER_BYTES_MAX,
-        )  # fmt: skip
+            Ignored(),
+            stream_window=STREAM_WINDOW_BYTES,
+            window=CONNECTION_WINDOW_BYTES,
+            streams_max=STREAMS_MAX,
+            header_bytes_max=HEADER_BYTES_MAX,
+        )
         server.receive(PREFACE + settings_frame({}) + opened)
         server.reset(3, frames.ErrorCode.NO_ERROR)
         try:
