@@ -239,7 +239,8 @@ Apache's broker 5.3.3 was started on copies of its golden store without a file; 
 | all files of the timers | 19 | 9 | |
 | `config/delayOffset.json` (57 level messages) | 43 | 14 | |
 
-An audit of these stores reports the second deliveries as `duplicated`.
+An audit of the stores without `config/timercheck` and without `config/delayOffset.json` reports all
+second deliveries as `duplicated`.
 Without `timerwheel`, Apache enters the units of the last files of its timer log again, and no older
 ones: of 210 pending timers in a log of five files, 130 were never delivered.
 
