@@ -151,6 +151,6 @@ def test_a_dropped_rule_is_detected(
     found, _ = verdicts.audit(*stores[0], AuditConfig(late_ms=1_500), ids=False)  # type: ignore[misc]
     rows = found.collect()
     # Without the rules for early and overdue messages, their verdicts come from rules for clock
-    # steps; these stores have no steps.
+    # steps, which these stores do not have; `test_verdicts` compares both.
     excused = any(r["why"] in judging.EXCUSED for r in rows)
     assert excused or {(r["store"], r["root"]): r["verdict"] for r in rows} != stores[1]

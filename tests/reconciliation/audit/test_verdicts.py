@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 
 from reconciliation.audit.aggregated_audit import KEPT, WHOLE, aggregate_verdicts
 from reconciliation.audit.audit_config import AuditConfig
+from reconciliation.audit.rules import EXCUSED
 from reconciliation.audit.summary import summarize, write_parquet
 from reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, _steps, audit, take_survey
 from reconciliation.jobs.jobs import forecast, lateness, repair
@@ -38,9 +39,11 @@ Row = dict[str, Any]
 
 
 def verdicts_of(found: DataFrame) -> dict[tuple[str, int], str]:
-    rows = found.select("store", "root", "verdict").collect()
+    """Return the verdicts about stores whose clock was never set back."""
+    rows = found.select("store", "root", "verdict", "why").collect()
     verdicts = {(row["store"], row["root"]): row["verdict"] for row in rows}
     assert len(verdicts) == len(rows), "one row for each message"
+    assert not [row for row in rows if row["why"] in EXCUSED], "no clock step explains a verdict"
     return verdicts
 
 
