@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fill import BODY_BYTES, KEY_DIGITS, KEY_HEAD, LOOPBACK, ROWS, key, write_digits
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties

@@ -28,7 +28,7 @@ from delivery.quarantine import (
     put_quarantined,
 )
 from delivery.redirected import NoTarget
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.store import MessageStore

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from duemq_common.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX
 from message_store.log.properties import PROPERTIES_BYTES_MAX
-from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX
 
 NUMBER_BYTES, TIME_BYTES, OFFSET_BYTES, QUEUE_BYTES = 10, 13, 19, 9
 OFFSET_MESSAGE_ID_BYTES: Final = 56  # with an IPv6 address

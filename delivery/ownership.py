@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from delivery.own_records import put_own
 from delivery.quarantine import NO_HOST
-from message_store.errors import OwnershipRefused, RecordUnreadable
+from duemq_common.errors import OwnershipRefused, RecordUnreadable
 from message_store.log.record import Record
 from message_store.queues.topic_table import QUEUES_MAX
 from message_store.ranges import Range, joined, minus

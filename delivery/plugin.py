@@ -21,76 +21,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from duemq_common.request import RequestHandler
+
 if TYPE_CHECKING:  # a client starts without the compiler
     from prometheus_client import CollectorRegistry
 
     from delivery.pending import PendingMessages
-    from message_store.clock import Clock
+    from duemq_common.clock import Clock
     from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
     from message_store.kernels.preparation import Preparation
     from message_store.retention.pins import FirstPending
     from message_store.store import MessageStore
 
 ENTRY_POINT_GROUP = "duemq.broker_plugins"
-
-
-class Peer(Protocol):
-    """The other end of one connection."""
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Remote IP text and port."""
-        ...
-
-    @property
-    def closed(self) -> bool: ...
-
-    def send_oneway(self, request: Request) -> None:
-        """Send a request that gets no response; dropped when the connection is closed."""
-        ...
-
-    async def call(self, request: Request, *, timeout_s: float) -> Response:
-        """Send a request and return its response.
-
-        Raises:
-            TimeoutError: No response in time.
-            ConnectionError: The connection closed first.
-        """
-        ...
-
-    def on_close(self, callback: Callable[[Peer], None]) -> None:
-        """Register a function that is called once when the connection has closed."""
-        ...
-
-
-@dataclass(slots=True)
-class Request:
-    """One request, in either header encoding. `fields` are the extFields as text."""
-
-    code: int
-    fields: dict[str, str]
-    body: bytes = b""
-    opaque: int = 0
-    flag: int = 0
-    language: str = "JAVA"
-    version: int = 0
-    remark: str | None = None
-    oneway: bool = False
-    peer: Peer | None = None
-
-
-@dataclass(slots=True)
-class Response:
-    """The response to one request; `code` 0 is success."""
-
-    code: int = 0
-    remark: str | None = None
-    fields: dict[str, str] | None = None
-    body: bytes | memoryview | Sequence[memoryview] = b""
-
-
-RequestHandler = Callable[[Request], Awaitable[Response | None]]
-"""Handles one request; None sends no response now (one-way). A RequestError becomes a response."""
 
 
 @dataclass(frozen=True, slots=True)

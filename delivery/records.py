@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from delivery.quarantine import origin_of
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
 from message_store.layout import Row
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record, decode_record

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 from message_store.kernels import registry
 from message_store.kernels.preparation import Preparation
 

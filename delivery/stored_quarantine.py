@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from delivery.quarantine import QUARANTINE_TOPIC, Reason, Undeliverable, put_quarantined
 from delivery.records import read_damaged
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 from message_store.log.batch import PutBatch
 
 if TYPE_CHECKING:

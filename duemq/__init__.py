@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from duemq.broker import Broker
+    from duemq.broker.broker import Broker
     from timer_store.directory import TimerDirectory
 
 __all__ = ["Broker", "TimerDirectory"]
-MODULES = {"Broker": "duemq.broker", "TimerDirectory": "timer_store.directory"}
+MODULES = {"Broker": "duemq.broker.broker", "TimerDirectory": "timer_store.directory"}
 
 
 def __getattr__(name: str) -> object:

@@ -11,9 +11,10 @@ from typing import Final, NoReturn
 
 import numpy as np
 
+from duemq_common.errors import RecordUnreadable, UnitsRewritten
+from duemq_common.text import index_hash
 from message_store import layout
 from message_store.config import StoreConfig
-from message_store.errors import RecordUnreadable, UnitsRewritten
 from message_store.index.index_service import CATCH_UP_BYTES_MAX, IndexService
 from message_store.index.key_search import newest_in_tail
 from message_store.kernels import scan
@@ -33,7 +34,6 @@ from message_store.recovery import recover
 from message_store.recovery.truncations import Truncations
 from message_store.recovery.unit_repair import UnitRepair
 from message_store.replication.acknowledgement import Replicated
-from message_store.text import index_hash
 
 Visit = Callable[[Bytes, Rows, int], int]
 QUERY_CANDIDATES_MAX = 1_024

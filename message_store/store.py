@@ -18,10 +18,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.errors import StoreFull
 from message_store.config import StoreConfig
 from message_store.descriptors import DescriptorReserve
-from message_store.errors import StoreFull
 from message_store.hooks import Dispatcher, TagsCodeRule
 from message_store.index.index_service import IndexService
 from message_store.log.appender import Appender

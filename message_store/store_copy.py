@@ -26,7 +26,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
-from message_store.errors import StoreError, UsageError
+from duemq_common.errors import StoreError, UsageError
 from message_store.log.commit_log import sync_directory
 
 LOG, LINKED_FILE = "commitlog", "linked"

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from message_store.disk_errors import remedy_of
+from duemq_common.disk_errors import remedy_of
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from message_store.config import option
-from message_store.errors import ConfigError
+from duemq_common.config import option
+from duemq_common.errors import ConfigError
 from migration.steps.throttle import Limits
 from migration.steps.window import Window, WindowError, parse_window
 

@@ -12,22 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from delivery.ownership import OWNERSHIP_TOPIC
-from delivery.plugin import (
-    PluginBase,
-    PluginHost,
-    Request,
-    RequestHandler,
-    Response,
-    SystemTopic,
-    every,
-)
-from message_store.config import from_properties, with_live
-from message_store.errors import CorruptStore, RequestError
+from delivery.plugin import PluginBase, PluginHost, SystemTopic, every
+from duemq_common.config import from_properties, with_live
+from duemq_common.errors import CorruptStore, RequestError
+from duemq_common.ledger.identity import store_id
+from duemq_common.ledger.location import FILE_NAME, LedgerLocation
+from duemq_common.ledger.worker import LedgerProcess
+from duemq_common.ledger.writer import LedgerWriter
+from duemq_common.request import Request, RequestHandler, Response
 from message_store.hooks import PutHook
-from message_store.ledger.identity import store_id
-from message_store.ledger.location import FILE_NAME, LedgerLocation
-from message_store.ledger.worker import LedgerProcess
-from message_store.ledger.writer import LedgerWriter
 from message_store.log.batch import PutBatch
 from migration.collector import MigrationCollector
 from migration.config import MigrationConfig

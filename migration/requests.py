@@ -20,8 +20,9 @@ from typing import Final
 
 import msgspec
 
-from delivery.plugin import Request, Response, referral_text
-from message_store.errors import RequestError
+from delivery.plugin import referral_text
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 MIGRATE: Final = 9_015
 """Request code, above those of Apache and next to those of cancel, move and compaction."""

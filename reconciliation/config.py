@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from message_store.config import option
-from message_store.errors import ConfigError
+from duemq_common.config import option
+from duemq_common.errors import ConfigError
 
 if TYPE_CHECKING:
     from apscheduler.triggers.cron import CronTrigger

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from delivery.plugin import PluginBase, PluginHost
-from message_store.config import from_properties, with_live
+from duemq_common.config import from_properties, with_live
 from reconciliation.config import ReconcileConfig
 from reconciliation.jobs import child_process
 

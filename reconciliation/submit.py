@@ -22,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from message_store.clock import SystemClock
-from message_store.errors import DueMQError
+from duemq_common.clock import SystemClock
+from duemq_common.errors import DueMQError
 from reconciliation.jobs.run import (
     COULD_NOT_RUN,
     AuditRequest,

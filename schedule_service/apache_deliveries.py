@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from delivery.redirected import queue_number
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
 from message_store.layout import Rows
 from message_store.log.record import Record
 from message_store.recovery.recover import file_before

@@ -26,8 +26,8 @@ from delivery.pending import Decided, Found, Hooks, Offsets, Verdict, none_found
 from delivery.quarantine import NO_HOST, origin_of
 from delivery.records import add_message
 from delivery.redirected import has_routes, without
-from message_store.clock import Clock
-from message_store.errors import RecordUnreadable
+from duemq_common.clock import Clock
+from duemq_common.errors import RecordUnreadable
 from message_store.index.key_search import HIT_UNIQUE, frames, search
 from message_store.layout import Row, Rows
 from message_store.log.batch import PutBatch

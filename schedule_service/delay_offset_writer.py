@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from message_store.clock import Clock
-from message_store.json_dialect import write_config
+from duemq_common.clock import Clock
+from duemq_common.json_dialect import write_config
 from message_store.recovery.log_identity import last_record
 from message_store.store import MessageStore
 from schedule_service.delivery import LevelService

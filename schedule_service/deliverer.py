@@ -30,8 +30,8 @@ from delivery.redirected import (
     without,
     without_last,
 )
+from duemq_common.errors import RecordUnreadable
 from message_store import layout
-from message_store.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.log.unreadable import READS_MAX

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from delivery.deliverer import Outcome
 from delivery.records import first_log_offset
 from delivery.service_tasks import guarded, preload
-from message_store.clock import Clock, Signal
+from duemq_common.clock import Clock, Signal
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation
 from message_store.layout import Rows

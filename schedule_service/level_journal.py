@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from delivery.own_records import put_own
 from delivery.ownership import JournalEntry, Return
 from delivery.quarantine import NO_HOST
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
 from schedule_service.levels import LevelHistory, history_of, rows_of
 from schedule_service.names import LEVELS_TOPIC
 from schedule_service.recovery import Saved

@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from message_store.errors import ConfigError, CorruptStore
-from message_store.json_dialect import load_config, read_config, write_config
+from duemq_common.errors import ConfigError, CorruptStore
+from duemq_common.json_dialect import load_config, read_config, write_config
 from message_store.log.flusher import sync_files
 from message_store.recovery.truncations import Truncations
 from schedule_service import level_journal

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from message_store.errors import ConfigError
-from message_store.json_dialect import dumps
+from duemq_common.errors import ConfigError
+from duemq_common.json_dialect import dumps
 
 KEY = "messageDelayLevel"
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

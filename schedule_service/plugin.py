@@ -11,17 +11,10 @@ from typing import TYPE_CHECKING
 
 from delivery import ownership
 from delivery.pending import PendingMessages
-from delivery.plugin import (
-    PluginBase,
-    PluginHost,
-    Request,
-    RequestHandler,
-    Response,
-    SystemTopic,
-    every,
-)
-from message_store.config import from_properties
-from message_store.errors import ConfigError, CorruptStore
+from delivery.plugin import PluginBase, PluginHost, SystemTopic, every
+from duemq_common.config import from_properties
+from duemq_common.errors import ConfigError, CorruptStore
+from duemq_common.request import Request, RequestHandler, Response
 from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
 from message_store.log.batch import PutBatch
 from message_store.retention.pins import UNKNOWN, FirstPending

@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from delivery.ownership import JournalEntry
 from delivery.ownership_projection import changes_of
-from message_store.json_dialect import backup_path, dumps, load_config, loads
+from duemq_common.json_dialect import backup_path, dumps, load_config, loads
 from message_store.ranges import distinct
 from message_store.recovery.log_identity import NO_RECORD, LastRecord, last_record
 from message_store.store import MessageStore

@@ -82,7 +82,7 @@ def test_only_the_packages_of_the_design_are_installed() -> None:
 
 def test_public_names_are_imported_lazily() -> None:
     import duemq
-    from duemq.broker import Broker
+    from duemq.broker.broker import Broker
     from timer_store.directory import TimerDirectory
 
     assert (duemq.Broker, duemq.TimerDirectory) == (Broker, TimerDirectory)

@@ -15,6 +15,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 WAIT_FOR_PROCESSES = ("tests/interop/", "tests/crash/", "tests/support/wait_until.py")
 PACKAGES = (
+    "duemq_common",
     "message_store",
     "delivery",
     "schedule_service",
@@ -113,12 +114,12 @@ def of_product(kind: str) -> dict[str, list[object]]:
 
 def test_all_files_are_checked() -> None:
     assert len(facts()["lines"]) == len(all_files()) > 1_000
-    assert facts()["clock"]["message_store/clock.py"]
+    assert facts()["clock"]["duemq_common/clock.py"]
     assert all(facts()[kind] for kind in ("print", "sleep", "byte order", "functions"))
 
 
 def test_only_the_clock_reads_time() -> None:
-    assert of_product("clock").keys() == {"message_store/clock.py"}, of_product("clock")
+    assert of_product("clock").keys() == {"duemq_common/clock.py"}, of_product("clock")
 
 
 def test_only_the_command_line_prints() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from message_store.config import INT_MAX, option
+from duemq_common.config import INT_MAX, option
 from timer_store.layout import DUE_MS_MAX, SLOTS, TIMER_BLANK, TIMER_UNIT
 
 PRECISIONS_MS = (1_000, 500, 200, 100)  # timerPrecisionMs is rounded down to one of these

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from delivery.pending import Decided
-from message_store.clock import Clock, SystemClock
-from message_store.config import StoreConfig, from_properties
+from duemq_common.clock import Clock, SystemClock
+from duemq_common.config import from_properties
+from message_store.config import StoreConfig
 from message_store.kernels.compilation import compile_and_load
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties

@@ -10,19 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delivery.pending import PendingMessages
-from delivery.plugin import (
-    PluginBase,
-    PluginHost,
-    Recalls,
-    Request,
-    RequestHandler,
-    Response,
-    SystemTopic,
-    every,
-)
+from delivery.plugin import PluginBase, PluginHost, Recalls, SystemTopic, every
 from delivery.quarantine import QUARANTINE_TOPIC
-from message_store.config import from_properties, with_live
-from message_store.errors import RequestError
+from duemq_common.config import from_properties, with_live
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, RequestHandler, Response
 from message_store.hooks import Dispatcher, PutHook
 from message_store.log.batch import PutBatch
 from message_store.retention.pins import UNKNOWN, FirstPending

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from delivery.service_tasks import guarded, preload
-from message_store.clock import Clock, Signal
+from duemq_common.clock import Clock, Signal
 from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
 from timer_store.store import TimerStore

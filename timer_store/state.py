@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from delivery.records import first_log_offset
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 from message_store.store import MessageStore
 from timer_store.checkpoint.snapshot import SnapshotFiles
 from timer_store.config import TimerConfig

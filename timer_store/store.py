@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from timer_store.checkpoint import recovery

@@ -20,8 +20,8 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from message_store import config_sums
-from message_store.json_dialect import backup_path, loads
+from duemq_common import config_sums
+from duemq_common.json_dialect import backup_path, loads
 from message_store.kernels import verify as store_kernels
 from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
 from message_store.recovery.truncations import Truncations

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from delivery.plugin import ParameterizedView, referral_text
-from message_store.config import INT_MAX
-from message_store.errors import RequestError
+from duemq_common.config import INT_MAX
+from duemq_common.errors import RequestError
 from timer_store import layout
 from timer_store.pending.forecast import BINS_MAX, Span, forecast, of_slots
 from timer_store.pending.listing import LIMIT_MAX, LONG_MAX, Cursor, Query, list_timers, next_due_ms

@@ -10,12 +10,12 @@ import sys
 import numpy as np
 
 from benchmarks.kernels.ingest_bench import measure
-from delivery.plugin import Request
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.pop.kernels.acks import COLUMNS
 from duemq.pop.kernels.matching_frames import read_matching
 from duemq.pop.templates.ack_templates import AckTemplate
+from duemq_common.request import Request
 
 
 def acknowledgement(opaque: int) -> Request:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from delivery.plugin import Request
 from duemq.auth.signature import Credentials
 from duemq.net import codec
 from duemq.send import layout
@@ -21,6 +20,7 @@ from duemq.send.kernels.ingest import take_sends
 from duemq.send.kernels.responses import WAIT_ANY, put_responses
 from duemq.send.layout import host_column
 from duemq.send.responses import response_text
+from duemq_common.request import Request
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kernels.ingest_bench import measure
+from duemq_common.clock import FakeClock
 from message_store import layout
-from message_store.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from delivery import ownership
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from duemq.replication.default_ha import TransferStream
 from duemq.replication.ha_client import RECEIVE_BYTES
 from duemq.replication.layout import TRANSFER
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 from message_store.config import StoreConfig
 from message_store.kernels.compilation import compile_and_load
 from message_store.log.batch import PutBatch

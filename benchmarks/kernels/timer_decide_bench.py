@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.kernels.timer_put_bench import LOOPBACK
 from delivery.pending import Verdict
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.kernels.ingest_bench import measure
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.text import java_hash
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
-from message_store.text import java_hash
 from timer_store import layout
 from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.dequeue.gather import Gatherer

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.kernels.ingest_bench import measure
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties

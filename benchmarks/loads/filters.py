@@ -6,10 +6,10 @@ import asyncio
 from time import perf_counter
 
 from benchmarks.bench import Bench, Load, Metric
-from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.send.layout import SEND_LETTERS
+from duemq_common.request import Request, Response
 from message_store.layout import BATCH_ENTRY_HEAD, packer
 from message_store.log.properties import encode_properties
 

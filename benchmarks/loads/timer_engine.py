@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.bench import Load, Metric
 from benchmarks.fill import ROWS, Filler, far
 from delivery.pending import Decided, Verdict
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.store import MessageStore
 from timer_store import layout

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import CREDENTIALS
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import encode, parse_object
-from duemq.ports import Identity
 from duemq.registry.clients import Channel, ClientTable, ConsumerGroup
 from duemq.registry.internal_topics import check_readable
-from message_store.errors import RecordUnreadable, RequestError
-from message_store.json_dialect import dumps_compact
-from message_store.text import decode_offset_id
+from duemq.registry.managers import Identity
+from duemq_common.errors import RecordUnreadable, RequestError
+from duemq_common.json_dialect import dumps_compact
+from duemq_common.request import Request, RequestHandler, Response
+from message_store.log.offset_id import decode_offset_id
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

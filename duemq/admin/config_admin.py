@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.registry.data_version import DataVersion
-from message_store.config import parse_properties
-from message_store.errors import ConfigError, RequestError
+from duemq_common.config import parse_properties
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import ConfigError, RequestError
+from duemq_common.request import Request, RequestHandler, Response
 
 log = logging.getLogger(__name__)
 BODY_BYTES_MAX = 1 << 17  # the handler blocks the event loop

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.net import fields
 from duemq.net.codes import RequestCode
 from duemq.net.wire_json import encode
@@ -18,7 +17,8 @@ from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
-from message_store.json_dialect import dumps_compact
+from duemq_common.json_dialect import dumps_compact
+from duemq_common.request import Request, RequestHandler, Response
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.admin.name_lists import names_in
 from duemq.net import fields, wire_json
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey
-from duemq.ports import Identity
 from duemq.pull.queue_times import store_ms_at
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.internal_topics import Access, check_group, check_readable, client_access
+from duemq.registry.managers import Identity
 from duemq.registry.subscriptions import Subscription
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
-from message_store import json_dialect
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common import json_dialect
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, RequestHandler, Response
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

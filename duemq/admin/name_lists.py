@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from delivery.plugin import Request
 from duemq.net import wire_json
 from duemq.net.codes import ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 
 NAMES_MAX: Final = 4_096
 

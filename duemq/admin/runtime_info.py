@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
@@ -17,7 +16,8 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import encode
 from duemq.replication.ha_client import HaClient, HaState
 from duemq.replication.ha_server import HaServer
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.request import Request, RequestHandler, Response
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.admin.name_lists import names_in
 from duemq.net import fields, wire_json
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey
-from duemq.ports import Identity
 from duemq.pull.queue_times import store_ms_at
 from duemq.registry.consumer_offsets import OffsetManager
-from duemq.registry.data_version import DataVersion
+from duemq.registry.managers import Identity
 from duemq.registry.topic_config import FILTER_TYPES, TopicConfig, parse_attribute_changes
 from duemq.registry.topics import TopicManager
-from message_store.errors import RequestError
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, RequestHandler, Response
 from message_store.queues.deleted_topics import DELETIONS_MAX
 from message_store.topic_removal import remove_topic_in_thread
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from delivery.plugin import ParameterizedView, Request, RequestHandler, Response
-from duemq.net.codes import ResponseCode
-from message_store.errors import RequestError
+from delivery.plugin import ParameterizedView
+from duemq.net.codes import VIEW_REQUEST, ResponseCode
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, RequestHandler, Response
 
-VIEW_REQUEST = 9_001
 View = Callable[[], object]
 
 

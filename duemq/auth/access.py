@@ -17,8 +17,8 @@ from duemq.auth.gate import Gate, GateRules
 from duemq.auth.model import User, UserType
 from duemq.auth.plain_files import POLL_MS, PlainFiles
 from duemq.auth.plain_gate import PlainGate
-from message_store.clock import Clock
-from message_store.errors import ConfigError
+from duemq_common.clock import Clock
+from duemq_common.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

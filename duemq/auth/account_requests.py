@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from delivery.plugin import Request, Response
 from duemq.auth.accounts import AccountRefused, Accounts
 from duemq.auth.audit import AuditLog
 from duemq.auth.gate import entry_of
@@ -30,7 +29,8 @@ from duemq.auth.wire import (
 )
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler, Route
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 BODY_BYTES_MAX: Final = 4 << 20
 _ONLY_SUPER: Final = "The super user can only be {} by super user"

@@ -26,8 +26,8 @@ from duemq.auth.wire import (
     user_from_json,
     user_to_json,
 )
-from message_store import config_sums
-from message_store.errors import CorruptStore
+from duemq_common import config_sums
+from duemq_common.errors import CorruptStore
 
 ACCOUNTS_FILE: Final = "duemq.accounts.json"
 FORMAT: Final = 1

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from duemq.auth.model import User, UserType
 from duemq.auth.signature import Credentials
-from message_store.config import option
-from message_store.errors import ConfigError
+from duemq_common.config import option
+from duemq_common.errors import ConfigError
 
 CODE_MAX = 1 << 20
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from delivery.plugin import Request
 from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
 from duemq.auth.audit import AuditEntry, AuditLog
 from duemq.auth.model import Action, Decision, Resource, User, UserStatus, UserType
@@ -23,7 +22,8 @@ from duemq.auth.record_access import cancel_actions
 from duemq.auth.request_rules import Access, TooManyNames, accesses, allow, is_client_code
 from duemq.auth.signature import ACCESS_KEY, is_signed
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 
 CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 REMARK_CHARACTERS_MAX: Final = 4_096  # a remark contains names from the client

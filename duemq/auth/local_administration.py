@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from delivery.plugin import Request
 from duemq.auth.model import Action
 from duemq.auth.request_rules import DECISIONS, OWN_RULES, RULES
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.codes import ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 
 KEY: Final = "administerFrom"
 GROUP_CODES: Final = frozenset({906, 1008})

@@ -15,7 +15,7 @@ from typing import Final
 
 from duemq.auth.accounts import AccountRefused
 from duemq.auth.plain_rules import KEY_CHARACTERS_MIN, PERMISSIONS
-from duemq.registry.data_version import DataVersion
+from duemq_common.data_version import DataVersion
 
 Yaml = Mapping[str, object]
 ACCOUNTS, ADDRESSES, VERSION = "accounts", "globalWhiteRemoteAddresses", "dataVersion"

@@ -18,7 +18,7 @@ from typing import Final
 from duemq.auth.accounts import AccountRefused
 from duemq.auth.plain_rules import PlainRules, rules_of
 from duemq.auth.secret_file import REPAIR, read_secrets, write_secrets
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 
 log = logging.getLogger(__name__)
 POLL_MS: Final = 1_000

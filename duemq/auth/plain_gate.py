@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from delivery.plugin import Request
 from duemq.auth.audit import AuditLog
 from duemq.auth.gate import CHANGES, REMARK_CHARACTERS_MAX, entry_of
 from duemq.auth.model import RETRY_PREFIX, Action, Resource, is_retry_topic
@@ -21,7 +20,8 @@ from duemq.auth.request_bodies import HeartbeatBody, LockBody, decoded
 from duemq.auth.request_rules import OWN_RULES, Access, accesses, is_known
 from duemq.auth.signature import ACCESS_KEY, VERSION_4_9_3, is_signed
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from delivery.plugin import Request, Response
 from duemq.auth.account_requests import not_synced
 from duemq.auth.accounts import AccountRefused
 from duemq.auth.plain_edits import (
@@ -37,8 +36,9 @@ from duemq.auth.secret_file import NotSynced
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 UPDATE_FAILED = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
 DELETE_FAILED = ResponseCode.DELETE_ACL_CONFIG_FAILED

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from delivery.markers import target_of
-from delivery.plugin import Request
 from duemq.auth.model import Action
+from duemq_common.request import Request
 
 
 class RecordAccess(Protocol):

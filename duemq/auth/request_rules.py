@@ -27,8 +27,8 @@ from duemq.auth.request_bodies import (
     LockBody,
     decoded,
 )
-from duemq.messages.recall_handle import HandleError, decode_handle
-from duemq.pop.names import normal_topic
+from duemq.net.retry_topics import normal_topic
+from duemq_common.recall_handle import HandleError, decode_handle
 
 Fields = Mapping[str, str]
 LIST_SEPARATOR: Final = ";"

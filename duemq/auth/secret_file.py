@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 
 MODE: Final = 0o600
 REPAIR: Final = "Repair it, or restore it from a copy"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from delivery.plugin import Request
+from duemq_common.request import Request
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"

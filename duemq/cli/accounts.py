@@ -13,7 +13,7 @@ import typer
 
 from duemq.cli.command import command
 from duemq.cli.options import AsJson, Configuration
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 if TYPE_CHECKING:
     from duemq.auth.config import AuthConfig
@@ -86,7 +86,7 @@ def set_user(
 def _auth_of(configuration: Configuration) -> AuthConfig:
     """Return the section of accounts."""
     from duemq.auth.config import AuthConfig
-    from message_store.config import from_properties
+    from duemq_common.config import from_properties
 
     return from_properties(AuthConfig, configuration.properties())
 
@@ -113,7 +113,7 @@ def _file_of(configuration: Configuration, *, name_server: bool) -> Path:
 
     if name_server:
         from duemq.namesrv.config import NamesrvConfig
-        from message_store.config import from_properties
+        from duemq_common.config import from_properties
 
         config = from_properties(NamesrvConfig, configuration.properties())
         directory = Path(config.kv_config_path).expanduser().parent
@@ -152,10 +152,10 @@ def _stopped(configuration: Configuration, *, name_server: bool) -> Iterator[Non
 
 @contextmanager
 def _port_of_name_server(configuration: Configuration) -> Iterator[None]:
-    from duemq.exposure import EVERY_ADDRESS
+    from duemq.configuration.exposure import EVERY_ADDRESS
     from duemq.namesrv.config import NamesrvConfig
     from duemq.net.bound_socket import bind
-    from message_store.config import from_properties
+    from duemq_common.config import from_properties
 
     config = from_properties(NamesrvConfig, configuration.properties())
     with ExitStack() as stack:

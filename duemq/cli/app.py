@@ -18,8 +18,8 @@ from duemq.cli.output import notice
 from duemq.cli.quarantine import quarantine_app
 from duemq.cli.reconcile import reconcile_app
 from duemq.cli.timers import timers_app
-from message_store.config import Properties
-from message_store.errors import UsageError
+from duemq_common.config import Properties
+from duemq_common.errors import UsageError
 
 _EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEANINGS.items())
 

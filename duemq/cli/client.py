@@ -9,13 +9,12 @@ from typing import Any, Self
 
 import msgspec
 
-from delivery.plugin import Request, Response
-from duemq.admin.views import VIEW_REQUEST
 from duemq.auth.signature import Credentials
 from duemq.cli.exits import Exit, fail
 from duemq.net.client import RemotingClient, split_address
-from duemq.net.codes import RequestCode, ResponseCode
-from message_store.errors import RequestError, UsageError
+from duemq.net.codes import VIEW_REQUEST, RequestCode, ResponseCode
+from duemq_common.errors import RequestError, UsageError
+from duemq_common.request import Request, Response
 
 TEMPLATE_TOPIC = "TBW102"
 NEW_TOPIC_QUEUES = 4  # queues requested for a new topic, as by Apache's clients
@@ -264,7 +263,7 @@ def bytes_of(response: Response) -> bytes:
 
 def _loads(response: Response) -> dict[str, Any]:
     """Parse a JSON body; Apache's name servers write unquoted numbers as keys."""
-    from message_store.json_dialect import loads
+    from duemq_common.json_dialect import loads
 
     try:
         value = loads(bytes_of(response).decode())

@@ -9,8 +9,8 @@ from duemq.configuration.apache_keys import check_refusals
 from duemq.configuration.config import BrokerConfig
 from duemq.configuration.settings import SECTIONS, key_notices
 from duemq.namesrv.config import NamesrvConfig
-from message_store.config import Option, Properties, from_properties, options, value_text
-from message_store.masking import masked
+from duemq_common.config import Option, Properties, from_properties, options, value_text
+from duemq_common.masking import masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ShownKey:
 
 def broker_sections(properties: Properties) -> list[type]:
     """Return the broker's sections, including those of installed plugins."""
-    from duemq.plugins import installed_sections
+    from duemq.broker.plugins import installed_sections
 
     disabled = from_properties(BrokerConfig, properties).disabled_plugins
     return [*SECTIONS, *installed_sections(properties, disabled)]

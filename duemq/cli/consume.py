@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from delivery.plugin import Response
 from delivery.quarantine import QUARANTINE_TOPIC
 from duemq.cli.client import READ, Cluster, Queue, bytes_of
 from duemq.cli.messages import describe, time_text
@@ -19,7 +18,8 @@ from duemq.cli.output import print_json_line, printable, reader_has_closed
 from duemq.cli.quarantined import parsed, summary
 from duemq.cli.retrying import Retrying
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Response
 from message_store.log.record import Record, split_records
 
 PULL_COUNT = 32

@@ -25,7 +25,7 @@ from duemq.cli.options import Target
 from duemq.messages.decide import ACTIONS, NAMES_MAX, TIME_MS_MAX, DecisionRequest, DecisionResponse
 from duemq.messages.decision_results import Result
 from duemq.net.codes import ResponseCode
-from message_store.errors import RequestError, UsageError
+from duemq_common.errors import RequestError, UsageError
 
 CALL_TIMEOUT_S = 60.0
 CODES: Final = {action: code for code, action in ACTIONS.items()}

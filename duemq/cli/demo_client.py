@@ -19,7 +19,7 @@ from typing import Any
 from duemq.cli.client import Cluster, Queue
 from duemq.cli.consume import ConsumeOptions, Reader
 from duemq.cli.messages import Outgoing, sending
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 from message_store.log.record import Record
 
 GROUP = "duemq_demo"

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 from duemq.cli.output import printable
-from message_store.errors import CorruptStore, DueMQError, RequestError, StoreError, UsageError
-from message_store.ledger.errors import LedgerError
+from duemq_common.errors import CorruptStore, DueMQError, RequestError, StoreError, UsageError
+from duemq_common.ledger.errors import LedgerError
 
 
 class Exit(IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 SHIPPED = "broker.conf"  # a link to config/broker.conf, so that the wheel contains the file
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import console, print_json
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 from message_store.config import StoreConfig
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _compile(kernels: Sequence[KernelEntry], report: Report | None) -> None:
     from message_store.kernels.compilation import Compilation, CompilationFailed
 
     with Compilation(kernels) as compilation:
-        importlib.import_module("duemq.broker")
+        importlib.import_module("duemq.broker.broker")
         try:
             compilation.wait(report)
         except CompilationFailed as error:

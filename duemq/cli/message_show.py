@@ -19,9 +19,9 @@ from duemq.cli.output import console, fitted, heading, print_json, table
 from duemq.cli.times import duration_text
 from duemq.messages.history_request import FIND_MESSAGE
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from message_store.log.offset_id import decode_offset_id
 from message_store.log.record import Record, split_records
-from message_store.text import decode_offset_id
 
 QUERY_COUNT: Final = 32
 CALL_TIMEOUT_S: Final = 60.0

@@ -14,11 +14,11 @@ from duemq.cli.options import Target
 from duemq.cli.output import notice, print_json_line, printable
 from duemq.cli.times import duration_text, parse_time
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.clock import SystemClock
-from message_store.errors import RequestError, UsageError
+from duemq_common.clock import SystemClock
+from duemq_common.errors import RequestError, UsageError
+from message_store.log.offset_id import encode_offset_id
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
-from message_store.text import encode_offset_id
 from timer_store.enqueue.due_time import number_of
 
 PRODUCER_GROUP = "duemq_cli"

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from prometheus_client.core import Metric
 
-from duemq.broker import Broker
-from duemq.metrics.native_metrics import PREFIX, STORAGE_LABELS
+from duemq.broker.broker import Broker
+from duemq.broker.collectors.native_metrics import PREFIX, STORAGE_LABELS
 
 SECTIONS: Final = (
     ("duemq_level_", "Levels"),

@@ -9,7 +9,7 @@ import typer
 
 from duemq.cli.command import command
 from duemq.cli.options import AsJson, Configuration, DryRun, Target
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 migrate_app = typer.Typer(
     no_args_is_help=True, help="Convert level messages to timers while the broker runs, and back."

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from duemq.cli.messages import time_text
 from duemq.cli.output import console, print_json, print_table
-from message_store.clock import SystemClock
-from message_store.errors import UsageError
+from duemq_common.clock import SystemClock
+from duemq_common.errors import UsageError
 
 if TYPE_CHECKING:
     from migration.ledger.reader import MigrationLedger
@@ -24,7 +24,7 @@ def history(*, store: Path | None, url: str, run_id: str, html: Path | None, as_
         store: Store directory whose ledger is read; None: `url` is used.
         run_id: Run to print; empty: all runs, or the newest with `html`.
     """
-    from message_store.ledger.engine import default_url
+    from duemq_common.ledger.engine import default_url
     from migration.ledger.reader import MigrationLedger
 
     if (store is None) == (not url):

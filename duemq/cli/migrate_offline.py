@@ -13,8 +13,8 @@ import msgspec
 from duemq.cli.migrate_show import print_plan
 from duemq.cli.migration_client import operator
 from duemq.cli.output import console, print_json
-from message_store.clock import SystemClock
-from message_store.config import Properties
+from duemq_common.clock import SystemClock
+from duemq_common.config import Properties
 from migration.steps.offline import OfflineResult, copy_store, migrate_offline
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from duemq.cli.migration_client import MigrationClient, Status, operator, run
 from duemq.cli.options import Target
 from duemq.cli.output import console, notice, plural, print_json, print_table
 from duemq.cli.times import duration_text
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

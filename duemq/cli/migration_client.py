@@ -15,7 +15,7 @@ from duemq.cli.output import notice
 from duemq.cli.retrying import Retrying
 from duemq.net.client import split_address
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.errors import RequestError, UsageError
+from duemq_common.errors import RequestError, UsageError
 from migration.requests import MASTER_FIELD, MIGRATE, with_new_names
 
 CALL_TIMEOUT_S: Final = 600.0

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from message_store.config import Properties, read_properties
-from message_store.errors import UsageError
+from duemq_common.config import Properties, read_properties
+from duemq_common.errors import UsageError
 
 if TYPE_CHECKING:
     from ssl import SSLContext

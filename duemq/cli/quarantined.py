@@ -20,8 +20,8 @@ from duemq.cli.output import (
     printable,
 )
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.clock import SystemClock
-from message_store.errors import RecordUnreadable, RequestError, UsageError
+from duemq_common.clock import SystemClock
+from duemq_common.errors import RecordUnreadable, RequestError, UsageError
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record, decode_record, split_records
 from timer_store.names import STALE_NAMES

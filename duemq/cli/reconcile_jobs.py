@@ -14,8 +14,8 @@ from duemq.cli.exits import Exit
 from duemq.cli.output import console, notice, plural, print_json, print_json_line, print_table
 from duemq.cli.reconcile_run import print_unread
 from duemq.cli.reconcile_spark import LOOK_S, could_not_run, in_spark
-from message_store.clock import SystemClock
-from message_store.errors import UsageError
+from duemq_common.clock import SystemClock
+from duemq_common.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,7 @@ from duemq.cli.messages import time_text
 from duemq.cli.output import console, print_json, print_table, table
 from duemq.cli.reconcile_spark import could_not_run, in_spark
 from duemq.cli.times import parse_time
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 
 if TYPE_CHECKING:
     from reconciliation.audit.summary import Summary
@@ -70,8 +70,8 @@ def user() -> str:
 
 def history(store: str, url: str, *, as_json: bool) -> None:
     """Print the audits of a ledger, without Spark."""
-    from message_store.errors import UsageError
-    from message_store.ledger.engine import default_url
+    from duemq_common.errors import UsageError
+    from duemq_common.ledger.engine import default_url
     from reconciliation.jobs.audit_ledger import AuditLedger
 
     if bool(store) == bool(url):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import console
-from message_store.errors import DueMQError
+from duemq_common.errors import DueMQError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, print_json
 from duemq.net.codes import ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 
 VIEW = "replication"
 UNKNOWN = "unknown"

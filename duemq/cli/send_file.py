@@ -21,8 +21,8 @@ from duemq.cli.options import Target
 from duemq.cli.output import console, print_json_line, print_table
 from duemq.messages.decide import CANCEL_PENDING
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.clock import SystemClock
-from message_store.errors import RequestError, UsageError
+from duemq_common.clock import SystemClock
+from duemq_common.errors import RequestError, UsageError
 from message_store.log.properties import decode_properties, encode_properties
 from message_store.log.record import split_records
 

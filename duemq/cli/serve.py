@@ -20,17 +20,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from duemq.allocator import return_large_blocks
+from duemq.broker.allocator import return_large_blocks
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import print_json_line
-from duemq.log_lines import OneLineFormatter
-from message_store.config import Properties, StoreConfig, from_properties
-from message_store.config_text import read_properties as read_file
+from duemq_common.config import Properties, from_properties
+from duemq_common.config_text import read_properties as read_file
+from duemq_common.errors import UsageError
+from duemq_common.log_lines import OneLineFormatter
+from message_store.config import StoreConfig
 from message_store.descriptors import headroom, raise_descriptor_limit
-from message_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from duemq.broker import Broker
+    from duemq.broker.broker import Broker
     from message_store.kernels.preparation import Preparation
 
 log = logging.getLogger("duemq")
@@ -137,8 +138,8 @@ def serve_broker(
     _raise_descriptor_limit()
     from duemq.auth.config import AuthConfig
     from duemq.cli.kernels import compile_if_needed
-    from duemq.exposure import keep_store_private, warn_of_readable_secrets
-    from duemq.replication.config import ReplicationConfig
+    from duemq.configuration.exposure import keep_store_private, warn_of_readable_secrets
+    from duemq.configuration.replication_config import ReplicationConfig
 
     warn_of_readable_secrets(file, read_file(file) if file is not None else {})
     if from_properties(AuthConfig, properties).is_on:
@@ -172,7 +173,7 @@ async def _run_broker(
     kernels: Preparation,
     as_json: bool,
 ) -> str:
-    from duemq.broker import Broker
+    from duemq.broker.broker import Broker
 
     started_s = asyncio.get_running_loop().time()
     broker = Broker(properties, config_file=file, read_again=reload_properties, kernels=kernels)
@@ -188,7 +189,7 @@ async def _run_broker(
 
 
 def _is_member(properties: Properties) -> bool:
-    from duemq.replication.controller.config import ControllerConfig
+    from duemq.configuration.controller_config import ControllerConfig
 
     return from_properties(ControllerConfig, properties).enabled
 
@@ -200,7 +201,7 @@ async def _run_member(
     kernels: Preparation,
     as_json: bool,
 ) -> str:
-    from duemq.member_broker import MemberBroker
+    from duemq.broker.member_broker import MemberBroker
 
     # Before the first broker: the collector frees those that a change of role has closed. A
     # complete collection at each change would stop the heartbeats for seconds on a busy machine.
@@ -250,7 +251,7 @@ def serve_namesrv(
 ) -> None:
     """Run a name server."""
     EarlySignals()
-    from duemq.exposure import warn_of_readable_secrets
+    from duemq.configuration.exposure import warn_of_readable_secrets
 
     set_up_logging(logging_file)
     warn_of_readable_secrets(file, read_file(file) if file is not None else {})
@@ -262,14 +263,14 @@ def serve_namesrv(
 async def _run_namesrv(properties: Properties, as_json: bool) -> None:
     from duemq.auth.config import AuthConfig
     from duemq.configuration.apache_keys import check_refusals
+    from duemq.configuration.exposure import warn_if_exposed
     from duemq.configuration.settings import key_notices
-    from duemq.exposure import warn_if_exposed
-    from duemq.name_servers import name_server
     from duemq.namesrv.config import NamesrvConfig
+    from duemq.namesrv.name_servers import name_server
     from duemq.net.tls import load_tls
     from duemq.net.tls_config import TlsConfig
-    from message_store.clock import SystemClock
-    from message_store.config import from_properties
+    from duemq_common.clock import SystemClock
+    from duemq_common.config import from_properties
 
     check_refusals(properties)
     for notice in key_notices(properties, [NamesrvConfig, AuthConfig, TlsConfig]):

@@ -6,7 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from duemq.cli.output import console, print_json
-from message_store.config import Properties, StoreConfig, from_properties
+from duemq_common.config import Properties, from_properties
+from message_store.config import StoreConfig
 from message_store.store_copy import copy_store
 
 COMMITLOG_KEY = "storePathCommitLog"

@@ -9,7 +9,7 @@ import typer
 from duemq.cli.command import command, expanded
 from duemq.cli.options import DryRun, From, Target, To
 from duemq.cli.timers_decide import add_commands
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 timers_app = typer.Typer()
 

@@ -14,7 +14,7 @@ from duemq.cli.options import Target
 from duemq.cli.output import print_json, print_table
 from duemq.cli.timers_show import SUMMARY_VIEW
 from duemq.net.codes import ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 from timer_store.compaction.request import COMPACT_TIMERS
 
 PLAN_TIMEOUT_S: Final = 600.0

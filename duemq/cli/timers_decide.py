@@ -9,7 +9,7 @@ import typer
 
 from duemq.cli.command import command
 from duemq.cli.options import Selection, Target
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 IDS_FILE_BYTES_MAX = 64 << 20
 
@@ -62,7 +62,7 @@ def _read_ids(path: Path) -> list[str]:
 
 def _ms(text: str, default: int) -> int:
     from duemq.cli.times import parse_time
-    from message_store.clock import SystemClock
+    from duemq_common.clock import SystemClock
 
     return parse_time(text, SystemClock().now_ms()) if text else default
 

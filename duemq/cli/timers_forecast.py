@@ -10,8 +10,8 @@ from duemq.cli.options import Target
 from duemq.cli.output import console, heading, plural, print_json, table
 from duemq.cli.timers_show import when
 from duemq.cli.times import parse_time
-from message_store.clock import SystemClock
-from message_store.errors import UsageError
+from duemq_common.clock import SystemClock
+from duemq_common.errors import UsageError
 
 VIEW = "timer_store.forecast"
 UNITS = {"minute": (60_000, 60), "hour": (3_600_000, 48), "day": (86_400_000, 31)}

@@ -11,7 +11,7 @@ from duemq.cli.options import Target
 from duemq.cli.output import console, heading, print_json, printable
 from duemq.cli.timers_show import LIST_VIEW, list_row, timers_table
 from duemq.cli.times import parse_time
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 
 REQUEST_TIMERS_MAX = 1_000  # timers per request
 

@@ -11,7 +11,8 @@ from duemq.cli.exits import Exit
 from duemq.cli.output import console, print_json, table
 from duemq.registry.verify import OFFSETS
 from duemq.replication.verify import EPOCHS
-from message_store.config import Properties, StoreConfig, from_properties, options
+from duemq_common.config import Properties, from_properties, options
+from message_store.config import StoreConfig
 from message_store.verify import Progress, Report, verify_store
 from schedule_service.verify import LEVELS
 from timer_store.verify import TIMERS

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from message_store.config_text import Properties, UnknownKey, unknown_keys
-from message_store.errors import ConfigError
+from duemq_common.config_text import Properties, UnknownKey, unknown_keys
+from duemq_common.errors import ConfigError
 
 _WITHOUT_EFFECT = {
     "a due timer is retried until it is delivered; an undeliverable one goes to quarantine": (

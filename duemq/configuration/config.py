@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from duemq.net.allowed_networks import parse_sources
-from message_store.config import LONG_MAX, option
-from message_store.errors import ConfigError
+from duemq_common.config import LONG_MAX, option
+from duemq_common.errors import ConfigError
 
 NAME_CHARS_MAX = 127
 REGION_CHARS_MAX = 127  # the region is in every message and every response to a send

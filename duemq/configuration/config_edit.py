@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from duemq.net.codes import ResponseCode
-from message_store.config_text import (
+from duemq_common.config_text import (
     FILE_BYTES_MAX,
     decode_text,
     logical_lines,
@@ -25,7 +25,7 @@ from message_store.config_text import (
     split_line,
     unescape,
 )
-from message_store.errors import ConfigError, RequestError
+from duemq_common.errors import ConfigError, RequestError
 
 _ESCAPED: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _KEY_ESCAPED: Final = _ESCAPED | {char: f"\\{char}" for char in " =:#!"}

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from duemq.configuration.apache_keys import WITHOUT_EFFECT, check_refusals
 from duemq.net.codes import ResponseCode
-from message_store.config import Option, Properties, options
-from message_store.config_text import unknown_keys
-from message_store.errors import ConfigError, RequestError
+from duemq_common.config import Option, Properties, options
+from duemq_common.config_text import unknown_keys
+from duemq_common.errors import ConfigError, RequestError
 
 VALUE_CHARS_MAX = 65_536
 SHOWN_KEYS_MAX = 8

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from message_store.errors import ConfigError
+from duemq_common.errors import ConfigError
 from message_store.queues.consume_queue import ROCKSDB_FILE, ROCKSDB_TABLES
 
 POPS: Final = "kvStore"

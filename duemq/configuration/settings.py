@@ -20,23 +20,17 @@ from duemq.configuration.apache_keys import (
     without_effect,
 )
 from duemq.configuration.config import BrokerConfig
+from duemq.configuration.controller_config import ControllerConfig
+from duemq.configuration.exposure import listening_address
+from duemq.configuration.ha_server_config import HaServerConfig
+from duemq.configuration.replication_config import ReplicationConfig
 from duemq.configuration.rocksdb_tables import check_tables
-from duemq.exposure import listening_address
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
-from duemq.replication.config import ReplicationConfig
-from duemq.replication.controller.config import ControllerConfig
-from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.role import Role
-from message_store.config import (
-    Properties,
-    StoreConfig,
-    from_properties,
-    options,
-    to_properties,
-    with_live,
-)
-from message_store.errors import ConfigError
+from duemq_common.config import Properties, from_properties, options, to_properties, with_live
+from duemq_common.errors import ConfigError
+from message_store.config import StoreConfig
 
 SECTIONS: tuple[type, ...] = (
     BrokerConfig,

@@ -24,18 +24,17 @@ import msgspec
 import numpy as np
 
 from delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
-from delivery.plugin import Peer, Request, RequestHandler, Response
-from duemq.messages.copies import not_confirmed
 from duemq.messages.decision_results import OTHER_NAME, Result, Tally, text_of
-from duemq.messages.recall_handle import HandleError, decode_handle
 from duemq.net.codes import ResponseCode
-from message_store.clock import Clock
-from message_store.errors import RecordUnreadable, RequestError, StoreError
+from duemq_common.clock import Clock
+from duemq_common.errors import RecordUnreadable, RequestError, StoreError
+from duemq_common.recall_handle import HandleError, decode_handle
+from duemq_common.request import Peer, Request, RequestHandler, Response
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
+from message_store.log.offset_id import decode_offset_id
 from message_store.log.record import Record
-from message_store.replication.acknowledgement import Missing
-from message_store.text import decode_offset_id
+from message_store.replication.acknowledgement import Missing, not_confirmed
 
 CANCEL_PENDING, MOVE_PENDING, FIRE_PENDING = 9_011, 9_012, 9_013
 ACTIONS: Final = {CANCEL_PENDING: "cancel", MOVE_PENDING: "move", FIRE_PENDING: "fire"}

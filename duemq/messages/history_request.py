@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 
 from delivery.pending import PendingMessages, Verdict
-from delivery.plugin import Request, RequestHandler, Response
 from delivery.quarantine import origin_of
 from duemq.messages.message_history import (
     OWN_TOPICS,
@@ -31,10 +30,11 @@ from duemq.messages.message_history import (
 )
 from duemq.net.codes import ResponseCode
 from duemq.transactions.half_messages import HALF_TOPIC
-from message_store.errors import RecordUnreadable, RequestError, StoreError
+from duemq_common.errors import RecordUnreadable, RequestError, StoreError
+from duemq_common.request import Request, RequestHandler, Response
 from message_store.index.key_search import frames, search
+from message_store.log.offset_id import decode_offset_id, encode_offset_id
 from message_store.log.record import Record
-from message_store.text import decode_offset_id, encode_offset_id
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -27,8 +27,8 @@ from delivery.quarantine import QUARANTINE_TOPIC
 from duemq.registry.internal_topics import DECISION_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC
 from message_store.layout import SYS_TRANSACTION_MASK
+from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import Record
-from message_store.text import encode_offset_id
 
 COMMIT: Final = 8  # value under SYS_TRANSACTION_MASK (MessageSysFlag.TRANSACTION_COMMIT_TYPE)
 SCHEDULED_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)

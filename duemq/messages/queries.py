@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.net import fields
@@ -18,7 +17,8 @@ from duemq.net.wire_json import encode
 from duemq.registry.clients import ClientTable
 from duemq.registry.filter_file import filter_json
 from duemq.registry.internal_topics import check_readable
-from message_store.errors import RecordUnreadable, RequestError
+from duemq_common.errors import RecordUnreadable, RequestError
+from duemq_common.request import Request, RequestHandler, Response
 from message_store.layout import Row
 from message_store.log.record import Record
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from delivery.plugin import Recalled, Recalls, Request, RequestHandler, Response
+from delivery.plugin import Recalled, Recalls
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
-from duemq.messages.recall_handle import HandleError, RecallHandle, decode_handle
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.ports import PERM_WRITE, Identity, Topics
 from duemq.registry.internal_topics import check_writable
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq.registry.managers import PERM_WRITE, Identity, Topics
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.recall_handle import HandleError, RecallHandle, decode_handle
+from duemq_common.request import Request, RequestHandler, Response
 
 TIME_DIGITS_MAX: Final = 18
 SLOT_MS_MAX: Final = 1_000  # a timer may be due this long after the time in its handle

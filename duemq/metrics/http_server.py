@@ -26,8 +26,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from duemq.net.notices import Notices
+from duemq_common.errors import UsageError
 from message_store.descriptors import connections_end, descriptor_limit
-from message_store.errors import UsageError
 
 log = logging.getLogger(__name__)
 CONNECTIONS_MAX: Final = 32

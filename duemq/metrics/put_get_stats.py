@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from duemq.kernels import DELAY_BOUNDS_S, SIZE_BOUNDS, TYPES, count_puts
+from duemq.metrics.kernels import DELAY_BOUNDS_S, SIZE_BOUNDS, TYPES, count_puts
 from message_store.kernels.kernel import entry
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
@@ -75,7 +75,7 @@ class BrokerStats:
     """Counters of puts and gets of the broker.
 
     Attributes:
-        traffic, delays: Counters by topic index in the store; see `duemq.kernels.count_puts`.
+        traffic, delays: Counters by topic index in the store; see `kernels.count_puts`.
     """
 
     topics: TopicTable

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from delivery.plugin import Request
-from duemq.metrics.meters import CREATE_BOUNDS_MS, RPC_BOUNDS_MS, Observations
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.send.put_latency import PutLatency
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.meters import CREATE_BOUNDS_MS, RPC_BOUNDS_MS, Observations
+from duemq_common.request import Request
 
 CREATES: Final = frozenset(
     {RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP}

@@ -17,7 +17,7 @@ from duemq.configuration.config import (
     socket_backlog_option,
 )
 from duemq.net.allowed_networks import parse_sources
-from message_store.config import option
+from duemq_common.config import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

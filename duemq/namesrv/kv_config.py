@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 ENTRIES_MAX = 100_000

@@ -11,7 +11,6 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 
-from delivery.plugin import Peer, Request, Response
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.kv_config import ORDER_NAMESPACE, KVConfig
 from duemq.namesrv.registration_body import crc_of, decode_body
@@ -20,11 +19,12 @@ from duemq.net import fields, wire_json
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler, Route
-from duemq.registry.data_version import DataVersion, integer
 from duemq.registry.topic_config import UNIT_FLAG, UNIT_SUB_FLAG
-from message_store.clock import Clock
-from message_store.config import options, parse_properties, parse_value, to_properties
-from message_store.errors import ConfigError, RequestError
+from duemq_common.clock import Clock
+from duemq_common.config import options, parse_properties, parse_value, to_properties
+from duemq_common.data_version import DataVersion, integer
+from duemq_common.errors import ConfigError, RequestError
+from duemq_common.request import Peer, Request, Response
 
 log = logging.getLogger(__name__)
 EXPIRES_MS_MAX = 86_400_000

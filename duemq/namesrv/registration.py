@@ -21,17 +21,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from delivery.plugin import Peer, Request, Response
 from duemq.namesrv.registration_body import crc_of, encode_body
 from duemq.namesrv.route_table import BrokerAddrInfo, Registration
 from duemq.namesrv.second_master import CALL_S_MAX, SecondMaster
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import PERM_READ, PERM_WRITE, TopicConfig
 from duemq.registry.topic_routes import GRPC
-from message_store.clock import Clock
-from message_store.errors import PeerError
+from duemq_common.clock import Clock
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import PeerError
+from duemq_common.request import Peer, Request, Response
 
 log = logging.getLogger(__name__)
 CHANGE_TIMEOUT_S = 2.0  # a client waits 3 s for the request that changed the topic

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from duemq.net import wire_json
-from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
+from duemq_common.data_version import DataVersion
 
 PLAIN_BYTES_MAX = 32 << 20  # decompressed size of a compressed body
 PLAIN_BYTES_SMALL = 1 << 20  # always allowed

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from duemq.net.codes import ResponseCode
-from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import PERM_READ, PERM_WRITE, TopicConfig
-from message_store.errors import RequestError
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import RequestError
 
 MASTER_ID = 0
 BROKERS_MAX = 10_000

@@ -16,10 +16,10 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from delivery.plugin import Request, Response
 from duemq.net import wire_json
 from duemq.net.codes import RequestCode
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)
 MASTER_ID: Final = 0  # as a key, Apache's name servers write the number

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from duemq.exposure import LOOPBACK
+from duemq.configuration.exposure import LOOPBACK
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.kv_config import KVConfig
 from duemq.namesrv.processor import NamesrvProcessor
@@ -28,7 +28,7 @@ from duemq.net.own_address import own_address as address_of_this_machine
 from duemq.net.server import RemotingServer
 from duemq.net.tls import ServerTls
 from duemq.registry.config_file import ConfigFile
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 
 log = logging.getLogger(__name__)
 

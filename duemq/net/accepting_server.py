@@ -15,7 +15,7 @@ from duemq.net.listener import AcceptedSocket, Listener
 from duemq.net.memory_budget import MemoryBudget
 from duemq.net.notices import PeerNotices
 from duemq.net.tls import ServerTls
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 from message_store.descriptors import connections_end, descriptor_limit, headroom
 
 log = logging.getLogger(__name__)

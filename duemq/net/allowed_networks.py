@@ -11,9 +11,9 @@ import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from delivery.plugin import Request
 from duemq.net.codes import ResponseCode
-from message_store.errors import ConfigError, RequestError
+from duemq_common.errors import ConfigError, RequestError
+from duemq_common.request import Request
 
 ANY, LOOPBACK = "any", "loopback"
 WORDS_MAX = 256

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 
 @contextmanager

@@ -13,10 +13,10 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Self
 
-from delivery.plugin import Request, Response
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher, Handler
 from duemq.net.limits import RemotingLimits
+from duemq_common.request import Request, Response
 
 CONNECT_TIMEOUT_S = 3.0
 SILENT_CALLS_MAX = 3

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from delivery.plugin import Request, Response
 from duemq.net import layout
-from message_store.errors import FrameError
+from duemq_common.errors import FrameError
+from duemq_common.request import Request, Response
 
 FRAME_BYTES_MAX: Final = 16_777_216  # com.rocketmq.remoting.frameMaxLength
 HEADER_BYTES_MAX: Final = 1 << 18  # a longer header would delay all other connections

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+VIEW_REQUEST = 9_001  # of DueMQ: a view of operators
+
 
 class RequestCode(IntEnum):
     """Codes of requests to brokers and name servers, and of their requests to clients."""

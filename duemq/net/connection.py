@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
 
-from delivery.plugin import Peer, Request, Response
 from duemq.net import codec
 from duemq.net.codes import ResponseCode
 from duemq.net.dispatcher import Deferred, Dispatcher, Handler, encode_response
@@ -22,7 +21,8 @@ from duemq.net.limits import RemotingLimits
 from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, MemoryBudget, estimate_bytes
 from duemq.net.notices import PeerNotices
 from duemq.net.receive_buffer import ReceiveBuffer
-from message_store.errors import FrameError
+from duemq_common.errors import FrameError
+from duemq_common.request import Peer, Request, Response
 
 log = logging.getLogger(__name__)
 _OPAQUE_MASK = 0x7FFF_FFFF

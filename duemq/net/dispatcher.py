@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from delivery.plugin import Request, Response
 from duemq.net import codec, fields, layout
 from duemq.net.codes import ResponseCode
 from duemq.net.notices import Notices
-from message_store.errors import FrameError, RequestError
+from duemq_common.errors import FrameError, RequestError
+from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)
 Deferred = Awaitable[Response | None]  # None: no response is sent

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from delivery.plugin import Request
 from duemq.net.codes import ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1

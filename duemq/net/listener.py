@@ -23,8 +23,8 @@ from duemq.net import codec, proxy_protocol
 from duemq.net.allowed_networks import Sources
 from duemq.net.notices import PeerNotices
 from duemq.net.tls import ServerTls
-from message_store.clock import Clock
-from message_store.errors import FrameError
+from duemq_common.clock import Clock
+from duemq_common.errors import FrameError
 
 TLS_HANDSHAKE: Final = 0x16
 ACCEPTED_PER_TURN_MAX: Final = 128

@@ -19,7 +19,7 @@ import logging
 import math
 from typing import Final, Protocol
 
-from delivery.plugin import Request
+from duemq_common.request import Request
 
 log = logging.getLogger(__name__)
 REQUEST_BYTES: Final = 2_048  # estimated objects of one request in flight, including its task

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-from message_store.errors import FrameError
+from duemq_common.errors import FrameError
 
 V1_PREFIX: Final = b"PROXY "
 V2_SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"

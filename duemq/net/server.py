@@ -15,7 +15,7 @@ from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory_budget import MemoryBudget
 from duemq.net.tls import ServerTls
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 from message_store.descriptors import descriptor_limit
 
 NO_PROXIES = Sources("proxyProtocolFrom")

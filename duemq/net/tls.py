@@ -27,7 +27,7 @@ from typing import Final
 from duemq.net.certificate_expiry import ExpiryReport
 from duemq.net.self_signed import self_signed_certificate
 from duemq.net.tls_config import DISABLED, ENFORCING, TlsConfig
-from message_store.errors import ConfigError
+from duemq_common.errors import ConfigError
 
 log = logging.getLogger(__name__)
 FileState = tuple[tuple[int, int, int], ...]

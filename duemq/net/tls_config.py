@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from message_store.config import option, options, parse_value
-from message_store.config_text import read_properties
+from duemq_common.config import option, options, parse_value
+from duemq_common.config_text import read_properties
 
 DISABLED, PERMISSIVE, ENFORCING = "disabled", "permissive", "enforcing"
 NOT_IN_FILE = ("tls.server.mode", "tls.config.file", "tls.enable", "useTLS")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from message_store import json_dialect
+from duemq_common import json_dialect
 
 
 class QueueKey(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from delivery.plugin import Request
 from duemq.pop.acks import AckProcessor
 from duemq.pop.merged_acks import AckKey, MergedAcks
 from duemq.pop.revive_log import ReviveLog
+from duemq_common.request import Request
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from delivery.plugin import Request, Response
 from duemq.net import codec
 from duemq.net.connection import Connection
 from duemq.net.layout import JSON_TYPE, PREFIX_BYTES
@@ -33,7 +32,8 @@ from duemq.pop.kernels.matching_frames import read_matching
 from duemq.pop.merged_acks import AckKey, MergedAcks
 from duemq.pop.templates.ack_templates import AckTemplate
 from duemq.pop.templates.frame_templates import ConnectionTemplates
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from message_store.kernels.bytes import POWERS, Bytes
 
 FRAMES_MAX: Final = 512  # per call of the kernel

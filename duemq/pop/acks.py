@@ -14,10 +14,10 @@ import binascii
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from delivery.plugin import Request, Response
 from duemq.net import fields, wire_json
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler, Route
+from duemq.net.retry_topics import topic_of_flag
 from duemq.pop.checkpoints import (
     INVISIBLE_MS_MAX,
     OFFSETS_MAX,
@@ -25,7 +25,7 @@ from duemq.pop.checkpoints import (
     Acknowledgement,
     Checkpoint,
 )
-from duemq.pop.names import ORDER_QUEUE, topic_of_flag
+from duemq.pop.names import ORDER_QUEUE
 from duemq.pop.order_info import Settled
 from duemq.pop.orderly import Orderly
 from duemq.pop.pop_offsets import GroupQueue, PopOffsets
@@ -37,10 +37,11 @@ from duemq.pop.receipts import (
     parse_receipt,
 )
 from duemq.pop.revive_log import ReviveLog
-from duemq.ports import Identity, Topics
 from duemq.registry.internal_topics import check_readable
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq.registry.managers import Identity, Topics
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

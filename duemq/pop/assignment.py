@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.net import wire_json
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
+from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.pop.allocation import STRATEGIES, AssignedQueue, allocate, allocate_for_pop
-from duemq.pop.names import RETRY_PREFIX
 from duemq.pop.request_modes import POP, PULL, RequestMode, RequestModes
-from duemq.ports import PERM_READ, Groups, Identity, Routes, Topics
 from duemq.registry.config_file import JsonObject
-from message_store.errors import RequestError
+from duemq.registry.managers import PERM_READ, Groups, Identity, Routes, Topics
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from duemq.pop.names import retry_flag
+from duemq.net.retry_topics import retry_flag
 from duemq.pop.pop_offsets import GroupQueue
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 

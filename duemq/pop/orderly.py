@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from duemq.pop.order_info import FILE_NAME, OrderTable
 from duemq.pop.pop_offsets import GroupQueue
-from duemq.ports import Groups, Topics
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.config_file import ConfigFile
-from message_store.clock import Clock, Signal
+from duemq.registry.managers import Groups, Topics
+from duemq_common.clock import Clock, Signal
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

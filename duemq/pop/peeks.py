@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from delivery.plugin import Request, Response
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -21,8 +20,9 @@ from duemq.pop.pop_queues import PopQueues, Target
 from duemq.pop.queue_reader import QueueReader
 from duemq.pull.long_polls import ResumeReason
 from duemq.registry.subscriptions import Subscription
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -15,27 +15,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.filters import FilterError
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
+from duemq.net.retry_topics import retry_flag
 from duemq.pop.checkpoints import INVISIBLE_MS_MAX, Checkpoint, Entry
-from duemq.pop.names import ORDER_QUEUE, REVIVE_QUEUES, retry_flag
+from duemq.pop.names import ORDER_QUEUE, REVIVE_QUEUES
 from duemq.pop.orderly import Orderly
 from duemq.pop.pop_offsets import GroupQueue, PopOffsets
 from duemq.pop.pop_queues import PopQueues, Target
 from duemq.pop.queue_reader import QueueReader, ReadResult
 from duemq.pop.receipts import Receipt, message_offset_info, start_offset_info
 from duemq.pop.revive_log import ReviveLog
-from duemq.ports import Identity
 from duemq.pull.long_polls import ResumeReason
 from duemq.registry.filter_table import FilterTable
+from duemq.registry.managers import Identity
 from duemq.registry.subscriptions import ExpressionError, Subscription, parse_expression
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from duemq.pop.names import RETRY_PREFIX
-from duemq.ports import Offsets
-from message_store.errors import RequestError
+from duemq.net.retry_topics import RETRY_PREFIX
+from duemq.registry.managers import Offsets
+from duemq_common.errors import RequestError
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from delivery.plugin import Request
 from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
 from duemq.net.codes import ResponseCode
-from duemq.pop.names import retry_flag, retry_topic, retry_topics
-from duemq.ports import PERM_READ, Groups, Topics, TopicView
+from duemq.net.retry_topics import retry_flag, retry_topic, retry_topics
 from duemq.pull.long_polls import LongPolls, ResumeReason
 from duemq.registry.internal_topics import FULL_ACCESS, Access, client_access
+from duemq.registry.managers import PERM_READ, Groups, Topics, TopicView
 from duemq.registry.shared_retries import SharedRetries
 from duemq.registry.subscriptions import Subscription
 from duemq.registry.topics import check_name
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -16,9 +16,9 @@ import numpy as np
 from duemq.pop.checkpoints import Checkpoint, RecordError, parse_revive_record
 from duemq.pop.names import CHECKPOINT_TAG, revive_topic
 from duemq.pop.undecided_pops import UndecidedPops
-from duemq.ports import Identity, Offsets
 from duemq.registry.internal_topics import TIMER_TOPIC
-from message_store.errors import RecordUnreadable, RequestError
+from duemq.registry.managers import Identity, Offsets
+from duemq_common.errors import RecordUnreadable, RequestError
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -18,7 +18,6 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from delivery.plugin import Request, Response
 from duemq.filters import SQL92
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.connection import Connection
@@ -32,7 +31,8 @@ from duemq.pop.pop import PopProcessor, PopRequest, PopResult
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.templates.frame_templates import ConnectionTemplates
 from duemq.pop.templates.pop_templates import COLUMNS, PopTemplate
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 POPS_MAX: Final = 32  # per turn
 UNSENT_BYTES_MAX: Final = 1 << 18  # per connection; above, its pops go to their handler

@@ -21,7 +21,7 @@ from duemq.pull.pull_plan import (
 )
 from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.subscriptions import Subscription
-from message_store.errors import RecordUnreadable, UnitsRewritten
+from duemq_common.errors import RecordUnreadable, UnitsRewritten
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import entry
 from message_store.layout import SCANNED, TOPIC_BYTES_V1_MAX, Rows

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from duemq.pop.names import ORDER_QUEUE, REVIVE_QUEUES, retry_flag
+from duemq.net.retry_topics import retry_flag
+from duemq.pop.names import ORDER_QUEUE, REVIVE_QUEUES
 
 HANDLE_CHARS_MAX: Final = 1_024
 PARTS: Final = 7

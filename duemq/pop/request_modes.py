@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 
 FILE_NAME: Final = "messageRequestMode.json"
 MODES_MAX: Final = 65_536

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from duemq.messages.copies import not_confirmed, refusal
 from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import Acknowledgement, Checkpoint, Entry
 from duemq.pop.figures import PUT, REFUSED, PopFigures
@@ -20,11 +19,13 @@ from duemq.pop.merged_acks import AckKey, MergedAcks
 from duemq.pop.names import revive_topic
 from duemq.pop.revive_records import ReviveRecords
 from duemq.pop.undecided_pops import UndecidedPops
-from duemq.ports import Identity
+from duemq.registry.managers import Identity
 from duemq.send.put_path import PutPath
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
 from message_store.log.batch import PutBatch
+from message_store.log.copies import refusal
+from message_store.replication.acknowledgement import not_confirmed
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

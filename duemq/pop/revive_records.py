@@ -40,12 +40,12 @@ from duemq.pop.kernels.revive_records import (
     put_records,
 )
 from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG
-from duemq.ports import Identity
+from duemq.registry.managers import Identity
+from duemq_common.text import java_hash
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import entry
 from message_store.log.batch import PutBatch
 from message_store.log.properties import ENTRY_END, NAME_END, encode_properties
-from message_store.text import java_hash
 
 if TYPE_CHECKING:
     Numbers = array[int]

@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
+from duemq.broker.plugins import PluginSet
 from duemq.configuration.config import BrokerConfig
+from duemq.configuration.replication_config import ReplicationConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net.dispatcher import AccessCheck, Handler
 from duemq.net.notices import Notices
-from duemq.plugins import PluginSet
 from duemq.pop.ack_batch import AckBatch
 from duemq.pop.acks import AckProcessor
 from duemq.pop.assignment import AssignmentProcessor
@@ -28,16 +29,15 @@ from duemq.pop.request_modes import RequestModes
 from duemq.pop.revival.reviver import Reviver
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.undecided_pops import UndecidedPops
-from duemq.ports import Groups, Identity, Offsets, Routes, Topics
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
 from duemq.registry.filter_file import FilterFile
+from duemq.registry.managers import Groups, Identity, Offsets, Routes, Topics
 from duemq.registry.offset_table import PopState
 from duemq.registry.shared_retries import SharedRetries
-from duemq.replication.config import ReplicationConfig
 from duemq.send.put_path import PutPath
-from duemq.timers import has_timer_topic
-from message_store.clock import Clock
+from duemq.send.timer_refusal import has_timer_topic
+from duemq_common.clock import Clock
 from message_store.kernels.preparation import Preparation
 
 if TYPE_CHECKING:

@@ -27,12 +27,12 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from delivery.plugin import Peer
 from duemq.filters import BYTES_PER_CHAR
-from duemq.kernels import watched_slots
 from duemq.net.memory_budget import LONG_POLL_BYTES, MemoryBudget
+from duemq.pull.kernels import watched_slots
 from duemq.registry.subscriptions import Subscription
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.request import Peer
 from message_store.log.batch import PutBatch
 
 BUCKET_MS = 250

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.ports import Groups, Offsets, Topics
 from duemq.pull.pull_plan import PullLimits, StoreLimits
 from duemq.registry.internal_topics import check_group, check_readable
-from message_store.errors import RequestError
+from duemq.registry.managers import Groups, Offsets, Topics
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, RequestHandler, Response
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

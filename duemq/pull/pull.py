@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from delivery.plugin import Request, Response
 from duemq.auth.signature import ACCESS_KEY
 from duemq.configuration.config import BrokerConfig
+from duemq.configuration.replication_config import ReplicationConfig
 from duemq.filters import FilterError
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Deferred, Handler
-from duemq.ports import PERM_READ, Groups, GroupView, Offsets, Topics, TopicView
 from duemq.pull.hidden_units import HiddenUnits
 from duemq.pull.long_polls import LongPoll, LongPolls, ResumeReason
 from duemq.pull.pull_plan import (
@@ -36,11 +35,12 @@ from duemq.pull.pull_plan import (
 from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import Access, client_access
+from duemq.registry.managers import PERM_READ, Groups, GroupView, Offsets, Topics, TopicView
 from duemq.registry.shared_retries import SharedRetries
 from duemq.registry.subscriptions import ALL, TAG, ExpressionError, Subscription, parse_expression
 from duemq.registry.topic_config import RETRY_PREFIX
-from duemq.replication.config import ReplicationConfig
-from message_store.errors import RecordUnreadable, RequestError, UnitsRewritten
+from duemq_common.errors import RecordUnreadable, RequestError, UnitsRewritten
+from duemq_common.request import Request, Response
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

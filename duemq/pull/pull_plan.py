@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from duemq.kernels import leading_units
 from duemq.net.codes import ResponseCode
+from duemq.pull.kernels import leading_units
 from duemq.registry.subscriptions import Subscription
 from message_store.config import StoreConfig
 

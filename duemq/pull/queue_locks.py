@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.memory_budget import MemoryBudget
 from duemq.registry.heartbeats import CLIENT_ID_CHARS_MAX
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, RequestHandler, Response
 
 LOCK_EXPIRES_MS = 60_000
 QUEUES_PER_REQUEST_MAX = 8_192  # the handler blocks the event loop

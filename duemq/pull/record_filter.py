@@ -16,7 +16,7 @@ from duemq.filters import Expression
 from duemq.filters.kernels.match import match_records
 from duemq.filters.layout import FALSE, FOREIGN, TRUE, UNDECIDED
 from duemq.filters.program import Program
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
 from message_store.kernels.bytes import Bytes
 from message_store.layout import Row, Rows
 from message_store.queues.consume_queue import LIGHT_QUEUES

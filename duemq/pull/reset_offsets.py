@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey, encode, queue_table
-from duemq.ports import Groups, Identity, Offsets, Topics, TopicView
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import check_group, check_readable
-from message_store.errors import RequestError
+from duemq.registry.managers import Groups, Identity, Offsets, Topics, TopicView
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, RequestHandler, Response
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

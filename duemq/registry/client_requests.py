@@ -14,14 +14,12 @@ from typing import Self
 
 import msgspec
 
-from delivery.plugin import Peer, Request, RequestHandler, Response
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import ACCESS_KEY
 from duemq.configuration.config import BrokerConfig
 from duemq.filters import FilterError
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.ports import Groups, Topics
 from duemq.registry.clients import ClientTable, GroupChange
 from duemq.registry.filter_table import COMPILE_INLINE_CHARS_MAX, check_filter
 from duemq.registry.heartbeats import (
@@ -30,10 +28,12 @@ from duemq.registry.heartbeats import (
     parse_heartbeat,
     parse_subscription,
 )
+from duemq.registry.managers import Groups, Topics
 from duemq.registry.subscriptions import ExpressionError
 from duemq.registry.topic_config import TopicConfig
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Peer, Request, RequestHandler, Response
 
 log = logging.getLogger(__name__)
 RETRY_PREFIX = "%RETRY%"

@@ -18,13 +18,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from delivery.plugin import Peer
 from duemq.net.codes import ResponseCode
 from duemq.net.memory_budget import FLOOR_BYTES, MemoryBudget
 from duemq.registry.filter_table import FilterTable
 from duemq.registry.heartbeats import BROADCASTING, ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import Subscription
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Peer
 
 CHANNEL_EXPIRES_MS = 120_000
 GROUPS_PER_PEER_MAX = 4_096

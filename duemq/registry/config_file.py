@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from message_store import config_sums, json_dialect
-from message_store.errors import CorruptStore
+from duemq_common import config_sums, json_dialect
+from duemq_common.errors import CorruptStore
 
 log = logging.getLogger(__name__)
 CONFIG_BYTES_MAX = 256 << 20

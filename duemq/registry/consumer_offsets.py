@@ -33,7 +33,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from duemq.net.codes import ResponseCode
 from duemq.net.memory_budget import MemoryBudget
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
-from duemq.registry.data_version import DataVersion
 from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
 from duemq.registry.offset_table import (
     CRC,
@@ -46,8 +45,9 @@ from duemq.registry.offset_table import (
     checksum,
     decode,
 )
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import RequestError
 from message_store.queues.topic_table import QUEUES_MAX
 from message_store.recovery.log_identity import NO_RECORD, last_record
 from message_store.store import MessageStore

@@ -18,8 +18,8 @@ from typing import Final, Self
 
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 from duemq.registry.filter_table import FilterTable, RegisteredFilter
-from message_store.clock import Clock
-from message_store.errors import CorruptStore
+from duemq_common.clock import Clock
+from duemq_common.errors import CorruptStore
 
 log = logging.getLogger(__name__)
 FILE_NAME: Final = "consumerFilter.json"

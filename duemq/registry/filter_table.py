@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from delivery.plugin import Request, Response
 from duemq.filters import SQL92, Compiler, Expression, FilterError
 from duemq.filters.expression import compiled
 from duemq.net.dispatcher import Deferred, Handler
 from duemq.registry.subscriptions import Subscription
+from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)
 FILTERS_MAX: Final = 65_536

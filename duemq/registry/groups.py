@@ -16,14 +16,14 @@ from typing import Any
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject, sound_rows
-from duemq.registry.data_version import DataVersion, boolean, integer
 from duemq.registry.stored_table import StoredTable
 from duemq.registry.table_file import TableFile
 from duemq.registry.table_journal import NoLog, TableJournal, TableKind
 from duemq.registry.topic_config import GROUP_ATTRIBUTES, alter_attributes
-from message_store.clock import Clock
-from message_store.errors import RequestError
-from message_store.text import GROUP_BYTES_MAX, name_fault
+from duemq_common.clock import Clock
+from duemq_common.data_version import DataVersion, boolean, integer
+from duemq_common.errors import RequestError
+from duemq_common.text import GROUP_BYTES_MAX, name_fault
 
 log = logging.getLogger(__name__)
 GROUPS_MAX = 131_072

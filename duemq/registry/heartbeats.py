@@ -11,7 +11,7 @@ import msgspec
 from duemq.net.codes import ResponseCode
 from duemq.registry.subscriptions import TAGS_MAX, ExpressionError, Subscription, parse_expression
 from duemq.registry.subscriptions import tag_hashes as _hashes
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 
 BROADCASTING = "BROADCASTING"
 CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")

@@ -23,7 +23,7 @@ from typing import Final
 from delivery.ownership import OWNERSHIP_TOPIC
 from delivery.quarantine import QUARANTINE_TOPIC
 from duemq.net.codes import ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"

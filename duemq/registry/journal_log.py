@@ -11,8 +11,8 @@ from delivery.quarantine import NO_HOST
 from duemq.net.codes import ResponseCode
 from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq.registry.table_journal import TableKind
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
 from message_store.replication.acknowledgement import Missing
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from duemq.registry.config_file import JsonObject
-from duemq.registry.data_version import DataVersion
 from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
+from duemq_common.data_version import DataVersion
 from message_store.recovery.log_identity import NO_RECORD, LastRecord
 
 SEPARATOR: Final = "@"

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from delivery.plugin import Request
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess
-from duemq.ports import Groups, Topics
+from duemq.registry.managers import Groups, Topics
 from duemq.registry.topic_config import RETRY_PREFIX
+from duemq_common.request import Request
 
 SEPARATOR: Final = "_"
 

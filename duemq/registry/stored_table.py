@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Generic
 
 from duemq.net.codes import ResponseCode
-from duemq.registry.data_version import DataVersion
 from duemq.registry.table_file import TableFile
 from duemq.registry.table_journal import R, TableJournal, merged, present
-from message_store.clock import Clock
-from message_store.disk_errors import remedy_of
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.data_version import DataVersion
+from duemq_common.disk_errors import remedy_of
+from duemq_common.errors import RequestError
 
 
 class StoredTable(Generic[R]):

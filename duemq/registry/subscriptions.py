@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.filters import Expression
-from message_store.text import java_hash
+from duemq_common.text import java_hash
 
 ALL = "*"
 TAG = "TAG"

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from duemq.registry.config_file import CONFIG_BYTES_MAX, ConfigFile, JsonObject
-from duemq.registry.data_version import DataVersion
-from message_store import json_dialect
-from message_store.json_dialect import Written
+from duemq_common import json_dialect
+from duemq_common.data_version import DataVersion
+from duemq_common.json_dialect import Written
 
 log = logging.getLogger(__name__)
 WHOLE_BYTES_MAX: Final = 256 << 10  # about 800 topics, rewritten in some ms

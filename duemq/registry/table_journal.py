@@ -43,10 +43,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import JsonObject
-from duemq.registry.data_version import DataVersion, integer
 from duemq.registry.table_file import Row
-from message_store import json_dialect
-from message_store.errors import RecordUnreadable, RequestError
+from duemq_common import json_dialect
+from duemq_common.data_version import DataVersion, integer
+from duemq_common.errors import RecordUnreadable, RequestError
 
 log = logging.getLogger(__name__)
 PART_BYTES: Final = 64 << 10

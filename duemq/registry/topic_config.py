@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from duemq.registry.data_version import boolean, integer
 from duemq.registry.internal_topics import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
@@ -23,6 +22,7 @@ from duemq.registry.internal_topics import (
     Access,
     client_access,
 )
+from duemq_common.data_version import boolean, integer
 from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX
 
 log = logging.getLogger(__name__)

@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from delivery.plugin import Request
 from duemq.net import wire_json
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.notices import Notices
 from duemq.registry.config_file import JsonObject
-from message_store.clock import Clock
-from message_store.errors import PeerError
+from duemq_common.clock import Clock
+from duemq_common.errors import PeerError
+from duemq_common.request import Request
 
 log = logging.getLogger(__name__)
 ROUTE_MS: Final = 1_000  # lifetime of a cached route

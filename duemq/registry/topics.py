@@ -20,7 +20,6 @@ from duemq.configuration.config import BrokerConfig
 from duemq.net.codes import ResponseCode
 from duemq.registry import topic_config
 from duemq.registry.config_file import ConfigFile, JsonObject, sound_rows
-from duemq.registry.data_version import DataVersion
 from duemq.registry.default_topics import PERM_BOTH, at_least, default_topics
 from duemq.registry.internal_topics import SYSTEM_PREFIX, is_internal
 from duemq.registry.stored_table import StoredTable
@@ -31,10 +30,11 @@ from duemq.registry.topic_config import (
     RETRY_PREFIX,
     TopicConfig,
 )
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import RequestError
+from duemq_common.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 from message_store.queues.topic_table import TopicTable
-from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 
 log = logging.getLogger(__name__)
 SHOWN_MAX = 8  # topics in one log line

@@ -35,7 +35,7 @@ from duemq.replication.layout import (
 )
 from duemq.replication.log_stream import DIVERGED, TRANSFER_BYTES_MAX, LogStream
 from duemq.replication.own_log import OwnRecord
-from message_store.errors import ReplicationFault
+from duemq_common.errors import ReplicationFault
 
 STATE_BYTES: Final = 4
 BROKER_ID_MAX: Final = (1 << 31) - 1

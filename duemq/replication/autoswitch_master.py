@@ -15,7 +15,7 @@ from duemq.replication.autoswitch_frames import (
     Transfer,
 )
 from duemq.replication.epoch_file import EpochEntry, Epochs
-from message_store.errors import ReplicationFault
+from duemq_common.errors import ReplicationFault
 
 NO_LOG = EpochEntry(0, 0)
 

@@ -20,7 +20,7 @@ from duemq.replication.ha_client import OpenSession
 from duemq.replication.layout import REPORT, TRANSFER, TRANSFER_BYTES
 from duemq.replication.log_stream import TRANSFER_BYTES_MAX, LogStream
 from duemq.replication.own_log import OwnRecord, record_before
-from message_store.errors import ReplicationFault
+from duemq_common.errors import ReplicationFault
 from message_store.store import MessageStore
 
 FIRST_BYTE: Final = b"\0"

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from message_store.errors import CorruptStore
-from message_store.json_dialect import backup_path, write_config
+from duemq_common.errors import CorruptStore
+from duemq_common.json_dialect import backup_path, write_config
 from message_store.layout import CRC_MASK
 
 log = logging.getLogger(__name__)

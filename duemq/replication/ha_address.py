@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final
 
-from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient, split_address
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Handler
-from message_store.clock import Clock
-from message_store.errors import PeerError
+from duemq_common.clock import Clock
+from duemq_common.errors import PeerError
+from duemq_common.request import Request, Response
 
 CALL_S_MAX: Final = 3.0
 HA_ADDRESS: Final = "masterHaAddress"

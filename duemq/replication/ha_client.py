@@ -22,12 +22,12 @@ from contextlib import suppress
 from enum import Enum
 from typing import Protocol
 
+from duemq.configuration.replication_config import ReplicationConfig
 from duemq.net.client import split_address
 from duemq.replication.autoswitch_frames import TruncationNeeded
-from duemq.replication.config import ReplicationConfig
 from duemq.replication.log_stream import LogStream
-from message_store.clock import Clock
-from message_store.errors import PeerError, ReplicationFault
+from duemq_common.clock import Clock
+from duemq_common.errors import PeerError, ReplicationFault
 from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)

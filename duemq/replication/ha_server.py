@@ -15,18 +15,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
+from duemq.configuration.ha_server_config import REPLICAS_FROM, HaServerConfig
+from duemq.configuration.replication_config import SYNC_MASTER, ReplicationConfig
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.notices import Notices
 from duemq.replication.autoswitch_master import AutoSwitchMaster
-from duemq.replication.config import SYNC_MASTER, ReplicationConfig
-from duemq.replication.ha_server_config import REPLICAS_FROM, HaServerConfig
 from duemq.replication.in_sync_replicas import InSyncReplicas
 from duemq.replication.master_protocol import DefaultHa, MasterProtocol
 from duemq.replication.membership import Membership
 from duemq.replication.replica_connection import ReplicaConnection
 from duemq.replication.sync_state_set import SyncStateSetReplicas
-from message_store.clock import Clock
-from message_store.errors import PeerError, StoreError
+from duemq_common.clock import Clock
+from duemq_common.errors import PeerError, StoreError
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from duemq.replication.ha_server_config import HaServerConfig
+from duemq.configuration.ha_server_config import HaServerConfig
 from message_store.replication.acknowledgement import Missing, Replicated
 from message_store.store import SERVICE_NOT_AVAILABLE
 

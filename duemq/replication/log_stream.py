@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from message_store.errors import ReplicationFault
+from duemq_common.errors import ReplicationFault
 
 TRANSFER_BYTES_MAX: Final = 64 << 20  # Apache sends at most haTransferBatchSize, 32 KiB
 BUFFER_BYTES: Final = 1 << 20

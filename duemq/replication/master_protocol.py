@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from duemq.replication.layout import REPORT, TRANSFER
-from message_store.errors import ReplicationFault
+from duemq_common.errors import ReplicationFault
 
 FIRST_REPORT_MAX: Final = 1
 """First report of an empty DueMQ replica, which adds the byte at offset 0 itself (`default_ha`)."""

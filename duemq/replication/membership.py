@@ -10,7 +10,7 @@ from duemq.replication.autoswitch_frames import Handshake
 from duemq.replication.controller.service import GroupService
 from duemq.replication.epoch_file import EpochFile
 from duemq.replication.role import Role
-from message_store.errors import StoreError
+from duemq_common.errors import StoreError
 from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)

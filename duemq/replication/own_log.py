@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from delivery.redirected import owner_letter
 from duemq.registry.internal_topics import SCHEDULE_TOPIC
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
 from message_store.layout import Row
 from message_store.log.frames import frame_at
 from message_store.store import MessageStore

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
+from duemq.configuration.replication_config import ReplicationConfig
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.pop.request_modes import RequestModes
@@ -26,7 +27,6 @@ from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
 from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.clock_comparison import CHECK_MS, ClockComparison
-from duemq.replication.config import ReplicationConfig
 from duemq.replication.default_ha import default_sessions
 from duemq.replication.ha_address import HaAddressFinder
 from duemq.replication.ha_client import HaClient, OpenSession, Session
@@ -34,8 +34,8 @@ from duemq.replication.ha_server import HaServer
 from duemq.replication.membership import Membership
 from duemq.replication.replica_connection import ReplicaConnection
 from duemq.replication.slave_synchronize import SlaveSynchronize
-from message_store.clock import Clock
-from message_store.errors import DueMQError, PeerError
+from duemq_common.clock import Clock
+from duemq_common.errors import DueMQError, PeerError
 from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from contextlib import suppress
 from typing import Final
 
 from duemq.replication.master_protocol import MasterProtocol
-from message_store.clock import Clock, Signal
-from message_store.errors import ReplicationFault
+from duemq_common.clock import Clock, Signal
+from duemq_common.errors import ReplicationFault
 from message_store.store import MessageStore
 
 RECEIVE_BYTES: Final = 4_096

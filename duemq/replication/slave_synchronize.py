@@ -32,17 +32,16 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from delivery.plugin import Request, Response
-from duemq.admin.views import VIEW_REQUEST
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.codes import VIEW_REQUEST, RequestCode, ResponseCode
 from duemq.pop.order_info import FILE_NAME as ORDER_INFO_FILE
 from duemq.pop.order_info import VIEW as ORDER_INFO_VIEW
 from duemq.pop.order_info import read_table
 from duemq.registry.config_file import JsonObject
-from message_store import json_dialect
-from message_store.clock import Clock
-from message_store.errors import PeerError
+from duemq_common import json_dialect
+from duemq_common.clock import Clock
+from duemq_common.errors import PeerError
+from duemq_common.request import Request, Response
 from message_store.retention.pins import UNKNOWN, FirstPending
 from message_store.store import MessageStore
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from duemq.replication.ha_server_config import HaServerConfig
+from duemq.configuration.ha_server_config import HaServerConfig
 from duemq.replication.in_sync_replicas import refusal_of
 from message_store.replication.acknowledgement import Replicated
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from duemq.replication.epoch_file import FILE_NAME, Epochs
-from message_store.json_dialect import backup_path
+from duemq_common.json_dialect import backup_path
 from message_store.verify import LogSummary, Part, Progress, Report
 
 KIND = "epochs"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from duemq.net.codes import ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 from message_store.layout import BATCH_ENTRY_HEAD, packer
 
 ENTRIES_MAX: Final = 16_384  # of a batch

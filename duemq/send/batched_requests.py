@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from delivery.plugin import Request
 from duemq.net.connection import Connection
+from duemq_common.request import Request
 
 
 class BatchedRequests(Protocol):

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from delivery.plugin import Request, Response
 from duemq.send.ingest import ROWS_MAX, STAGING_BYTES, MustWait, SendFiller
 from duemq.send.put_path import PutPath
 from duemq.send.responses import DecodedSend, SendResponses
+from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 
 log = logging.getLogger(__name__)

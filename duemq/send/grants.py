@@ -17,7 +17,6 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from delivery.plugin import Request
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import AccessCheck
 from duemq.send.kernels.sha1 import BLOCK_BYTES, SCHEDULE_WORDS, START, add_block
@@ -28,6 +27,7 @@ from duemq.send.layout import (
     SENDER,
     host_column,
 )
+from duemq_common.request import Request
 from message_store.layout import Rows
 from message_store.queues.topic_table import TopicTable
 

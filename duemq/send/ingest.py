@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery.later_copies import SENT_BYTES_MAX
-from delivery.plugin import Request
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.net.connection import Connection
@@ -41,8 +40,9 @@ from duemq.send.responses import (
     SendResponses,
     SendSettings,
 )
-from message_store.clock import SystemClock
-from message_store.errors import FrameError
+from duemq_common.clock import SystemClock
+from duemq_common.errors import FrameError
+from duemq_common.request import Request
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation

@@ -1,11 +1,11 @@
 """Put path: the stages of a batch from filled rows to acknowledgement.
 
-1. put hooks, in the order that plugins declare (`duemq.plugins.in_declared_order`):
+1. put hooks, in the order that plugins declare (`duemq.broker.plugins.in_declared_order`):
        migration           routes messages of migrated levels to the timers
        schedule_service    redirects messages with a level
        timer_store         redirects messages with a delivery time
               (other plugins)     before or after the plugins that they name
-          without a timer store, `refuse_timers` runs instead (`duemq.assembly`)
+          without a timer store, `refuse_timers` runs instead (`duemq.broker.assembly`)
        2. `refuse_together`       accepts or refuses a client's batch as a whole (`PutBatch`)
 3. `MessageStore.put`      encodes, appends, writes queue units, calls dispatchers
 4. `wait_confirmed`        waits for the disk with `flushDiskType=SYNC_FLUSH` and for replicas
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from duemq.net.codes import ResponseCode
+from duemq_common.clock import Clock
 from message_store import layout
-from message_store.clock import Clock
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing

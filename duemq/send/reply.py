@@ -12,18 +12,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from delivery.later_copies import SENT_BYTES_MAX
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
-from duemq.messages.copies import refusal
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.ports import PERM_WRITE, Identity, Putter, Topics
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import check_writable
+from duemq.registry.managers import PERM_WRITE, Identity, Putter, Topics
 from duemq.send.send_header import SendHeader, client_entries, parse_send, property_bytes
-from message_store.clock import Clock
-from message_store.errors import RequestError
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, RequestHandler, Response
 from message_store.log.batch import PutBatch
-from message_store.text import encode_offset_id
+from message_store.log.copies import refusal
+from message_store.log.offset_id import encode_offset_id
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

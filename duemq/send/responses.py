@@ -18,8 +18,6 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from delivery.plugin import Request, Response
-from duemq.messages.recall_handle import RecallHandle
 from duemq.net import codec
 from duemq.net.codes import ResponseCode
 from duemq.net.connection import Connection
@@ -38,13 +36,15 @@ from duemq.send.kernels.responses import (
 )
 from duemq.send.layout import PIECES, RESPONSES
 from duemq.send.put_path import LogStore
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.recall_handle import RecallHandle
+from duemq_common.request import Request, Response
 from message_store.kernels.kernel import entry
 from message_store.layout import PROP_WAIT_FALSE, Row
 from message_store.log.batch import PutBatch
+from message_store.log.offset_id import encode_offset_id
 from message_store.queues.topic_table import TopicTable
 from message_store.replication.acknowledgement import Missing
-from message_store.text import encode_offset_id
 
 log = logging.getLogger(__name__)
 UNCONFIRMED_TURNS_MAX: Final = 8  # turns whose responses wait for confirmation

@@ -26,11 +26,10 @@ from delivery.later_copies import (
     SENT_RETRY_BYTES_MAX,
     fault_of,
 )
-from delivery.plugin import Peer, Request
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.net.codes import ResponseCode
-from duemq.ports import Groups
 from duemq.registry.internal_topics import check_writable
+from duemq.registry.managers import Groups
 from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
 from duemq.send.batch_body import batch_entries, count_entries
 from duemq.send.ingest import ROWS_MAX, MustWait
@@ -45,12 +44,13 @@ from duemq.send.send_header import (
     property_bytes,
 )
 from duemq.send.unique_ids import UniqueIds
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Peer, Request
+from duemq_common.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 from message_store import layout
-from message_store.clock import Clock
-from message_store.errors import RequestError
 from message_store.log.batch import TIMER_STALE_NAMES, PutBatch
 from message_store.queues.topic_table import TopicTable
-from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 
 log = logging.getLogger(__name__)
 VERSION_3_4_9 = 121  # first client version whose maxReconsumeTimes is used

@@ -11,25 +11,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
-from duemq.messages.copies import (
-    add_copy,
-    batch_for,
-    next_reconsume_times,
-    not_confirmed,
-    refusal,
-)
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.ports import PERM_READ, PERM_WRITE, Groups, GroupView, Identity, Putter, Topics
 from duemq.registry.internal_topics import check_readable
-from message_store.errors import RecordUnreadable, RequestError
+from duemq.registry.managers import (
+    PERM_READ,
+    PERM_WRITE,
+    Groups,
+    GroupView,
+    Identity,
+    Putter,
+    Topics,
+)
+from duemq_common.errors import RecordUnreadable, RequestError
+from duemq_common.request import Request, RequestHandler, Response
+from message_store.log.copies import add_copy, batch_for, next_reconsume_times, refusal
+from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import Record
-from message_store.text import encode_offset_id
+from message_store.replication.acknowledgement import not_confirmed
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from delivery.plugin import Request
 from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
 from duemq.net.codes import RequestCode
 from duemq.send import layout
-from message_store.config import INT_MAX
+from duemq_common.config import INT_MAX
+from duemq_common.request import Request
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
 from message_store.log.properties import ENTRY_END, NAME_END
 

@@ -6,7 +6,7 @@ import datetime
 import os
 import zlib
 
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 
 
 class UniqueIds:

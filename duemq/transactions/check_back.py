@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from delivery.plugin import Request
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess
 from duemq.net.codes import RequestCode
-from duemq.ports import Identity
 from duemq.registry.clients import Channel, ClientTable
+from duemq.registry.managers import Identity
 from duemq.transactions.half_messages import (
     CLIENT_ID_KEY,
     HALF_TOPIC,
     PRODUCER_GROUP,
     TRANSACTION_ID,
 )
+from duemq_common.request import Request
+from message_store.log.offset_id import encode_offset_id
 from message_store.log.properties import PROPERTIES_BYTES_MAX, encode_properties
 from message_store.log.record import Host, Record, encode_again
-from message_store.text import encode_offset_id
 
 
 def producer_of(

@@ -24,13 +24,14 @@ from enum import Enum
 from delivery.redirected import queue_number
 from duemq.net.codes import ResponseCode
 from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC, Access, client_access
+from duemq_common.errors import RequestError
+from duemq_common.text import GROUP_BYTES_MAX, name_fault
 from message_store import layout
-from message_store.errors import RequestError
 from message_store.log.appender import CLOCK_STEP_MS_MAX
 from message_store.log.batch import PutBatch
+from message_store.log.offset_id import decode_offset_id
 from message_store.log.record import Host, Record
 from message_store.queues.topic_table import TopicTable
-from message_store.text import GROUP_BYTES_MAX, decode_offset_id, name_fault
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from duemq.transactions.half_messages import HALF_TOPIC, OP_TAG, OP_TOPIC, parse_op
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
 from message_store.log.record import Record
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from duemq.messages.copies import add_copy, batch_for, refusal
 from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC, ROCKSDB_OP_HALF_TOPIC
 from duemq.transactions.half_messages import (
     CHECK_TIMES,
@@ -29,8 +28,9 @@ from duemq.transactions.half_messages import (
     to_half,
 )
 from duemq.transactions.torn_commits import torn_commits
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
+from message_store.log.copies import add_copy, batch_for, refusal
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC
 from duemq.transactions.half_messages import HALF_TOPIC, half_identity
+from duemq_common.errors import RecordUnreadable
 from message_store import layout
-from message_store.errors import RecordUnreadable
 from message_store.log.record import Record
 
 if TYPE_CHECKING:

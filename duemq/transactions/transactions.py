@@ -21,19 +21,16 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Self
 
-from delivery.plugin import Request, RequestHandler, Response
 from delivery.quarantine import Reason
 from delivery.stored_quarantine import StoredQuarantine
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.configuration.config import BrokerConfig
-from duemq.messages.copies import add_copy, batch_for, not_confirmed, refusal
-from duemq.metrics.meters import Meters
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.notices import Notices
-from duemq.ports import PERM_READ, PERM_WRITE, Identity, Offsets, Putter, Topics
 from duemq.registry.clients import ClientTable
+from duemq.registry.managers import PERM_READ, PERM_WRITE, Identity, Offsets, Putter, Topics
 from duemq.transactions import half_messages
 from duemq.transactions.check_back import check_request, producer_of
 from duemq.transactions.half_messages import (
@@ -47,14 +44,17 @@ from duemq.transactions.half_messages import (
     Step,
 )
 from duemq.transactions.half_reader import HalfReader
+from duemq.transactions.meters import Meters
 from duemq.transactions.rocksdb_halves import take_over
 from duemq.transactions.torn_commits import torn_commits
+from duemq_common.clock import Clock
+from duemq_common.errors import RecordUnreadable, RequestError
+from duemq_common.request import Request, RequestHandler, Response
 from message_store import layout
-from message_store.clock import Clock
-from message_store.errors import RecordUnreadable, RequestError
 from message_store.log.batch import PutBatch
+from message_store.log.copies import add_copy, batch_for, refusal
 from message_store.log.record import Record
-from message_store.replication.acknowledgement import Missing
+from message_store.replication.acknowledgement import Missing, not_confirmed
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import refusal
 from duemq.net.http2.grpc_call import GrpcCall
@@ -31,7 +30,8 @@ from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.request_decoding import decode_request
 from duemq.v5.status import V5Error, status
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)
 _OK: Final = status(v2.OK)

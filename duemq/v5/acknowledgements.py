@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
@@ -21,7 +20,8 @@ from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.renewals import Renewals
 from duemq.v5.status import V5Error, status, status_of, status_of_all
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.request import Request, Response
 
 ENTRIES_MAX: Final = 1_024  # per call
 

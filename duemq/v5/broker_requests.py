@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from delivery.plugin import Peer, Request, Response
 from duemq.auth.signature import ACCESS_KEY, Credentials
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import AccessCheck, Dispatcher
@@ -23,7 +22,8 @@ from duemq.registry.versions import NAMES
 from duemq.v5.context import CallContext
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error, successful
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Peer, Request, Response
 
 VERSION: Final = NAMES.index("v5_3_3")
 

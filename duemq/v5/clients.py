@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from delivery.plugin import Peer, Request, Response
 from duemq.v5.context import CallContext
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.request import Peer, Request, Response
 
 IDLE_MS_MAX: Final = 120_000  # grpcClientIdleTimeMills
 CLIENTS_MAX: Final = 20_000

@@ -16,15 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient, split_address
 from duemq.net.notices import Notices
-from duemq.ports import Identity, Routes
+from duemq.registry.managers import Identity, Routes
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topic_routes import BrokerQueues
 from duemq.v5.config import V5Config
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
+from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)
 FORWARD_S: Final = 3.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from duemq.pop.names import topic_of_flag
+from duemq.net.retry_topics import topic_of_flag
 from duemq.pop.receipts import (
     NUMBER_DIGITS_MAX,
     ForeignReceipt,

@@ -15,8 +15,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from duemq.v5.checks import TIME_MS_MAX
 from duemq.v5.protocol import definition as v2
 from message_store.layout import SYS_COMPRESSED
+from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import Host, Record
-from message_store.text import encode_offset_id
 
 INT32_MAX: Final = (1 << 31) - 1
 TIME_DIGITS_MAX: Final = 18

@@ -5,7 +5,7 @@ Source: MessageQueueView; ConsumerProcessor and ProducerProcessor of Apache's pr
 
 from __future__ import annotations
 
-from duemq.ports import PERM_READ, PERM_WRITE
+from duemq.registry.managers import PERM_READ, PERM_WRITE
 from duemq.registry.topic_config import TopicConfig
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error

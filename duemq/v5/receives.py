@@ -9,12 +9,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
-from delivery.plugin import Response
 from duemq.auth.model import is_retry_topic
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.http2.grpc_call import GrpcCall
 from duemq.net.notices import Notices
-from duemq.pop.names import NORMAL
+from duemq.net.retry_topics import NORMAL
 from duemq.pop.pop import MESSAGES_MAX
 from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
 from duemq.registry.groups import GroupConfig
@@ -33,7 +32,8 @@ from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.renewals import RENEWED_INVISIBLE_MS
 from duemq.v5.status import V5Error, code_of, status
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.request import Response
 from message_store.log.record import Record, decode_record
 
 log = logging.getLogger(__name__)

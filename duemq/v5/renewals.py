@@ -23,7 +23,7 @@ from duemq.v5.clients import V5Client
 from duemq.v5.context import CallContext
 from duemq.v5.handles import Handle
 from duemq.v5.status import V5Error
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 
 log = logging.getLogger(__name__)
 RENEWED_INVISIBLE_MS: Final = 60_000  # defaultInvisibleTimeMills

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from duemq.net.codes import RequestCode
-from duemq.ports import PERM_READ, PERM_WRITE
 from duemq.registry.groups import GroupConfig
+from duemq.registry.managers import PERM_READ, PERM_WRITE
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topic_routes import BrokerQueues
 from duemq.v5 import checks

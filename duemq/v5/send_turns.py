@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from delivery.plugin import Request, Response
 from duemq.net.http2.grpc_call import GrpcCall
 from duemq.net.http2.grpc_status import GrpcStatus
 from duemq.send.decoded_sends import DecodedSends, is_complete
@@ -22,6 +21,7 @@ from duemq.v5.context import context_of
 from duemq.v5.protocol import service as api
 from duemq.v5.request_decoding import decode_request
 from duemq.v5.sends import SendCalls
+from duemq_common.request import Request, Response
 
 # A call, its request, and the request that appends its message.
 CheckedSend: TypeAlias = tuple[GrpcCall, api.SendMessageRequest, Request]

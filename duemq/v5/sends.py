@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from delivery.plugin import Request, Response
-from duemq.messages.recall_handle import HandleError, decode_handle
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.topic_config import TEMPLATE_TOPIC, TopicConfig
 from duemq.send.decoded_sends import DecodedSends
@@ -27,10 +25,12 @@ from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error, code_of, status, status_of_all, successful
 from duemq.v5.topic_types import accepted_types, check_type
 from duemq.v5.transaction_id import transaction_id
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.recall_handle import HandleError, decode_handle
+from duemq_common.request import Request, Response
+from duemq_common.text import java_hash
 from message_store.layout import SYS_COMPRESSED, SYS_PREPARED
 from message_store.log.properties import ENTRY_END, NAME_END
-from message_store.text import java_hash
 
 USER_PROPERTIES_MAX: Final = 128  # userPropertyMaxNum
 USER_PROPERTY_BYTES_MAX: Final = 16 << 10  # maxUserPropertySize

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
-from delivery.plugin import Request
 from duemq.auth.access import AccessControl
 from duemq.net.allowed_networks import Sources
 from duemq.net.dispatcher import Dispatcher
@@ -18,8 +17,8 @@ from duemq.net.memory_budget import MemoryBudget
 from duemq.net.tls import ServerTls
 from duemq.pop.ack_batch import AckBatch
 from duemq.pop.pop_turns import PopMeter
-from duemq.ports import Identity
 from duemq.registry.groups import GroupConfig
+from duemq.registry.managers import Identity
 from duemq.registry.topic_config import TopicConfig
 from duemq.send.decoded_sends import DecodedSends
 from duemq.v5.ack_turns import AckTurns
@@ -35,7 +34,8 @@ from duemq.v5.send_turns import SendTurns
 from duemq.v5.sends import SendCalls
 from duemq.v5.service import MessagingService
 from duemq.v5.transactions import TransactionCalls
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.request import Request
 
 IDLE_CHECK_INTERVAL_MS: Final = 10_000
 

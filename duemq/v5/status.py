@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from delivery.plugin import Response
 from duemq.net.codes import ResponseCode
 from duemq.v5.protocol import definition as v2
+from duemq_common.request import Response
 
 _CODE_OF_RESPONSE: Final[Mapping[int, v2.Code]] = {
     ResponseCode.SUCCESS: v2.OK,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
-from message_store.text import decode_offset_id
+from message_store.log.offset_id import decode_offset_id
 
 DIGITS_MAX = 15
 

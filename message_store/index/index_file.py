@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from message_store.kernels import index as kernels
 from message_store.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Rows, packer
 from message_store.log.page_guard import GuardedMap

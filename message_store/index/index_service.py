@@ -22,12 +22,13 @@ from typing import Self
 
 import numpy as np
 
+from duemq_common.clock import Clock
+from duemq_common.disk_errors import remedy_of
+from duemq_common.errors import CorruptStore, StoreError
+from duemq_common.text import index_hash
 from message_store import layout
-from message_store.clock import Clock
 from message_store.config import StoreConfig
 from message_store.descriptors import DescriptorReserve
-from message_store.disk_errors import remedy_of
-from message_store.errors import CorruptStore, StoreError
 from message_store.index.index_file import IndexFile
 from message_store.kernels import index as kernels
 from message_store.kernels import scan
@@ -36,7 +37,6 @@ from message_store.layout import Rows
 from message_store.log.commit_log import CommitLog, LogFile
 from message_store.log.frames import frame_at
 from message_store.recovery.checkpoint import Checkpoint
-from message_store.text import index_hash
 
 logger = logging.getLogger(__name__)
 NAME_FORMAT = "%Y%m%d%H%M%S"

@@ -18,8 +18,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.errors import StoreError
+from duemq_common.text import java_hash
 from message_store import layout
-from message_store.errors import StoreError
 from message_store.index.index_file import IndexFile
 from message_store.index.index_service import BATCH_KEYS, IndexService
 from message_store.kernels import index as index_kernels
@@ -28,7 +29,6 @@ from message_store.layout import Rows
 from message_store.log.commit_log import CommitLog, LogFile
 from message_store.log.frames import Chunk, read_past_damage
 from message_store.queues.topic_table import TopicTable
-from message_store.text import java_hash
 
 Offsets = npt.NDArray[np.int64]
 Candidates = tuple[Offsets, Offsets]  # (n,) index of the key, (n,) log offset

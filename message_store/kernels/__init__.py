@@ -19,7 +19,10 @@ from pathlib import Path
 import numba
 
 CACHE_VARIABLE = "DUEMQ_KERNEL_CACHE"
-PACKAGES = ("message_store", "delivery", "schedule_service", "timer_store", "migration", "duemq")
+PACKAGES = (
+    "duemq_common", "message_store", "delivery", "schedule_service", "timer_store", "migration",
+    "duemq",
+)  # fmt: skip
 TOP = Path(__file__).resolve().parents[2]
 SIGNATURES = Path(__file__).with_name("signatures.txt")  # see registry.py
 IMPORT = re.compile(r"^\s*(?:from ([\w.]+) import (\([^)]*\)|[^\n]*)|import ([\w.]+))", re.M)

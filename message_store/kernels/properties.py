@@ -39,7 +39,7 @@ def find_byte(data: Bytes, pos: int, end: int, byte: int) -> int:
 
 @kernel
 def java_hash(data: Bytes, pos: int, end: int) -> int:
-    """Return String.hashCode of UTF-8 text (well-formed; see `message_store.text.java_hash`)."""
+    """Return String.hashCode of UTF-8 text (well-formed; see `duemq_common.text.java_hash`)."""
     return java_hash_on(0, data, pos, end)
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 from message_store.config import StoreConfig
 from message_store.descriptors import DescriptorReserve
 from message_store.kernels import encode

@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.text import java_hash
 from message_store import layout
 from message_store.layout import Rows
 from message_store.log.properties import decode_properties, encode_properties
-from message_store.text import java_hash
 
 STAGING_BYTES_MIN = 1 << 16
 TIMER_STALE_NAMES = ("DUEMQ_DUE_MS", "TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS")

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from message_store.errors import CorruptStore, RecordUnreadable
+from duemq_common.errors import CorruptStore, RecordUnreadable
 from message_store.layout import BLANK_RECORD, MAGIC_BLANK, packer
 from message_store.log.block_sums import DIRECTORY as SUMS
 from message_store.log.block_sums import BlockSums

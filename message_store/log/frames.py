@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.errors import RecordUnreadable
 from message_store import layout
-from message_store.errors import RecordUnreadable
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
 from message_store.layout import Row

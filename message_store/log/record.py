@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Final
 
+from duemq_common.errors import RecordUnreadable
 from message_store import layout
-from message_store.errors import RecordUnreadable
 from message_store.log.properties import decode_properties
 
 Host = tuple[bytes, int]

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
 from message_store.log.page_guard import GuardedMap, page_guard
 from message_store.ranges import Range, joined, minus
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.errors import CorruptStore
 from message_store.descriptors import is_out_of_descriptors
-from message_store.errors import CorruptStore
 from message_store.kernels import scan
 from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Rows
 from message_store.log.zeroing import restored_size, zero_range

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
 from message_store.layout import UNIT_BYTES, Rows

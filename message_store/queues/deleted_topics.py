@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from message_store.json_dialect import dumps, load_config, write_config
+from duemq_common.json_dialect import dumps, load_config, write_config
 from message_store.layout import Rows
 from message_store.queues.topic_table import TopicTable
 

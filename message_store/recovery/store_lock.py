@@ -13,7 +13,7 @@ import struct
 import sys
 from pathlib import Path
 
-from message_store.errors import StoreLocked
+from duemq_common.errors import StoreLocked
 
 # struct flock: type, whence, start, length, process
 _LOCK = struct.Struct("@hhqqi") if sys.platform.startswith("linux") else struct.Struct("@qqihh")

@@ -22,8 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
-from message_store.errors import CorruptStore
-from message_store.json_dialect import dumps, load_config, write_config
+from duemq_common.errors import CorruptStore
+from duemq_common.json_dialect import dumps, load_config, write_config
 
 logger = logging.getLogger(__name__)
 FILE_NAME: Final = "duemq.truncations.json"

@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable
 from enum import Enum
 
+from duemq_common.errors import RequestError
+
 
 class Missing(Enum):
     """Condition that prevents the confirmation of a message in the log.
@@ -114,3 +116,12 @@ class Replicated:
             self._waits.pop(number, None)
             del self._waiters[number]
         return None if end <= self.offset else Missing.REPLICAS
+
+
+def not_confirmed(what: str, missing: Missing) -> RequestError:
+    """Return the error of a request whose records are stored but not confirmed.
+
+    Args:
+        what: Clause that states what was stored.
+    """
+    return RequestError(missing.code, f"{what}, but {missing.text}: repeat the request")

@@ -25,9 +25,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.clock import Clock
+from duemq_common.errors import ReplicationFault
 from message_store import layout
-from message_store.clock import Clock
-from message_store.errors import ReplicationFault
 from message_store.kernels.replicate import are_plausible
 from message_store.layout import Row, Rows
 from message_store.log.commit_log import CommitLog

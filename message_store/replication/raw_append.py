@@ -15,10 +15,10 @@ from contextlib import suppress
 
 import numpy as np
 
+from duemq_common.clock import Clock
+from duemq_common.errors import ReplicationFault
 from message_store import layout
-from message_store.clock import Clock
 from message_store.descriptors import DescriptorReserve
-from message_store.errors import ReplicationFault
 from message_store.hooks import TagsCodeRule
 from message_store.kernels import encode, scan
 from message_store.kernels.replicate import place

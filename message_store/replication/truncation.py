@@ -26,10 +26,10 @@ from pathlib import Path
 
 import numpy as np
 
+from duemq_common.clock import Clock
+from duemq_common.errors import NotARecordEnd, StoreFull
 from message_store import layout
-from message_store.clock import Clock
 from message_store.config import StoreConfig
-from message_store.errors import NotARecordEnd, StoreFull
 from message_store.index.index_service import IndexService
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.errors import CorruptStore
 from message_store.config import StoreConfig
-from message_store.errors import CorruptStore
 from message_store.index.index_service import IndexService
 from message_store.log.commit_log import CommitLog, LogFile, erase_files
 from message_store.queues.consume_queue import ConsumeQueue

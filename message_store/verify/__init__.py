@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from message_store.log.page_guard import page_guard
 from message_store.verify.configs import (
     check_checkpoint,

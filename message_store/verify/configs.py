@@ -7,7 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from message_store import config_sums, json_dialect, layout
+from duemq_common import config_sums, json_dialect
+from message_store import layout
 from message_store.recovery.checkpoint import has_damage
 from message_store.verify.files import is_offset
 from message_store.verify.report import Report

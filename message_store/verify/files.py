@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from message_store.json_dialect import loads
+from duemq_common.json_dialect import loads
 from message_store.log.commit_log import NAME_DIGITS
 from message_store.log.page_guard import PAGE_BYTES, GuardedMap, page_guard
 from message_store.verify.report import Report

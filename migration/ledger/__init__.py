@@ -1,4 +1,4 @@
 """Migrations in the ledger: records, their projection from the log, reader and history page.
 
-`message_store.ledger` writes the records. No decision of a migration depends on them.
+`duemq_common.ledger` writes the records. No decision of a migration depends on them.
 """

@@ -12,7 +12,7 @@ from html import escape
 from statistics import median
 from typing import Final
 
-from message_store.page_style import STYLE
+from duemq_common.page_style import STYLE
 from migration.ledger.charts import Series, chart, format_time
 from migration.ledger.records import EventRecord, LevelRecord, Run, SampleRecord
 from migration.ownership.states import State

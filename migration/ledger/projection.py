@@ -19,7 +19,7 @@ from typing import Final
 
 from delivery.ownership import JournalEntry, OwnershipRecord, Return, Route, StateRecord, Transfer
 from delivery.ownership_projection import JournalProjection, LevelProjection
-from message_store.ledger.records import Record
+from duemq_common.ledger.records import Record
 from message_store.ranges import Range
 from migration.ledger.records import (
     LIVE,

@@ -6,9 +6,9 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Table, cast, func, select
 
-from message_store.ledger import tables
-from message_store.ledger.errors import UnknownRun
-from message_store.ledger.ledger import Ledger, read_rows
+from duemq_common.ledger import tables
+from duemq_common.ledger.errors import UnknownRun
+from duemq_common.ledger.ledger import Ledger, read_rows
 from migration.ledger.records import (
     EventRecord,
     LevelRecord,

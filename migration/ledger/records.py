@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from message_store.ledger.records import Record
+from duemq_common.ledger.records import Record
 from migration.plans.plan import Plan
 
 LIVE, OFFLINE = "live", "offline"

@@ -20,8 +20,8 @@ from typing import Final
 from delivery import ownership
 from delivery.ownership import StateRecord
 from delivery.ownership_projection import JournalProjection
-from message_store.clock import Clock
-from message_store.errors import CorruptStore, UsageError
+from duemq_common.clock import Clock
+from duemq_common.errors import CorruptStore, UsageError
 from message_store.replication.acknowledgement import Missing
 from message_store.store import MessageStore
 from migration.ledger.projection import LedgerProjection

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery.plugin import PluginHost
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from message_store.store import MessageStore
 from schedule_service.delivery import LevelService
 from schedule_service.levels import LevelHistory

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from delivery import ownership
 from delivery.ownership_projection import JournalProjection, LevelProjection
-from message_store.errors import CorruptStore, RecordUnreadable
-from message_store.json_dialect import backup_path, dumps, load_config, loads, write_config
+from duemq_common.errors import CorruptStore, RecordUnreadable
+from duemq_common.json_dialect import backup_path, dumps, load_config, loads, write_config
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Final
 
 from delivery.ownership import MigrationState
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 State = MigrationState
 

@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from message_store.errors import UsageError
-from message_store.ledger.records import Record, Row
+from duemq_common.errors import UsageError
+from duemq_common.ledger.records import Record, Row
 
 PLAN_BYTES_MAX: Final = 1 << 20
 AGE_MS_MAX: Final = 7 * 86_400_000

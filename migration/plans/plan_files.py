@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from message_store import config_sums
-from message_store.json_dialect import write_config
+from duemq_common import config_sums
+from duemq_common.json_dialect import write_config
 from migration.plans.plan import Plan, PlanError, from_json, to_json
 
 DIRECTORY: Final = "duemq.plans"

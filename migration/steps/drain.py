@@ -18,7 +18,7 @@ import numpy as np
 
 from delivery import ownership
 from delivery.ownership import RANGES_MAX, Transfer
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 from message_store.layout import PRE_BLANK_SIZE
 from message_store.ranges import mask_of
 from message_store.store import MessageStore

@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING, Final
 
 from delivery.ownership import OWNERSHIP_TOPIC
 from delivery.plugin import BrokerPlugin, JobScheduler, SystemTopic
-from message_store.clock import Clock, FakeClock
-from message_store.config import StoreConfig, from_properties
-from message_store.errors import CorruptStore, StoreError, UsageError
-from message_store.json_dialect import load_config
+from duemq_common.clock import Clock, FakeClock
+from duemq_common.config import from_properties
+from duemq_common.errors import CorruptStore, StoreError, UsageError
+from duemq_common.json_dialect import load_config
+from duemq_common.ledger.identity import store_id
+from duemq_common.ledger.location import FILE_NAME, LedgerLocation
+from duemq_common.ledger.worker import LedgerWorker
+from duemq_common.ledger.writer import LedgerWriter
+from message_store.config import StoreConfig
 from message_store.kernels.preparation import Preparation
-from message_store.ledger.identity import store_id
-from message_store.ledger.location import FILE_NAME, LedgerLocation
-from message_store.ledger.worker import LedgerWorker
-from message_store.ledger.writer import LedgerWriter
 from message_store.log.batch import PutBatch
 from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore

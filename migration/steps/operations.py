@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from delivery.plugin import Request, Response
-from message_store.clock import Clock
-from message_store.errors import DueMQError, RequestError, UsageError
-from message_store.ledger.identity import store_id
+from duemq_common.clock import Clock
+from duemq_common.errors import DueMQError, RequestError, UsageError
+from duemq_common.ledger.identity import store_id
+from duemq_common.request import Request, Response
 from migration.ledger.records import LIVE, MigrationRecord
 from migration.ownership.states import MOVES, ROLL_BACK_MEANS, WORKING, Event, LevelState, State
 from migration.plans.counting import Count

@@ -21,9 +21,9 @@ from delivery.kernels.outcome import SKIPPED
 from delivery.ownership import RANGES_MAX, Return, Route
 from delivery.ownership_projection import LevelProjection
 from delivery.quarantine import MESSAGE_ILLEGAL
+from duemq_common.clock import Clock
+from duemq_common.errors import OwnershipRefused
 from message_store import layout as store_layout
-from message_store.clock import Clock
-from message_store.errors import OwnershipRefused
 from message_store.layout import TAGS_DUE
 from message_store.log.batch import PutBatch
 from message_store.ranges import Range

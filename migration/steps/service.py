@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from message_store.clock import Clock, Signal
-from message_store.errors import OwnershipRefused
+from duemq_common.clock import Clock, Signal
+from duemq_common.errors import OwnershipRefused
+from duemq_common.ledger.writer import LedgerWriter
 from message_store.kernels import registry
-from message_store.ledger.writer import LedgerWriter
 from migration.config import MigrationConfig
 from migration.ledger.records import SampleRecord, VerificationRecord
 from migration.ownership.moves import Migrations

@@ -48,7 +48,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery.lateness import BOUNDS_MS
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 BATCH_MIN: Final = 256
 BATCH_FIRST: Final = 1_024

@@ -18,7 +18,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 DAY_NAMES: Final = (
     "Monday",

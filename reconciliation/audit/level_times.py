@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from message_store.layout import CQ_UNIT, RECORD_HEAD, native_columns
 from reconciliation.arrays import Rows
 from reconciliation.scan.files import Entry, Root

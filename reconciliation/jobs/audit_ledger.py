@@ -17,13 +17,13 @@ from typing import Final
 
 from sqlalchemy import select
 
-from message_store.errors import CorruptStore
-from message_store.ledger.engine import default_url
-from message_store.ledger.identity import known_store_id
-from message_store.ledger.ledger import Ledger, read_rows
-from message_store.ledger.location import LedgerLocation
-from message_store.ledger.records import Record, Row
-from message_store.ledger.tables import AUDIT_VERDICTS, AUDITS
+from duemq_common.errors import CorruptStore
+from duemq_common.ledger.engine import default_url
+from duemq_common.ledger.identity import known_store_id
+from duemq_common.ledger.ledger import Ledger, read_rows
+from duemq_common.ledger.location import LedgerLocation
+from duemq_common.ledger.records import Record, Row
+from duemq_common.ledger.tables import AUDIT_VERDICTS, AUDITS
 
 AUDITS_READ_MAX: Final = 1_000
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from message_store.clock import Clock
-from message_store.errors import UsageError
+from duemq_common.clock import Clock
+from duemq_common.errors import UsageError
 from message_store.recovery.store_lock import is_locked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from message_store.ledger.ledger import Ledger
+    from duemq_common.ledger.ledger import Ledger
     from reconciliation.audit.audit_config import AuditConfig
     from reconciliation.audit.summary import Summary
     from reconciliation.jobs.audit_ledger import AuditRecord
@@ -237,8 +237,8 @@ class LedgerRow:
         Raises:
             LedgerError: The ledger of `url` cannot be used.
         """
-        from message_store.ledger.errors import LedgerError
-        from message_store.ledger.ledger import Ledger
+        from duemq_common.ledger.errors import LedgerError
+        from duemq_common.ledger.ledger import Ledger
         from reconciliation.jobs.audit_ledger import location_of, new_audit_id
 
         now_ms, ledger = clock.now_ms(), None
@@ -280,7 +280,7 @@ class LedgerRow:
         )  # fmt: skip
 
     def _write(self, record: AuditRecord) -> None:
-        from message_store.ledger.errors import LedgerError
+        from duemq_common.ledger.errors import LedgerError
 
         if self.ledger is None:
             return
@@ -297,7 +297,7 @@ def reason_of(error: BaseException) -> str:
     else the first.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("message_store.errors.")]
+    ours = [line for line in lines if line.startswith("duemq_common.errors.")]
     if ours:
         return ours[-1].partition(": ")[2]
     lost = re.search(r"ExecutorLostFailure \((executor [^)\n]*)\)(?: Reason)?(.*)", str(error))

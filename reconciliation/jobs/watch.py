@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from message_store.clock import Clock
+from duemq_common.clock import Clock
 from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.verdicts import CLEAN, COLUMNS, Survey, origin, reader_of, take_survey
 from reconciliation.scan.options import FORMAT

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from message_store.page_style import STYLE
+from duemq_common.page_style import STYLE
 from reconciliation.audit.summary import Summary
 from reconciliation.audit.verdicts import CLEAN
 from reconciliation.report.charts import SERIES_MAX, bars, lines

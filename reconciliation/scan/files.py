@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from message_store.verify.files import map_file
 from reconciliation.arrays import Bytes
 

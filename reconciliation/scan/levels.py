@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from reconciliation.scan.files import Root
 from reconciliation.scan.store_state import BAD_INPUT, read_json
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from message_store.layout import RECORD_FIXED_BYTES
 from reconciliation.arrays import Rows
 from reconciliation.scan.planning import OFFSET_MAX, PARTITION_BYTES

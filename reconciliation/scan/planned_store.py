@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from reconciliation.audit.delivery_units import CHECKPOINT_FILE, read_queue_coverage
 from reconciliation.audit.level_times import read_delays
 from reconciliation.audit.progress_checks import impossible_positions

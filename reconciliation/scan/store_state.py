@@ -25,8 +25,8 @@ from delivery.ownership import (
     entry_of,
 )
 from delivery.ownership_projection import Ownership, change_of
-from message_store.errors import RecordUnreadable
-from message_store.json_dialect import loads
+from duemq_common.errors import RecordUnreadable
+from duemq_common.json_dialect import loads
 from message_store.layout import CHECKPOINT_BYTES, CQ_UNIT, native_columns, packer
 from message_store.log.record import decode_record
 from message_store.ranges import Range, is_among, minus, plus

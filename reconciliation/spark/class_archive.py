@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore

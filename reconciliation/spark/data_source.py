@@ -36,7 +36,7 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from reconciliation.scan.options import FORMAT, parse_options
 from reconciliation.scan.tables import TABLES, schema_of
 from reconciliation.spark.reader import PushingReader, StoreReader

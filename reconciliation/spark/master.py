@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from reconciliation import register
 from reconciliation.spark.requirements import find_java, require_packages
 from reconciliation.spark.session import SETTINGS, local_session

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "fsspec", "jinja2")
 WHY_PACKAGES: Final = "{missing} not installed: pip install 'duemq[spark]'"

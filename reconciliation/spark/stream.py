@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import (
     Finding,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
+from duemq_common.request import Request
 from tests.simulation.world import Gate, World
 from tests.support.loopback_broker import TOPICS, faults_of, pull_request
 from tests.support.send_path import send_request
@@ -244,6 +244,6 @@ class StepsWorld:
 
 
 def _response(header: dict[str, Any], body: Any) -> Any:
-    from delivery.plugin import Response
+    from duemq_common.request import Response
 
     return Response(header["code"], header.get("remark"), header.get("extFields") or {}, body)

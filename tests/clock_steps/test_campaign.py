@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.clock_steps.campaign import FIRST_RUN_S_MAX, MOMENTS, PATTERNS, page, run_apart
 from tests.storage_faults.call_sites import TOP
 

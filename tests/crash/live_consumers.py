@@ -14,9 +14,9 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.request import Request, Response
 from message_store.log.record import Record
 from tests.crash.sent_messages import CALL_TIMEOUT_S, SentMessages, number_of, records_of
 

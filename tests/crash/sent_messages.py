@@ -15,10 +15,10 @@ import struct
 from collections import Counter
 from dataclasses import dataclass, field
 
-from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
+from duemq_common.request import Request, Response
 from message_store.log.record import Record, decode_record
 
 BODY = struct.Struct("!qqi")  # sequence number, send time in ms, index of the delay

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.net.client import RemotingClient
+from duemq_common.request import Request
 from migration.requests import MIGRATE
 from tests.crash.killed_broker import KilledBroker, wait_for_deliveries
 from tests.crash.sent_messages import CALL_TIMEOUT_S, SentMessages, send_until

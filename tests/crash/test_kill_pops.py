@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.pop.checkpoints import parse_revive_record
 from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG
-from message_store.clock import SystemClock
-from message_store.errors import PeerError
+from duemq_common.clock import SystemClock
+from duemq_common.errors import PeerError
+from duemq_common.request import Request
 from tests.crash.killed_broker import LOG_FILE_BYTES, KilledBroker
 from tests.crash.sent_messages import SentMessages, number_of, send_until
 from tests.support.naive_index import records_of

@@ -18,9 +18,9 @@ from delivery.later_copies import (
     fault_of,
 )
 from delivery.quarantine import QUARANTINE_TOPIC
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.codes import RequestCode
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.properties import PROPERTIES_BYTES_MAX, encode_properties
 from message_store.log.record import Record
 from tests.support.pop_client import PopClient, advance

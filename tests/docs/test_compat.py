@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from delivery.plugin import ENTRY_POINT_GROUP
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
+from duemq.broker.plugins import Installed
 from duemq.configuration.apache_keys import WITHOUT_EFFECT
 from duemq.configuration.settings import key_notices, settings_from
 from duemq.net.codes import RequestCode
-from duemq.plugins import Installed
 from duemq.send.ingest import SEND_CODES
-from message_store.config import (
+from duemq_common.config import (
     Option,
     Properties,
     from_properties,

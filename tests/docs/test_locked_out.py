@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
+from duemq_common.request import Request
 from tests.support.accounts import ANSWER_S, KEYS, ROOT, prepare, user_steps
 from tests.support.duemq_server import ROOT as TOP
 from tests.support.duemq_server import DueMQ

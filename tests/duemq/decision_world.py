@@ -13,9 +13,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING
-from message_store.text import encode_offset_id
+from message_store.log.offset_id import encode_offset_id
 from tests.support.running_broker import BrokerClient
 
 TOPIC = "T"

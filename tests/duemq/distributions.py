@@ -28,8 +28,9 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from message_store.config import from_properties, option
-from delivery.plugin import PluginBase, Response, SystemTopic
+from duemq_common.config import from_properties, option
+from delivery.plugin import PluginBase, SystemTopic
+from duemq_common.request import Response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

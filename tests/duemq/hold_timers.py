@@ -8,8 +8,8 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from delivery.plugin import ENTRY_POINT_GROUP, PluginBase, PluginHost, SystemTopic
-from duemq.plugins import Installed
-from message_store.config import from_properties
+from duemq.broker.plugins import Installed
+from duemq_common.config import from_properties
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
 from timer_store.config import TimerConfig

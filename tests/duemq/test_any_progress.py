@@ -24,13 +24,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.pop.names import REVIVE_GROUP, revive_topic
 from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
 from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
-from message_store.clock import FakeClock
-from message_store.errors import CorruptStore, StoreError
-from message_store.json_dialect import backup_path, dumps, loads
+from duemq_common.clock import FakeClock
+from duemq_common.errors import CorruptStore, StoreError
+from duemq_common.json_dialect import backup_path, dumps, loads
 from message_store.recovery import checkpoint
 from message_store.replication.truncation import truncate_store
 from tests.duemq.replication.test_autoswitch_pair import Pair, run

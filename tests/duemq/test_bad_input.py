@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from delivery.plugin import Request, Response
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.notices import BURST_LINES
+from duemq_common.request import Request, Response
 from tests.support.loopback_broker import (
     BODY_BYTES_MAX,
     bodies_of,

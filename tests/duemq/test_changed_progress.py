@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from duemq.transactions.half_messages import GROUP, HALF_TOPIC, OP_TOPIC
-from message_store.clock import FakeClock
-from message_store.json_dialect import dumps, loads
+from duemq_common.clock import FakeClock
+from duemq_common.json_dialect import dumps, loads
 from tests.support.running_broker import running, small
 
 KEY, OP_KEY = f"{HALF_TOPIC}@{GROUP}", f"{OP_TOPIC}@{GROUP}"

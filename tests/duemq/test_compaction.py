@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from delivery.plugin import ENTRY_POINT_GROUP
-from duemq.admin.views import VIEW_REQUEST
-from duemq.plugins import Installed
-from message_store.clock import FakeClock
+from duemq.broker.plugins import Installed
+from duemq.net.codes import VIEW_REQUEST
+from duemq_common.clock import FakeClock
 from tests.support.running_broker import BrokerClient, running, small
 from timer_store.compaction.compactor import PAUSE_MS, PIN_OWNER
 from timer_store.compaction.request import COMPACT_TIMERS

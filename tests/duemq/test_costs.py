@@ -16,18 +16,18 @@ from typing import Any, Final
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.auth.accounts import Accounts
 from duemq.auth.audit import AuditLog
 from duemq.auth.gate import Gate, GateRules
 from duemq.auth.model import User
 from duemq.auth.signature import Credentials
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.server import NameServer
 from duemq.net.dispatcher import Dispatcher
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from tests.support.fakes import FakePeer
 from tests.support.processor_time import cost_ms, loop_factor
 from tests.support.running_broker import small

@@ -16,12 +16,12 @@ from typing import Final
 
 import pytest
 
-from delivery.plugin import Request
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net import codec
 from duemq.net.layout import BINARY_TYPE, JSON_TYPE
 from duemq.send import layout
 from duemq.send.batch_body import ENTRIES_MAX
+from duemq_common.request import Request
 from message_store.kernels import registry
 from tests.duemq.test_costs import STEP_MS_MAX
 from tests.support.free_ports import LOOPBACK

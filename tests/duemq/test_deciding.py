@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from delivery.pending import Found
-from delivery.plugin import Request
 from duemq.cli.decision_client import DecisionClient, MessageSelection
 from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING, NAMES_MAX
 from duemq.messages.decision_results import CANCELLED_BEFORE, Result
-from duemq.messages.recall_handle import RecallHandle
 from duemq.net.client import RemotingClient
-from message_store.clock import FakeClock
-from message_store.text import encode_offset_id
+from duemq_common.clock import FakeClock
+from duemq_common.recall_handle import RecallHandle
+from duemq_common.request import Request
+from message_store.log.offset_id import encode_offset_id
 from tests.support.running_broker import BrokerClient, bodies_of, connected, running, small
 from timer_store.pending.lookup import PendingTimers
 

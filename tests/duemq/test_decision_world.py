@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.index.index_file import IndexFile
 from tests.duemq.decision_world import DUE_MS, TOPIC, DecisionWorld
 from tests.support.loopback_broker import records_of

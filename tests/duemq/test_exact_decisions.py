@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.index.index_service import IndexService
 from message_store.log.batch import PutBatch
-from message_store.text import encode_offset_id
+from message_store.log.offset_id import encode_offset_id
 from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_MS = 3_600_000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.commit_log import LogFile
 from tests.duemq.test_faults_disk import level_properties, rest
 from tests.support.loopback_broker import (

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from delivery.plugin import Request
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
+from duemq_common.request import Request
 from tests.support.loopback_broker import (
     bodies_of,
     compile_kernels,

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from delivery.plugin import Request
-from duemq.broker import OFFSETS_JOB, Broker
-from message_store import json_dialect
-from message_store.clock import FakeClock
-from message_store.errors import ConfigError, StoreFull
+from duemq.broker.broker import OFFSETS_JOB, Broker
+from duemq_common import json_dialect
+from duemq_common.clock import FakeClock
+from duemq_common.errors import ConfigError, StoreFull
+from duemq_common.request import Request
 from tests.support.loopback_broker import (
     bodies_of,
     call,

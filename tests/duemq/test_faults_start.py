@@ -17,8 +17,8 @@ import pytest
 import uvloop
 
 from duemq.cli.exits import Exit, exit_code
-from message_store.clock import FakeClock
-from message_store.errors import DueMQError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import DueMQError
 from tests.duemq.test_faults_disk import level_properties, rest
 from tests.support.loopback_broker import bodies_of, compile_kernels, loopback, properties_of, send
 from tests.support.raw_connection import RawPeer

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from delivery.plugin import Request
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
+from duemq_common.request import Request
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
 from tests.support.kernel_work.broker import SMALL, TOPIC, pull_request, send_request

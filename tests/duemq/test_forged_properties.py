@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duemq.registry.internal_topics import INTERNAL_TOPICS
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.support.running_broker import running, small
 
 HOUR_MS = 3_600_000

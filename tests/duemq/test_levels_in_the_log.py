@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
+from duemq.broker.role_runner import RoleRunner
 from duemq.replication.role import Role
-from duemq.role_runner import RoleRunner
 from message_store.store import MessageStore
 from schedule_service.names import SCHEDULE_TOPIC
 from tests.support.replica_rig import until

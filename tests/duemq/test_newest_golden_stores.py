@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.broker import Broker
-from message_store.clock import FakeClock
+from duemq.broker.broker import Broker
+from duemq_common.clock import FakeClock
 from message_store.log.record import Record
 from schedule_service.levels import parse_levels
 from tests.support.golden_stores import (

@@ -10,11 +10,11 @@ from types import ModuleType
 import pytest
 
 from delivery.plugin import PluginBase
+from duemq.broker.plugins import PluginSet
 from duemq.configuration import config_edit
 from duemq.net.codes import RequestCode
-from duemq.plugins import PluginSet
-from message_store.config import read_properties
-from message_store.errors import ConfigError, PluginError
+from duemq_common.config import read_properties
+from duemq_common.errors import ConfigError, PluginError
 from tests.support.running_broker import running, small
 
 CHANGE = RequestCode.UPDATE_BROKER_CONFIG

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from delivery.plugin import ENTRY_POINT_GROUP
-from duemq.broker import Broker
-from duemq.plugins import Installed
-from message_store.clock import FakeClock
+from duemq.broker.broker import Broker
+from duemq.broker.plugins import Installed
+from duemq_common.clock import FakeClock
 from message_store.log.record import decode_record
 from tests.duemq.hold_timers import LEVELS
 from tests.support.frame_replay import Exchange, Replay, read_frames

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from duemq.broker import RETENTION_JOB, Broker
-from message_store.clock import FakeClock
+from duemq.broker.broker import RETENTION_JOB, Broker
+from duemq_common.clock import FakeClock
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
 from schedule_service.delay_offset_writer import DelayOffsetWriter

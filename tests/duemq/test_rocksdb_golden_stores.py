@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.configuration.rocksdb_tables import check_tables
-from message_store.clock import FakeClock
-from message_store.errors import ConfigError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import ConfigError
 from message_store.log.record import Record
 from message_store.queues.consume_queue import ROCKSDB_TABLES
 from tests.duemq.test_newest_golden_stores import LEVELS_MS, SIZES, delivered

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Response
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store import json_dialect
+from duemq_common import json_dialect
+from duemq_common.request import Response
 from message_store.log.commit_log import LogFile
 from tests.support.replica_rig import until
 from tests.support.running_broker import BrokerClient, running, small

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Response
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Response
 from tests.duemq.replication.test_ha_client import until
 from tests.duemq.test_sync_flush import commit, configure, holds, offset_of, send_back
 from tests.support.ha_peer import Peer, following

@@ -14,7 +14,7 @@ import pytest
 
 from delivery import ownership
 from delivery.ownership import StateRecord
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.codes import RequestCode
 from tests.support.running_broker import BrokerClient, running, small
 

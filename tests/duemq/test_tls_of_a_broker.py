@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.options import Target
-from message_store.errors import ConfigError
+from duemq_common.errors import ConfigError
 from tests.support.certificates import Authority, trusting_context
 from tests.support.loopback_broker import LEVELS, properties_of
 from tests.support.raw_connection import WAIT_S

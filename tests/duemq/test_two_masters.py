@@ -6,10 +6,10 @@ import asyncio
 import json
 from pathlib import Path
 
-from duemq.admin.views import VIEW_REQUEST
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.server import NameServer
-from message_store.clock import SystemClock
+from duemq.net.codes import VIEW_REQUEST
+from duemq_common.clock import SystemClock
 from tests.support.running_broker import BrokerClient, running, small
 
 

@@ -28,7 +28,7 @@ from duemq.cli.failover_demo.group_load import Account, GroupLoad
 from duemq.cli.failover_demo.processes import Member, poll
 from duemq.cli.migration_client import MigrationClient
 from duemq.cli.options import Target
-from message_store.errors import DueMQError
+from duemq_common.errors import DueMQError
 from tests.failover.failovers import DRAIN_S, ROUND_S_MAX, Failures, running_group
 from tests.failover.migration_decisions import DONE, FINAL, Decision, Decisions
 from tests.interop.apache_controller import ApacheController

@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from delivery import ownership
-from message_store.clock import SystemClock
-from message_store.config import StoreConfig, from_properties, read_properties
+from duemq_common.clock import SystemClock
+from duemq_common.config import from_properties, read_properties
+from message_store.config import StoreConfig
 from message_store.store import MessageStore
 from migration.ownership import projection
 from tests.failover.audited_stores import MEMBERS, check_stores

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
-from delivery.plugin import Request
 from duemq.net import codec
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
-from message_store.errors import PeerError
+from duemq_common.errors import PeerError
+from duemq_common.request import Request
 from tests.duemq.test_costs import BODIES, FIELDS
 from tests.duemq.test_costs_of_sends import SENDS
 from tests.fuzz.target import MIB, Target, attacked

@@ -23,9 +23,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from duemq.net.connection import Connection
+from duemq_common.request import Request
 from tests.fuzz.regular_client import SEND
 from tests.fuzz.target import Target, attacked
 from tests.support.duemq_server import ROOT

@@ -8,10 +8,10 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from delivery.plugin import Request
 from duemq.net import codec, layout
 from duemq.net.codes import RequestCode
 from duemq.send import layout as send_layout
+from duemq_common.request import Request
 from tests.support.golden_frames import read_exchanges
 from tests.support.golden_stores import GOLDEN
 

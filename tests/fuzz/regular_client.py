@@ -11,9 +11,9 @@ import json
 import sys
 import time
 
-from delivery.plugin import Request
 from duemq.net.client import RemotingClient
-from message_store.errors import PeerError
+from duemq_common.errors import PeerError
+from duemq_common.request import Request
 
 PAUSE_S = 0.005
 CALL_S = 60.0

@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from duemq.configuration.controller_config import ControllerConfig
 from duemq.net.bound_socket import bind
 from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
-from duemq.replication.controller.config import ControllerConfig
 from duemq.replication.controller.identity import IdentityFiles
 from duemq.replication.controller.notifications import ControllerNotifications
 from duemq.replication.controller.requests import GroupName
 from duemq.replication.controller.service import GroupService
 from duemq.replication.ha_address import HaAddressProcessor
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 from tests.interop.apache_controller import ApacheController
 from tests.support.free_ports import LOOPBACK
 from tests.support.group_host import FakeHost

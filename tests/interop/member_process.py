@@ -9,7 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from duemq.replication.controller.config import ControllerConfig
+from duemq.configuration.controller_config import ControllerConfig
 from duemq.replication.controller.requests import GroupName
 from tests.interop.group_members import BEAT_MS, LIMIT_MS, member
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from message_store.json_dialect import loads
+from duemq_common.json_dialect import loads
 from message_store.log.record import Record, decode_record
 from tests.support.duemq_server import ROOT
 from tests.support.remoting_requests import SUCCESS, Answer, call

@@ -17,10 +17,10 @@ from typing import TypeVar
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from duemq.net.codes import ResponseCode
+from duemq_common.request import Request, Response
 from tests.interop.apache import Apache
 from tests.support.accounts import KEYS, PROVIDERS, ROOT
 from tests.support.duemq_server import DueMQ

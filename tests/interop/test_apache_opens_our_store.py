@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duemq.registry.internal_topics import TABLES_TOPIC
-from message_store import json_dialect
+from duemq_common import json_dialect
 from tests.interop.apache import STORE_VERSIONS, Apache
 from tests.interop.store_work import KEYS, TOPIC, Ledger, all_queues, bounds, verify
 from tests.support.duemq_server import DueMQ

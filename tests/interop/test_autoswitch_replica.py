@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from duemq.configuration.replication_config import ReplicationConfig
 from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.autoswitch_frames import Handshake
-from duemq.replication.config import ReplicationConfig
 from duemq.replication.epoch_file import FILE_NAME, EpochFile, read_epochs
 from duemq.replication.ha_client import HaClient, HaState
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 from message_store.store import MessageStore
 from tests.interop.apache_controller import ApacheController, ApacheMember
 from tests.interop.replicas import COPIED_S, NO_REPLICA, send_code

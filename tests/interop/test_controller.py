@@ -16,8 +16,8 @@ import pytest
 
 from duemq.namesrv.registration import BrokerAddress, register_request
 from duemq.net.client import RemotingClient
-from duemq.registry.data_version import DataVersion
 from duemq.replication.controller.requests import GroupName
+from duemq_common.data_version import DataVersion
 from tests.interop.apache import CONTROLLER_VERSIONS
 from tests.interop.apache_controller import ApacheController, ApacheMember
 from tests.interop.group_members import WAIT_S, Member, config_of, member

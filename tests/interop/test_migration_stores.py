@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 from tests.interop import timer_work
 from tests.interop.apache import Apache
 from tests.interop.store_work import KEYS, LEVEL_MS, TOPIC, Ledger, pull_topic, verify

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.configuration.config import BrokerConfig
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import BrokerAddress, Registrar
@@ -23,7 +22,8 @@ from duemq.net.wire_json import parse
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
+from duemq_common.request import Request
 from message_store.queues.topic_table import TopicTable
 from tests.interop.admin_process import mqadmin
 from tests.interop.apache import NEWEST, VERSIONS, Apache

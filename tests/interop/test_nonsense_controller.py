@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from duemq.admin.views import VIEW_REQUEST
+from duemq.net.codes import VIEW_REQUEST
 from tests.interop.apache_controller import ApacheController, OurMember
 from tests.interop.replicas import send_code
 from tests.interop.store_work import KEYS, TOPIC, pull_topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
 from message_store.log.record import Record
 from migration.steps.offline import copy_store, migrate_offline
 from schedule_service.config import DEFAULT_LEVELS

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from delivery.plugin import Request
 from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
+from duemq_common.request import Request
 from tests.interop.apache import Apache
 from tests.interop.test_access_control import admin_of
 from tests.support.duemq_server import DueMQ

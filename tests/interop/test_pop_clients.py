@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
+from duemq_common.request import Request
 from tests.interop.admin_process import mqadmin
 from tests.interop.apache import NEWEST, Apache
 from tests.interop.checks import assert_once, series

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Response
+from duemq_common.request import Response
 from tests.interop.apache import Apache
 from tests.interop.store_work import TOPIC, send
 from tests.interop.timer_work import KEYS as TIMER_KEYS

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.auth.signature import Credentials
 from duemq.net.codes import RequestCode
+from duemq_common.request import Request, Response
 from tests.interop.apache import Apache
 from tests.support.accounts import KEYS, PROVIDERS, ROOT, Step, prepare, user_steps
 from tests.support.duemq_server import DueMQ

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.request import Request
 from tests.interop.checks import assert_accepted, assert_once, series
 from tests.interop.programs import CLIENTS, go_program, java_command
 from tests.interop.session import ClientFailed, ClientSession

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from cryptography.x509 import load_der_x509_certificate
 
-from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.request import Request
 from message_store.log.record import decode_record
 from tests.support.certificates import EXPIRED, Authority, CertificateFiles
 from tests.support.child_process import Child, wait_for_child

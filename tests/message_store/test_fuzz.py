@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duemq_common.clock import FakeClock
+from duemq_common.errors import DueMQError, RecordUnreadable
 from message_store import layout
-from message_store.clock import FakeClock
-from message_store.errors import DueMQError, RecordUnreadable
 from message_store.log.record import Record
 from message_store.queues.consume_queue import ConsumeQueue, FileCache
 from message_store.store import MessageStore

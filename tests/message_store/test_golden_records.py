@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from message_store import layout
+from message_store.log.offset_id import decode_offset_id, encode_offset_id
 from message_store.log.record import Record, decode_record, encode_again
-from message_store.text import decode_offset_id, encode_offset_id
 from tests.support.golden_stores import (
     LOG_FILE_BYTES,
     STORES,

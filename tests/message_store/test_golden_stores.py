@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from duemq_common.clock import FakeClock
+from duemq_common.text import java_hash
 from message_store import layout
-from message_store.clock import FakeClock
 from message_store.log.record import Record
 from message_store.recovery.checkpoint import Checkpoint
 from message_store.store import MessageStore
-from message_store.text import java_hash
 from tests.message_store.test_golden_records import log_bytes, records
 from tests.support.golden_stores import (
     ALL_STORES,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from duemq_common.clock import FakeClock
+from duemq_common.errors import CorruptStore
 from message_store import layout
-from message_store.clock import FakeClock
-from message_store.errors import CorruptStore
 from message_store.kernels import index as kernels
 from message_store.verify import verify_store
 from tests.support.golden_stores import (

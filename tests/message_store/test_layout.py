@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq_common.text import java_hash
 from message_store import layout
 from message_store.layout import PRE_BLANK_SIZE
-from message_store.text import decode_offset_id, encode_offset_id, java_hash
+from message_store.log.offset_id import decode_offset_id, encode_offset_id
 
 T0 = 1_700_000_000_000
 BIG_ENDIAN = [

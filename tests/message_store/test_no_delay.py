@@ -32,9 +32,7 @@ WIRE_FACTS = {
 }  # fmt: skip
 PACKAGES = "message_store/kernels/__init__.py"  # lists the packages with kernels
 SOURCES = sorted(
-    path
-    for path in (TOP / "message_store").rglob("*.py")
-    if "ledger" not in path.parts and str(path.relative_to(TOP)) != PACKAGES
+    path for path in (TOP / "message_store").rglob("*.py") if str(path.relative_to(TOP)) != PACKAGES
 )
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from duemq_common.errors import RecordUnreadable
 from message_store import layout
-from message_store.errors import RecordUnreadable
 from message_store.log.record import encode_record
 from message_store.store import MessageStore
 from message_store.topic_removal import remove_topic

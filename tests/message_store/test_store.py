@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from message_store.clock import FakeClock
-from message_store.errors import CorruptStore, RecordUnreadable, StoreLocked
+from duemq_common.clock import FakeClock
+from duemq_common.errors import CorruptStore, RecordUnreadable, StoreLocked
 from message_store.layout import CQ_UNIT
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from duemq_common.clock import FakeClock
+from duemq_common.errors import StoreError, UsageError
 from message_store import store_copy
-from message_store.clock import FakeClock
-from message_store.errors import StoreError, UsageError
 from message_store.store import MessageStore
 from message_store.store_copy import copy_store
 from message_store.verify import verify_store

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from delivery.plugin import ENTRY_POINT_GROUP
-from duemq.admin.views import VIEW_REQUEST
-from duemq.broker import Broker
-from duemq.plugins import Installed
-from message_store.clock import FakeClock
+from duemq.broker.broker import Broker
+from duemq.broker.plugins import Installed
+from duemq.net.codes import VIEW_REQUEST
+from duemq_common.clock import FakeClock
 from migration.requests import MIGRATE
 from migration.steps.service import MigrationService
 from tests.support.running_broker import BrokerClient, running, small

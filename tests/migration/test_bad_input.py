@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from migration.requests import MIGRATE
 from tests.migration.bench import LEVELS, PLUGINS, TURNS_MAX, Bench, with_broker
 from tests.support.running_broker import running, small

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from message_store.errors import OwnershipRefused
+from duemq_common.errors import OwnershipRefused
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from tests.migration.steps.test_drain import fill

@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from delivery.ownership import OWNERSHIP_TOPIC
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.record import Record
 from message_store.replication.truncation import truncate_store
 from migration.ownership import projection

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from message_store.ledger.worker import LedgerWorker
+from duemq_common.ledger.worker import LedgerWorker
 from tests.migration.bench import Bench, with_broker
 from tests.support.failing_disk import Disk
 

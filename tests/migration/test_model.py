@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from delivery.pending import Verdict
-from message_store.clock import FakeClock
-from message_store.errors import OwnershipRefused
+from duemq_common.clock import FakeClock
+from duemq_common.errors import OwnershipRefused
 from message_store.log.record import Record
 from message_store.recovery import checkpoint
 from schedule_service.names import SCHEDULE_TOPIC

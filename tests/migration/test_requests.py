@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from delivery.plugin import Request
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 from migration.requests import (
     FORMER_NAMES,
     MIGRATE,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from duemq_common.clock import FakeClock
 from message_store import layout
-from message_store.clock import FakeClock
 from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.verdicts import COLUMNS
 from tests.reconciliation.test_bad_files import places, read

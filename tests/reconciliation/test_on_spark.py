@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from migration.plans.plan import PlannedLevel
 from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.migration_proof import DRAINED, ROUTED, migration_proof, proof_totals

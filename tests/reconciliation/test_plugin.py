@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from duemq.broker import Broker
-from message_store.clock import FakeClock
-from message_store.errors import ConfigError
-from message_store.ledger.engine import default_url
+from duemq.broker.broker import Broker
+from duemq_common.clock import FakeClock
+from duemq_common.errors import ConfigError
+from duemq_common.ledger.engine import default_url
 from reconciliation.config import ReconcileConfig
 from reconciliation.jobs import child_process
 from reconciliation.jobs.audit_ledger import AuditLedger

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from reconciliation.scan.files import Root
 from reconciliation.scan.tables import TABLES
 from tests.reconciliation.test_bad_files import read

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from message_store.clock import FakeClock
-from message_store.json_dialect import dumps, loads
+from duemq_common.clock import FakeClock
+from duemq_common.json_dialect import dumps, loads
 from message_store.store import MessageStore
 from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.queues import ScheduleQueues

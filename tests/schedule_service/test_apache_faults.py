@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from message_store.errors import ConfigError
-from message_store.json_dialect import loads
+from duemq_common.errors import ConfigError
+from duemq_common.json_dialect import loads
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
 from message_store.store import MessageStore

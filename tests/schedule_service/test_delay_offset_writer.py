@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from message_store.json_dialect import loads
+from duemq_common.json_dialect import loads
 from schedule_service.recovery import OFFSETS_FILE
 from tests.support.level_rig import level_service
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from message_store.clock import FakeClock
-from message_store.json_dialect import loads
+from duemq_common.clock import FakeClock
+from duemq_common.json_dialect import loads
 from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.levels import parse_levels
 from tests.support.level_rig import Rig, level_service

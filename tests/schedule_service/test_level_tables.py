@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from delivery import ownership
-from message_store import json_dialect
-from message_store.clock import FakeClock
+from duemq_common import json_dialect
+from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.replication.truncation import truncate_store
 from message_store.store import MessageStore

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from message_store.errors import ConfigError
-from message_store.json_dialect import loads
+from duemq_common.errors import ConfigError
+from duemq_common.json_dialect import loads
 from schedule_service.config import DEFAULT_LEVELS, ScheduleConfig
 from schedule_service.levels import (
     HISTORY_MAX,

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.recovery import checkpoint
 from schedule_service.levels import parse_levels
 from tests.support.level_rig import Rig, level_service

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import BrokerPlugin, Request
-from message_store.errors import ConfigError
-from message_store.json_dialect import loads
+from delivery.plugin import BrokerPlugin
+from duemq_common.errors import ConfigError
+from duemq_common.json_dialect import loads
+from duemq_common.request import Request
 from message_store.retention.pins import UNKNOWN
 from schedule_service.deliverer import Deliverer
 from schedule_service.names import DECISION_TOPIC, LEVELS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from message_store.json_dialect import loads
+from duemq_common.json_dialect import loads
 from message_store.recovery.log_identity import LastRecord
 from schedule_service.cursor import LevelCursor
 from schedule_service.recovery import (

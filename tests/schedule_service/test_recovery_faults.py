@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.support.level_rig import level_service
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from message_store.clock import FakeClock
-from message_store.json_dialect import dumps, loads
+from duemq_common.clock import FakeClock
+from duemq_common.json_dialect import dumps, loads
 from tests.support.level_rig import Rig, level_service
 
 FIRST, PENDING, LATER = 12, 9, 5

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from message_store.clock import FakeClock
-from message_store.json_dialect import dumps, loads
+from duemq_common.clock import FakeClock
+from duemq_common.json_dialect import dumps, loads
 from message_store.recovery.log_identity import LastRecord
 from message_store.verify import verify_store
 from schedule_service.recovery import decode_saved, encode_saved

@@ -11,7 +11,7 @@ import random
 from itertools import product
 from typing import Any
 
-from delivery.plugin import Request
+from duemq_common.request import Request
 from message_store.log.record import decode_record
 from tests.simulation.world import World
 from tests.support.loopback_broker import pull_request

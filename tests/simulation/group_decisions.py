@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from delivery.plugin import Request
 from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
+from duemq_common.request import Request
 
 if TYPE_CHECKING:
     from tests.simulation.group_load import GroupLoad, Sent

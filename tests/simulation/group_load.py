@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
+from duemq_common.request import Request, Response
 from message_store.log.record import decode_record
 from tests.simulation.group_checks import READERS, TOPICS, Confirmed
 from tests.simulation.group_decisions import Decisions

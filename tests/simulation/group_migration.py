@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-import message_store.ledger.identity
+import duemq_common.ledger.identity
 import migration.plugin
 import migration.steps.operations
 from delivery import ownership
 from delivery.ownership import JournalEntry, Return, Route, StateRecord, Transfer
 from delivery.ownership_projection import JournalProjection, Ownership
-from delivery.plugin import ENTRY_POINT_GROUP, Request
-from duemq.plugins import Installed
-from message_store.ledger.location import LedgerLocation
+from delivery.plugin import ENTRY_POINT_GROUP
+from duemq.broker.plugins import Installed
+from duemq_common.ledger.location import LedgerLocation
+from duemq_common.request import Request
 from message_store.ranges import minus
 from migration.ownership import projection
 from migration.ownership.states import MOVES, WORKING
@@ -79,7 +80,7 @@ class SimSecrets:
 def replaced(patch: pytest.MonkeyPatch) -> None:
     """Replace what of migrations reaches outside of a simulated process."""
     patch.setattr(migration.plugin, "LedgerProcess", SimLedger)
-    for module in (message_store.ledger.identity, migration.steps.operations):
+    for module in (duemq_common.ledger.identity, migration.steps.operations):
         patch.setattr(module, "secrets", SimSecrets())
 
 

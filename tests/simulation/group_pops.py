@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
+from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.pop.checkpoints import Acknowledgement, Checkpoint, Key, parse_revive_record
-from duemq.pop.names import RETRY_PREFIX, revive_topic
+from duemq.pop.names import revive_topic
+from duemq_common.request import Request
 from message_store.log.record import Record
 from tests.simulation.group_world import GROUP as BROKER
 from tests.support.pop_client import Popped, popped

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
+from duemq_common.request import Request
 from tests.support.send_path import send_request
 
 if TYPE_CHECKING:

@@ -23,15 +23,15 @@ from typing import Any, Final
 
 import pytest
 
-from delivery.plugin import Request, Response
-from duemq.broker import Broker
-from duemq.member_broker import MemberBroker
+from duemq.broker.broker import Broker
+from duemq.broker.member_broker import MemberBroker
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
 from duemq.replication.confirmed_file import SUFFIX
 from duemq.replication.role import Role
+from duemq_common.request import Request, Response
 from tests.simulation import group_migration
 from tests.simulation.network import LOOPBACK, Network, NetworkQuality, Timeline
 from tests.simulation.power_cut import Loss, copy_files, lose

@@ -16,13 +16,13 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-import duemq.broker
+import duemq.broker.broker
 import message_store.store
 from duemq.net import bound_socket
 from duemq.net.connection import Connection
 from duemq.net.listener import AcceptedSocket
 from duemq.replication import ha_client
-from message_store.clock import Signal, SystemClock
+from duemq_common.clock import Signal, SystemClock
 from message_store.log.flusher import Flusher
 from message_store.log.read_ahead import ReadAhead
 from message_store.recovery import checkpoint
@@ -300,7 +300,7 @@ def replaced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(message_store.store, "Flusher", SimFlusher)
     patch.setattr(ReadAhead, "start", lambda self: None)
     patch.setattr(ReadAhead, "stop", lambda self: None)
-    patch.setattr(duemq.broker, "new_scheduler", SimScheduler)
+    patch.setattr(duemq.broker.broker, "new_scheduler", SimScheduler)
     patch.setattr(checkpoint, "_boot_id", _boot_id)
     patch.setattr(standby, "EVERY_MS", STANDBY_MS)
     patch.setattr(SystemClock, "monotonic_s", lambda self: 0.0)

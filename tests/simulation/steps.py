@@ -7,8 +7,8 @@ import struct
 from itertools import product
 from typing import Any
 
-from delivery.plugin import Request, Response
 from duemq.pull.pull_plan import PullRequest
+from duemq_common.request import Request, Response
 from message_store.log.record import decode_record
 from schedule_service.levels import parse_levels
 from tests.simulation.consumer import Consumer

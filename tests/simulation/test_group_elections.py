@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode
+from duemq_common.request import Request, Response
 from tests.simulation.group_world import GROUP, KILLED, group_world
 from tests.simulation.test_group_fencing import SEED, STEP_US
 from tests.simulation.triggered_faults import SECOND

@@ -16,8 +16,8 @@ import pytest
 
 from delivery import ownership
 from delivery.ownership import Transfer
-from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
+from duemq_common.request import Request, Response
 from migration.requests import MIGRATE
 from schedule_service.names import SCHEDULE_TOPIC
 from tests.simulation.group_checks import Confirmed, check_equal, check_messages

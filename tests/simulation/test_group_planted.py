@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from delivery.plugin import Request
 from duemq.messages.decide import CANCEL_PENDING, MOVE_PENDING, DecideProcessor
 from duemq.net.client import RemotingClient
+from duemq_common.request import Request
 from message_store.replication.acknowledgement import Missing
 from migration.ownership.moves import Migrations
 from migration.requests import MIGRATE

@@ -22,13 +22,14 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import ENTRY_POINT_GROUP, Request, Response
-from duemq.broker import Broker
+from delivery.plugin import ENTRY_POINT_GROUP
+from duemq.broker.broker import Broker
+from duemq.broker.plugins import Installed
 from duemq.net import codec
 from duemq.net.connection import Connection
 from duemq.net.limits import RemotingLimits
-from duemq.plugins import Installed
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, Response
 from message_store.log.commit_log import LogFile
 from message_store.recovery import checkpoint
 from tests.simulation.power_cut import Loss, copy_files, lose

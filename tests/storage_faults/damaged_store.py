@@ -23,7 +23,7 @@ from delivery.quarantine import QUARANTINE_TOPIC
 from duemq.auth.accounts import Users
 from duemq.auth.accounts_file import ACCOUNTS_FILE, read_accounts, write_accounts
 from duemq.auth.model import User
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
 from message_store.layout import CRC_MASK
 from message_store.log.record import Record, decode_record
 from message_store.verify import verify_store

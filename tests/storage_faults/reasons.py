@@ -14,12 +14,12 @@ NOT_OURS: Final = "reads a stopped store on request and changes nothing"
 CUT_LOG: Final = "only after the log was cut; tests/message_store/replication/test_truncation.py"
 UNREACHED: Final = {
     "duemq/auth/": "accounts are off; tests/duemq/auth/test_accounts_file.py",
-    "duemq/member_broker.py": "there is no controller; tests/failover",
+    "duemq/broker/member_broker.py": "there is no controller; tests/failover",
     "duemq/replication/": "there are no replicas; tests/duemq/replication/test_epoch_file.py",
     "duemq/registry/table_file.py ftruncate": AFTER_ERROR,
     "duemq/registry/table_file.py read_bytes": "a start finds changes only after a kill between "
     "two writes; tests/duemq/registry/test_table_file.py",
-    "message_store/config_text.py": "configuration, read before the store is opened",
+    "duemq_common/config_text.py": "configuration, read before the store is opened",
     "message_store/index/index_file.py unlink": AFTER_ERROR,
     "message_store/index/index_service.py unlink": AFTER_ERROR,
     "message_store/log/block_sums.py open": CUT_LOG,

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from duemq_common.text import java_hash
 from message_store.layout import CQ_UNIT, UNIT_BYTES
 from message_store.log.record import decode_record, encode_record
-from message_store.text import java_hash
 from message_store.verify import verify_store
 from tests.simulation.power_cut import copy_used
 from tests.storage_faults.bit_flips import LARGE_LOG, LOST_MAX, outcome, runs

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
-from message_store.errors import DueMQError
+from duemq_common.errors import DueMQError
+from duemq_common.request import Request
 from tests.simulation.world import Gate, World
 from tests.storage_faults.injector import Injector
 from tests.support.loopback_broker import TOPICS, faults_of, pull_request, records_of

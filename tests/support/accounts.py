@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from delivery.plugin import Request
 from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.request import Request
 
 ANSWER_S: Final = 60.0
 ROOT: Final = Credentials("root", "root-secret")

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from delivery.plugin import Request, Response
 from duemq.admin.group_admin import GroupAdminProcessor
 from duemq.admin.topic_admin import TopicAdminProcessor
 from duemq.configuration.config import BrokerConfig
-from duemq.ports import Identity
 from duemq.registry.clients import ClientTable
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
+from duemq.registry.managers import Identity
 from duemq.registry.subscriptions import parse_expression
 from duemq.registry.topics import TopicManager
-from message_store import json_dialect
-from message_store.clock import FakeClock
+from duemq_common import json_dialect
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, Response
 from message_store.store import MessageStore
 from tests.support.fakes import FakePeer
 from tests.support.stores import LOOPBACK, open_store

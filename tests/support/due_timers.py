@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.text import java_hash
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
-from message_store.text import java_hash
 from tests.support.stores import add_message, open_store, records_of
 from timer_store import layout
 from timer_store.names import TIMER_TOPIC

@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from delivery.plugin import Peer, Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.request import Peer, Request, Response
 from tests.support.fakes import FakePeer
 
 ADDRESS = "controller:1"

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from delivery.plugin import Peer, Request, Response
 from duemq.registry.topic_config import TopicConfig
+from duemq_common.errors import RecordUnreadable
+from duemq_common.request import Peer, Request, Response
 from message_store import layout
 from message_store.config import StoreConfig
-from message_store.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record, decode_record, encode_record
 from message_store.queues.topic_table import TopicTable

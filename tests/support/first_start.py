@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 from time import monotonic
 
-from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
+from duemq_common.request import Request
 from message_store.kernels import CACHE_VARIABLE, TOP
 from message_store.log.properties import encode_properties
 from tests.support.free_ports import free_ports

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.route_table import Registration
 from duemq.namesrv.server import NameServer
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
-from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
-from message_store.clock import FakeClock
-from message_store.text import decode_offset_id
+from duemq_common.clock import FakeClock
+from duemq_common.data_version import DataVersion
+from message_store.log.offset_id import decode_offset_id
 from tests.support.replica_rig import until
 
 FRAMES = Path(__file__).parent.parent / "golden" / "frames"

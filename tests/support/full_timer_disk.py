@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request
 from message_store.write_gate import WriteGate
 from tests.support.timer_rig import TimerRig
 from timer_store.compaction.compactor import PIN_OWNER

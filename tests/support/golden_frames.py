@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from delivery.plugin import Request, Response
+from duemq_common.request import Request, Response
 from tests.support.golden_stores import frames
 
 

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from duemq.replication.controller.config import ControllerConfig
+from duemq.configuration.controller_config import ControllerConfig
 from duemq.replication.controller.identity import IdentityFiles
 from duemq.replication.controller.service import GroupService
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.support.fake_controller import ADDRESS, ControllerModel, FakeControllers, FakeLink
 from tests.support.fakes import settle
 from tests.support.group_host import GROUP, FakeHost

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from delivery.plugin import Request, Response
 from duemq.net.dispatcher import Handler
+from duemq_common.request import Request, Response
 
 
 async def handled(handler: Handler, request: Request) -> Response | None:

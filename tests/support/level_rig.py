@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
 from schedule_service.plugin import SchedulePlugin, create_plugin

@@ -8,11 +8,12 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from delivery.plugin import ENTRY_POINT_GROUP, Request, Response
-from duemq.broker import Broker
+from delivery.plugin import ENTRY_POINT_GROUP
+from duemq.broker.broker import Broker
+from duemq.broker.plugins import Installed
 from duemq.net import codec
 from duemq.net.client import RemotingClient
-from duemq.plugins import Installed
+from duemq_common.request import Request, Response
 from message_store.log.record import Record
 from message_store.verify import Finding, verify_store
 from tests.support import stores

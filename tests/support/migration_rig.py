@@ -11,7 +11,7 @@ from typing import Any
 from delivery import ownership
 from delivery.ownership import OWNERSHIP_TOPIC
 from delivery.ownership_projection import JournalProjection, LevelProjection
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
 from migration.ownership import projection
 from migration.steps.drain import Drain

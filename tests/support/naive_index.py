@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from duemq_common.clock import FakeClock
+from duemq_common.text import java_hash
 from message_store import layout
-from message_store.clock import FakeClock
 from message_store.index.index_service import IndexService
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import CommitLog
 from message_store.log.record import Record, decode_record
 from message_store.recovery.checkpoint import Checkpoint
-from message_store.text import java_hash
 from tests.support.golden_stores import (
     INDEX_ITEMS,
     INDEX_SLOTS,

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from delivery.plugin import Response
-from duemq.broker import Broker
-from message_store.clock import FakeClock
+from duemq.broker.broker import Broker
+from duemq_common.clock import FakeClock
+from duemq_common.request import Response
 from message_store.log.record import Record, decode_record
 from tests.support.running_broker import BrokerClient
 

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from delivery.plugin import Request, Response
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.pop.names import revive_topic
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 from tests.support.pop_client import PopClient, Popped
 from tests.support.raw_connection import RawPeer

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from typing import Self
 
-from delivery.plugin import Request, Response
 from duemq.net import codec, layout
+from duemq_common.request import Request, Response
 
 WAIT_S = 60.0
 

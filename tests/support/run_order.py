@@ -55,7 +55,7 @@ SLOW = frozenset(  # compile kernels, start a process per command, or use second
         "tests/message_store/kernels/test_cache.py",
         "tests/message_store/kernels/test_compilation.py",
         "tests/message_store/kernels/test_registry.py",
-        "tests/message_store/ledger/test_worker.py",
+        "tests/duemq_common/ledger/test_worker.py",
         "tests/message_store/test_failures.py",
         "tests/migration/ledger/test_reader.py",
         "tests/migration/steps/test_service.py",

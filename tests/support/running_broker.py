@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from delivery.plugin import Request, Response
 from duemq.auth.signature import Credentials
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
-from message_store.clock import Clock
+from duemq_common.clock import Clock
+from duemq_common.request import Request, Response
 from message_store.log.properties import encode_properties
 from message_store.log.record import decode_record
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from delivery.plugin import Request
 from duemq.configuration.config import BrokerConfig
 from duemq.net import codec
 from duemq.registry.topic_config import TopicConfig
@@ -25,7 +24,8 @@ from duemq.send.responses import DecodedSend, SendSettings
 from duemq.send.send import SendProcessor, SendRules
 from duemq.send.send_header import broker_suffix
 from duemq.transactions.half_messages import to_half_message
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request
 from message_store.hooks import PutHook
 from message_store.layout import PUT
 from message_store.log.batch import PutBatch

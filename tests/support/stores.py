@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.hooks import TagsCodeRule
 from message_store.log.batch import PutBatch

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duemq.registry import table_journal
-from duemq.registry.data_version import DataVersion
 from duemq.registry.table_journal import TableJournal, TableKind
 from duemq.registry.topic_config import TopicConfig
-from message_store.errors import RecordUnreadable, RequestError
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import RecordUnreadable, RequestError
 
 QUEUE = TableKind.TOPIC.value
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
 from tests.support.stores import add_message, crash, open_store, records_of
 from timer_store import layout

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.registry.topic_config import TopicConfig
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api

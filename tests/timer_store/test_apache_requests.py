@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import ENTRY_POINT_GROUP, Response
-from duemq.admin.views import VIEW_REQUEST
-from duemq.broker import Broker
-from duemq.net.codes import RequestCode, ResponseCode
-from duemq.plugins import Installed
+from delivery.plugin import ENTRY_POINT_GROUP
+from duemq.broker.broker import Broker
+from duemq.broker.plugins import Installed
+from duemq.net.codes import VIEW_REQUEST, RequestCode, ResponseCode
+from duemq_common.request import Response
 from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_S = 3_600

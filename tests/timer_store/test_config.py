@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from message_store.config import from_properties
-from message_store.errors import ConfigError
+from duemq_common.config import from_properties
+from duemq_common.errors import ConfigError
 from timer_store.config import TimerConfig
 
 

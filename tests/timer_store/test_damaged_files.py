@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from delivery.quarantine import QUARANTINE_TOPIC
-from message_store.errors import CorruptStore
-from message_store.json_dialect import backup_path
+from duemq_common.errors import CorruptStore
+from duemq_common.json_dialect import backup_path
 from tests.support.timer_rig import TimerRig
 from timer_store.dequeue.dequeue_service import RETRY_MS
 from timer_store.layout import SLOT_BYTES, TIMER_SLOT, TIMER_UNIT, UNIT_BYTES, WHEEL_SLOTS

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from delivery.pending import Verdict
-from message_store.clock import FakeClock
-from message_store.errors import ConfigError, StoreLocked
+from duemq_common.clock import FakeClock
+from duemq_common.errors import ConfigError, StoreLocked
 from message_store.log.batch import PutBatch
 from tests.support.replica_rig import until
 from tests.support.stores import add_message

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.record import Record
 from tests.support.golden_stores import copy_golden_store, end_ms, golden_store, manifest_lines
 from tests.support.timer_rig import TimerRig

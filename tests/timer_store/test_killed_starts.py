@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.message_store.log.test_zeroing import (
     FAULTS,
     SimulatedCrash,

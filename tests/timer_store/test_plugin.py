@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import BrokerPlugin, Request
-from message_store.clock import FakeClock
-from message_store.errors import ConfigError
+from delivery.plugin import BrokerPlugin
+from duemq_common.clock import FakeClock
+from duemq_common.errors import ConfigError
+from duemq_common.request import Request
 from message_store.log.batch import PutBatch
 from message_store.retention.pins import UNKNOWN
 from tests.support.level_rig import FakeHost

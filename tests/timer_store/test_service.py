@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from message_store.clock import FakeClock
-from message_store.errors import CorruptStore
+from duemq_common.clock import FakeClock
+from duemq_common.errors import CorruptStore
 from tests.support.timer_rig import TimerRig
 from timer_store.service import TimerService
 

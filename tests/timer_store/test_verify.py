@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.replication.truncation import truncate_store
 from message_store.verify import Report, verify_store
 from tests.support.golden_stores import golden_store

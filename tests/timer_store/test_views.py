@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 from tests.support.timer_rig import TimerRig
 from timer_store import views
 from timer_store.collector import StoreCollector

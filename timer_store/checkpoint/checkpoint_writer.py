@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from message_store.log.commit_log import LogFile, erase_files
 from timer_store.checkpoint.snapshot import Snapshot, SnapshotFiles
 from timer_store.dequeue.unfinished_slot import settle_delivered

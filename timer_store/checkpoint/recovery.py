@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from delivery import ownership
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from message_store.ranges import distinct, is_among
 from timer_store import layout
 from timer_store.checkpoint.snapshot import Snapshot

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from message_store import config_sums
-from message_store.json_dialect import backup_path, dumps, loads, write_config
+from duemq_common import config_sums
+from duemq_common.json_dialect import backup_path, dumps, loads, write_config
 from message_store.layout import packer
 from message_store.log.commit_log import sync_directory
 from timer_store.checkpoint.timer_metrics import METRICS_FILE, TimerMetrics

@@ -15,8 +15,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from message_store.clock import Clock
-from message_store.errors import StoreError
+from duemq_common.clock import Clock
+from duemq_common.errors import StoreError
 from message_store.kernels import registry
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from message_store.errors import CorruptStore
-from message_store.json_dialect import load_config, write_config
+from duemq_common.errors import CorruptStore
+from duemq_common.json_dialect import load_config, write_config
 
 log = logging.getLogger(__name__)
 METRICS_FILE: Final = "timermetrics"

@@ -13,8 +13,8 @@ import asyncio
 import json
 from typing import Final
 
-from delivery.plugin import Request, Response
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from timer_store.compaction.compactor import Survey
 from timer_store.compaction.plan import NO_PLAN, CompactionPlan
 from timer_store.store import TimerStore

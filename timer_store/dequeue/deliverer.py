@@ -20,7 +20,7 @@ import numpy as np
 
 from delivery.deliverer import Outcome, SingleDeliverer
 from delivery.quarantine import report
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from message_store.log.batch import PutBatch
 from message_store.log.unreadable import READS_MAX
 from message_store.store import MessageStore

@@ -15,7 +15,7 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from timer_store import layout
 from timer_store.config import ROLL_BY_MESSAGE, TimerConfig
 from timer_store.dequeue.deliverer import TimerDeliverer

@@ -21,13 +21,13 @@ from delivery.kernels.outcome import SKIPPED
 from delivery.quarantine import Reason, Undeliverable, quarantine
 from delivery.records import add_message, clear_client_columns, read_damaged, read_record
 from delivery.redirected import HALF_TOPIC, NoTarget, has_routes, real_target, without
+from duemq_common.errors import RecordUnreadable
+from duemq_common.text import java_hash
 from message_store import layout as store_layout
-from message_store.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicArrays, TopicTable
 from message_store.store import MessageStore
-from message_store.text import java_hash
 from timer_store import layout
 from timer_store.dequeue.original_properties import delivered_text, kind_of
 from timer_store.dequeue.unit_check import is_due_with_record

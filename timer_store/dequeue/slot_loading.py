@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from message_store.ranges import is_in
 from timer_store import layout
 from timer_store.dequeue.near_stage import Run, sorted_run

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from timer_store.layout import NO_OFFSETS, Offsets
 from timer_store.position import is_after
 from timer_store.state import TimerState

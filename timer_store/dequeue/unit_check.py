@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from message_store.log.frames import frame_at, topic_of
 from message_store.store import MessageStore
 from timer_store import layout

@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from duemq_common.errors import CorruptStore, RecordUnreadable
 from message_store import layout as store_layout
-from message_store.errors import CorruptStore, RecordUnreadable
 from message_store.index.key_search import frames
 from message_store.log.commit_log import sync_directory
 from message_store.ranges import distinct

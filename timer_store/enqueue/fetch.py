@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from duemq_common.errors import RecordUnreadable
 from message_store import layout as store_layout
-from message_store.errors import RecordUnreadable
 from message_store.kernels.kernel import entry
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore

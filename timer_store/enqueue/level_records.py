@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery.ownership_projection import Ownership
+from duemq_common.errors import RecordUnreadable
 from message_store import layout as store_layout
-from message_store.errors import RecordUnreadable
 from message_store.index.key_search import frames
 from message_store.kernels.kernel import entry
 from message_store.log.commit_log import LogFile

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from delivery.markers import Target, target_of
-from message_store.errors import RecordUnreadable, StoreError
+from duemq_common.errors import RecordUnreadable, StoreError
 from message_store.index.key_search import HIT_UNIQUE, search_now
 from message_store.ranges import distinct
 from timer_store import layout

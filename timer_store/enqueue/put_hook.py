@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from message_store.config import INT_MAX
+from duemq_common.config import INT_MAX
 from message_store.kernels.encode import PROPERTY_BYTES_MAX
 from message_store.layout import PROP_TIMER_DEL
 from message_store.log.batch import PutBatch

@@ -16,7 +16,7 @@ import logging
 
 import numpy as np
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from timer_store import layout
 from timer_store.layout import UNIT_BYTES
 from timer_store.state import TimerState

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.layout import Mask, Offsets, Rows

@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from message_store.errors import ConfigError, CorruptStore
+from duemq_common.errors import ConfigError, CorruptStore
 from message_store.layout import MAGIC_BLANK
 from message_store.log.commit_log import NAME_DIGITS, LogFile, NumberedLog, numbered_files
 from message_store.log.zeroing import restored_size

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from message_store.ranges import distinct, is_in
 from timer_store import layout
 from timer_store.kernels import chain

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from message_store.layout import packer
 from message_store.log.commit_log import sync_directory
 from timer_store import layout

@@ -24,7 +24,7 @@ import numpy as np
 
 from delivery.ownership import JournalEntry
 from delivery.pending import Decided, Verdict
-from message_store.config import INT_MAX
+from duemq_common.config import INT_MAX
 from message_store.ranges import distinct, is_among
 from timer_store import layout
 from timer_store.enqueue.flow_control import full_slot_refusal, over_limit

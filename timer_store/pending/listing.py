@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
+from duemq_common.text import java_hash
 from message_store.ranges import distinct, is_in
-from message_store.text import java_hash
 from timer_store import layout
 from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.kernels import listing as kernels

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from delivery.pending import Decided, Found, Hooks, Verdict, none_found
 from delivery.quarantine import origin_of
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
 from message_store.index.key_search import HIT_UNIQUE, Matches, frames, search
 from timer_store import layout
 from timer_store.layout import Offsets, Row, Rows

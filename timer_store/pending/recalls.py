@@ -8,7 +8,7 @@ import numpy as np
 
 from delivery.pending import Verdict
 from delivery.plugin import Recalled
-from message_store.errors import RequestError, StoreError
+from duemq_common.errors import RequestError, StoreError
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 

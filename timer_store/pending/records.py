@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from duemq_common.errors import RecordUnreadable
 from message_store import layout as store_layout
-from message_store.errors import RecordUnreadable
 from message_store.kernels.bytes import Bytes
 from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore

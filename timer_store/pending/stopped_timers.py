@@ -15,7 +15,7 @@ import numpy.typing as npt
 from delivery import ownership
 from delivery.ownership_projection import Ownership
 from delivery.pending import Decided, Found, Hooks, Verdict, none_found
-from message_store.errors import StoreError
+from duemq_common.errors import StoreError
 from message_store.index.key_search import frames, search
 from message_store.retention.pins import FirstPending, is_pinned
 from timer_store.layout import Offsets

@@ -31,7 +31,7 @@ from duemq.cli.failover_demo.processes import (
 from duemq.cli.kernels import compile_for_demo
 from duemq.cli.output import console, print_json, table
 from duemq.cli.replicas import UNKNOWN, VIEW
-from message_store.errors import DueMQError
+from duemq_common.errors import DueMQError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

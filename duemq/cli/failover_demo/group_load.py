@@ -20,8 +20,8 @@ from typing import Final
 from duemq.cli.client import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
 from duemq.cli.failover_demo.processes import poll
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.clock import SystemClock
-from message_store.errors import DueMQError
+from duemq_common.clock import SystemClock
+from duemq_common.errors import DueMQError
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record, split_records
 

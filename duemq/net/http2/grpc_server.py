@@ -13,8 +13,8 @@ from duemq.net.http2.grpc_call import GrpcLimits, GrpcMethod
 from duemq.net.http2.grpc_connection import GrpcConnection
 from duemq.net.memory_budget import MemoryBudget
 from duemq.net.tls import ServerTls
-from message_store.clock import Clock
-from message_store.errors import UsageError
+from duemq_common.clock import Clock
+from duemq_common.errors import UsageError
 
 PREFACE = b"PRI"
 """First bytes of HTTP/2; a PROXY header begins with the same byte."""

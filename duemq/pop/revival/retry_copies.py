@@ -12,22 +12,16 @@ from typing import Final
 import numpy as np
 
 from delivery.later_copies import SEPARATOR_BYTES, entry_bytes, handle_bytes_max
-from duemq.messages.copies import (
-    KEPT_FLAGS,
-    STORED,
-    add_copy,
-    next_reconsume_times,
-    refusal,
-)
 from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import Checkpoint
 from duemq.pop.kernels.revival import Context, Output, add_copies
 from duemq.pop.queue_reader import RawRecords
 from duemq.pop.receipts import RECEIPT_PROPERTY
-from duemq.ports import Identity
+from duemq.registry.managers import Identity
 from duemq.send.put_path import PutPath
 from message_store import layout
 from message_store.log.batch import IPV6_BYTES, PutBatch
+from message_store.log.copies import KEPT_FLAGS, STORED, add_copy, next_reconsume_times, refusal
 from message_store.log.properties import PROPERTIES_BYTES_MAX, encode_properties
 from message_store.log.record import Record
 

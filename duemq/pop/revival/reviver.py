@@ -28,16 +28,17 @@ from delivery.quarantine import QUARANTINE_TOPIC, Reason
 from delivery.stored_quarantine import StoredQuarantine
 from duemq.net.codes import ResponseCode
 from duemq.net.notices import Notices
+from duemq.net.retry_topics import normal_topic, retry_topic
 from duemq.pop.checkpoints import Checkpoint, RecordError, parse_revive_record
 from duemq.pop.figures import PUT, REFUSED, PopFigures
-from duemq.pop.names import REVIVE_GROUP, REVIVE_QUEUES, normal_topic, retry_topic, revive_topic
+from duemq.pop.names import REVIVE_GROUP, REVIVE_QUEUES, revive_topic
 from duemq.pop.queue_reader import QueueReader, RawRecords
 from duemq.pop.revival.pairing import Pairing
 from duemq.pop.revival.retry_copies import RetryCopies
-from duemq.ports import PERM_READ, PERM_WRITE, Groups, Identity, Offsets, Topics
+from duemq.registry.managers import PERM_READ, PERM_WRITE, Groups, Identity, Offsets, Topics
 from duemq.send.put_path import PutPath
-from message_store.clock import Clock, Signal
-from message_store.errors import RecordUnreadable, RequestError
+from duemq_common.clock import Clock, Signal
+from duemq_common.errors import RecordUnreadable, RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 

@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from delivery.plugin import Request
 from duemq.pop.kernels.acks import (
     COLUMNS,
     HANDLE_OFFSET,
@@ -32,6 +31,7 @@ from duemq.pop.templates.frame_templates import (
     opaque_field,
     template_of,
 )
+from duemq_common.request import Request
 
 _HANDLE: Final = b" ".join([NUMBER] * 4 + [rb'[0-9] [^ "\\\\]+'] + [NUMBER] * 2)
 _FIELDS: Final = (

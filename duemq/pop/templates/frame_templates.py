@@ -13,10 +13,10 @@ from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from delivery.plugin import Peer, Request
 from duemq.net.connection import Connection
 from duemq.net.layout import PREFIX_BYTES
 from duemq.pop.kernels.matching_frames import Template
+from duemq_common.request import Peer, Request
 from message_store.kernels.bytes import Bytes
 
 HEADER_BYTES_MAX: Final = 4_096

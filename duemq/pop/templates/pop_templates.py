@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from delivery.plugin import Request
 from duemq.pop.kernels.matching_frames import Template, read_matching
 from duemq.pop.pop import PopRequest
 from duemq.pop.templates.frame_templates import number_field, opaque_field, template_of
+from duemq_common.request import Request
 
 OPAQUE, BORN_MS, QUEUE = range(3)  # columns of the numbers
 COLUMNS: Final = 3

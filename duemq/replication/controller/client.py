@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from delivery.plugin import Peer, Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller.requests import (
     ControllerFault,
@@ -28,7 +27,8 @@ from duemq.replication.controller.requests import (
     leader_of,
     leader_request,
 )
-from message_store.errors import PeerError
+from duemq_common.errors import PeerError
+from duemq_common.request import Peer, Request, Response
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from typing import Final
 
 from duemq.net.fields import LONG_MAX
 from duemq.replication.controller.requests import GroupName
-from message_store import json_dialect
-from message_store.errors import ConfigError, CorruptStore
+from duemq_common import json_dialect
+from duemq_common.errors import ConfigError, CorruptStore
 
 SEPARATOR: Final = "#"
 TEMPORARY: Final = "-temp"

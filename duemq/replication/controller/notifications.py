@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from delivery.plugin import Request, Response
 from duemq.net import wire_json
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Handler
 from duemq.net.fields import LONG_MAX
 from duemq.replication.controller.requests import GroupName
 from duemq.replication.ha_address import HaAddressProcessor
+from duemq_common.request import Request, Response
 
 MASTER_ID: Final = 0
 

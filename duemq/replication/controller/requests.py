@@ -16,12 +16,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from delivery.plugin import Request, Response
 from duemq.net import wire_json
 from duemq.net.client import split_address
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.fields import INT_MAX, LONG_MAX
-from message_store.errors import PeerError
+from duemq_common.errors import PeerError
+from duemq_common.request import Request, Response
 
 MEMBERS_MAX: Final = 1_000
 ADDRESS_CHARS_MAX: Final = 300

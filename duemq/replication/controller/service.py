@@ -18,11 +18,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-from delivery.plugin import Request, Response
+from duemq.configuration.controller_config import ControllerConfig
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller import requests
 from duemq.replication.controller.client import AddressClient, ControllerClient
-from duemq.replication.controller.config import ControllerConfig
 from duemq.replication.controller.election_back_off import ElectionBackOff
 from duemq.replication.controller.host import GroupHost
 from duemq.replication.controller.identity import IdentityFiles, check_group
@@ -59,8 +58,9 @@ from duemq.replication.controller.requests import (
     GroupName,
     Heartbeat,
 )
-from message_store.clock import Clock
-from message_store.errors import PeerError
+from duemq_common.clock import Clock
+from duemq_common.errors import PeerError
+from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)
 VIEW_PAUSE_MS: Final = 50  # minimum pause between two requests for the view

@@ -97,7 +97,7 @@ def put_recall_handle(
     row: Any, staging: Bytes, topics: Any, names: Bytes, text: Bytes, cuts: Offsets, out: Bytes,
     at: int,
 ) -> int:  # fmt: skip
-    """Write the recall handle of a timer; `duemq.messages.recall_handle` is the readable twin."""
+    """Write the recall handle of a timer; `duemq_common.recall_handle` is the readable twin."""
     topic = topics[row["real_topic_index"]]
     # Assemble the handle in the first SCRATCH_BYTES: version, topic, broker, time, id.
     copy(out, 0, HANDLE_VERSION, 0, HANDLE_VERSION.size)

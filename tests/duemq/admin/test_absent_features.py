@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Request, RequestHandler, Response
 from duemq.admin.absent_features import REASONS, AbsentFeatures
 from duemq.net.codes import RequestCode
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, RequestHandler, Response
 from tests.support.running_broker import running, small
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.admin.client_admin import ClientAdminProcessor
-from duemq.ports import Identity
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
+from duemq.registry.managers import Identity
 from duemq.registry.subscriptions import parse_expression
 from duemq.v5.clients import V5Client
 from duemq.v5.context import CallContext
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from message_store.store import MessageStore
 from tests.support.fakes import HOST, FakePeer
 from tests.support.stores import open_store, put_one

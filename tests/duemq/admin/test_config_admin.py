@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.admin.config_admin import BODY_BYTES_MAX, ConfigProcessor
-from duemq.registry.data_version import DataVersion
-from message_store.errors import ConfigError, RequestError
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import ConfigError, RequestError
+from duemq_common.request import Request, Response
 
 
 class World:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.admin.consume_report import ConsumeReport
 from duemq.registry.clients import ClientTable
+from duemq_common.request import Request, Response
 from tests.support.fakes import FakeGroups, FakeOffsets, FakeTopics
 from tests.support.stores import open_store, put_one
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Response
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Response
 from tests.support.admin_broker import AdminBroker, admin_broker, key
 from tests.support.stores import put_one
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Response
 from duemq.pull.queue_times import store_ms_at
-from message_store import json_dialect
-from message_store.errors import RequestError
-from message_store.json_dialect import ObjectKey
+from duemq_common import json_dialect
+from duemq_common.errors import RequestError
+from duemq_common.json_dialect import ObjectKey
+from duemq_common.request import Response
 from tests.support.admin_broker import AdminBroker, admin_broker, key
 from tests.support.golden_frames import read_exchanges
 from tests.support.golden_stores import frame_files

@@ -11,14 +11,14 @@ from unittest.mock import patch
 
 import pytest
 
-from delivery.plugin import Response
 from duemq.auth import secret_file
 from duemq.auth.accounts_file import ACCOUNTS_FILE
 from duemq.auth.gate import Gate
 from duemq.auth.signature import Credentials
 from duemq.configuration.settings import settings_from
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.errors import ConfigError, CorruptStore
+from duemq_common.errors import ConfigError, CorruptStore
+from duemq_common.request import Response
 from tests.support.running_broker import BrokerClient, connected, running, small
 
 ROOT = Credentials("root", "root-secret")
@@ -307,7 +307,7 @@ def test_with_accounts_metrics_are_for_this_machine_only(tmp_path: Path) -> None
             served.append(host)
             yield 1
 
-        with patch("duemq.metrics.exporter.serving", serving):
+        with patch("duemq.broker.collectors.exporter.serving", serving):
             async with running(small(tmp_path, **keys)):
                 return served[0]
 

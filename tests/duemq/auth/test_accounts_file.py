@@ -25,7 +25,7 @@ from duemq.auth.model import (
     UserType,
 )
 from duemq.auth.secret_file import NotSynced
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 
 TOPIC = Resource(ResourceType.TOPIC, "orders")
 ENTRY = PolicyEntry(TOPIC, (Action.PUB, Action.SUB), Decision.ALLOW, ("10.0.0.0/8",))

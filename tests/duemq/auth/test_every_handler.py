@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from duemq.auth.signature import Credentials
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.codes import RequestCode
 from duemq.send.ingest import SEND_CODES
 from duemq.v5 import acknowledgements

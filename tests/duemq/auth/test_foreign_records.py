@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.auth.signature import Credentials
-from duemq.broker import Broker
-from duemq.messages.recall_handle import RecallHandle
+from duemq.broker.broker import Broker
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.recall_handle import RecallHandle
+from duemq_common.request import Request, Response
 from message_store.log.properties import encode_properties
 from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
 from tests.support.running_broker import BrokerClient, connected, running, small

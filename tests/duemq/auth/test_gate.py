@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.auth.accounts import Accounts
 from duemq.auth.audit import AuditLog
 from duemq.auth.gate import REMARK_CHARACTERS_MAX, Gate, GateRules
@@ -26,7 +25,8 @@ from duemq.auth.model import (
 )
 from duemq.auth.signature import SIGNATURE, Credentials
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 
 ROOT = Credentials("root", "root-secret")
 ALICE = Credentials("alice", "alice-secret")

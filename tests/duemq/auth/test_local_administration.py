@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.auth.local_administration import ADMINISTRATIVE, LocalAdministration
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.errors import ConfigError, RequestError
+from duemq_common.errors import ConfigError, RequestError
+from duemq_common.request import Request
 from tests.support.loopback_broker import call, loopback
 from tests.support.raw_connection import RawPeer
 from tests.support.send_path import send_request

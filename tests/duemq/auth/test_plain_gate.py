@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.auth.audit import AuditLog
 from duemq.auth.plain_files import PlainFiles
 from duemq.auth.plain_gate import PlainGate
 from duemq.auth.plain_rules import rules_of
 from duemq.auth.signature import Credentials
-from duemq.metrics.collector import broker_collector
+from duemq.broker.collectors.collector import broker_collector
 from duemq.net.codes import RequestCode
-from message_store.errors import CorruptStore, RequestError
+from duemq_common.errors import CorruptStore, RequestError
+from duemq_common.request import Request
 from tests.support.running_broker import connected, running, small
 
 ALICE = Credentials("alice12", "alice-secret")

@@ -13,11 +13,11 @@ from unittest.mock import patch
 import pytest
 import yaml
 
-from delivery.plugin import Response
 from duemq.auth import secret_file
 from duemq.auth.plain_requests import split
 from duemq.auth.signature import Credentials
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
+from duemq_common.request import Response
 from tests.support.running_broker import BrokerClient, connected, running, small
 
 TEXT = """

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Response
 from duemq.auth.audit import LOGGER
 from duemq.auth.model import Action
 from duemq.auth.record_access import cancel_actions
 from duemq.auth.signature import Credentials
-from duemq.broker import Broker
-from duemq.messages.recall_handle import RecallHandle
+from duemq.broker.broker import Broker
 from duemq.net.codes import ResponseCode
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.recall_handle import RecallHandle
+from duemq_common.request import Response
 from message_store.log.properties import encode_properties
 from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
 from tests.support.running_broker import BrokerClient, bodies_of, connected, running, small

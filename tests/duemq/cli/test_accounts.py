@@ -28,7 +28,7 @@ from duemq.cli.client import READ, Cluster
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.errors import RequestError, UsageError
+from duemq_common.errors import RequestError, UsageError
 from message_store.recovery.store_lock import StoreLock
 from tests.support.accounts import KEYS
 from tests.support.running_broker import running, small

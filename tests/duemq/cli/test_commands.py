@@ -281,7 +281,7 @@ def test_the_version(tmp_path: Path) -> None:
 
 SIGNALLED_WHILE_IT_STARTS = """
 import asyncio, os, signal, sys
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.cli.app import app
 
 started = Broker._serve_metrics

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from delivery.plugin import Response
 from duemq.cli import migration_client, retrying
 from duemq.cli.client import Cluster
 from duemq.cli.migration_client import IsReplica, MigrationClient
 from duemq.cli.options import Target
 from duemq.cli.retrying import PAUSE_FIRST_S
+from duemq_common.request import Response
 from migration.requests import MIGRATE, referral
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"

@@ -12,11 +12,11 @@ import pytest
 
 from duemq.cli.reconcile_run import as_of_ms, finding_lines
 from duemq.cli.times import parse_time
-from message_store.clock import FakeClock
-from message_store.errors import StoreLocked, UsageError
-from message_store.ledger.engine import default_url
-from message_store.ledger.identity import store_id
-from message_store.ledger.location import LedgerLocation
+from duemq_common.clock import FakeClock
+from duemq_common.errors import StoreLocked, UsageError
+from duemq_common.ledger.engine import default_url
+from duemq_common.ledger.identity import store_id
+from duemq_common.ledger.location import LedgerLocation
 from message_store.recovery.store_lock import StoreLock
 from reconciliation import submit
 from reconciliation.config import ReconcileConfig

@@ -18,7 +18,7 @@ import pytest
 from duemq.cli.app import run
 from duemq.cli.reconcile_jobs import WatchProgress, wait_for
 from duemq.cli.send_file import read_file
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.migration.steps.test_drain import fill
 from tests.reconciliation.conftest import spark as spark
 from tests.support.migration_rig import MigrationRig

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Response
 from duemq.cli.client import Cluster
 from duemq.cli.send_file import FORMAT, _found, read_file
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.clock import SystemClock
-from message_store.errors import RequestError, UsageError
+from duemq_common.clock import SystemClock
+from duemq_common.errors import RequestError, UsageError
+from duemq_common.request import Response
 from message_store.log.properties import encode_properties
 from tests.duemq.cli.test_commands import Running, duemq, start
 

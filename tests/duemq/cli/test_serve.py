@@ -22,7 +22,7 @@ PID_1 = ["unshare", "--pid", "--fork", "--kill-child"]
 HANGS = """
 import asyncio, sys
 import duemq.cli.serve
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.cli.app import app
 
 async def stopped(self, *error):

@@ -16,7 +16,7 @@ from duemq.cli.exits import Exit
 from duemq.cli.timers_forecast import BAR_COLUMNS, bar
 from duemq.cli.timers_show import sparks, when
 from duemq.cli.times import parse_time
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from tests.duemq.cli.test_commands import Running, duemq, start
 
 COUNT = 5

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from delivery.plugin import Response
 from duemq.cli.client import Cluster
 from duemq.cli.timers import timers_app
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Response
 from timer_store.compaction.request import COMPACT_TIMERS
 
 PLAN = {

@@ -16,7 +16,7 @@ from duemq.cli.decision_client import DecisionClient, MessageSelection, combined
 from duemq.cli.options import Target
 from duemq.cli.timers import timers_app
 from duemq.messages.decision_results import Result
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 
 def result(verdict: str, messages: int = 0, **more: int) -> Result:

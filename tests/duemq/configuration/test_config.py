@@ -6,8 +6,8 @@ import pytest
 
 from duemq.configuration.config import BrokerConfig, parse_addresses
 from duemq.namesrv.config import NamesrvConfig
-from message_store.config import from_properties, options
-from message_store.errors import ConfigError
+from duemq_common.config import from_properties, options
+from duemq_common.errors import ConfigError
 
 
 @pytest.mark.parametrize(

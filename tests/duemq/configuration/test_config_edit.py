@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.configuration.config_edit import FileEdit, edit_text
-from message_store.config_text import FILE_BYTES_MAX, parse_properties
-from message_store.errors import ConfigError
+from duemq_common.config_text import FILE_BYTES_MAX, parse_properties
+from duemq_common.errors import ConfigError
 
 
 def edit_file(path: Path, changes: dict[str, str]) -> None:

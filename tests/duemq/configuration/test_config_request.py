@@ -7,8 +7,8 @@ import pytest
 from duemq.cli.config_show import broker_sections
 from duemq.configuration.config_request import VALUE_CHARS_MAX, accepted_changes
 from duemq.namesrv.config import NamesrvConfig
-from message_store.config import Option, Properties, options
-from message_store.errors import ConfigError, RequestError
+from duemq_common.config import Option, Properties, options
+from duemq_common.errors import ConfigError, RequestError
 
 WORDS = {"deleteWhen", "messageDelayLevel", "migrationWindow", "timerRollMode"}
 NAMES_OF_PLACES = ("path", "url", "addr", "host", "dir", "file", "cron", "command", "class", "port")

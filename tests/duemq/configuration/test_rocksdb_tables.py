@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from duemq.configuration.rocksdb_tables import check_tables
-from message_store.errors import ConfigError
+from duemq_common.errors import ConfigError
 from tests.support.golden_stores import ROCKSDB_VERSION, copy_golden_store
 from tests.support.running_broker import running, small
 

@@ -17,8 +17,8 @@ from duemq.configuration.settings import (
     resolved,
     settings_from,
 )
-from message_store.config import Properties, parse_properties
-from message_store.errors import ConfigError
+from duemq_common.config import Properties, parse_properties
+from duemq_common.errors import ConfigError
 
 APACHE_BROKER_CONF = """
 brokerClusterName = DefaultCluster

@@ -12,8 +12,8 @@ import pytest
 
 from duemq.cli.decision_client import DecisionClient
 from duemq.messages.history_request import FIND_MESSAGE
-from message_store.clock import FakeClock
-from message_store.text import decode_offset_id, encode_offset_id
+from duemq_common.clock import FakeClock
+from message_store.log.offset_id import decode_offset_id, encode_offset_id
 from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_MS = 3_600_000

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.messages.queries import QueryProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from message_store.store import MessageStore
 from tests.support.fakes import FakePeer
 from tests.support.stores import open_store, put_one

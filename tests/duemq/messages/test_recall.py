@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Recalled, Request, Response
+from delivery.plugin import Recalled
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.recall import RecallProcessor
-from duemq.messages.recall_handle import RecallHandle
-from duemq.ports import Identity
-from message_store.errors import RequestError
+from duemq.registry.managers import Identity
+from duemq_common.errors import RequestError
+from duemq_common.recall_handle import RecallHandle
+from duemq_common.request import Request, Response
 from message_store.store import MessageStore
 from tests.support.fakes import HOST, FakeTopic, FakeTopics
 from tests.support.stores import open_store

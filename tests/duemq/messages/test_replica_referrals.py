@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
 from duemq.messages.history_request import FIND_MESSAGE
 from duemq.messages.replica_referrals import AT_MASTER, MASTER_FIELD
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
-from tests.duemq.test_role_runner import DEMOTED, broker_in
+from tests.duemq.broker.test_role_runner import DEMOTED, broker_in
 from tests.support.running_broker import BrokerClient, small
 
 REQUESTS: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from duemq.metrics.put_get_stats import HOUR_SAMPLE_MS, SAMPLE_MS, BrokerStats
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.support.fakes import FakeStore, put
 
 

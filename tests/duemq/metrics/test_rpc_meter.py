@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from delivery.plugin import Request, Response
 from duemq.metrics.rpc_meter import RpcMeter, names_of
 from duemq.net.dispatcher import Dispatcher, Handler
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 
 class Scene:

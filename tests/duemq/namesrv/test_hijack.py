@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.namesrv import kv_config, processor
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.kv_config import KVConfig
@@ -17,10 +16,11 @@ from duemq.namesrv.processor import NamesrvProcessor
 from duemq.namesrv.registration import BrokerAddress, register_request
 from duemq.namesrv.registration_body import decode_body
 from duemq.namesrv.route_table import BrokerAddrInfo, Registration, RouteTable
-from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 from tests.support.fakes import FakePeer
 from tests.support.handled import handled
 

@@ -10,8 +10,8 @@ import pytest
 from duemq.namesrv import kv_config
 from duemq.namesrv.kv_config import KVConfig
 from duemq.registry.config_file import ConfigFile
-from message_store import json_dialect
-from message_store.errors import CorruptStore, RequestError
+from duemq_common import json_dialect
+from duemq_common.errors import CorruptStore, RequestError
 
 
 def loaded(path: Path) -> KVConfig:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.kv_config import KVConfig
 from duemq.namesrv.processor import NamesrvProcessor
@@ -18,10 +17,11 @@ from duemq.namesrv.registration_body import decode_body
 from duemq.namesrv.route_table import RouteTable
 from duemq.net.codes import RequestCode
 from duemq.net.wire_json import parse
-from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from tests.support.fakes import FakePeer
 from tests.support.golden_frames import Exchange, read_exchanges
 from tests.support.golden_stores import frame_files

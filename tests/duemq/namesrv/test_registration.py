@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.namesrv import registration
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import BrokerAddress, Registrar, RegistrationRefused
 from duemq.namesrv.registration_body import decode_body
 from duemq.namesrv.route_table import BrokerAddrInfo, Registration
 from duemq.namesrv.server import NameServer
-from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.data_version import DataVersion
+from duemq_common.request import Request, Response
 from tests.support.fakes import FakePeer, settle
 from tests.support.raw_connection import WAIT_S
 

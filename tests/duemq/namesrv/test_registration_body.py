@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from duemq.namesrv import registration_body
 from duemq.namesrv.registration_body import RegistrationBody, crc_of, decode_body, encode_body
-from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
+from duemq_common.data_version import DataVersion
 
 VERSION = DataVersion(3, 1_700_000_000_000, 0)
 TOPICS = (

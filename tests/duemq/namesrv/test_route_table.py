@@ -16,9 +16,9 @@ from duemq.namesrv.route_table import (
     Registration,
     RouteTable,
 )
-from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
-from message_store.errors import RequestError
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import RequestError
 
 TOPICS = [TopicConfig(name="T", read_queues=4, write_queues=4), TopicConfig(name="U")]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Response
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import (
     RETRY_MS,
@@ -23,7 +22,8 @@ from duemq.namesrv.registration import (
 from duemq.namesrv.second_master import GONE_MS, SecondMaster
 from duemq.namesrv.server import NameServer
 from duemq.net import wire_json
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Response
 from tests.duemq.namesrv.test_registration import INTERVAL_MS, Topics
 from tests.support.fakes import settle
 from tests.support.raw_connection import WAIT_S

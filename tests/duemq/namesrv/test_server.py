@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import BrokerAddress, register_request
 from duemq.namesrv.route_table import BrokerAddrInfo, Registration
 from duemq.namesrv.server import NameServer
 from duemq.net.client import RemotingClient
-from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
-from message_store.clock import FakeClock
-from message_store.errors import CorruptStore, UsageError
+from duemq_common.clock import FakeClock
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import CorruptStore, UsageError
+from duemq_common.request import Request
 from tests.support.fakes import settle
 
 US = BrokerAddress(cluster="C", broker_name="a", address="1.1.1.1:1", ha_address="1.1.1.1:2")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.net.allowed_networks import Sources, parse_sources
-from message_store.errors import ConfigError, RequestError
+from duemq_common.errors import ConfigError, RequestError
+from duemq_common.request import Request
 from tests.support.fakes import FakePeer
 
 OWN = ("192.0.2.7",)

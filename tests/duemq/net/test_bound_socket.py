@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from duemq.net.bound_socket import bind, cannot_listen
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 
 pytestmark = pytest.mark.finding("3U6")
 

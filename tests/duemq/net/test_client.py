@@ -7,11 +7,11 @@ import socket
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.net.client import SILENT_CALLS_MAX, RemotingClient, split_address
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, Response
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import WAIT_S, echo
 

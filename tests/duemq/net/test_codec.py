@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.plugin import Request, Response
 from duemq.net import codec, layout
-from message_store.errors import FrameError
+from duemq_common.errors import FrameError
+from duemq_common.request import Request, Response
 
 BOTH = pytest.mark.parametrize("serialize_type", [layout.JSON_TYPE, layout.BINARY_TYPE])
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

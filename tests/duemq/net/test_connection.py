@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Peer, Request, RequestHandler, Response
 from duemq.net import codec
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from duemq.net.receive_buffer import ReceiveBuffer
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Peer, Request, RequestHandler, Response
 from tests.support.raw_connection import WAIT_S, echo
 
 

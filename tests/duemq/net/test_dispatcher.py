@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.net import codec, layout
 from duemq.net.dispatcher import Dispatcher, Route, encode_response
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 
 def at_once(request: Request) -> Response:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.net import codec
 from duemq.net.allowed_networks import Sources
 from duemq.net.client import RemotingClient
@@ -20,7 +19,8 @@ from duemq.net.proxy_protocol import V2_SIGNATURE
 from duemq.net.server import RemotingServer
 from duemq.net.tls import ServerTls
 from duemq.net.tls_config import TlsConfig
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, Response
 from tests.duemq.net.conftest import Run
 from tests.support.certificates import trusting_context
 from tests.support.raw_connection import WAIT_S, RawPeer, echo

@@ -7,13 +7,13 @@ import struct
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.net import accepting_server
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, UNREAD_BYTES_MAX, MemoryBudget
 from duemq.net.server import RemotingServer
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import WAIT_S, RawPeer, echo
 

@@ -14,7 +14,7 @@ from duemq.net.proxy_protocol import (
     bytes_missing,
     client_address,
 )
-from message_store.errors import FrameError
+from duemq_common.errors import FrameError
 
 
 def v2(command: int, family: int, rest: bytes, rest_bytes: int | None = None) -> bytes:

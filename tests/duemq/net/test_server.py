@@ -8,13 +8,13 @@ import socket
 
 import pytest
 
-from delivery.plugin import Peer, Request, RequestHandler, Response
 from duemq.net import codec, layout
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from duemq.net.server import RemotingServer
-from message_store.clock import FakeClock
-from message_store.errors import RequestError, UsageError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError, UsageError
+from duemq_common.request import Peer, Request, RequestHandler, Response
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import WAIT_S, RawPeer, echo
 

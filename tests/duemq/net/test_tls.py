@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.net import tls
 from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import Dispatcher
@@ -19,8 +18,9 @@ from duemq.net.limits import RemotingLimits
 from duemq.net.server import RemotingServer
 from duemq.net.tls import ClientTls, ServerTls, Tls, client_context, load_tls
 from duemq.net.tls_config import TlsConfig
-from message_store.clock import FakeClock
-from message_store.errors import ConfigError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import ConfigError
+from duemq_common.request import Request
 from tests.duemq.net.conftest import Run
 from tests.support.certificates import EXPIRED, Authority, CertificateFiles, trusting_context
 from tests.support.raw_connection import WAIT_S, echo

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duemq.auth.signature import Credentials
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
 from tests.support.pop_client import PopClient

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.pop.templates.ack_templates import AckTemplate
 from duemq.pop.templates.frame_templates import TEMPLATES_MAX
+from duemq_common.request import Request
 from tests.support.accounts import KEYS, ROOT
 from tests.support.pop_client import Popped, advance
 from tests.support.pop_frames import PopRig, ack_request, codes, responses, turn, write

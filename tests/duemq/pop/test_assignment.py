@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.pop.allocation import AssignedQueue
 from duemq.pop.assignment import AssignmentProcessor
 from duemq.pop.request_modes import RequestModes
-from duemq.ports import Identity
+from duemq.registry.managers import Identity
 from duemq.registry.topic_routes import BrokerQueues
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from tests.duemq.registry.test_topic_routes import topic
 from tests.support.running_broker import BrokerClient, running, small
 

@@ -9,7 +9,7 @@ import pytest
 from duemq.pop.order_info import KEPT_MS, OrderInfo, OrderTable, Settled, read_table
 from duemq.pop.pop_offsets import GroupQueue
 from duemq.registry.config_file import ConfigFile
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 
 PLACE = GroupQueue("g", "T", 3)
 APACHES = (

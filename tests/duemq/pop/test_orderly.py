@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from duemq.broker import Broker
-from message_store import json_dialect
-from message_store.clock import FakeClock
+from duemq.broker.broker import Broker
+from duemq_common import json_dialect
+from duemq_common.clock import FakeClock
 from tests.support.pop_client import PopClient, Popped, advance, rest
 from tests.support.running_broker import BrokerClient, running, small
 

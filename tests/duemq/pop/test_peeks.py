@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from duemq.broker import Broker
-from message_store.clock import FakeClock
+from duemq.broker.broker import Broker
+from duemq_common.clock import FakeClock
 from tests.support.pop_client import PopClient, advance, records_of, rest
 from tests.support.running_broker import BrokerClient, running, small
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.support.pop_client import PopClient, Popped, advance, rest
 from tests.support.running_broker import running, small
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from duemq.pop.pop_offsets import FROM_FIRST, FROM_LAST, GroupQueue, PopOffsets
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
 from tests.support.fakes import FakeOffsets, FakeStore, put
 
 PLACE = GroupQueue("g", "T", 0)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.pop.checkpoints import Checkpoint
 from duemq.pop.pop import PopProcessor, PopRequest, PopResult
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
 from tests.support.fakes import HOST
 from tests.support.pop_client import PopClient, advance

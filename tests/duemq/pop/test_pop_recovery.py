@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from duemq.pop.revival import reviver
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.support.pop_client import PopClient, advance
 from tests.support.running_broker import running, small
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.codes import RequestCode
 from duemq.net.connection import Connection
 from duemq.pop.pop import PopProcessor, PopRequest
 from duemq.pop.pop_turns import POPS_MAX, PopTurns
+from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
 from tests.support.accounts import KEYS, ROOT

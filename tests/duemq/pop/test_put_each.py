@@ -12,7 +12,7 @@ from duemq.pop.checkpoints import Acknowledgement, Checkpoint
 from duemq.pop.figures import PopFigures
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.undecided_pops import UndecidedPops
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 from tests.support.pop_frames import PopRig
 
 TOO_LATE_MS = 10**15

@@ -11,8 +11,8 @@ import pytest
 from duemq.pop.queue_reader import QueueReader
 from duemq.pop.receipts import Receipt
 from duemq.registry.subscriptions import Subscription, parse_expression
-from message_store.clock import FakeClock
-from message_store.errors import RecordUnreadable
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RecordUnreadable
 from message_store.layout import CQ_UNIT
 from message_store.log.record import decode_record, split_records
 from message_store.store import MessageStore

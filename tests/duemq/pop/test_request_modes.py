@@ -10,7 +10,7 @@ import pytest
 
 from duemq.pop.request_modes import POP, PULL, RequestMode, RequestModes
 from duemq.registry.config_file import ConfigFile
-from message_store.errors import CorruptStore, RequestError
+from duemq_common.errors import CorruptStore, RequestError
 
 APACHE = {
     "messageRequestModeMap": {

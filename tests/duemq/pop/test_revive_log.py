@@ -14,9 +14,9 @@ from duemq.pop.checkpoints import AckEntry, Acknowledgement
 from duemq.pop.figures import PopFigures
 from duemq.pop.revive_log import ROWS_MAX, ReviveLog
 from duemq.pop.undecided_pops import UndecidedPops
-from duemq.ports import Identity
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq.registry.managers import Identity
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
 from message_store.log.batch import PutBatch
 
 IDENTITY = Identity("broker-a", "DefaultCluster", 0, (bytes([127, 0, 0, 1]), 10_911))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.pop.names import REVIVE_GROUP, REVIVE_QUEUES, revive_topic
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
 from tests.support.pop_client import PopClient, advance, rest, send
 from tests.support.running_broker import BrokerClient

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.pop.checkpoints import Checkpoint
 from duemq.pop.undecided_pops import MINUTE_MS, MINUTES_MAX, UndecidedPops
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.duemq.test_retention import clean, expiring
 from tests.support.fakes import FakeStore, put
 from tests.support.pop_client import PopClient, advance

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 from tests.duemq.pull.test_pull import SUBSCRIPTION, SUSPEND, World, store
 from tests.support.fakes import put, settle
 

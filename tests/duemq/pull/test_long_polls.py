@@ -9,7 +9,7 @@ import pytest
 from duemq.net.memory_budget import MemoryBudget
 from duemq.pull.long_polls import POLLS_PER_PEER_MAX, LongPolls, ResumeReason
 from duemq.registry.subscriptions import parse_expression
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
 from tests.support.fakes import HOST, FakePeer, FakeStore, put, settle
 

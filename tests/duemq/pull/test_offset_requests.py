@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.pull.offset_requests import OffsetProcessor
 from duemq.pull.pull_plan import PullLimits
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from tests.support.fakes import (
     FakeGroup,
     FakeGroups,

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.pull.long_polls import LongPolls
@@ -15,8 +14,9 @@ from duemq.pull.pull import PullProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from message_store.store import MessageStore
 from tests.support.fakes import (
     FakeGroup,

@@ -15,8 +15,8 @@ from duemq.pull.pull_plan import (
     select_units,
 )
 from duemq.registry.subscriptions import parse_expression
+from duemq_common.text import java_hash
 from message_store import layout
-from message_store.text import java_hash
 
 A, B = java_hash("a"), java_hash("b")
 LOG_MAX = 1_000_000

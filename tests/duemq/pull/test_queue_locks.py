@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.net.memory_budget import MemoryBudget
 from duemq.pull.queue_locks import (
     LOCK_BYTES,
@@ -17,8 +16,9 @@ from duemq.pull.queue_locks import (
     LockTable,
     Queue,
 )
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 
 Q0, Q1 = Queue("T", "b", 0), Queue("T", "b", 1)
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
-from duemq.ports import Identity
 from duemq.pull.long_polls import LongPolls, ResumeReason
 from duemq.pull.reset_offsets import ResetProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
+from duemq.registry.managers import Identity
 from duemq.registry.subscriptions import parse_expression
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from tests.support.fakes import (
     HOST,
     FakeGroup,

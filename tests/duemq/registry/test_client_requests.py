@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.registry.client_requests import PIECE_MAX, SCAN_MS, ClientProcessor
 from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable, GroupChange
 from duemq.registry.heartbeats import Heartbeat
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from tests.support.fakes import FakeGroup, FakeGroups, FakePeer, FakeTopics, settle
 
 

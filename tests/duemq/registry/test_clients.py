@@ -9,7 +9,7 @@ from duemq.net.memory_budget import MemoryBudget
 from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 from tests.support.fakes import FakePeer
 
 

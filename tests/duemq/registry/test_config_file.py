@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.registry.config_file import ConfigFile, sound_rows
-from message_store import json_dialect
-from message_store.errors import CorruptStore
+from duemq_common import json_dialect
+from duemq_common.errors import CorruptStore
 from tests.support.bad_disk import BadDisk
 
 GOOD, OTHER = '{"n":1}', '{"n":2}'

@@ -23,9 +23,9 @@ from duemq.registry.consumer_offsets import (
 )
 from duemq.registry.offset_table import PopState
 from duemq.registry.verify import KIND, OFFSETS
-from message_store import json_dialect
-from message_store.clock import FakeClock
-from message_store.errors import CorruptStore, RequestError
+from duemq_common import json_dialect
+from duemq_common.clock import FakeClock
+from duemq_common.errors import CorruptStore, RequestError
 from message_store.queues.topic_table import QUEUES_MAX
 from message_store.store import MessageStore
 from message_store.verify import verify_store

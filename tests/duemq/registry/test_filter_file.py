@@ -18,7 +18,7 @@ from duemq.registry.filter_file import (
 )
 from duemq.registry.filter_table import FilterTable
 from duemq.registry.subscriptions import parse_expression
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 
 
 def opened(root: Path, clock: FakeClock) -> FilterFile:

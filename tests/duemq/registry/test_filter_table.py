@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.filters import Expression, FilterError
 from duemq.filters.expression import compiled as compiled_expression
 from duemq.registry import filter_table
 from duemq.registry.filter_table import FilterTable
 from duemq.registry.subscriptions import Subscription, parse_expression
+from duemq_common.request import Request, Response
 
 
 def wanted(expression: str, version: int = 1, topic: str = "T") -> Subscription:

@@ -10,9 +10,9 @@ import pytest
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.groups import DEFAULT_GROUPS, GroupConfig, GroupManager
 from duemq.registry.table_file import TableFile
-from message_store import json_dialect
-from message_store.clock import FakeClock
-from message_store.errors import CorruptStore, RequestError
+from duemq_common import json_dialect
+from duemq_common.clock import FakeClock
+from duemq_common.errors import CorruptStore, RequestError
 from tests.support.golden_stores import copy_golden_store
 
 

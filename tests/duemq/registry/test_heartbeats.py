@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from duemq.registry.heartbeats import HeartbeatLimits, parse_heartbeat
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 
 JAVA = {
     "clientID": "10.0.0.9@4711#123",

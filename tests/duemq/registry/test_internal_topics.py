@@ -9,8 +9,8 @@ import pytest
 
 from delivery.ownership import OWNERSHIP_TOPIC
 from duemq.registry.internal_topics import INTERNAL_TOPICS, Access, client_access, is_internal
+from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import encode_record
-from message_store.text import encode_offset_id
 from schedule_service import names as level_names
 from tests.support.running_broker import running, small
 from tests.support.stores import LOOPBACK

@@ -9,8 +9,8 @@ import pytest
 
 from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq.registry.journal_log import StoreLog
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
 from message_store.store import MessageStore

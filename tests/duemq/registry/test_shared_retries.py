@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.auth.model import Action
 from duemq.auth.record_access import UnrestrictedAccess
 from duemq.registry.shared_retries import SharedRetries, owners
+from duemq_common.request import Request
 from tests.support.fakes import FakeGroup, FakeGroups, FakeTopic, FakeTopics
 
 OWN = ("a", "b_c")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from duemq.registry.subscriptions import ExpressionError, parse_expression
-from message_store.text import java_hash
+from duemq_common.text import java_hash
 
 CODES = np.array([0, java_hash("a"), java_hash("b"), java_hash("延迟"), java_hash("c")], np.int64)
 

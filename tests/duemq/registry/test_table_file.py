@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from duemq.registry import table_file
 from duemq.registry.config_file import ConfigFile
-from duemq.registry.data_version import DataVersion
 from duemq.registry.table_file import TableFile, read_changes
 from duemq.registry.topic_config import TopicConfig
+from duemq_common.data_version import DataVersion
 
 MEMBER = "topicConfigTable"
 Table = dict[str, TopicConfig]

@@ -9,10 +9,10 @@ import logging
 import pytest
 
 from duemq.registry import table_journal
-from duemq.registry.data_version import DataVersion
 from duemq.registry.table_journal import TableKind, decode
 from duemq.registry.topic_config import TopicConfig
-from message_store.errors import RequestError
+from duemq_common.data_version import DataVersion
+from duemq_common.errors import RequestError
 from tests.support.table_journals import FakeLog, Master, journal_on, topic
 
 # -- what a start finds ---------------------------------------------------------------------------

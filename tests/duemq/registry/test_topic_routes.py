@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from duemq.registry.topic_routes import (
@@ -19,7 +18,8 @@ from duemq.registry.topic_routes import (
     TopicRoutes,
     brokers_of,
 )
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, Response
 from tests.support.free_ports import free_ports
 from tests.support.running_broker import connected, running, small
 

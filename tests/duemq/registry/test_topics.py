@@ -18,9 +18,9 @@ from duemq.registry.default_topics import default_topics
 from duemq.registry.table_file import TableFile
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
-from message_store import json_dialect
-from message_store.clock import FakeClock
-from message_store.errors import CorruptStore, RequestError
+from duemq_common import json_dialect
+from duemq_common.clock import FakeClock
+from duemq_common.errors import CorruptStore, RequestError
 from message_store.queues.topic_table import TopicTable
 from tests.support.golden_stores import copy_golden_store
 

@@ -9,8 +9,8 @@ import pytest
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import FILE_NAME, OffsetManager
 from duemq.registry.verify import KIND, OFFSETS
-from message_store.clock import FakeClock
-from message_store.json_dialect import dumps, loads
+from duemq_common.clock import FakeClock
+from duemq_common.json_dialect import dumps, loads
 from message_store.verify import verify_store
 from tests.support.golden_stores import ALL_STORES, copy_golden_store
 from tests.support.stores import open_store, put_one

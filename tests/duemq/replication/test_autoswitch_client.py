@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from duemq.configuration.replication_config import ReplicationConfig
 from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.autoswitch_frames import (
     STATE_BYTES,
@@ -19,10 +20,9 @@ from duemq.replication.autoswitch_frames import (
     Report,
     Transfer,
 )
-from duemq.replication.config import ReplicationConfig
 from duemq.replication.epoch_file import FILE_NAME, EpochFile, Epochs
 from duemq.replication.ha_client import RETRY_MS, HaClient, HaState
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.layout import RECORD_AT, RECORD_HEAD_BYTES
 from message_store.store import MessageStore
 from tests.duemq.replication.test_ha_client import record_at

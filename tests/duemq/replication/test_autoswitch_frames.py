@@ -31,7 +31,7 @@ from duemq.replication.layout import (
 )
 from duemq.replication.log_stream import HEARTBEATS_MAX
 from duemq.replication.own_log import OwnRecord
-from message_store.errors import ReplicationFault
+from duemq_common.errors import ReplicationFault
 
 EPOCHS = Epochs.of([(1, 0), (5, 6_300), (9, 18_930)])
 # Apache 5.3.3 as master: its answer, and the heads of transfers of the same connection.

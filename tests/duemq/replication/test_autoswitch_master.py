@@ -20,7 +20,7 @@ from duemq.replication.autoswitch_frames import (
 from duemq.replication.autoswitch_master import AutoSwitchMaster
 from duemq.replication.epoch_file import EpochEntry, Epochs
 from duemq.replication.own_log import OwnRecord
-from message_store.errors import ReplicationFault
+from duemq_common.errors import ReplicationFault
 
 OWN_ID = 1
 EPOCHS = Epochs.of([(1, 0), (3, 500), (4, 500), (7, 800)])

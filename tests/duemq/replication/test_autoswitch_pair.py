@@ -12,21 +12,21 @@ from typing import Any, cast
 
 import pytest
 
+from duemq.configuration.ha_server_config import HaServerConfig
+from duemq.configuration.replication_config import ReplicationConfig
 from duemq.registry.internal_topics import SCHEDULE_TOPIC
 from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.autoswitch_frames import Handshake, Report
-from duemq.replication.config import ReplicationConfig
 from duemq.replication.controller.service import GroupService
 from duemq.replication.epoch_file import FILE_NAME, EpochFile, Epochs
 from duemq.replication.ha_client import RETRY_MS, HaClient
 from duemq.replication.ha_server import HaServer
-from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.membership import Membership
 from duemq.replication.own_log import record_before
 from duemq.replication.replica_connection import CONFIRM_MS
 from duemq.replication.role import Role
 from duemq.replication.sync_state_set import SyncStateSetReplicas
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.replication.truncation import truncate_store
 from message_store.store import MessageStore
 from tests.message_store.replication.test_raw_append import content, fill, log_of

@@ -18,8 +18,8 @@ from duemq.replication.epoch_file import (
     Epochs,
     read_epochs,
 )
-from message_store.errors import CorruptStore
-from message_store.json_dialect import backup_path
+from duemq_common.errors import CorruptStore
+from duemq_common.json_dialect import backup_path
 
 # Apache 5.3.3 wrote the first; the second is the example in its CheckpointFile.
 APACHE = {

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.replication.ha_address import HaAddressFinder, HaAddressProcessor, request_ha_address
-from message_store.clock import FakeClock
-from message_store.errors import PeerError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import PeerError
+from duemq_common.request import Request, Response
 
 ADDRESS, HA_ADDRESS, LOG_END = "10.0.0.1:10911", "10.0.0.1:10912", 4_711
 

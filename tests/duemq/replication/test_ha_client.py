@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from duemq.replication.config import ReplicationConfig
+from duemq.configuration.replication_config import ReplicationConfig
 from duemq.replication.default_ha import default_sessions
 from duemq.replication.ha_client import RETRY_MS, HaClient, HaState
 from duemq.replication.layout import REPORT, TRANSFER
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.layout import RECORD_AT
 from message_store.store import MessageStore
 from tests.message_store.replication.test_raw_append import content, fill, log_of

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from duemq.configuration.ha_server_config import HaServerConfig
+from duemq.configuration.replication_config import ReplicationConfig
 from duemq.net.allowed_networks import Sources
 from duemq.replication import ha_server
-from duemq.replication.config import ReplicationConfig
 from duemq.replication.ha_server import HaServer
-from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.layout import REPORT
 from duemq.replication.replica_connection import COLLECT_MS
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.store import MessageStore
 from tests.duemq.replication.test_ha_client import until
 from tests.duemq.test_sync_flush import disk as disk

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from duemq.replication.ha_server_config import HaServerConfig
+from duemq.configuration.ha_server_config import HaServerConfig
 from duemq.replication.in_sync_replicas import InSyncReplicas, needed_replicas
 from message_store.replication.acknowledgement import Replicated
 

@@ -6,7 +6,7 @@ import pytest
 
 from duemq.replication.default_ha import TransferStream
 from duemq.replication.layout import TRANSFER
-from message_store.errors import ReplicationFault
+from duemq_common.errors import ReplicationFault
 
 OURS = b"..DELAY\x013.."
 LETTER_AT, START = 6, 500

@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.admin.views import VIEW_REQUEST
 from duemq.cli.client import bytes_of
+from duemq.net.codes import VIEW_REQUEST
 from duemq.replication.clock_comparison import CHECK_MS
 from duemq.replication.ha_client import HaState
 from duemq.replication.replica import Replica, with_master_config
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from duemq.transactions.transactions import Transactions
-from message_store.clock import FakeClock
-from message_store.errors import ConfigError, PeerError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import ConfigError, PeerError
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
 from migration.requests import MASTER_FIELD, MIGRATE, SYSTEM_ERROR, replica_text
@@ -38,7 +38,7 @@ def test_nothing_is_appended_before_the_first_transfer(
         writable.append(store.writable)
         return Transactions(store, *others)
 
-    monkeypatch.setattr("duemq.assembly.Transactions", made)
+    monkeypatch.setattr("duemq.broker.assembly.Transactions", made)
 
     async def main() -> None:
         async with running(small(tmp_path, **REPLICA)) as (broker, remote):

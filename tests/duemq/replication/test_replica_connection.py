@@ -14,7 +14,7 @@ import pytest
 
 from duemq.replication.master_protocol import DefaultHa
 from duemq.replication.replica_connection import COLLECT_MS, ReplicaConnection
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.message_store.replication.test_raw_append import fill
 from tests.support.fakes import settle
 from tests.support.ha_peer import TURN_S_MAX

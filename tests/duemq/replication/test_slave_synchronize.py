@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from delivery.plugin import Request, Response
-from duemq.admin.views import VIEW_REQUEST
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.codes import VIEW_REQUEST, RequestCode, ResponseCode
 from duemq.replication.slave_synchronize import INTERVAL_MS, SHARE, SlaveSynchronize
-from message_store import json_dialect
-from message_store.clock import FakeClock
+from duemq_common import json_dialect
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, Response
 from message_store.replication.truncation import truncate_store
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from duemq.replication.ha_server_config import HaServerConfig
+from duemq.configuration.ha_server_config import HaServerConfig
 from duemq.replication.sync_state_set import SyncStateSetReplicas
 from message_store.replication.acknowledgement import Replicated
 

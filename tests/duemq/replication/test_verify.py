@@ -8,7 +8,7 @@ import pytest
 
 from duemq.replication.epoch_file import FILE_NAME, Epochs
 from duemq.replication.verify import EPOCHS, KIND
-from message_store.json_dialect import backup_path
+from duemq_common.json_dialect import backup_path
 from message_store.verify import verify_store
 from tests.support.stores import open_store, put_one
 

@@ -4,7 +4,7 @@ import pytest
 
 from duemq.net.codes import ResponseCode
 from duemq.send.batch_body import ENTRIES_MAX, batch_entries, count_entries
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 
 ENTRY = (23).to_bytes(4, "big") + bytes(12) + (1).to_bytes(4, "big") + b"x" + bytes(2)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.send.decoded_sends import STAGED_BYTES_MAX, DecodedSends
 from duemq.send.ingest import ROWS_MAX, MustWait
 from duemq.send.responses import DecodedSend
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 
 HOST = (bytes(4), 0)

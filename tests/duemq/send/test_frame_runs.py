@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from delivery.plugin import Request, Response
 from duemq.net import codec
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
 from duemq.send.ingest import TURN_S, Ingest
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, Response
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import RawPeer
 from tests.support.send_path import SendPath, send_request

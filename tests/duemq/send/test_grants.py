@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery.plugin import Request
 from duemq.auth.signature import SIGNATURE, Credentials, is_signed
 from duemq.send import layout
 from duemq.send.grants import Grants
 from duemq.send.kernels import sha1
+from duemq_common.request import Request
 from message_store.layout import Rows
 from message_store.log.properties import encode_properties
 from message_store.queues.topic_table import TopicTable

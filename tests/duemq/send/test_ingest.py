@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
-from duemq.messages.recall_handle import RecallHandle
 from duemq.net import codec
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.layout import BINARY_TYPE, JSON_TYPE
 from duemq.net.server import RemotingServer
 from duemq.send import layout
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
+from duemq_common.recall_handle import RecallHandle
+from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.replication.acknowledgement import Missing

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.send.ingest import Ingest
 from duemq.send.responses import SendResponses
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 from tests.duemq.net.conftest import Run
 from tests.duemq.send.test_ingest import Bench, fast, plain, responses
 from tests.support.raw_connection import WAIT_S

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery.plugin import Request
 from duemq.net import codec
 from duemq.send import layout
-from message_store.errors import FrameError
+from duemq_common.errors import FrameError
+from duemq_common.request import Request
 from message_store.log.properties import encode_properties
 from tests.support.send_path import FastWay, SendPath, decode, frame_of, plain_way, row_of
 

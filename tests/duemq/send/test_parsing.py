@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery.plugin import Response
-from duemq.messages.recall_handle import RecallHandle
 from duemq.net import codec
 from duemq.send import layout
 from duemq.send.kernels import header, properties, responses, text
 from duemq.send.kernels.ingest import frame_end
 from duemq.send.layout import host_column
 from duemq.send.responses import response_text, send_fields
+from duemq_common.errors import FrameError
+from duemq_common.recall_handle import RecallHandle
+from duemq_common.request import Response
 from message_store import layout as store_layout
-from message_store.errors import FrameError
 from message_store.log.batch import PutBatch, property_columns
+from message_store.log.offset_id import encode_offset_id
 from message_store.queues.topic_table import TopicTable
-from message_store.text import encode_offset_id
 
 json_strings = st.text(max_size=60).map(lambda t: json.dumps(t, ensure_ascii=False)[1:-1])
 escaped = st.text(max_size=60).map(lambda t: json.dumps(t)[1:-1])

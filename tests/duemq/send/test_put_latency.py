@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.send.put_latency import CLASSES, MS_MAX, PutLatency
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from tests.support.running_broker import running, small
 
 puts = st.lists(st.tuples(st.integers(-5, MS_MAX), st.integers(1, 50)), min_size=1, max_size=30)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from duemq.send.put_path import PutPath
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
 from tests.support.send_path import BORN, HOME, FakeLog

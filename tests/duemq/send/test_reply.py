@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
-from duemq.ports import Identity
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import Heartbeat
+from duemq.registry.managers import Identity
 from duemq.send.reply import ReplyProcessor
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from tests.support.fakes import HOST, FakePeer, FakeTopic, FakeTopics

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.send.ingest import MustWait
 from duemq.send.responses import DecodedSend
 from duemq.send.send import ENTRIES_OF_STEP, STALE_NAMES
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 from message_store.log.batch import PutBatch
 from tests.support.fakes import FakePeer
 from tests.support.send_path import BORN, SendPath, plain_way, row_of, send_request

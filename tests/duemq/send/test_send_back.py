@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
-from duemq.ports import Identity
+from duemq.registry.managers import Identity
 from duemq.send.send_back import SendBackProcessor, plan_retry
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from message_store import layout
-from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.store import MessageStore

@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
 from duemq.send.ingest import DECODED_FRAMES_MAX, LARGE_BYTES, TURN_S, Ingest
 from duemq.send.responses import DecodedSend
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import WAIT_S, RawPeer

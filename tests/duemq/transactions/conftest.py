@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
-from duemq.ports import Identity
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import Heartbeat
+from duemq.registry.managers import Identity
 from duemq.transactions.half_messages import to_half_message
 from duemq.transactions.transactions import Transactions
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from tests.support.fakes import HOST, FakeOffsets, FakePeer, FakeTopics

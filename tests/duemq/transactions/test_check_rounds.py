@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from delivery.quarantine import QUARANTINE_TOPIC, Reason
 from duemq.transactions.half_messages import CHECK_TIMES, GIVEN_UP_TOPIC
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
 from message_store.log.properties import encode_properties
 from tests.duemq.transactions.conftest import World
 from tests.support.bad_records import damage

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request
 from message_store.layout import SYS_COMMIT
 from message_store.log.batch import PutBatch
 from tests.duemq.transactions.conftest import World

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.auth.model import Action
 from duemq.auth.record_access import UnrestrictedAccess
 from duemq.net.codes import ResponseCode
 from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 from message_store.log.record import decode_record
 from message_store.replication.acknowledgement import Missing

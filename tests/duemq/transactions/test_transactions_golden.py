@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.configuration.config import BrokerConfig
-from duemq.ports import Identity
 from duemq.registry.clients import ClientTable
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.heartbeats import Heartbeat
+from duemq.registry.managers import Identity
 from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
 from duemq.transactions.transactions import Transactions
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Request
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from tests.support.fakes import HOST, FakePeer, FakeTopics

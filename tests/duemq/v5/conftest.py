@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from message_store.log.batch import PutBatch
 from tests.support.free_ports import free_ports
 from tests.support.running_broker import small

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.v5.protocol import service as api
 from tests.duemq.v5.conftest import TOPICS, Run
 from tests.support.v5_client import V5Caller, metadata, v5_caller

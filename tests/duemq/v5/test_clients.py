@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Peer, Request
 from duemq.v5.clients import CLIENTS_MAX, CONNECTION_CLIENTS_MAX, IDLE_MS_MAX, V5Client, V5Clients
 from duemq.v5.context import CallContext, Signature
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
+from duemq_common.request import Peer, Request
 
 VALID = "valid"
 

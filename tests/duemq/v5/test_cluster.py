@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from duemq.auth.signature import Credentials
-from duemq.broker import Broker
-from duemq.messages.recall_handle import RecallHandle
+from duemq.broker.broker import Broker
 from duemq.registry.topic_routes import ROUTE_MS, BrokerQueues, TopicRoutes
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
+from duemq_common.recall_handle import RecallHandle
 from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
 from tests.support.free_ports import free_ports
 from tests.support.running_broker import small

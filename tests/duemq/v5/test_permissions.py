@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from duemq.auth.signature import Credentials
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.codes import RequestCode
-from duemq.ports import PERM_READ, PERM_WRITE
 from duemq.registry.groups import GroupConfig
+from duemq.registry.managers import PERM_READ, PERM_WRITE
 from duemq.registry.topic_config import TopicConfig
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api

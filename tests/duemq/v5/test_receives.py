@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from duemq.broker import Broker
-from duemq.ports import PERM_READ
+from duemq.broker.broker import Broker
 from duemq.registry.groups import GroupConfig
+from duemq.registry.managers import PERM_READ
 from duemq.registry.topic_config import TopicConfig
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api

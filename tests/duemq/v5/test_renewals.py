@@ -20,7 +20,7 @@ from duemq.v5.renewals import (
     Renewals,
 )
 from duemq.v5.status import V5Error
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 
 CONTEXT = CallContext("c@1", ("10.0.0.7", 1), "GO", "", None, None)
 

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from delivery.plugin import Request, Response
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.http2.grpc_call import GrpcCall, GrpcLimits, GrpcMethod
 from duemq.send.decoded_sends import DecodedSends, Outcome
 from duemq.v5.batched_calls import CALLS_MAX
@@ -19,6 +18,7 @@ from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.send_turns import SendTurns
 from duemq.v5.sends import SendCalls
+from duemq_common.request import Request, Response
 from message_store.replication.acknowledgement import Missing
 from tests.duemq.v5.conftest import Run
 from tests.support.free_ports import free_ports

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.v5.sends import consistent_hash
-from message_store.text import java_hash
+from duemq_common.text import java_hash
 
 GUAVA = (0, 55, 62, 8, 45, 59, 86, 97, 82, 59, 73, 37, 17, 56, 86, 21, 90, 37, 38, 83)
 HASHES = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -17,7 +17,7 @@ from jh2.hpack import Decoder
 from jh2.settings import SettingCodes
 
 from duemq.auth.signature import Credentials
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.service import SERVICE

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from tests.duemq.v5.conftest import Run

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duemq_common.clock import FakeClock
 from message_store import layout
-from message_store.clock import FakeClock
 from message_store.index.index_file import IndexFile
 from message_store.index.index_service import IndexService
 from message_store.kernels import index as kernels

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from message_store.errors import StoreError
+from duemq_common.errors import StoreError
 from message_store.index import key_search
 from message_store.index.index_service import IndexService
 from message_store.index.key_search import HIT_UNIQUE, frames, search, search_now

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from duemq_common.errors import RecordUnreadable
+from duemq_common.text import java_hash
 from message_store import layout
-from message_store.errors import RecordUnreadable
 from message_store.kernels import scan
 from message_store.log.record import Record, decode_record
-from message_store.text import java_hash
 
 Unit = tuple[int, int, int]  # log offset, size, tags code
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq_common.text import java_hash
 from message_store.kernels import properties as kernels
 from message_store.layout import DELAY_ILLEGAL
 from message_store.log.properties import decode_properties
-from message_store.text import java_hash
 from tests.message_store.kernels import naive
 
 ILLEGAL = -(1 << 62)

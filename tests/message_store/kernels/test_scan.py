@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq_common.text import java_hash
 from message_store import layout
 from message_store.kernels import scan
 from message_store.log.record import Record, encode_record
 from message_store.queues.topic_table import TopicTable
-from message_store.text import java_hash
 from tests.message_store.kernels import naive
 from tests.support.golden_stores import STORES, golden_store
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq_common.errors import RecordUnreadable
+from duemq_common.text import index_hash, java_hash
 from message_store import layout
-from message_store.errors import RecordUnreadable
 from message_store.kernels import index as index_kernels
 from message_store.kernels import verify as kernels
 from message_store.kernels.scan import read_frame
 from message_store.log.record import Record, decode_record, encode_record
-from message_store.text import index_hash, java_hash
 from tests.support.stores import LOOPBACK
 
 BASE = 4_096

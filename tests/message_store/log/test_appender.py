@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.verify import verify_store
 from tests.support.stores import add_message, open_store, put_one

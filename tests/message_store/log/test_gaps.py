@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from duemq_common.clock import FakeClock
 from message_store import layout
-from message_store.clock import FakeClock
 from message_store.log.gaps import BRIDGE_TOPIC
 from message_store.log.record import decode_record, encode_record
 from message_store.queues.consume_queue import is_blank

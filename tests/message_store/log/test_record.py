@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq_common.errors import RecordUnreadable
 from message_store import layout
-from message_store.errors import RecordUnreadable
 from message_store.kernels import encode
 from message_store.log.batch import PutBatch
 from message_store.log.record import (

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from message_store.clock import FakeClock
-from message_store.errors import RecordUnreadable, StoreError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RecordUnreadable, StoreError
 from message_store.log.page_guard import PAGE_BYTES
 from message_store.recovery import recover
 from message_store.store import MessageStore

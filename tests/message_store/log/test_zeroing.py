@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from message_store.errors import StoreFull
+from duemq_common.errors import StoreFull
 from message_store.layout import CQ_UNIT
 from message_store.log import zeroing
 from message_store.log.zeroing import restored_size, write_zeros, zero_range

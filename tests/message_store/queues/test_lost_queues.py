@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from message_store.queues.lost_queues import LostQueues
 from tests.support.bad_disk import BadDisk
 from tests.support.stores import crash, open_store, put_one

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from message_store.clock import FakeClock
-from message_store.errors import CorruptStore
+from duemq_common.clock import FakeClock
+from duemq_common.errors import CorruptStore
 from message_store.layout import UNIT_BYTES
 from message_store.log.commit_log import CommitLog
 from message_store.log.record import encode_record

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from message_store.errors import RecordUnreadable, UnitsRewritten
+from duemq_common.errors import RecordUnreadable, UnitsRewritten
 from message_store.layout import CQ_UNIT, RECORD_AT
 from message_store.store import MessageStore
 from tests.support.stores import open_store, put_one

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from message_store.clock import FakeClock
-from message_store.errors import ReplicationFault
+from duemq_common.clock import FakeClock
+from duemq_common.errors import ReplicationFault
 from message_store.log.record import encode_record
 from message_store.store import MessageStore
 from tests.support.stores import LOOPBACK, open_store, put_one, records_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from message_store.clock import FakeClock
-from message_store.errors import ReplicationFault
+from duemq_common.clock import FakeClock
+from duemq_common.errors import ReplicationFault
 from message_store.log.batch import PutBatch
 from message_store.queues.consume_queue import ConsumeQueue
 from message_store.store import MessageStore

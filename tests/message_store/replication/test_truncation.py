@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from message_store.clock import FakeClock
-from message_store.errors import NotARecordEnd, StoreFull, StoreLocked
+from duemq_common.clock import FakeClock
+from duemq_common.errors import NotARecordEnd, StoreFull, StoreLocked
 from message_store.recovery import truncations
 from message_store.recovery.truncations import NO_FLOOR
 from message_store.replication import truncation

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
 from message_store.retention.log_retention import LogFileInfo, Removal, plan_freeing, plan_removal

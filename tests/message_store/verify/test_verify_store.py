@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from duemq_common.errors import UsageError
 from message_store import layout
-from message_store.errors import UsageError
 from message_store.log.batch import PutBatch
 from message_store.log.record import decode_record
 from message_store.topic_removal import remove_topic

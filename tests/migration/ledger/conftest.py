@@ -1,7 +1,7 @@
-"""The databases of tests/message_store/ledger."""
+"""The databases of tests/duemq_common/ledger."""
 
 from __future__ import annotations
 
-from tests.message_store.ledger.conftest import opener, postgres, url
+from tests.duemq_common.ledger.conftest import opener, postgres, url
 
 __all__ = ["opener", "postgres", "url"]

@@ -14,7 +14,7 @@ from delivery.ownership_projection import JournalProjection
 from migration.ledger.projection import STEPS_MS, LedgerProjection, event_of
 from migration.ledger.records import EventRecord, LevelRecord, MigrationRecord
 from migration.ownership.states import State
-from tests.message_store.ledger.conftest import Opener
+from tests.duemq_common.ledger.conftest import Opener
 
 START_MS = 1_000
 

@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, text
 
-from message_store.ledger.engine import default_url, make_engine, parse_url
-from message_store.ledger.errors import (
+from duemq_common.ledger.engine import default_url, make_engine, parse_url
+from duemq_common.ledger.errors import (
     LedgerError,
     LedgerOfAnotherStore,
     LedgerUnavailable,
     UnknownRun,
 )
-from message_store.ledger.ledger import TEXT_CHARS_MAX
-from message_store.ledger.records import Record
-from message_store.ledger.tables import METADATA
+from duemq_common.ledger.ledger import TEXT_CHARS_MAX
+from duemq_common.ledger.records import Record
+from duemq_common.ledger.tables import METADATA
 from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import (
     EventRecord,
@@ -33,9 +33,9 @@ from migration.ledger.records import (
 )
 from migration.ownership.states import State
 from migration.plans.plan import Plan
-from tests.message_store.ledger import records_of as some
-from tests.message_store.ledger.conftest import Opener, open_ledger
-from tests.message_store.ledger.postgres import Server
+from tests.duemq_common.ledger import records_of as some
+from tests.duemq_common.ledger.conftest import Opener, open_ledger
+from tests.duemq_common.ledger.postgres import Server
 
 RUN_ID = some.RUN_ID
 RECORDS: tuple[Any, ...] = (
@@ -259,7 +259,7 @@ def test_a_removed_file_is_detected(harm: Callable[[Path], None], tmp_path: Path
 def test_samples_of_a_long_run_are_thinned_but_keep_their_peaks(
     opener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("message_store.ledger.ledger.SAMPLES_KEPT_MAX", 16)
+    monkeypatch.setattr("duemq_common.ledger.ledger.SAMPLES_KEPT_MAX", 16)
     ledger = opener()
     peak = {3: 70, 41: 900, 77: 80}
     ledger.write([some.migration()])

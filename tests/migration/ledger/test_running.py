@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from message_store.ledger.engine import parse_url
-from message_store.ledger.worker import LedgerWorker
+from duemq_common.ledger.engine import parse_url
+from duemq_common.ledger.worker import LedgerWorker
 from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import Run
 from migration.ownership.states import State

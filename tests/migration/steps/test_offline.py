@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from message_store.clock import FakeClock
-from message_store.errors import StoreLocked, UsageError
-from message_store.ledger.engine import default_url
-from message_store.ledger.identity import known_store_id, store_id
+from duemq_common.clock import FakeClock
+from duemq_common.errors import StoreLocked, UsageError
+from duemq_common.ledger.engine import default_url
+from duemq_common.ledger.identity import known_store_id, store_id
 from migration.ledger.reader import MigrationLedger
 from migration.ownership.states import State
 from migration.steps import offline

@@ -12,8 +12,8 @@ import pytest
 
 from delivery import ownership
 from delivery.ownership import Route, StateRecord
-from duemq.admin.views import VIEW_REQUEST
-from message_store.clock import FakeClock
+from duemq.net.codes import VIEW_REQUEST
+from duemq_common.clock import FakeClock
 from migration.ownership.owners import NoOwners
 from migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
 from tests.migration.bench import TURNS_MAX, Bench, with_broker

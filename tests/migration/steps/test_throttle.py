@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery.lateness import BOUNDS_MS, Lateness
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from migration.steps.throttle import (
     BASELINE_MS_MIN,
     BATCH_BUSY,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.replication.truncation import truncate_store
 from tests.migration.steps.test_drain import fill
 from tests.reconciliation.test_bad_files import places, read

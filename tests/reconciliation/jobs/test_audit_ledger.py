@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from message_store.ledger.engine import default_url
-from message_store.ledger.errors import LedgerNewer, LedgerOfAnotherStore, LedgerUnavailable
-from message_store.ledger.identity import store_id
-from message_store.ledger.location import LedgerLocation
-from message_store.ledger.schema import newest
-from message_store.ledger.tables import VERSION_TABLE
+from duemq_common.ledger.engine import default_url
+from duemq_common.ledger.errors import LedgerNewer, LedgerOfAnotherStore, LedgerUnavailable
+from duemq_common.ledger.identity import store_id
+from duemq_common.ledger.location import LedgerLocation
+from duemq_common.ledger.schema import newest
+from duemq_common.ledger.tables import VERSION_TABLE
 from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord, location_of, new_audit_id
-from tests.message_store.ledger.conftest import NOW_MS, open_ledger, postgres, url  # noqa: F401
+from tests.duemq_common.ledger.conftest import NOW_MS, open_ledger, postgres, url  # noqa: F401
 
 RECORD = AuditRecord(
     audit_id="audit-1", started_ms=5, ended_ms=9, made_by="cron", stores=("/s", "s3://ü"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from reconciliation.config import ReconcileConfig
 from reconciliation.jobs import child_process
 from reconciliation.jobs.child_process import (

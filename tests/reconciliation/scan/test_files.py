@@ -11,7 +11,7 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from reconciliation.scan.files import Root
 from reconciliation.scan.options import parse_options
 from reconciliation.scan.tables import TABLES

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import datasource
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from reconciliation.scan.options import parse_options
 from reconciliation.scan.tables import TABLES, schema_of
 from reconciliation.spark.data_source import StoreSource

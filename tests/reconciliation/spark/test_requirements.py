@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from reconciliation.spark.requirements import find_java, require_packages
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from message_store.errors import UsageError
+from duemq_common.errors import UsageError
 from reconciliation.spark.data_source import StoreSource
 from tests.support.written_logs import FILE_BYTES, LogWriter
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
-from delivery.plugin import Request
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.send import layout
 from duemq.send.grants import key_states
-from message_store.clock import SystemClock
+from duemq_common.clock import SystemClock
+from duemq_common.request import Request
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
 from message_store.layout import BATCH_ENTRY_HEAD, packer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties

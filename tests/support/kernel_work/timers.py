@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 
 from delivery.plugin import ParameterizedView
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from message_store.json_dialect import backup_path, loads
+from duemq_common.json_dialect import backup_path, loads
 from tests.support.golden_stores import golden_store
 from timer_store.checkpoint import snapshot as module
 from timer_store.checkpoint.snapshot import (

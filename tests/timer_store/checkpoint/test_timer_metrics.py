@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from message_store.json_dialect import backup_path
+from duemq_common.json_dialect import backup_path
 from tests.support.golden_stores import golden_store
 from timer_store.checkpoint.timer_metrics import Count, TimerMetrics
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from delivery.plugin import Request
-from message_store.errors import RequestError
+from duemq_common.errors import RequestError
+from duemq_common.request import Request
 from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, FullDisk, PinningRig
 from timer_store.collector import StoreCollector
 from timer_store.compaction.request import (

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from delivery.deliverer import NO_TOPIC, build
 from delivery.kernels.outcome import SKIPPED
 from delivery.redirected import HALF_TOPIC, without
+from duemq_common.text import java_hash
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
-from message_store.text import java_hash
 from tests.support.due_timers import (
     PRECISION_MS,
     WRITE_MS,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
 from tests.support.stores import add_message
 from tests.support.timer_rig import TimerRig

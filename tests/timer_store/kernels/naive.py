@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from message_store.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable
+from duemq_common.text import java_hash
 from message_store.log.properties import decode_properties
 from message_store.log.record import decode_record
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
-from message_store.text import java_hash
 from timer_store import layout
 from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.names import HALF_TOPIC, TIMER_TOPIC

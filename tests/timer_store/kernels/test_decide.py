@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delivery.quarantine import origin_of
+from duemq_common.text import java_hash
 from message_store.log.batch import PutBatch
 from message_store.log.properties import decode_properties
-from message_store.text import java_hash
 from tests.support.stores import add_message, open_store
 from timer_store import layout
 from timer_store.names import TIMER_TOPIC

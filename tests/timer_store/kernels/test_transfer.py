@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery.redirected import renamed
+from duemq_common.text import java_hash
 from message_store.log.block_sums import DIRECTORY as SUMS
 from message_store.log.block_sums import changed_blocks
-from message_store.text import java_hash
 from tests.support.stores import open_store, put_one
 from timer_store import layout
 from timer_store.dequeue.original_properties import kind_of

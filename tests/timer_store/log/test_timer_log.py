@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from message_store.errors import ConfigError, CorruptStore
+from duemq_common.errors import ConfigError, CorruptStore
 from tests.support.golden_stores import golden_store
 from tests.support.naive_timer_log import Unit, unpack
 from tests.support.timer_logs import FILE_BYTES, NOW_MS

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from message_store.errors import CorruptStore
+from duemq_common.errors import CorruptStore
 from tests.support.naive_timer_log import (
     LAP,
     Model,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from duemq.admin.views import VIEW_REQUEST
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.cli.decision_client import DecisionClient
-from duemq.messages.recall_handle import RecallHandle
-from message_store.clock import FakeClock
-from message_store.errors import DueMQError
+from duemq.net.codes import VIEW_REQUEST
+from duemq_common.clock import FakeClock
+from duemq_common.errors import DueMQError
+from duemq_common.recall_handle import RecallHandle
 from tests.migration.bench import Bench
 from tests.support.running_broker import BrokerClient, running, small
 from timer_store.pending.stopped_timers import NOT_RUNNING, NOTICE

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from duemq.pop.queue_reader import QueueReader, ReadResult
 from duemq.pop.receipts import Receipt
-from message_store.clock import FakeClock
+from duemq_common.clock import FakeClock
 from message_store.log.record import encode_record
 from tests.support.fakes import FakeStore
 

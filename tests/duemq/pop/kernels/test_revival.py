@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from duemq.pop.checkpoints import Checkpoint
 from duemq.pop.queue_reader import RawRecords
 from duemq.pop.revival.retry_copies import RetryCopies
-from duemq.ports import Identity
+from duemq.registry.managers import Identity
 from message_store.log.batch import PutBatch
 from message_store.log.record import encode_record, split_records
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from duemq.pop.checkpoints import Acknowledgement, Checkpoint
 from duemq.pop.revive_records import NAME_CHARS_MAX, ReviveRecords, texts_of
-from duemq.ports import Identity
+from duemq.registry.managers import Identity
 from message_store.log.batch import PutBatch
 
 HOSTS = [(bytes(range(1, 5)), 10_911), (bytes(range(1, 17)), 10_911)]

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delivery.quarantine import NO_HOST, QUARANTINE_TOPIC, Reason
-from duemq.broker import Broker
+from duemq.broker.broker import Broker
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.topic_config import TopicConfig
-from message_store.clock import FakeClock
-from message_store.errors import RequestError
+from duemq_common.clock import FakeClock
+from duemq_common.errors import RequestError
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
 from message_store.log.batch import PutBatch

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from delivery.plugin import Request
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.pop.kernels.acks import (
@@ -27,7 +26,8 @@ from duemq.pop.kernels.acks import (
 from duemq.pop.kernels.matching_frames import read_matching
 from duemq.pop.templates.ack_templates import AckTemplate
 from duemq.pop.templates.frame_templates import HEADER_BYTES_MAX
-from message_store.errors import FrameError
+from duemq_common.errors import FrameError
+from duemq_common.request import Request
 
 NUMBERS = {
     "opaque": 7, "queueId": 3, "offset": 41, "start": 40, "pop_ms": 1_700_000_000_123,

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from delivery.plugin import Request
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.pop.kernels.matching_frames import read_matching
@@ -15,7 +14,8 @@ from duemq.pop.pop import PopRequest
 from duemq.pop.pop_queues import Target
 from duemq.pop.templates.pop_templates import COLUMNS, PopTemplate
 from duemq.registry.subscriptions import Subscription
-from message_store.errors import FrameError
+from duemq_common.errors import FrameError
+from duemq_common.request import Request
 from tests.duemq.pop.templates.test_ack_templates import decoded, frame
 
 JAVA = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Request, Response
+from duemq_common.request import Request, Response
 from tests.support.group_rig import LEASE_MS, LIMIT_MS, STEP_MS, Rig
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.replication.controller.client import ControllerClient
 from duemq.replication.controller.requests import (
     ControllerFault,
@@ -16,6 +15,7 @@ from duemq.replication.controller.requests import (
     next_id_request,
     replica_info_request,
 )
+from duemq_common.request import Request, Response
 from tests.support.fake_controller import ControllerModel, FakeControllers
 from tests.support.group_host import GROUP
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Response
+from duemq_common.request import Response
 from tests.support.group_rig import Rig
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller import requests
 from duemq.replication.controller.identity import Identity
@@ -42,7 +41,8 @@ from duemq.replication.controller.member_events import (
     Resign,
     StoreIdentity,
 )
-from message_store.errors import PeerError
+from duemq_common.errors import PeerError
+from duemq_common.request import Request, Response
 from tests.support.fake_controller import ControllerModel
 from tests.support.group_host import GROUP
 

@@ -8,7 +8,7 @@ import pytest
 
 from duemq.replication.controller.identity import Identity, IdentityFiles, check_group
 from duemq.replication.controller.requests import GroupName
-from message_store.errors import ConfigError, CorruptStore
+from duemq_common.errors import ConfigError, CorruptStore
 
 GROUP = GroupName("DefaultCluster", "broker-a")
 APPLIED = Identity(GROUP, 2, "10.0.0.1:10911;1700000000000")

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller import requests
 from duemq.replication.controller.requests import (
@@ -21,7 +20,8 @@ from duemq.replication.controller.requests import (
     Leader,
     SyncStateSet,
 )
-from message_store.errors import PeerError
+from duemq_common.errors import PeerError
+from duemq_common.request import Request, Response
 
 GROUP = GroupName("c", "b")
 GET, ELECT = RequestCode.CONTROLLER_GET_REPLICA_INFO, RequestCode.CONTROLLER_ELECT_MASTER

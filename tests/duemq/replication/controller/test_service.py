@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller.member_events import State
 from duemq.replication.controller.service import GroupService
+from duemq_common.request import Request, Response
 from tests.support.fake_controller import ADDRESS
 from tests.support.fakes import settle
 from tests.support.group_host import GROUP, FakeHost

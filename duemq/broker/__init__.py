@@ -1,0 +1,1 @@
+"""The broker process: assembly, plugins, roles, start and stop."""

@@ -1,0 +1,1 @@
+"""Collectors of the metrics of a running broker, and their endpoint."""

@@ -1,0 +1,153 @@
+"""Consumer lag: distance of online groups from the end of their queues.
+
+    committed <= pulled <= end of queue
+        |-- in flight --|-- ready --|
+        |----------- lag -----------|
+
+ConsumerLagCalculator
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from duemq.net.retry_topics import retry_topics
+from duemq.pop.pop_offsets import GroupQueue
+from duemq.pull.queue_times import store_ms_at
+
+if TYPE_CHECKING:
+    from duemq.broker.components import BrokerComponents
+
+CONSUME_POP: Final = "CONSUME_POP"
+QUEUES_PER_TURN: Final = 256
+QUEUES_MAX: Final = 100_000
+RETRY_PREFIX: Final = "%RETRY%"
+SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
+
+
+@dataclass(slots=True)
+class GroupLag:
+    """Lag of one group in one topic, over all of its queues.
+
+    Attributes:
+        system: Whether the group or the topic is internal.
+        retry: Whether this is the lag in the topic's pop retry topics.
+        lag_messages: Messages between the committed offset and the end.
+        lag_latency: Age of the first uncommitted message in ms; 0 if there is none.
+        inflight_messages: Messages between the committed and the pulled offset; for a group that
+            pops, messages that are invisible and not acknowledged.
+        queueing_latency: Age of the first message that is not pulled in ms; 0 if there is none.
+        ready_messages: Messages between the pulled offset and the end.
+    """
+
+    group: str
+    topic: str
+    system: bool
+    retry: bool = False
+    lag_messages: int = 0
+    lag_latency: int = 0
+    inflight_messages: int = 0
+    queueing_latency: int = 0
+    ready_messages: int = 0
+
+
+async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
+    """Return the lag of every online group in each topic it subscribes to or has popped.
+
+    Other tasks run after every QUEUES_OF_TURN queues; at most QUEUES_MAX queues are included.
+    """
+    found: list[GroupLag] = []
+    queues = 0
+    for group, name, pops in _consumed(parts):
+        topic = parts.topics.find(name)
+        if topic is None or name.startswith(RETRY_PREFIX) or not topic.perm & 6:
+            continue
+        system = parts.topics.is_system(name)
+        system |= group.lower().startswith(SYSTEM_GROUP_PREFIX)
+        lag = GroupLag(group, name, system)
+        retry = GroupLag(group, name, system, retry=True)
+        read = [(lag, name)] + [(retry, each) for each in retry_topics(name, group) if pops]
+        for row, queue_topic in read:
+            of_queues = parts.topics.find(queue_topic)
+            count = of_queues.write_queues if of_queues is not None else 0
+            if queues + count > QUEUES_MAX:
+                return found
+            for queue_id in range(count):
+                place = GroupQueue(group, queue_topic, queue_id)
+                (_add_popped if pops else _add_queue)(parts, row, place, now_ms)
+                queues += 1
+                if queues % QUEUES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        found += [lag, retry] if pops else [lag]
+    return found
+
+
+def _consumed(parts: BrokerComponents) -> Iterator[tuple[str, str, bool]]:
+    """Yield group, topic, and whether the group pops the topic."""
+    pairs = dict.fromkeys(parts.pop.figures.pairs()) if parts.pop is not None else {}
+    for group in list(parts.clients.consumer_groups()):
+        for topic in list(group.subscriptions):
+            pops = (group.name, topic) in pairs or group.consume_type == CONSUME_POP
+            pairs.pop((group.name, topic), None)
+            yield group.name, topic, pops
+    for name, topic in pairs:  # without a heartbeat
+        if parts.groups.known(name) is not None:
+            yield name, topic, True
+
+
+def _add_queue(parts: BrokerComponents, lag: GroupLag, place: GroupQueue, now_ms: int) -> None:
+    """Add one queue to the lag of a group that pulls.
+
+    A group without a committed offset has no lag: it starts at the end. Source:
+    ConsumerLagCalculator.getConsumerLagStats, getInFlightMsgStats, getAvailableMsgCount
+    """
+    end = _end(parts, place)
+    committed = parts.offsets.query(place.group, place.topic, place.queue_id)
+    pulled = parts.offsets.query_pull(place.group, place.topic, place.queue_id)
+    start = end if committed is None else committed
+    in_flight = max((pulled or 0) - start, 0) if committed is not None else 0
+    _add(parts, lag, place, start, end if pulled is None else pulled, end, now_ms)
+    lag.lag_messages += max(end - start, 0)
+    lag.inflight_messages += in_flight
+
+
+def _add_popped(parts: BrokerComponents, lag: GroupLag, place: GroupQueue, now_ms: int) -> None:
+    """Add one queue to the lag of a group that pops.
+
+    Source: ConsumerLagCalculator, `isPop`
+    """
+    assert parts.pop is not None
+    end = _end(parts, place)
+    popped = parts.pop.offsets.popped(place)
+    following = end if popped is None else popped
+    in_flight = parts.pop.figures.in_flight(place.group, place.topic, place.queue_id)
+    _add(parts, lag, place, following - in_flight, following, end, now_ms)
+    lag.lag_messages += max(end - following, 0) + in_flight
+    lag.inflight_messages += in_flight
+
+
+def _end(parts: BrokerComponents, place: GroupQueue) -> int:
+    return max(parts.store.readable_bounds(place.topic, place.queue_id)[1], 0)
+
+
+def _add(
+    parts: BrokerComponents,
+    lag: GroupLag,
+    place: GroupQueue,
+    start: int,
+    pulled: int,
+    end: int,
+    now_ms: int,
+) -> None:
+    """Add ready messages, and the ages of the first unconsumed and the first unpulled message."""
+    lag.ready_messages += max(end - pulled, 0)
+    lag.lag_latency = max(lag.lag_latency, _age_ms(parts, place, start, now_ms))
+    lag.queueing_latency = max(lag.queueing_latency, _age_ms(parts, place, pulled, now_ms))
+
+
+def _age_ms(parts: BrokerComponents, place: GroupQueue, offset: int, now_ms: int) -> int:
+    store_ms = store_ms_at(parts.store, place.topic, place.queue_id, offset)
+    return max(now_ms - store_ms, 0) if store_ms >= 0 else 0

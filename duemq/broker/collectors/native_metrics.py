@@ -1,0 +1,437 @@
+"""Apache's native metrics: series of 5.3.3's Prometheus exporter, with its names and labels.
+
+Values are read at each scrape on the event loop's thread, in bounded steps; the thread that serves
+/metrics makes the families, because thousands of topics have 100,000 series. Plugins such as the
+timer store collect their own series; `NativeRegistry` adds the common labels. docs/compat.md lists
+the differences from Apache.
+
+Source: BrokerMetricsManager, DefaultStoreMetricsManager, ConsumerLagCalculator,
+PopMetricsManager
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector, RestrictedRegistry
+
+from duemq.broker.collectors.consumer_lag import GroupLag, group_lags
+from duemq.metrics.kernels import DELAY, DELAY_BOUNDS_S, FIFO, NORMAL, SIZE_BOUNDS, TRANSACTION
+from duemq.metrics.loop_collector import COLLECT_S, LoopCollector
+from duemq.metrics.rpc_meter import RpcMeter, names_of
+from duemq.net.codes import RequestCode
+from duemq.pop.names import REVIVE_QUEUES
+from duemq.registry.topic_config import DLQ_PREFIX
+from duemq.registry.versions import version_name
+from duemq.transactions.half_messages import HALF_TOPIC
+from duemq.transactions.meters import Meters
+from duemq_common.meters import CREATE_BOUNDS_MS, Counts, Labels, Observations, cumulative
+
+if TYPE_CHECKING:
+    from duemq.broker.collectors.running_broker import RunningBroker
+    from duemq.broker.components import BrokerComponents
+    from duemq.pop.service import PopService
+    from duemq.registry.clients import ClientTable
+
+
+PREFIX: Final = "rocketmq_"
+DELAY_BUCKETS_S: Final = tuple(DELAY_BOUNDS_S.tolist())
+STORAGE_LABELS: Final = {"storage_medium": "disk", "storage_type": "local"}
+STORAGE_NAMES: Final = ("rocketmq_storage_", "rocketmq_timer_", "rocketmq_timing_",
+                        "rocketmq_delay_message_latency")  # fmt: skip
+TYPE_NAMES: Final = {NORMAL: "normal", FIFO: "fifo", DELAY: "delay", TRANSACTION: "transaction"}
+MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
+SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
+
+ROWS_PER_TURN: Final = 256
+
+Rows = Iterable[tuple[Sequence[str], float]]
+FamilyMaker = Callable[[], Iterable[Metric]]
+"""Makes families from values that were read; called in any thread."""
+RowT = TypeVar("RowT")
+
+
+class NativeRegistry(CollectorRegistry):
+    """Registry that adds the broker's labels to every series with Apache's prefix."""
+
+    def __init__(self, cluster: str, broker_name: str) -> None:
+        super().__init__()
+        self._labels = {"cluster": cluster, "node_id": broker_name, "node_type": "broker"}
+        self._loop = asyncio.get_running_loop()
+        self._wrapped: dict[int, LoopCollector] = {}  # by id() of the wrapped collector
+
+    def register(self, collector: Collector) -> None:
+        """Add a collector, to be read on the event loop's thread at each scrape."""
+        if isinstance(collector, NativeCollector):  # switches threads itself
+            super().register(collector)
+            return
+        wrapper = LoopCollector(collector, self._loop)
+        super().register(wrapper)
+        self._wrapped[id(collector)] = wrapper
+
+    def unregister(self, collector: Collector) -> None:
+        """Remove a collector."""
+        super().unregister(self._wrapped.pop(id(collector), collector))
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all families of all collectors."""
+        for family in super().collect():
+            if family.name.startswith(PREFIX):
+                stored = family.name.startswith(STORAGE_NAMES)
+                labels = self._labels | (STORAGE_LABELS if stored else {})
+                family.samples = [
+                    sample._replace(labels=labels | sample.labels) for sample in family.samples
+                ]
+            yield family
+
+    def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
+        """Return a registry with the series of these names, as in `?name[]=duemq_up`."""
+        return NamedSeries(list(names), self)
+
+
+class NamedSeries(RestrictedRegistry):
+    """Registry restricted to the series of some names.
+
+    Collectors do not describe their families, so the registry reads all of them.
+    """
+
+    def __init__(self, names: Iterable[str], registry: CollectorRegistry) -> None:
+        super().__init__(names, registry)
+        self._names, self._all = frozenset(names), registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families that have one of the series."""
+        for family in self._all.collect():
+            family.samples = [each for each in family.samples if each.name in self._names]
+            if family.samples:
+                yield family
+
+
+class NativeCollector:
+    """Collector of Apache's native metrics of a running broker."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self._broker, self._parts = broker, broker.parts
+        self._loop = asyncio.get_running_loop()
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: registration must not read values."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all families. Called in the thread that serves /metrics.
+
+        Raises:
+            TimeoutError: The event loop did not read the values in time.
+        """
+        reading = asyncio.run_coroutine_threadsafe(self.read(), self._loop)
+        for make in reading.result(COLLECT_S):
+            yield from make()
+
+    async def read(self) -> list[FamilyMaker]:
+        """Read all values; return the functions that make the families from them."""
+        parts, now_ms = self._parts, self._broker.clock.now_ms()
+        assert parts.pop is not None
+        lags = await group_lags(parts, now_ms)
+        traffic = Traffic(
+            stored=await _in_turns(_stored(parts)),
+            pulled=await _in_turns(_pulled(parts)),
+            delays=await _in_turns(_delays(parts)),
+        )
+        return [
+            _made(self._broker_figures()),
+            partial(_traffic, traffic),
+            _made(_connections(parts.clients)),
+            partial(_lags, lags),
+            _made(_meters(parts.meters)),
+            _made([_rpc_latency(parts.rpc)]),
+            _made(_creates(parts.rpc)),
+            _made(self._storage()),
+            _made(_pop(parts.pop, now_ms)),
+            partial(_pop_records, *_pop_rows(parts.pop)),
+        ]
+
+    # -- groups of families ---------------------------------------------------------------------
+
+    def _broker_figures(self) -> Iterator[Metric]:
+        parts = self._parts
+        text = "Permission of clients (brokerPermission): 2 write, 4 read, 6 both."
+        yield _gauge("broker_permission", text, [((), self._broker.config.permission)])
+        yield _gauge("topic_number", "Topics.", [((), len(parts.topics))])
+        yield _gauge("consumer_group_number", "Consumer groups.",
+                     [((), len(parts.groups))])  # fmt: skip
+        in_flight = parts.rpc.in_flight()
+        yield _gauge("processor_watermark", "Requests in flight, by processor.",
+                     [((name,), count) for name, count in in_flight.items()],
+                     "processor")  # fmt: skip
+        assert parts.transactions is not None
+        half = [((HALF_TOPIC,), parts.transactions.open_count)]
+        yield _gauge(
+            "half_messages", "Half messages neither committed nor rolled back.", half, "topic"
+        )
+
+    def _storage(self) -> Iterator[Metric]:
+        store = self._broker.store
+        usage = shutil.disk_usage(store.root)
+        unflushed = max(store.max_offset - store.durable_offset, 0)
+        yield _gauge("storage_size_bytes", "Used bytes of the store's disk.",
+                     [((), usage.total - usage.free)])  # fmt: skip
+        yield _gauge("storage_flush_behind_bytes", "Bytes of the log not yet synced.",
+                     [((), unflushed)])  # fmt: skip
+        yield _gauge(
+            "storage_dispatch_behind_bytes", "Bytes of the log not yet in queues.", [((), 0)]
+        )  # fmt: skip  (queues are written with the log)
+        ages: list[tuple[tuple[str, ...], float]] = []
+        if store.max_offset > store.min_offset:
+            ages = [((), self._broker.clock.now_ms() - store.store_ms(store.min_offset))]
+        yield _gauge("storage_message_reserve_time_milliseconds",
+                     "Age of the oldest message.", ages)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Messages by topic.
+
+    Attributes:
+        stored: Labels (topic, type, is_system); messages, bytes, and messages by size.
+        pulled: Labels (topic, group, is_system); messages and bytes.
+        delays: Topic; sum of the requested delays in s, and timers by delay.
+    """
+
+    stored: Sequence[tuple[tuple[str, str, str], list[int]]]
+    pulled: Sequence[tuple[tuple[str, str, str], tuple[int, int]]]
+    delays: Sequence[tuple[str, list[int]]]
+
+
+def _made(families: Iterable[Metric]) -> FamilyMaker:
+    """Make a limited number of families now; return the function that returns them."""
+    made = list(families)
+    return lambda: made
+
+
+async def _in_turns(rows: Iterable[RowT]) -> list[RowT]:
+    """Return all rows; other tasks run after every ROWS_PER_TURN rows."""
+    found: list[RowT] = []
+    for row in rows:
+        found.append(row)
+        if len(found) % ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+def _traffic(traffic: Traffic) -> Iterator[Metric]:
+    stored, read = traffic.stored, traffic.pulled
+    names = ("topic", "message_type", "is_system")
+    yield _counter("messages_in", "Messages stored.",
+                   [(labels, counts[0]) for labels, counts in stored], *names)  # fmt: skip
+    yield _counter("throughput_in", "Bytes of stored messages.",
+                   [(labels, counts[1]) for labels, counts in stored], *names)  # fmt: skip
+    sizes = HistogramMetricFamily(
+        PREFIX + "message_size", "Bytes of each stored message.", labels=names
+    )
+    for labels, counts in stored:
+        sizes.add_metric(labels, cumulative(SIZE_BOUNDS.tolist(), counts[2:]), counts[1])
+    yield sizes
+    dead = [
+        ((labels[0], labels[0].removeprefix(DLQ_PREFIX), labels[2]), counts[0])
+        for labels, counts in stored
+        if labels[0].startswith(DLQ_PREFIX)
+    ]
+    names = ("topic", "consumer_group", "is_system")
+    yield _counter("send_to_dlq_messages", "Messages in dead letter topics.", dead, *names)
+    yield _counter("messages_out", "Messages read by consumers.",
+                   [(labels, count) for labels, (count, _) in read], *names)  # fmt: skip
+    yield _counter("throughput_out", "Bytes of messages read by consumers.",
+                   [(labels, size) for labels, (_, size) in read], *names)  # fmt: skip
+    delays = HistogramMetricFamily(
+        PREFIX + "delay_message_latency_seconds", "Requested delays of timers.",
+        labels=["topic"],
+    )  # fmt: skip
+    for topic, sums in traffic.delays:
+        delays.add_metric([topic], cumulative(DELAY_BUCKETS_S, sums[1:]), sums[0])
+    yield delays
+    yield _counter("timer_enqueue", "Timers stored.",
+                   [((topic,), sum(sums[1:])) for topic, sums in traffic.delays],
+                   "topic")  # fmt: skip
+
+
+def _stored(parts: BrokerComponents) -> Iterator[tuple[tuple[str, str, str], list[int]]]:
+    table, traffic = parts.store.topics, parts.stats.traffic
+    for index in range(min(len(table), len(traffic))):
+        for kind, name in TYPE_NAMES.items():
+            if traffic[index, kind, 0]:
+                topic = table.name(index)
+                yield (topic, name, _is_system(parts, topic)), traffic[index, kind].tolist()
+
+
+def _pulled(
+    parts: BrokerComponents,
+) -> Iterator[tuple[tuple[str, str, str], tuple[int, int]]]:
+    for topic, group, tally in parts.stats.pulled():
+        yield (topic, group, _is_system(parts, topic, group)), (tally.count, tally.size)
+
+
+def _delays(parts: BrokerComponents) -> Iterator[tuple[str, list[int]]]:
+    table, delays = parts.store.topics, parts.stats.delays
+    for index in range(min(len(table), len(delays))):
+        if delays[index, 1:].any():
+            yield table.name(index), delays[index].tolist()
+
+
+def _is_system(parts: BrokerComponents, topic: str, group: str = "") -> str:
+    is_system = parts.topics.is_system(topic) or group.lower().startswith(SYSTEM_GROUP_PREFIX)
+    return "true" if is_system else "false"
+
+
+def _connections(clients: ClientTable) -> Iterator[Metric]:
+    producers: dict[tuple[str, ...], int] = {}
+    for _, channels in clients.producer_groups():
+        for channel in channels:
+            key = (channel.language.lower(), version_name(channel.version), "remoting")
+            producers[key] = producers.get(key, 0) + 1
+    yield _gauge("producer_connections", "Connections of producers.", producers.items(),
+                 "language", "version", "protocol_type")  # fmt: skip
+    consumers: dict[tuple[str, ...], int] = {}
+    for group in clients.consumer_groups():
+        system = str(group.name.lower().startswith(SYSTEM_GROUP_PREFIX)).lower()
+        mode = MODES.get(group.consume_type, group.consume_type.lower())
+        for channel in group.channels.values():
+            version = version_name(channel.version)
+            member = (group.name, channel.language.lower(), version, mode, "remoting", system)
+            consumers[member] = consumers.get(member, 0) + 1
+    yield _gauge("consumer_connections", "Connections of consumers.", consumers.items(),
+                 "consumer_group", "language", "version", "consume_mode", "protocol_type",
+                 "is_system")  # fmt: skip
+
+
+def _lags(lags: Sequence[GroupLag]) -> Iterator[Metric]:
+    names = ("consumer_group", "topic", "is_retry", "is_system")
+    texts = {
+        "lag_messages": "Messages not yet consumed.",
+        "lag_latency_milliseconds": "Age of the first message not yet consumed.",
+        "inflight_messages": "Messages pulled or popped, and not yet consumed.",
+        "queueing_latency_milliseconds": "Age of the first message not yet pulled.",
+        "ready_messages": "Messages not yet pulled.",
+    }
+    for name, text in texts.items():
+        attribute = name.removesuffix("_milliseconds")
+        rows = [
+            ((lag.group, lag.topic, str(lag.retry).lower(), str(lag.system).lower()),
+             float(getattr(lag, attribute)))
+            for lag in lags
+        ]  # fmt: skip
+        yield _gauge(f"consumer_{name}", text, rows, *names)
+
+
+def _meters(meters: Meters) -> Iterator[Metric]:
+    yield _counts_family("commit_messages", "Committed half messages.", meters.commits, "topic")
+    yield _counts_family(
+        "rollback_messages", "Rolled back half messages.", meters.rollbacks, "topic"
+    )
+    yield _histogram_family("finish_message_latency_milliseconds",
+                    "Seconds (as in Apache, despite the name) from birth to commit.",
+                    meters.commit_s, "topic")  # fmt: skip
+
+
+def _rpc_latency(rpc: RpcMeter) -> Metric:
+    names = ("request_code", "response_code", "is_long_polling", "result", "protocol_type")
+    text = "Time from a request to its response."
+    family = HistogramMetricFamily(PREFIX + "rpc_latency_milliseconds", text, labels=names)
+    for key, buckets, total in rpc.ms:
+        family.add_metric(names_of(key), buckets, total)
+    return family
+
+
+def _creates(rpc: RpcMeter) -> Iterator[Metric]:
+    names = {
+        RequestCode.UPDATE_AND_CREATE_TOPIC: ("topic_create_execution_time", "topic"),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (
+            "consumer_group_create_execution_time",
+            "consumer group",
+        ),
+    }
+    for code, (name, kind) in names.items():
+        family = HistogramMetricFamily(
+            f"{PREFIX}{name}_milliseconds",
+            f"Time of a request that creates or changes a {kind}.",
+            labels=["invocation_status", "is_system"],
+        )
+        for (status,), buckets, total in rpc.creates_ms[code]:
+            family.add_metric([status, "false"], buckets, total)
+        yield family
+
+
+def _pop(pop: PopService, now_ms: int) -> Iterator[Metric]:
+    """Yield the series of POP; checkpoints go directly into the log, so buffers are empty."""
+    lags = [(str(queue), *pop.reviver.lag(queue, now_ms)) for queue in range(REVIVE_QUEUES)]
+    yield _gauge("pop_revive_lag_milliseconds",
+                 "Records (as in Apache, despite the name) of the revive topic not yet decided.",
+                 [((queue,), records) for queue, records, _ in lags], "queue_id")  # fmt: skip
+    yield _gauge("pop_revive_latency_milliseconds",
+                 "Time since the first undecided checkpoint was due.",
+                 [((queue,), late_ms) for queue, _, late_ms in lags], "queue_id")  # fmt: skip
+    text = "Offsets of pops that disk and replicas have not confirmed."
+    yield _gauge("pop_offset_buffer_size", text, [((), len(pop.offsets))])
+    yield _gauge("pop_checkpoint_buffer_size", "Buffered checkpoints of POP; always 0.", [((), 0)])
+    scans = HistogramMetricFamily(
+        PREFIX + "pop_buffer_scan_time_consume_milliseconds",
+        "Time of buffer scans of POP; always 0.",
+        labels=[],
+    )
+    scans.add_metric([], cumulative(CREATE_BOUNDS_MS, [0] * 6), 0)
+    yield scans
+
+
+def _pop_rows(pop: PopService) -> list[list[tuple[Labels, int]]]:
+    figures = pop.figures
+    return [list(each) for each in (figures.puts, figures.reads, figures.retries)]
+
+
+def _pop_records(puts: Rows, reads: Rows, retries: Rows) -> Iterator[Metric]:
+    names = ("consumer_group", "topic")
+    yield _counter("pop_revive_in_message", "Records put into the revive topic.",
+                   puts, *names, "revive_message_type", "put_status")  # fmt: skip
+    yield _counter("pop_revive_out_message", "Records read from the revive topic.",
+                   reads, *names, "queue_id", "revive_message_type")  # fmt: skip
+    yield _counter("pop_revive_retry_messages", "Messages that are visible again.",
+                   retries, *names, "put_status")  # fmt: skip
+
+
+# -- families -----------------------------------------------------------------------------------
+
+
+def _gauge(name: str, text: str, rows: Rows, *labels: str) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+    for values, value in rows:
+        family.add_metric(values, value)
+    return family
+
+
+def _counter(name: str, text: str, rows: Rows, *labels: str) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=labels)
+    for values, value in rows:
+        family.add_metric(values, value)
+    return family
+
+
+def _counts_family(name: str, text: str, counts: Counts, *labels: str) -> Metric:
+    return _counter(name, text, counts, *labels)
+
+
+def _histogram_family(name: str, text: str, observed: Observations, *labels: str) -> Metric:
+    family = HistogramMetricFamily(PREFIX + name, text, labels=labels)
+    for values, buckets, total in observed:
+        family.add_metric(values, buckets, total)
+    return family

@@ -1,0 +1,38 @@
+"""Put hook that refuses messages with timer properties if no plugin stores timers.
+
+Without it, the message would be stored in its topic and delivered early, as Apache 4.9.x does.
+Apache 5.x refuses it with `timerWheelEnable=false` (HookUtils.handleScheduleMessage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from delivery.plugin import SystemTopic
+from duemq.net.codes import ResponseCode
+from duemq.send.kernels.timers import count_timers
+from message_store.layout import PROP_TIMER_OUT, TIMER_NONE
+from message_store.log.batch import PutBatch
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC
+REMARK = (
+    "the message has a delivery time (TIMER_DELIVER_MS, TIMER_DELAY_MS or TIMER_DELAY_SEC), but "
+    "this broker has no timer store: timerWheelEnable is false. Use a delay level."
+)
+
+
+def has_timer_topic(topics: Iterable[SystemTopic]) -> bool:
+    """Return whether a plugin has added the timer topic."""
+    return any(topic.name == TIMER_TOPIC for topic in topics)
+
+
+def refuse_timers(batch: PutBatch, now_ms: int) -> None:
+    """Refuse every message with timer properties; a put hook that runs after those of plugins."""
+    if not count_timers(batch.rows, batch.count):
+        return
+    rows = batch.filled
+    requests_timer = (rows["timer_kind"] != TIMER_NONE) & (rows["prop_flags"] & PROP_TIMER_OUT == 0)
+    for index in np.flatnonzero(requests_timer & (rows["status"] == 0)).tolist():
+        batch.refuse(index, ResponseCode.SYSTEM_ERROR, REMARK)

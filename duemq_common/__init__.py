@@ -1,0 +1,1 @@
+"""Ground of all packages: clock, errors, configuration, JSON, text, requests, the ledger."""

@@ -1,0 +1,73 @@
+"""Errors of a ledger.
+
+DueMQError
+└── LedgerError
+    ├── LedgerUnavailable     missing, locked, full, or its server is down: a retry may succeed
+    ├── LedgerOfAnotherStore  the ledger belongs to another store
+    ├── LedgerNewer           a later DueMQ wrote it
+    ├── LedgerOnlyForward     a downgrade to an older schema was requested
+    └── UnknownRun            the ledger has no migration with this id
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable, Iterable
+
+from duemq_common.errors import DueMQError
+
+
+class LedgerError(DueMQError):
+    """Error: a ledger cannot be used; `where` is its URL without the password."""
+
+    def __init__(self, where: str, why: str, remedy: str) -> None:
+        self.where, self.why, self.remedy = where, why, remedy
+        super().__init__(f"ledger {where}: {why}. {remedy}")
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
+        """Pickle without `__init__`, whose arguments differ from class to class."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+class LedgerUnavailable(LedgerError):
+    """Error: the ledger cannot be reached or written now."""
+
+
+class LedgerOfAnotherStore(LedgerError):
+    """Error: the ledger belongs to another store."""
+
+    def __init__(self, where: str, *, wanted: str, found: str, path: str) -> None:
+        self.wanted, self.found = wanted, found
+        why = f"it belongs to store {found} ({path}), this is store {wanted}"
+        remedy = "Give the URL of this store's ledger, or move the file away: a new one is made"
+        super().__init__(where, why, remedy)
+
+
+class LedgerOnlyForward(LedgerError):
+    """Error: a downgrade was requested, which would lose columns that the older schema lacks."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            where,
+            "it cannot be downgraded to an older schema",
+            "Move it away: an older DueMQ makes a new one from the log",
+        )
+
+
+class LedgerNewer(LedgerError):
+    """Error: the schema of the ledger is newer than this version supports."""
+
+    def __init__(self, where: str, *, found: Iterable[str], newest: str) -> None:
+        self.found, self.newest = sorted(found), newest
+        why = f"its schema is {', '.join(self.found)}; this version knows up to {newest}"
+        remedy = "Use the DueMQ that wrote it, or another ledger: a new one is made from the log"
+        super().__init__(where, why, remedy)
+
+
+class UnknownRun(LedgerError):
+    """Error: the ledger has no migration with this id."""
+
+    def __init__(self, where: str, migration_id: str) -> None:
+        self.migration_id = migration_id
+        remedy = "`duemq migrate history` lists its migrations"
+        super().__init__(where, f"it has no migration {migration_id}", remedy)

@@ -1,0 +1,66 @@
+"""Requests and responses of RocketMQ's remoting protocol, decoded, and the peer of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Peer(Protocol):
+    """The other end of one connection."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Remote IP text and port."""
+        ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def send_oneway(self, request: Request) -> None:
+        """Send a request that gets no response; dropped when the connection is closed."""
+        ...
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        """Send a request and return its response.
+
+        Raises:
+            TimeoutError: No response in time.
+            ConnectionError: The connection closed first.
+        """
+        ...
+
+    def on_close(self, callback: Callable[[Peer], None]) -> None:
+        """Register a function that is called once when the connection has closed."""
+        ...
+
+
+@dataclass(slots=True)
+class Request:
+    """One request, in either header encoding. `fields` are the extFields as text."""
+
+    code: int
+    fields: dict[str, str]
+    body: bytes = b""
+    opaque: int = 0
+    flag: int = 0
+    language: str = "JAVA"
+    version: int = 0
+    remark: str | None = None
+    oneway: bool = False
+    peer: Peer | None = None
+
+
+@dataclass(slots=True)
+class Response:
+    """The response to one request; `code` 0 is success."""
+
+    code: int = 0
+    remark: str | None = None
+    fields: dict[str, str] | None = None
+    body: bytes | memoryview | Sequence[memoryview] = b""
+
+
+RequestHandler = Callable[[Request], Awaitable[Response | None]]
+"""Handles one request; None sends no response now (one-way). A RequestError becomes a response."""

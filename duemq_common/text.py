@@ -1,0 +1,56 @@
+"""Text functions of RocketMQ: Java hash codes, names of topics and groups."""
+
+from __future__ import annotations
+
+import numpy as np
+
+LOOP_BYTES_MAX = 512  # UTF-16 bytes of a text that a loop hashes; longer ones are hashed by blocks
+BLOCK_UNITS = 256
+_POWERS = np.array([pow(31, BLOCK_UNITS - 1 - i, 1 << 32) for i in range(BLOCK_UNITS)], np.uint32)
+_BLOCK_POWER = pow(31, BLOCK_UNITS, 1 << 32)
+TOPIC_BYTES_MAX = 127
+GROUP_BYTES_MAX = 255
+_NAME_CHARACTERS = frozenset("%|-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+
+
+def java_hash(text: str) -> int:
+    """Return `String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit number."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    if len(units) > LOOP_BYTES_MAX:
+        value, units = _hash_of_blocks(units)
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFF_FFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def _hash_of_blocks(units: bytes) -> tuple[int, bytes]:
+    """Return the hash of the leading whole blocks of UTF-16 units, and the other units."""
+    end = len(units) // (2 * BLOCK_UNITS) * (2 * BLOCK_UNITS)
+    pairs = np.frombuffer(units, np.uint8, end).reshape(-1, BLOCK_UNITS, 2).astype(np.uint32)
+    value = 0
+    for part in ((pairs[:, :, 0] << 8 | pairs[:, :, 1]) * _POWERS).sum(1, np.uint32).tolist():
+        value = (_BLOCK_POWER * value + part) & 0xFFFF_FFFF
+    return value, units[end:]
+
+
+def index_hash(text: str) -> int:
+    """Return the hash of `topic#key` in index files: never negative."""
+    value = java_hash(text)
+    return 0 if value == -(1 << 31) else abs(value)
+
+
+def name_fault(name: str, *, bytes_max: int = TOPIC_BYTES_MAX) -> str | None:
+    """Return the fault of a topic or group name, or None. TopicValidator."""
+    if not name.strip():
+        return "the name is blank"
+    if not _NAME_CHARACTERS.issuperset(name):
+        return f"{_shown(name)} has a character outside ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > bytes_max:
+        return f"{_shown(name)} is longer than {bytes_max} characters"
+    return None
+
+
+def _shown(name: str) -> str:
+    """Return a name for an error text: only its beginning if the name is too long."""
+    return repr(name if len(name) <= GROUP_BYTES_MAX else name[:GROUP_BYTES_MAX] + "...")

@@ -1,0 +1,63 @@
+"""No client writes a line of the log, or to the terminal of its reader."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duemq.cli.serve import LOG_FORMAT
+from duemq_common.log_lines import MESSAGE_CHARS_MAX, OneLineFormatter
+
+FORMATTER = OneLineFormatter(LOG_FORMAT)
+
+
+def line(*arguments: object, exc_info: object = None) -> str:
+    record = logging.LogRecord(
+        "x",
+        logging.INFO,
+        "f",
+        1,
+        "%s" * len(arguments),
+        arguments,
+        exc_info,
+    )
+    return FORMATTER.format(record)
+
+
+@pytest.mark.finding("E8")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\nINJECTED", r"a\nINJECTED"),
+        ("a\r\x1b[2J\x07", r"a\r\x1b[2J\x07"),
+        ("a\x9b1m\u2028b\u202e", r"a\x9b1m\u2028b\u202e"),
+        ("\ud800", r"\ud800"),
+        ("über 日本 ' \\ \"", "über 日本 ' \\ \""),
+    ],
+)
+def test_control_characters_are_escapes(text: str, shown: str) -> None:
+    assert line(text).endswith(f"x: {shown}")
+
+
+@pytest.mark.finding("E8")
+@given(st.text())
+def test_a_message_is_one_line(text: str) -> None:
+    assert len(line(text).splitlines()) == 1
+
+
+def test_a_message_is_bounded() -> None:
+    assert len(line("x" * (1 << 20))) < MESSAGE_CHARS_MAX + 100
+
+
+def test_a_traceback_keeps_its_lines_and_forges_none() -> None:
+    try:
+        raise ValueError("a\n2026-11-22 00:00:00,000 INFO    x: INJECTED \x1b[2J")
+    except ValueError:
+        lines = line("failed", exc_info=sys.exc_info()).splitlines()
+    assert len(lines) > 3
+    assert all(each.startswith("  | ") for each in lines[1:])
+    assert "\x1b" not in "".join(lines)
