@@ -49,7 +49,6 @@ from duemq.configuration.settings import (
     changed_values,
     check_directories,
     current_values,
-    in_role,
     key_notices,
     resolved,
     settings_from,
@@ -170,8 +169,8 @@ class Broker:
         return self._server.connections
 
     def _settings_from(self, properties: Mapping[str, str]) -> Settings:
-        role = self.membership.role if self.membership is not None else None
-        return in_role(resolved(settings_from(properties)), role)
+        settings = resolved(settings_from(properties))
+        return settings if self.membership is None else self.membership.role.applied_to(settings)
 
     # -- running ------------------------------------------------------------------------------
 

@@ -27,7 +27,6 @@ from duemq.configuration.replication_config import ReplicationConfig
 from duemq.configuration.rocksdb_tables import check_tables
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
-from duemq.replication.role import Role
 from duemq_common.config import Properties, from_properties, options, to_properties, with_live
 from duemq_common.errors import ConfigError
 from message_store.config import StoreConfig
@@ -122,18 +121,6 @@ def resolved(settings: Settings) -> Settings:
         broker_ip=broker.broker_ip or own_address(bind_address),
     )
     return replace(settings, broker=broker)
-
-
-def in_role(settings: Settings, role: Role | None) -> Settings:
-    """Return the settings of a broker in a role assigned by a controller; None: as configured."""
-    if role is None:
-        return settings
-    name = "SLAVE" if role.is_replica else "SYNC_MASTER"
-    return replace(
-        settings,
-        broker=replace(settings.broker, broker_id=role.registered_id),
-        replication=replace(settings.replication, role=name),
-    )
 
 
 def with_live_changes(now: Settings, wanted: Settings) -> tuple[Settings, list[str]]:

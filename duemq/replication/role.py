@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+from duemq.configuration.settings import Settings
 
 MASTER_ID: Final = 0  # MixAll.MASTER_ID: every master registers with this id
 
@@ -33,6 +35,16 @@ class Role:
     def registered_id(self) -> int:
         """Id for registration with name servers; 0 for a master."""
         return self.own_id if self.is_replica else MASTER_ID
+
+    def applied_to(self, settings: Settings) -> Settings:
+        """Return the settings of a broker in this role."""
+        return replace(
+            settings,
+            broker=replace(settings.broker, broker_id=self.registered_id),
+            replication=replace(
+                settings.replication, role="SLAVE" if self.is_replica else "SYNC_MASTER"
+            ),
+        )
 
     def continues(self, former: Role) -> bool:
         """Return whether only the epoch differs: a master, or a replica of the same master."""
