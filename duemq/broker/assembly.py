@@ -223,7 +223,12 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
     parts.tasks += [parts.long_polls.running(), clients.running()]
     if parts.replica is None:
         parts.tasks.append(transactions.running())
-    parts.pop = PopService(parts, context)
+    parts.pop = PopService(
+        parts,
+        context,
+        has_timers=has_timer_topic(context.plugins.system_topics()),
+        delivered_ms=context.plugins.delivered_ms,
+    )
     pull = PullProcessor(
         store, topics, groups, offsets, parts.clients, parts.long_polls, parts.stats, config,
         replication=context.replication, access_version=lambda: records.version,

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
-from duemq.broker.plugins import PluginSet
 from duemq.configuration.config import BrokerConfig
 from duemq.configuration.replication_config import ReplicationConfig
 from duemq.metrics.put_get_stats import BrokerStats
@@ -36,7 +35,6 @@ from duemq.registry.managers import Groups, Identity, Offsets, Routes, Topics
 from duemq.registry.offset_table import PopState
 from duemq.registry.shared_retries import SharedRetries
 from duemq.send.put_path import PutPath
-from duemq.send.timer_refusal import has_timer_topic
 from duemq_common.clock import Clock
 from message_store.kernels.preparation import Preparation
 
@@ -83,8 +81,6 @@ class PopContext(Protocol):
     @property
     def config(self) -> Callable[[], BrokerConfig]: ...
     @property
-    def plugins(self) -> PluginSet: ...
-    @property
     def kernels(self) -> Preparation: ...
     @property
     def records(self) -> RecordAccess: ...
@@ -97,6 +93,9 @@ class PopContext(Protocol):
 class PopService:
     """POP requests of one broker. Context manager: a master with timers revives messages inside it.
 
+    Args:
+        has_timers: Whether a plugin stores timers.
+        delivered_ms: Returns a time by which every due timer has been delivered.
     Attributes:
         refusal: Reason why this broker serves no pops, empty if it does.
         figures: Messages in flight, and counters.
@@ -104,11 +103,18 @@ class PopService:
         retries: Check of the permissions for retry topics; None: no accounts.
     """
 
-    def __init__(self, parts: Managers, context: PopContext) -> None:
+    def __init__(
+        self,
+        parts: Managers,
+        context: PopContext,
+        *,
+        has_timers: bool,
+        delivered_ms: Callable[[int], int],
+    ) -> None:
         store, topics, groups, identity = parts.store, parts.topics, parts.groups, parts.identity
         clock, offsets = context.clock, parts.offsets
         self._store, self._offsets, self._identity = store, offsets, identity
-        self.refusal = _refusal(context)
+        self.refusal = _refusal(context.replication(), has_timers=has_timers)
         self.figures = PopFigures(clock.now_ms())
         self._undecided = UndecidedPops(store)
         self._revive_log = revive_log = ReviveLog(
@@ -118,7 +124,7 @@ class PopService:
         self._failed = Notices(log, logging.ERROR)
         self.reviver = Reviver(
             store, topics, groups, offsets, parts.put_path, identity, clock,
-            context.plugins.delivered_ms, self.figures, lambda: context.kernels.is_done,
+            delivered_ms, self.figures, lambda: context.kernels.is_done,
         )  # fmt: skip
         self.retries = (
             None
@@ -193,7 +199,7 @@ class PopService:
             yield
 
 
-def _refusal(context: PopContext) -> str:
-    if context.replication().is_replica:
+def _refusal(replication: ReplicationConfig, *, has_timers: bool) -> str:
+    if replication.is_replica:
         return REPLICA
-    return "" if has_timer_topic(context.plugins.system_topics()) else NO_TIMERS
+    return "" if has_timers else NO_TIMERS
