@@ -244,7 +244,9 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         transactions,
         HistoryProcessor(store, context.plugins.pending_messages, transactions.halves.is_finished),
         pull,
-        SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
+        SendBackProcessor(
+            store, topics, groups, put, identity, parts.stats.sent_back, config, records
+        ),
         RecallProcessor(topics, identity, clock, config, recalls, records),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),

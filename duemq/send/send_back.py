@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
-from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.internal_topics import check_readable
@@ -82,7 +81,11 @@ def retry_properties(record: Record, level: int) -> dict[str, str]:
 
 
 class SendBackProcessor:
-    """Handler of code 36, CONSUMER_SEND_MSG_BACK."""
+    """Handler of code 36, CONSUMER_SEND_MSG_BACK.
+
+    Args:
+        sent_back: Counts one message of a topic and group.
+    """
 
     def __init__(
         self,
@@ -91,14 +94,14 @@ class SendBackProcessor:
         groups: Groups,
         put: Putter,
         identity: Identity,
-        stats: BrokerStats,
+        sent_back: Callable[[str, str], None],
         config: Callable[[], BrokerConfig],
         records: RecordAccess | None = None,
     ) -> None:
         self._records = records or UnrestrictedAccess()
         self._store, self._topics, self._groups = store, topics, groups
         self._put, self._identity = put, identity
-        self._stats, self._config = stats, config
+        self._sent_back, self._config = sent_back, config
 
     def handlers(self) -> dict[int, RequestHandler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
@@ -125,7 +128,7 @@ class SendBackProcessor:
         if retry.dead:
             await self._topic(retry.topic, 1)
         await self._store_copy(record, retry, random.randrange(queues))
-        self._stats.sent_back(self._origin_topic(request, record), name)
+        self._sent_back(self._origin_topic(request, record), name)
         return Response(fields={})
 
     def _origin_topic(self, request: Request, record: Record) -> str:
