@@ -25,6 +25,12 @@ ARROWS: dict[str, set[str]] = {
         *("migration", "reconciliation"),
     },
 }
+ORDER = (
+    "cli > console > broker > v5 > admin > replication > namesrv > pop > pull > metrics > "
+    "send > messages > transactions > registry > configuration > auth > filters > net"
+)
+LAYERS = ORDER.split(" > ")
+"""Sub-packages of duemq/: each may import only those after it, and none the root."""
 LAYOUTS_OF_OTHERS = {"reconciliation": {"timer_store.layout"}}
 """Byte layouts that a package may read without importing their owner (decision 16)."""
 FOUND_BY_ENTRY_POINT = {"schedule_service", "timer_store"}
@@ -56,6 +62,25 @@ def test_imports_point_down(package: str) -> None:
             if other in ARROWS and other != package and other not in ARROWS[package]:
                 wrong.append(f"{path.relative_to(TOP)}:{line} imports {module}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_imports_between_the_layers_of_duemq_point_down() -> None:
+    wrong = []
+    for path in sources("duemq"):
+        inside = path.relative_to(TOP / "duemq").parts
+        if len(inside) == 1:  # the front door
+            continue
+        below = LAYERS[LAYERS.index(inside[0]) :]
+        for module, line in imported_packages(path.read_text()):
+            names = module.split(".")
+            if names[0] == "duemq" and (len(names) == 1 or names[1] not in below):
+                wrong.append(f"{path.relative_to(TOP)}:{line} imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_of_duemq_is_in_a_layer() -> None:
+    names = {path.name for path in (TOP / "duemq").iterdir() if path.name != "__pycache__"}
+    assert names - {"__init__.py", "__main__.py", "py.typed"} <= set(LAYERS)
 
 
 def test_the_transport_knows_no_broker_policy() -> None:
