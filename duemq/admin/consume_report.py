@@ -84,7 +84,9 @@ class ConsumeReport:
         ]
 
     async def _report(self, group: str, topic: str) -> msgspec.Raw:
-        response = await self._stats_of(Request(208, {"consumerGroup": group, "topic": topic}))
+        response = await self._stats_of(
+            Request(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
+        )
         return msgspec.Raw(
             response.body if response and isinstance(response.body, bytes) else b"{}"
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from delivery.plugin import ParameterizedView
-from duemq.net.codes import VIEW_REQUEST, ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
 
@@ -32,7 +32,7 @@ class AdminProcessor:
         self._views = dict(views)
 
     def handlers(self) -> dict[int, RequestHandler]:
-        return {VIEW_REQUEST: self.show}
+        return {RequestCode.GET_VIEW: self.show}
 
     async def show(self, request: Request) -> Response:
         """Return one view, or the names of all."""

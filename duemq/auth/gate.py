@@ -5,27 +5,30 @@
 
 Source: AuthenticationPipeline, AuthorizationPipeline, DefaultAuthenticationHandler,
 AclAuthorizationHandler of Apache 5.3.3. The remarks are Apache's. DueMQ differs in three points:
-the codes of `OWN_RULES` also need a permission, permissions require a verified user, and the topic
-of a record that is requested by offset is checked (`check_record`).
+some codes that Apache opens to every account need a permission (`RequestRow.always`), permissions
+require a verified user, and the topic of a record that is requested by offset is checked
+(`check_record`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from duemq.auth.accesses import Access, TooManyNames
 from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
 from duemq.auth.audit import AuditEntry, AuditLog
 from duemq.auth.model import Action, Decision, Resource, User, UserStatus, UserType
 from duemq.auth.record_access import cancel_actions
-from duemq.auth.request_rules import Access, TooManyNames, accesses, allow, is_client_code
+from duemq.auth.request_rules import accesses, allow
+from duemq.auth.request_table import CHANGES, row_of
 from duemq.auth.signature import ACCESS_KEY, is_signed
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
 
-CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 REMARK_CHARACTERS_MAX: Final = 4_096  # a remark contains names from the client
 
 
@@ -81,7 +84,7 @@ class Gate:
         except Refused as refusal:
             raise self._error(request, refusal) from None
         for access in needed:
-            if not CHANGES.isdisjoint(access.actions) and not is_client_code(request.code):
+            if not CHANGES.isdisjoint(access.actions) and not row_of(request.code).is_client:
                 self._audit.allowed(entry_of(request, access))
 
     def authenticate(self, request: Request) -> None:
@@ -192,10 +195,15 @@ class Gate:
             raise Refused(text, access)
 
 
-_ACCOUNT_FIELDS: Final = {
-    **dict.fromkeys((3001, 3002, 3003), "username"),
-    **dict.fromkeys((3006, 3007, 3008), "subject"),
-    **dict.fromkeys((50, 51), "accessKey"),
+_ACCOUNT_FIELDS: Final[Mapping[int, str]] = {
+    RequestCode.AUTH_CREATE_USER: "username",
+    RequestCode.AUTH_UPDATE_USER: "username",
+    RequestCode.AUTH_DELETE_USER: "username",
+    RequestCode.AUTH_CREATE_ACL: "subject",
+    RequestCode.AUTH_UPDATE_ACL: "subject",
+    RequestCode.AUTH_DELETE_ACL: "subject",
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: "accessKey",
+    RequestCode.DELETE_ACL_CONFIG: "accessKey",
 }
 """Header field with the account that a request changes, by code."""
 

@@ -5,27 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from duemq.auth.model import Action
-from duemq.auth.request_rules import DECISIONS, OWN_RULES, RULES
+from duemq.auth.request_table import ROWS
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
 
 KEY: Final = "administerFrom"
-GROUP_CODES: Final = frozenset({906, 1008})
-"""Requests of controllers and group members; their handlers only read, or query the controller."""
-ADMINISTRATIVE: Final = (
-    frozenset(
-        code
-        for code, rule in {**RULES, **OWN_RULES}.items()
-        if rule.action in {Action.CREATE, Action.UPDATE, Action.DELETE}
-    )
-    - set(DECISIONS)
-    - GROUP_CODES
+ADMINISTRATIVE: Final = frozenset(
+    code for code, row in ROWS.items() if row.changes_resources and not row.is_between_members
 )
-"""Request codes that change resources of other clients. Decisions are not among them: they apply
-to an application's messages."""
 
 
 class LocalAdministration:

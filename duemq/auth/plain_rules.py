@@ -20,7 +20,6 @@ from duemq.auth.model import RETRY_PREFIX
 from duemq.auth.plain_addresses import Matcher, matcher
 
 DENY, PUB, SUB = 1, 4, 8
-ADMIN_CODES: Final = frozenset({17, 25, 200, 207, 215, 5002, 5003})
 KEY_CHARACTERS_MIN: Final = 7
 ACCOUNTS_MAX: Final = 10_000
 PERMISSIONS: Final = {

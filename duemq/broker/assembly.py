@@ -23,8 +23,9 @@ from duemq.admin.views import AdminProcessor
 from duemq.auth.account_requests import AccountRequests
 from duemq.auth.local_administration import LocalAdministration
 from duemq.auth.plain_requests import BrokerNames, PlainRequests
+from duemq.auth.request_table import ROWS
 from duemq.broker.components import BrokerComponents, BrokerContext
-from duemq.messages.decide import ACTIONS, DecideProcessor
+from duemq.messages.decide import DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
 from duemq.messages.queries import QueryProcessor
 from duemq.messages.recall import RecallProcessor
@@ -32,7 +33,6 @@ from duemq.messages.replica_referrals import of_role
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.metrics.rpc_meter import RpcMeter
 from duemq.namesrv.second_master import SecondMaster
-from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
 from duemq.net.memory_budget import MemoryBudget
 from duemq.pop.names import REVIVE_GROUP
@@ -82,14 +82,7 @@ class Processor(Protocol):
     def handlers(self) -> Mapping[int, Handler]: ...
 
 
-DELAYED_CODES: Final = frozenset(
-    {
-        *(RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.RECALL_MESSAGE),
-        *(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.END_TRANSACTION),
-        *ACTIONS,
-    }
-)
-"""Codes that need more kernels than send and pull; delayed until those are compiled."""
+DELAYED_CODES: Final = frozenset(code for code, row in ROWS.items() if row.needs_kernels)
 
 
 def _access_of(context: BrokerContext) -> AccessCheck:

@@ -12,7 +12,7 @@ import msgspec
 from duemq.auth.signature import Credentials
 from duemq.cli.exits import Exit, fail
 from duemq.net.client import RemotingClient, split_address
-from duemq.net.codes import VIEW_REQUEST, RequestCode, ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError, UsageError
 from duemq_common.request import Request, Response
 
@@ -223,7 +223,7 @@ class Cluster:
         Raises:
             RequestError: The server is not a DueMQ broker, or has no such view.
         """
-        response = await self.request(address, VIEW_REQUEST, {"view": name, **fields})
+        response = await self.request(address, RequestCode.GET_VIEW, {"view": name, **fields})
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RequestError(response.code, not_a_broker(address))
         if response.code != ResponseCode.SUCCESS:

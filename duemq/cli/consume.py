@@ -94,7 +94,9 @@ class Reader:
                 ResponseCode.PULL_OFFSET_MOVED,
             ):
                 raise RequestError(response.code, response.remark or "the pull was refused")
-            records = split_records(bytes_of(response)) if response.code == 0 else []
+            records = (
+                split_records(bytes_of(response)) if response.code == ResponseCode.SUCCESS else []
+            )
             offset = int((response.fields or {}).get("nextBeginOffset", offset))
             for record in records:
                 if self._left and self._passes(record):

@@ -17,7 +17,6 @@ from duemq.cli.messages import body_text, describe, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, print_json, table
 from duemq.cli.times import duration_text
-from duemq.messages.history_request import FIND_MESSAGE
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from message_store.log.offset_id import decode_offset_id
@@ -54,7 +53,7 @@ async def _find(name: str, topic: str, target: Target) -> tuple[list[dict[str, o
     async with target.cluster() as cluster:
         for broker_name, address in await cluster.brokers():
             response = await cluster.request(
-                address, FIND_MESSAGE, body=body, timeout_s=CALL_TIMEOUT_S
+                address, RequestCode.FIND_MESSAGE, body=body, timeout_s=CALL_TIMEOUT_S
             )
             if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 records = await _find_records(cluster, address, name, topic)

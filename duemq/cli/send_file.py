@@ -19,7 +19,6 @@ from duemq.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, bytes_of
 from duemq.cli.messages import PRODUCER_GROUP, STORED
 from duemq.cli.options import Target
 from duemq.cli.output import console, print_json_line, print_table
-from duemq.messages.decide import CANCEL_PENDING
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import SystemClock
 from duemq_common.errors import RequestError, UsageError
@@ -142,7 +141,7 @@ async def _is_pending(cluster: Cluster, lost: Lost) -> bool:
     """Return whether a message with this id is pending for its topic, or was cancelled."""
     body = json.dumps({"keys": [lost.unique_id], "topic": lost.topic, "dry_run": True}).encode()
     for _, address in await cluster.brokers():
-        response = await cluster.request(address, CANCEL_PENDING, {}, body)
+        response = await cluster.request(address, RequestCode.CANCEL_PENDING, {}, body)
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a broker of Apache
             if await _was_resent(cluster, lost):
                 return True

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -25,7 +25,7 @@ import numpy as np
 
 from delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
 from duemq.messages.decision_results import OTHER_NAME, Result, Tally, text_of
-from duemq.net.codes import ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import Clock
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.recall_handle import HandleError, decode_handle
@@ -36,8 +36,11 @@ from message_store.log.offset_id import decode_offset_id
 from message_store.log.record import Record
 from message_store.replication.acknowledgement import Missing, not_confirmed
 
-CANCEL_PENDING, MOVE_PENDING, FIRE_PENDING = 9_011, 9_012, 9_013
-ACTIONS: Final = {CANCEL_PENDING: "cancel", MOVE_PENDING: "move", FIRE_PENDING: "fire"}
+ACTIONS: Final[Mapping[int, str]] = {
+    RequestCode.CANCEL_PENDING: "cancel",
+    RequestCode.MOVE_PENDING: "move",
+    RequestCode.FIRE_PENDING: "fire",
+}
 NAMES_MAX = 10_000  # names in one request
 BATCH_MESSAGES = 2_000  # messages decided on between two yields
 OFFSETS_PER_TURN = 200  # records read for offset ids between two yields
@@ -161,7 +164,7 @@ class DecideProcessor:
 
     def _due_ms(self, code: int, command: DecisionRequest) -> int:
         """Return the new due time of a move in ms; 0 for other actions."""
-        if code != MOVE_PENDING:
+        if code != RequestCode.MOVE_PENDING:
             return 0
         if (command.deliver_ms is None) == (command.delay_ms is None):
             raise _illegal("a move needs either deliver_ms or delay_ms")

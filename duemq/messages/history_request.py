@@ -28,7 +28,7 @@ from duemq.messages.message_history import (
     chains,
     history_of,
 )
-from duemq.net.codes import ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq.transactions.half_messages import HALF_TOPIC
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.request import Request, RequestHandler, Response
@@ -39,7 +39,6 @@ from message_store.log.record import Record
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-FIND_MESSAGE: Final = 9_002
 NAME_CHARS_MAX: Final = 1_024
 MESSAGES_MAX: Final = 32
 RECORDS_MAX: Final = 256
@@ -91,7 +90,7 @@ class HistoryProcessor:
 
     def handlers(self) -> dict[int, RequestHandler]:
         """Return handlers by request code."""
-        return {FIND_MESSAGE: self.find}
+        return {RequestCode.FIND_MESSAGE: self.find}
 
     async def find(self, request: Request) -> Response:
         """Return the newest messages of a name.

@@ -11,12 +11,11 @@ from typing import Final
 
 from delivery.plugin import referral_text
 from duemq.messages.decide import ACTIONS
-from duemq.messages.history_request import FIND_MESSAGE
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq_common.request import Request, Response
 
-AT_MASTER: Final = frozenset({*ACTIONS, FIND_MESSAGE, RequestCode.RECALL_MESSAGE})
+AT_MASTER: Final = frozenset({*ACTIONS, RequestCode.FIND_MESSAGE, RequestCode.RECALL_MESSAGE})
 MASTER_FIELD: Final = "masterAddress"
 WORK: Final = "knows and decides which messages are pending"
 

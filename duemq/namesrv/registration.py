@@ -296,7 +296,7 @@ class NameServerRegistration:
         try:
             self._watch(await self._client.connect())
             response = await self._client.call(request, timeout_s=self._timeout_s)
-            if response.code != 0:
+            if response.code != ResponseCode.SUCCESS:
                 raise RegistrationRefused(response.code, response.remark)
             self._on_registered(response.fields or {})
         except BaseException:

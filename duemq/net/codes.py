@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-VIEW_REQUEST = 9_001  # of DueMQ: a view of operators
-
 
 class RequestCode(IntEnum):
-    """Codes of requests to brokers and name servers, and of their requests to clients."""
+    """Codes of requests to brokers and name servers, and of their requests to clients.
+
+    DueMQ's own codes are 9,000 to 9,999.
+    """
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -144,6 +145,13 @@ class RequestCode(IntEnum):
     SWITCH_TIMER_ENGINE = 5001
     DELETE_TOPIC_IN_BROKER_LIST = 5002
     DELETE_SUBSCRIPTION_GROUP_LIST = 5003
+    GET_VIEW = 9001
+    FIND_MESSAGE = 9002
+    CANCEL_PENDING = 9011
+    MOVE_PENDING = 9012
+    FIRE_PENDING = 9013
+    COMPACT_TIMERS = 9014
+    MIGRATE = 9015
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

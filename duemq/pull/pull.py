@@ -405,7 +405,7 @@ class PullProcessor:
         body, outcome = self._bodies(checked, outcome)
         pull = checked.request
         low, high = self._store.readable_bounds(pull.topic, pull.queue_id)
-        if outcome.code == 0:
+        if outcome.code == ResponseCode.SUCCESS:
             assert outcome.units is not None
             self._stats.messages_got(
                 pull.topic, pull.group, count=outcome.units.size, size=len(body)

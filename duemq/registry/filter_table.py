@@ -8,6 +8,7 @@ Source: ConsumerFilterManager
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ class FilterTable:
     def after_compiling(self, handler: Handler) -> Handler:
         """Return a handler that runs after a thread has compiled the request's long filter."""
 
+        @functools.wraps(handler)
         def begin(request: Request) -> Response | Deferred:
             text = self._uncompiled(request.fields)
             return self._compile_first(text, handler, request) if text else handler(request)

@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import VIEW_REQUEST, RequestCode, ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq.pop.order_info import FILE_NAME as ORDER_INFO_FILE
 from duemq.pop.order_info import VIEW as ORDER_INFO_VIEW
 from duemq.pop.order_info import read_table
@@ -187,7 +187,9 @@ class SlaveSynchronize:
             response = await self._read_if_served(Request(code, {}))
             if response is not None:
                 self._apply(code, response, replace, faults)
-        order_info = await self._read_if_served(Request(VIEW_REQUEST, {"view": ORDER_INFO_VIEW}))
+        order_info = await self._read_if_served(
+            Request(RequestCode.GET_VIEW, {"view": ORDER_INFO_VIEW})
+        )
         found = {code: await self._read(code) for code in self._progress}
         code = RequestCode.GET_ALL_DELAY_OFFSET
         delay_offsets = _table(await self._read(code), code.name)

@@ -124,7 +124,7 @@ class ReplyProcessor:
             return f"push reply message to {client_id} fail: no response in {PUSH_TIMEOUT_S:.0f} s"
         except ConnectionError as error:
             return f"push reply message to {client_id} fail: {error}"
-        if response.code != 0:
+        if response.code != ResponseCode.SUCCESS:
             return f"push reply message to {client_id} fail: {response.remark}"
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from delivery.plugin import ENTRY_POINT_GROUP
+from duemq.auth.request_table import ROWS, ROWS_BY_MODULE
 from duemq.broker.broker import Broker
 from duemq.broker.plugins import Installed
 from duemq.configuration.apache_keys import WITHOUT_EFFECT
 from duemq.configuration.settings import key_notices, settings_from
 from duemq.net.codes import RequestCode
+from duemq.net.dispatcher import Dispatcher, Handler, Route
 from duemq.send.ingest import SEND_CODES
 from duemq_common.config import (
     Option,
@@ -36,6 +39,8 @@ PLUGINS = [
     Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
     for name in ("migration", "reconciliation", "schedule_service", "timer_store")
 ]
+WITH_A_CONTROLLER = {RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.GET_BROKER_EPOCH_CACHE}
+"""Codes that have no handler, or one in another module, without a controller."""
 OUR_CODES = frozenset(range(9_000, 10_000))
 TIMER_KEYS = dict(re.findall(r"`(timer[A-Z]\w+|mappedFileSizeTimerLog)(?:=([^`]+))?`", TEXT))
 
@@ -97,7 +102,23 @@ def codes_listed(server: str) -> set[int]:
     return {int(code) for code, _ in pairs}
 
 
-def test_the_request_codes_are_those_served(tmp_path: Path) -> None:
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
+    """Module of every handler that a dispatcher gets, by request code."""
+    modules: dict[int, str] = dict.fromkeys(SEND_CODES, "duemq.send.ingest")
+    add = Dispatcher.add
+
+    def recorded(dispatcher: Dispatcher, handlers: Mapping[int, Handler]) -> None:
+        for code, handler in handlers.items():
+            function = handler.handler if isinstance(handler, Route) else handler
+            modules.setdefault(code, function.__module__)
+        add(dispatcher, handlers)
+
+    monkeypatch.setattr(Dispatcher, "add", recorded)
+    return modules
+
+
+def test_the_request_codes_are_those_served(tmp_path: Path, modules: dict[int, str]) -> None:
     plain_acl = tmp_path / "conf" / "plain_acl.yml"
     plain_acl.parent.mkdir()
     plain_acl.touch(0o600)
@@ -111,10 +132,15 @@ def test_the_request_codes_are_those_served(tmp_path: Path) -> None:
 
     ours, namesrv = asyncio.run(served(authenticationEnabled="true"))
     ours |= asyncio.run(served(aclEnable="true", rocketmqHome=str(tmp_path)))[0]
-    told = {int(code) for code in re.findall(r"\b9\d{3}\b", section("Request codes"))}
-    assert told == ours & OUR_CODES
+    listed = {int(code) for code in re.findall(r"\b9\d{3}\b", section("Request codes"))}
+    assert listed == ours & OUR_CODES
     assert codes_listed("Broker") == ours - OUR_CODES
     assert codes_listed("Name server") == namesrv
+    assert ROWS.keys() - WITH_A_CONTROLLER == (ours | namesrv) - WITH_A_CONTROLLER
+    rows = {row.code: module for module, rows in ROWS_BY_MODULE.items() for row in rows}
+    assert {code for code, module in rows.items() if modules.get(code) != module} == (
+        WITH_A_CONTROLLER
+    )
 
 
 def test_the_timer_keys_are_found() -> None:

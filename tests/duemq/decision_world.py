@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from duemq.broker.broker import Broker
-from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING
+from duemq.net.codes import RequestCode
 from message_store.log.offset_id import encode_offset_id
 from tests.support.running_broker import BrokerClient
 
@@ -120,7 +120,9 @@ class DecisionWorld:
     async def decide(self) -> None:
         """Cancel or fire by ids, or cancel by keys; compare the answer."""
         by_keys = self._chance.random() < 0.2
-        code = FIRE_PENDING if self._chance.random() < 0.2 else CANCEL_PENDING
+        code = (
+            RequestCode.FIRE_PENDING if self._chance.random() < 0.2 else RequestCode.CANCEL_PENDING
+        )
         if by_keys:
             names = [f"k{self._chance.randrange(50)}"]
             meant = {names[0]: [m for m in self.messages if names[0] in m.keys]}
@@ -148,7 +150,7 @@ class DecisionWorld:
         if not right:
             self.false.append(f"{told}, of {len(pending)} pending")
         for message in pending.values():
-            message.state = CANCELLED if code == CANCEL_PENDING else DELIVERED
+            message.state = CANCELLED if code == RequestCode.CANCEL_PENDING else DELIVERED
 
     def _compare(self, name: str, result: dict[str, Any], meant: list[Message], code: int) -> None:
         pending = [message for message in meant if message.state == PENDING]
@@ -160,14 +162,16 @@ class DecisionWorld:
             right = (verdict, count) == ("unknown", 0)
         else:  # of several ends any one may be told; a cancel of what was cancelled is done
             said = (
-                {"done" if code == CANCEL_PENDING else "unknown"} if CANCELLED in states else set()
+                {"done" if code == RequestCode.CANCEL_PENDING else "unknown"}
+                if CANCELLED in states
+                else set()
             )
             said |= {DELIVERED} if DELIVERED in states else set()
             right = verdict in said and count == 0
         if not right:
             self.false.append(f"{name}: {result}, of {Counter(m.state for m in meant)}")
         for message in pending:
-            message.state = CANCELLED if code == CANCEL_PENDING else DELIVERED
+            message.state = CANCELLED if code == RequestCode.CANCEL_PENDING else DELIVERED
 
     async def end(self, bodies: list[bytes]) -> None:
         """Compare what was delivered in the end with what was answered."""

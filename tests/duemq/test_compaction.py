@@ -11,7 +11,7 @@ from typing import Any
 
 from delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.plugins import Installed
-from duemq.net.codes import VIEW_REQUEST
+from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from tests.support.running_broker import BrokerClient, running, small
 from timer_store.compaction.compactor import PAUSE_MS, PIN_OWNER
@@ -25,7 +25,7 @@ TURNS_MAX = 1_000
 
 
 async def view(client: BrokerClient) -> dict[str, Any]:
-    response = await client.call(VIEW_REQUEST, {"view": "timer_store.summary"})
+    response = await client.call(RequestCode.GET_VIEW, {"view": "timer_store.summary"})
     found: dict[str, Any] = json.loads(bytes(response.body))["compaction"]
     return found
 

@@ -10,9 +10,10 @@ import pytest
 
 from delivery.pending import Found
 from duemq.cli.decision_client import DecisionClient, MessageSelection
-from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING, NAMES_MAX
+from duemq.messages.decide import NAMES_MAX
 from duemq.messages.decision_results import CANCELLED_BEFORE, Result
 from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Request
@@ -110,13 +111,13 @@ def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path: Path)
     async def work() -> None:
         async with running(small(tmp_path), clock=FakeClock()) as (_, remote):
             for code, body, why in (
-                (CANCEL_PENDING, b"{", "JSON"),
-                (CANCEL_PENDING, b"{}", "no messages selected"),
-                (FIRE_PENDING, b'{"id":["a"]}', "unknown field"),
-                (MOVE_PENDING, b'{"ids":["a"]}', "deliver_ms or delay_ms"),
-                (MOVE_PENDING, b'{"ids":["a"],"deliver_ms":-1}', "not a time"),
+                (RequestCode.CANCEL_PENDING, b"{", "JSON"),
+                (RequestCode.CANCEL_PENDING, b"{}", "no messages selected"),
+                (RequestCode.FIRE_PENDING, b'{"id":["a"]}', "unknown field"),
+                (RequestCode.MOVE_PENDING, b'{"ids":["a"]}', "deliver_ms or delay_ms"),
+                (RequestCode.MOVE_PENDING, b'{"ids":["a"],"deliver_ms":-1}', "not a time"),
                 (
-                    CANCEL_PENDING,
+                    RequestCode.CANCEL_PENDING,
                     msgspec.json.encode({"ids": ["a"] * (NAMES_MAX + 1)}),
                     "the maximum is",
                 ),
@@ -192,11 +193,13 @@ def test_cancels_that_wait_together_share_a_lookup(
             async with RemotingClient(broker.address) as one, connected(broker.address) as other:
                 connection = await one.connect()
                 requests = [
-                    Request(CANCEL_PENDING, {}, b'{"topic":"T","keys":["k%d"]}' % n)
+                    Request(RequestCode.CANCEL_PENDING, {}, b'{"topic":"T","keys":["k%d"]}' % n)
                     for n in range(500)
                 ]
                 work = asyncio.gather(*(connection.call(each, timeout_s=60) for each in requests))
-                found = await other.call(CANCEL_PENDING, {}, b'{"topic":"T","keys":["m499"]}')
+                found = await other.call(
+                    RequestCode.CANCEL_PENDING, {}, b'{"topic":"T","keys":["m499"]}'
+                )
                 assert found.code == 0, found.remark
                 results = [msgspec.json.decode(each.body)["results"][0] for each in await work]
             assert [each["verdict"] for each in results] == ["done"] * 500

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
+from duemq.messages.decide import ACTIONS
+from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from message_store.index.index_service import IndexService
 from message_store.log.batch import PutBatch
@@ -24,7 +25,7 @@ KEYS = {"messageDelayLevel": "1s 60s", "maxIndexNum": "100000", "maxHashSlotNum"
 
 
 async def cancel(remote: BrokerClient, **command: Any) -> list[tuple[str, int]]:
-    response = await remote.call(CANCEL_PENDING, {}, json.dumps(command).encode())
+    response = await remote.call(RequestCode.CANCEL_PENDING, {}, json.dumps(command).encode())
     assert response.code == 0, response.remark
     results = json.loads(bytes(response.body))["results"]
     return [(result["verdict"], result.get("messages", 0)) for result in results]
@@ -170,7 +171,7 @@ def test_without_an_index_a_key_is_an_error_and_no_unknown(tmp_path: Path) -> No
         async with running(small(tmp_path, **keys), clock=FakeClock()) as (_, remote):
             sent = await remote.send("T", b"x", DELAY="2", UNIQ_KEY="7F" * 16)
             response = await remote.call(
-                CANCEL_PENDING, {}, json.dumps({"ids": ["7F" * 16]}).encode()
+                RequestCode.CANCEL_PENDING, {}, json.dumps({"ids": ["7F" * 16]}).encode()
             )
             assert (response.code, "messageIndexEnable" in (response.remark or "")) == (1, True)
             assert await cancel(remote, ids=[(sent.fields or {})["msgId"]]) == [("done", 1)]
@@ -188,20 +189,22 @@ def test_keys_that_are_no_text_are_decided_on_by_offset(tmp_path: Path) -> None:
         async with running(small(tmp_path, **KEYS), clock=clock) as (broker, remote):
             assert (await remote.send("T", b"warm")).code == 0
             due = b"TIMER_DELIVER_MS\x01%d\x02" % (clock.now_ms() + HOUR_MS)
-            for code in (CANCEL_PENDING, MOVE_PENDING, FIRE_PENDING):
+            for code in ACTIONS:
                 for delay in (due, b"DELAY\x012\x02"):
                     texts = [
                         b"UNIQ_KEY\x01%b\x02KEYS\x01%b\x02%b" % (odd, odd, delay) for odd in ODD
                     ]
                     names = [put_raw(broker, text) for text in texts]
-                    command = {"ids": names} | ({"delay_ms": 9} if code == MOVE_PENDING else {})
+                    command = {"ids": names} | (
+                        {"delay_ms": 9} if code == RequestCode.MOVE_PENDING else {}
+                    )
                     for dry_run in (True, False, False):
                         body = json.dumps(command | {"dry_run": dry_run}).encode()
                         response = await remote.call(code, {}, body)
                         assert response.code == 0, response.remark
             for name in ("\ud800", "\udfff" * 16, "\x00", "\ufffd\ufffd", "é" * 16, "A" * 300):
                 response = await remote.call(
-                    CANCEL_PENDING, {}, json.dumps({"ids": [name]}).encode()
+                    RequestCode.CANCEL_PENDING, {}, json.dumps({"ids": [name]}).encode()
                 )
                 assert response.code in (0, 13), response.remark
 
@@ -209,9 +212,7 @@ def test_keys_that_are_no_text_are_decided_on_by_offset(tmp_path: Path) -> None:
 
 
 @pytest.mark.finding("E9")
-@pytest.mark.parametrize(
-    "code", [34, 41, 42, 46, CANCEL_PENDING, MOVE_PENDING, FIRE_PENDING, 9_002, 9_014, 9_015]
-)
+@pytest.mark.parametrize("code", [34, 41, 42, 46, *ACTIONS, 9_002, 9_014, 9_015])
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"ids":['])
 def test_a_body_nested_too_deeply_is_answered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, code: int, opening: bytes
@@ -235,7 +236,7 @@ def test_an_unknown_name_may_be_of_a_removed_record(
             if removed:  # as if retention had removed the first file of the log
                 monkeypatch.setattr(type(broker.store), "min_offset", property(lambda store: 1))
             body = json.dumps({"ids": ["F" * 32]}).encode()
-            response = await remote.call(CANCEL_PENDING, {}, body)
+            response = await remote.call(RequestCode.CANCEL_PENDING, {}, body)
             [result] = json.loads(bytes(response.body))["results"]
             assert result["verdict"] == "unknown"
             assert ("retention has removed" in result.get("remark", "")) == removed

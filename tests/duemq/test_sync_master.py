@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import FakeClock
 from duemq_common.request import Response
@@ -52,7 +51,7 @@ async def readable(client: BrokerClient) -> int:
 
 async def decide(client: BrokerClient, code: int, unique: str) -> Response:
     command = {"topic": "T", "ids": [unique]}
-    if code == MOVE_PENDING:
+    if code == RequestCode.MOVE_PENDING:
         command["delay_ms"] = 7_000_000  # type: ignore[assignment]
     return await client.call(code, body=json.dumps(command).encode())
 
@@ -174,11 +173,11 @@ def test_every_change_of_a_client_waits_for_replicas(tmp_path: Path) -> None:
             responses = [
                 await send_back(client, offset_of(sent[0])),
                 await commit(client, sent[1]),
-                await decide(client, CANCEL_PENDING, "L1"),
-                await decide(client, MOVE_PENDING, "L2"),
-                await decide(client, CANCEL_PENDING, "T1"),
-                await decide(client, MOVE_PENDING, "T2"),
-                await decide(client, FIRE_PENDING, "T3"),
+                await decide(client, RequestCode.CANCEL_PENDING, "L1"),
+                await decide(client, RequestCode.MOVE_PENDING, "L2"),
+                await decide(client, RequestCode.CANCEL_PENDING, "T1"),
+                await decide(client, RequestCode.MOVE_PENDING, "T2"),
+                await decide(client, RequestCode.FIRE_PENDING, "T3"),
                 await client.call(
                     RequestCode.RECALL_MESSAGE,
                     {"topic": "T", "recallHandle": (sent[7].fields or {})["recallHandle"]},
@@ -187,7 +186,7 @@ def test_every_change_of_a_client_waits_for_replicas(tmp_path: Path) -> None:
             assert [each.code for each in responses] == [TIMEOUT] * len(responses)
             await resume(client, peer)
             await connected(broker)
-            assert (await decide(client, CANCEL_PENDING, "T2")).code == 0
+            assert (await decide(client, RequestCode.CANCEL_PENDING, "T2")).code == 0
 
     asyncio.run(scene())
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.server import NameServer
-from duemq.net.codes import VIEW_REQUEST
+from duemq.net.codes import RequestCode
 from duemq_common.clock import SystemClock
 from tests.support.running_broker import BrokerClient, running, small
 
 
 async def failure_of(client: BrokerClient) -> str:
-    response = await client.call(VIEW_REQUEST, {"view": "replication"})
+    response = await client.call(RequestCode.GET_VIEW, {"view": "replication"})
     return str(json.loads(bytes(response.body))["failure"])
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from duemq.net.codes import VIEW_REQUEST
+from duemq.net.codes import RequestCode
 from tests.interop.apache_controller import ApacheController, OurMember
 from tests.interop.replicas import send_code
 from tests.interop.store_work import KEYS, TOPIC, pull_topic
@@ -82,7 +82,7 @@ NONSENSE: dict[str, Serve] = {
 def view_of(member: OurMember) -> dict[str, Any]:
     """Return the replication view of a member; empty during a change of role."""
     try:
-        response = call(member.broker_port, VIEW_REQUEST, {"view": "replication"})
+        response = call(member.broker_port, RequestCode.GET_VIEW, {"view": "replication"})
     except OSError:
         return {}
     found: dict[str, Any] = json.loads(response.body)

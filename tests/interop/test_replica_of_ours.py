@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.messages.decide import CANCEL_PENDING
+from duemq.net.codes import RequestCode
 from tests.interop.admin_process import mqadmin
 from tests.interop.apache import NEWEST, VERSIONS, Apache
 from tests.interop.replicas import (
@@ -180,7 +180,9 @@ def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
                 timers.recall(master, timers.named("timer")[::3])
                 ids = [f"unique-{body}" for body in timers.named("timer")[1::3]]
                 body = json.dumps({"topic": TOPIC, "ids": ids}).encode()
-                assert call(master.broker_port, CANCEL_PENDING, {}, body).code == SUCCESS
+                assert (
+                    call(master.broker_port, RequestCode.CANCEL_PENDING, {}, body).code == SUCCESS
+                )
                 timers.recalled |= set(timers.named("timer")[1::3])
             wait_copied(master, replica)
             master.kill()

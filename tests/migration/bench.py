@@ -12,7 +12,7 @@ from typing import Any
 from delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.broker import Broker
 from duemq.broker.plugins import Installed
-from duemq.net.codes import VIEW_REQUEST
+from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from migration.requests import MIGRATE
 from migration.steps.service import MigrationService
@@ -89,8 +89,8 @@ class Bench:
 
     async def pending(self) -> tuple[int, int]:
         """Return the number of pending messages of levels and of timers."""
-        levels = await self.client.call(VIEW_REQUEST, {"view": "schedule_service.levels"})
-        timers = await self.client.call(VIEW_REQUEST, {"view": "timer_store.summary"})
+        levels = await self.client.call(RequestCode.GET_VIEW, {"view": "schedule_service.levels"})
+        timers = await self.client.call(RequestCode.GET_VIEW, {"view": "timer_store.summary"})
         return (
             int(json.loads(bytes(levels.body))["pending"]),
             int(json.loads(bytes(timers.body))["pending"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
+from duemq.net.codes import RequestCode
 from duemq.replication.epoch_file import EpochEntry
 from message_store.log.record import Record, decode_record
 from message_store.store import NOTHING_CONFIRMED
@@ -216,7 +216,8 @@ def check_messages(records: list[Record], sent: dict[bytes, Any]) -> Counter[byt
             continue
         assert made is not None, f"{record.body!r} at {record.phys_offset} is still pending"
         decisions = sent[record.body].decisions if record.body in sent else set[int]()
-        if made.topic in TOPICS and not decisions & {FIRE_PENDING, MOVE_PENDING}:
+        earlier = {RequestCode.FIRE_PENDING, RequestCode.MOVE_PENDING}
+        if made.topic in TOPICS and not decisions & earlier:
             early_ms = due_ms_of(record, at) - made.store_ms
             assert early_ms <= 0, f"{record.body!r} is {early_ms} ms early"
     arrived = Counter(each.body for each in records if each.topic in TOPICS)
@@ -225,7 +226,7 @@ def check_messages(records: list[Record], sent: dict[bytes, Any]) -> Counter[byt
         assert count <= 1, f"{message.kind} message {body!r} came {count} times"
         if message.is_cancelled:
             assert count == 0, f"{message.kind} message {body!r} was cancelled, and came"
-        elif message.offset is not None and CANCEL_PENDING not in message.decisions:
+        elif message.offset is not None and RequestCode.CANCEL_PENDING not in message.decisions:
             assert count == 1, f"{message.kind} message {body!r} of {message.offset} is lost"
         moves = 0 if message.offset is None else _moves_of(message.offset, origins)
         assert message.moves <= moves, f"{body!r} was moved {message.moves} times, and {moves} stay"

@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
+from duemq.net.codes import RequestCode
 from duemq_common.request import Request
 
 if TYPE_CHECKING:
     from tests.simulation.group_load import GroupLoad, Sent
 
 CALL_S_MAX: Final = 2.0
-CODES: Final = (CANCEL_PENDING, CANCEL_PENDING, MOVE_PENDING, FIRE_PENDING)
+CODES: Final = (
+    RequestCode.CANCEL_PENDING,
+    RequestCode.CANCEL_PENDING,
+    RequestCode.MOVE_PENDING,
+    RequestCode.FIRE_PENDING,
+)
 MOVES_MS: Final = (0, 1_000, 4_000)
 LATEST: Final = 8
 
@@ -64,13 +69,14 @@ class Decisions:
         if result["verdict"] != "done":
             return
         self.done += 1
-        if code == CANCEL_PENDING:
+        if code == RequestCode.CANCEL_PENDING:
             message.is_cancelled = True
-        message.moves += code == MOVE_PENDING and delay_ms > 0  # else it is delivered at once
+        if code == RequestCode.MOVE_PENDING and delay_ms > 0:  # else it is delivered at once
+            message.moves += 1
 
 
 def _body(code: int, message: Sent, delay_ms: int) -> bytes:
     wanted: dict[str, Any] = {"ids": [message.id]}
-    if code == MOVE_PENDING:
+    if code == RequestCode.MOVE_PENDING:
         wanted["delay_ms"] = delay_ms
     return msgspec.json.encode(wanted)

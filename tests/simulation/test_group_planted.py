@@ -14,8 +14,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from duemq.messages.decide import CANCEL_PENDING, MOVE_PENDING, DecideProcessor
+from duemq.messages.decide import DecideProcessor
 from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
 from duemq_common.request import Request
 from message_store.replication.acknowledgement import Missing
 from migration.ownership.moves import Migrations
@@ -111,19 +112,19 @@ class Client:
 
 def cancel(client: Client) -> Callable[[], None]:
     def take() -> None:
-        client.message.decisions.add(CANCEL_PENDING)
+        client.message.decisions.add(RequestCode.CANCEL_PENDING)
         client.message.is_cancelled = client.response is not None
 
-    client.ask(CANCEL_PENDING, ids=[client.message.id])
+    client.ask(RequestCode.CANCEL_PENDING, ids=[client.message.id])
     return take
 
 
 def move(client: Client) -> Callable[[], None]:
     def take() -> None:
-        client.message.decisions.add(MOVE_PENDING)
+        client.message.decisions.add(RequestCode.MOVE_PENDING)
         client.message.moves = int(client.response is not None)
 
-    client.ask(MOVE_PENDING, ids=[client.message.id], delay_ms=20_000)
+    client.ask(RequestCode.MOVE_PENDING, ids=[client.message.id], delay_ms=20_000)
     return take
 
 

@@ -15,7 +15,7 @@ import pytest
 from delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.broker import Broker
 from duemq.broker.plugins import Installed
-from duemq.net.codes import VIEW_REQUEST, RequestCode, ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 from tests.support.running_broker import BrokerClient, running, small
 
@@ -113,7 +113,7 @@ def test_views_are_requested_over_the_wire(
     tmp_path: Path, view: str, fields: dict[str, str], code: int
 ) -> None:
     async def call(broker: Broker, client: BrokerClient) -> Response:
-        return await client.call(VIEW_REQUEST, {"view": view, **fields})
+        return await client.call(RequestCode.GET_VIEW, {"view": view, **fields})
 
     response = on_a_broker(tmp_path, call)
     assert response.code == code
@@ -127,7 +127,7 @@ def test_a_broker_without_timers_refuses_views_and_metrics(tmp_path: Path) -> No
         properties = small(tmp_path, timerWheelEnable="false")
         async with running(properties, plugins=[TIMERS]) as (_, client):
             responses = [
-                client.call(VIEW_REQUEST, {"view": "timer_store.summary"}),
+                client.call(RequestCode.GET_VIEW, {"view": "timer_store.summary"}),
                 client.call(GET_TIMER_METRICS),
             ]
             return [(await response).code for response in responses]

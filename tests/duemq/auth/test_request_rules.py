@@ -6,25 +6,15 @@ import json
 
 import pytest
 
-from duemq.auth import request_rules
+from duemq.auth import accesses as access_rules
+from duemq.auth.accesses import ACCESSES_MAX, HANDLES_MAX, Access, TooManyNames
 from duemq.auth.model import Action, Resource
-from duemq.auth.request_rules import (
-    ACCESSES_MAX,
-    HANDLES_MAX,
-    OPEN,
-    OWN_RULES,
-    PLUGIN_RULE,
-    RULES,
-    Access,
-    TooManyNames,
-    accesses,
-)
+from duemq.auth.request_rules import accesses
+from duemq.auth.request_table import ROWS
 from duemq.messages.decide import NAMES_MAX
 from duemq.net.codes import RequestCode
 
 CLUSTER = "DefaultCluster"
-CALLBACKS = {39, 40, 220, 221, 326}
-"""Codes that a broker sends to clients."""
 
 
 def needed(code: int, body: object = None, **fields: str) -> list[str]:
@@ -116,16 +106,9 @@ def test_a_request_names_a_bounded_number_of_resources() -> None:
         needed(34, body)
 
 
-def test_each_code_has_one_rule() -> None:
-    assert not RULES.keys() & OWN_RULES.keys()
-
-
-def test_every_code_that_is_served_has_a_rule() -> None:
+def test_every_code_needs_a_permission() -> None:
     without = {
-        code
-        for code in RequestCode
-        if code not in CALLBACKS
-        and not accesses(code, {"AccessKey": "x", "topic": "t"}, b"{}", "c")
+        code for code in ROWS if not accesses(code, {"AccessKey": "x", "topic": "t"}, b"{}", "c")
     }
     assert without <= {
         RequestCode.HEART_BEAT,  # its body names the groups
@@ -144,10 +127,9 @@ def test_every_code_that_is_served_has_a_rule() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"topic": "T"}])
 def test_a_code_without_a_rule_needs_an_administrator(fields: dict[str, str]) -> None:
-    needs = accesses(77_001, fields, b"", CLUSTER)
-    assert needs == list(PLUGIN_RULE.accesses(fields, CLUSTER))
-    assert [access.resource.key for access in needs] == [f"Cluster:{CLUSTER}"]
-    assert all(accesses(code, fields, b"", CLUSTER) == [] for code in OPEN)
+    (access,) = accesses(77_001, fields, b"", CLUSTER)
+    assert (access.resource.key, access.actions) == (f"Cluster:{CLUSTER}", (Action.UPDATE,))
+    assert accesses(RequestCode.CHECK_CLIENT_CONFIG, fields, b"", CLUSTER) == []
 
 
 def test_an_assignment_needs_its_group_and_topic_and_a_mode_an_administrator() -> None:
@@ -208,7 +190,7 @@ def test_equal_names_are_one_access(
         made.append(resource)
         return Access(resource, actions)
 
-    monkeypatch.setattr(request_rules, "Access", access)
+    monkeypatch.setattr(access_rules, "Access", access)
     assert needed(code, body, **fields)
     assert len(made) <= 2
 
@@ -217,7 +199,7 @@ def test_a_request_with_too_many_names_is_refused_before_all_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoded: list[str] = []
-    monkeypatch.setattr(request_rules, "decode_handle", decoded.append)
+    monkeypatch.setattr(access_rules, "decode_handle", decoded.append)
     with pytest.raises(TooManyNames, match="10000 handles"):
         needed(9011, {"handles": ["x"] * (HANDLES_MAX + 1)})
     assert decoded == []
@@ -248,7 +230,7 @@ def test_the_check_reads_the_names_that_the_handler_reads(
 @pytest.mark.finding("3S7")
 def test_too_many_acknowledgements_are_refused_before_they_are_decoded() -> None:
     with pytest.raises(TooManyNames, match="more than 16384 acknowledgements"):
-        accesses(200_151, {}, b"{" * (request_rules.ACK_OBJECTS_MAX + 1), CLUSTER)
+        accesses(200_151, {}, b"{" * (access_rules.ACK_OBJECTS_MAX + 1), CLUSTER)
 
 
 @pytest.mark.finding("3S7")

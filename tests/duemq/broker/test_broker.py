@@ -15,7 +15,7 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.broker.plugins import installed_plugins
-from duemq.net.codes import VIEW_REQUEST, RequestCode, ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import FakeClock
 from duemq_common.config import read_properties
 from duemq_common.errors import ConfigError, CorruptStore, PluginError, UsageError
@@ -224,7 +224,7 @@ def test_an_installed_plugin_takes_part(tmp_path: Path, site: Path) -> None:
             assert (refused.code, refused.remark) == (13, "bad is not taken")
             response = await client.call(9100)
             assert response.fields == {"counted": "1", "task": "True"}
-            view = await client.call(VIEW_REQUEST, {"view": "counting.count"})
+            view = await client.call(RequestCode.GET_VIEW, {"view": "counting.count"})
             assert json.loads(bytes(view.body)) == {"counted": 1}
             await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"countingWord=good")
             assert (await client.send("T", b"good")).code == 13
@@ -370,7 +370,7 @@ def test_the_levels_view_counts_pending_messages(tmp_path: Path) -> None:
         async with running(small(tmp_path), clock=clock) as (_, client):
             for _ in range(3):
                 await client.send("T", b"later", DELAY="2")
-            response = await client.call(VIEW_REQUEST, {"view": "schedule_service.levels"})
+            response = await client.call(RequestCode.GET_VIEW, {"view": "schedule_service.levels"})
             view = json.loads(bytes(response.body))
             level = view["levels"][1]
             assert (view["pending"], level["level"], level["pending"]) == (3, 2, 3)
@@ -382,7 +382,7 @@ def test_the_levels_view_counts_pending_messages(tmp_path: Path) -> None:
 def test_an_unknown_view_names_the_known_ones(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(small(tmp_path)) as (_, client):
-            response = await client.call(VIEW_REQUEST, {"view": "nothing"})
+            response = await client.call(RequestCode.GET_VIEW, {"view": "nothing"})
             assert response.code == ResponseCode.TOPIC_NOT_EXIST
             assert "schedule_service.levels" in str(response.remark)
 

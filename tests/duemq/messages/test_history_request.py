@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from duemq.cli.decision_client import DecisionClient
-from duemq.messages.history_request import FIND_MESSAGE
+from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from message_store.log.offset_id import decode_offset_id, encode_offset_id
 from tests.support.running_broker import BrokerClient, running, small
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.finding("B5")
 async def found(client: BrokerClient, name: str, topic: str = "") -> list[dict[str, Any]]:
     """Return the messages of a name."""
     response = await client.call(
-        FIND_MESSAGE, body=json.dumps({"name": name, "topic": topic}).encode()
+        RequestCode.FIND_MESSAGE, body=json.dumps({"name": name, "topic": topic}).encode()
     )
     assert response.code == 0, response.remark
     return json.loads(bytes(response.body))["messages"]
@@ -111,7 +111,7 @@ def test_a_message_without_a_key_is_found_by_its_offset_id(tmp_path: Path) -> No
             _, due_ms, delivered_ms, events = await shown(client, response.fields["msgId"])
             assert due_ms == delivered_ms == clock.now_ms()
             assert events == ["scheduled", "delivered"]
-            refused = await client.call(FIND_MESSAGE, body=b'{"name":"U"}')
+            refused = await client.call(RequestCode.FIND_MESSAGE, body=b'{"name":"U"}')
             assert (refused.code, "messageIndexEnable" in refused.remark) == (1, True)
 
     asyncio.run(work())
@@ -207,7 +207,7 @@ def test_a_malformed_request_is_refused_with_the_reason(
 ) -> None:
     async def work() -> None:
         async with running(small(tmp_path), clock=FakeClock()) as (_, client):
-            response = await client.call(FIND_MESSAGE, body=body)
+            response = await client.call(RequestCode.FIND_MESSAGE, body=body)
             assert (response.code, why in response.remark) == (13, True), response.remark
 
     asyncio.run(work())

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
-from duemq.messages.history_request import FIND_MESSAGE
 from duemq.messages.replica_referrals import AT_MASTER, MASTER_FIELD
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
@@ -19,10 +17,10 @@ from tests.duemq.broker.test_role_runner import DEMOTED, broker_in
 from tests.support.running_broker import BrokerClient, small
 
 REQUESTS: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {
-    CANCEL_PENDING: ({}, {"ids": ["0" * 32]}),
-    MOVE_PENDING: ({}, {"topic": "T", "delay_ms": 1}),
-    FIRE_PENDING: ({}, {"topic": "T", "dry_run": True}),
-    FIND_MESSAGE: ({}, {"name": "0" * 32}),
+    RequestCode.CANCEL_PENDING: ({}, {"ids": ["0" * 32]}),
+    RequestCode.MOVE_PENDING: ({}, {"topic": "T", "delay_ms": 1}),
+    RequestCode.FIRE_PENDING: ({}, {"topic": "T", "dry_run": True}),
+    RequestCode.FIND_MESSAGE: ({}, {"name": "0" * 32}),
     RequestCode.RECALL_MESSAGE: ({"topic": "T", "recallHandle": "x"}, {}),
 }
 

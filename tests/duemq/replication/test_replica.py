@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from duemq.cli.client import bytes_of
-from duemq.net.codes import VIEW_REQUEST
+from duemq.net.codes import RequestCode
 from duemq.replication.clock_comparison import CHECK_MS
 from duemq.replication.ha_client import HaState
 from duemq.replication.replica import Replica, with_master_config
@@ -77,7 +77,7 @@ def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_pat
                 assert (response.code, response.remark) == (SYSTEM_ERROR, replica_text(master))
                 assert response.fields == {MASTER_FIELD: master}
                 assert master in replica_text(master)
-            shown = await remote.call(VIEW_REQUEST, {"view": "migration.status"})
+            shown = await remote.call(RequestCode.GET_VIEW, {"view": "migration.status"})
             assert json.loads(bytes_of(shown))["why_not"] == replica_text(master)
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from duemq.net.codes import VIEW_REQUEST, RequestCode, ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.slave_synchronize import INTERVAL_MS, SHARE, SlaveSynchronize
 from duemq_common import json_dialect
 from duemq_common.clock import FakeClock
@@ -41,7 +41,7 @@ class Master:
             RequestCode.GET_ALL_DELAY_OFFSET: {"offsetTable": {"1": 5}},
         }
         self.unknown: dict[int, int] = {
-            VIEW_REQUEST: 3,
+            RequestCode.GET_VIEW: 3,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: 3,
         }
         self.bounds = [0, 0]
@@ -273,7 +273,7 @@ def test_state_of_pops_is_copied(tmp_path: Path, log: bytes) -> None:
         async with synchronizing(tmp_path) as setting:
             master = setting.master
             master.unknown.clear()
-            master.responses[VIEW_REQUEST] = ORDER
+            master.responses[RequestCode.GET_VIEW] = ORDER
             master.responses[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = MODES
             master.bounds = [0, len(log)]
             await setting.pass_ms(3_000)
@@ -285,7 +285,7 @@ def test_state_of_pops_is_copied(tmp_path: Path, log: bytes) -> None:
             assert setting.config("consumerOrderInfo.json") == ORDER
             asked = master.asked
             offsets = asked.index(RequestCode.GET_ALL_CONSUMER_OFFSET)
-            assert asked.index(VIEW_REQUEST) < offsets
+            assert asked.index(RequestCode.GET_VIEW) < offsets
 
     asyncio.run(main())
 
@@ -296,7 +296,7 @@ def test_a_master_without_that_state_is_copied_all_the_same(
 ) -> None:
     async def main() -> None:
         async with synchronizing(tmp_path) as setting:
-            setting.master.unknown[VIEW_REQUEST] = view
+            setting.master.unknown[RequestCode.GET_VIEW] = view
             append(setting.store, log)
             await setting.pass_ms(40)
             await setting.until_taken(1)
@@ -311,7 +311,7 @@ def test_malformed_orderly_pops_are_not_written(tmp_path: Path, log: bytes) -> N
     async def main() -> None:
         async with synchronizing(tmp_path) as setting:
             setting.master.unknown.clear()
-            setting.master.responses[VIEW_REQUEST] = {"table": {"no place": {}}}
+            setting.master.responses[RequestCode.GET_VIEW] = {"table": {"no place": {}}}
             setting.master.responses[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = MODES
             append(setting.store, log)
             await setting.pass_ms(2_000)
@@ -352,7 +352,7 @@ def test_a_malformed_table_stops_no_other_table(tmp_path: Path, log: bytes) -> N
         async with synchronizing(tmp_path) as setting:
             setting.replace_topics = malformed
             setting.master.unknown.clear()
-            setting.master.responses[VIEW_REQUEST] = {"table": {"no place": {}}}
+            setting.master.responses[RequestCode.GET_VIEW] = {"table": {"no place": {}}}
             append(setting.store, log)
             await setting.pass_ms(2_000)
             assert setting.progress

@@ -12,7 +12,7 @@ import pytest
 
 from delivery import ownership
 from delivery.ownership import Route, StateRecord
-from duemq.net.codes import VIEW_REQUEST
+from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from migration.ownership.owners import NoOwners
 from migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
@@ -401,7 +401,7 @@ def test_metrics_and_broker_status(tmp_path: Path) -> None:
         state = level | {"state": "done"}
         assert registry.get_sample_value("duemq_migration_state", state) == 1
         assert registry.get_sample_value("duemq_migration_routed_total") == 2
-        response = await bench.client.call(VIEW_REQUEST, {"view": "migration.runtime"})
+        response = await bench.client.call(RequestCode.GET_VIEW, {"view": "migration.runtime"})
         assert json.loads(bytes(response.body)) == {"migration_5": "done,7,0"}
 
     with_broker(tmp_path, steps)

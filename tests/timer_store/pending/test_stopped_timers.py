@@ -11,7 +11,7 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.cli.decision_client import DecisionClient
-from duemq.net.codes import VIEW_REQUEST
+from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from duemq_common.errors import DueMQError
 from duemq_common.recall_handle import RecallHandle
@@ -112,7 +112,7 @@ def test_views_report_why_they_are_empty(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, view: str
 ) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
-        response = await client.call(VIEW_REQUEST, {"view": f"timer_store.{view}"})
+        response = await client.call(RequestCode.GET_VIEW, {"view": f"timer_store.{view}"})
         assert (response.code, response.remark) == (1, NOT_RUNNING)
 
     stopped(tmp_path, work)
