@@ -67,7 +67,7 @@ demo: $(VENV)/demo
 	@$(BIN)/python -m duemq demo
 
 demo-ha: $(VENV)/demo
-	@$(BIN)/python -m duemq demo-ha
+	@$(BIN)/python -m tests.support.failover_demo
 
 test: env
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --sample $(PYTEST_ARGS)
@@ -108,7 +108,7 @@ soak: env
 	$(BIN)/python -m pytest tests/reconciliation/test_on_spark.py -k among_many --planted=1000000 $(PYTEST_ARGS)
 
 docs: env
-	$(BIN)/python -m duemq.cli.reference docs/reference
+	$(BIN)/python -m tests.support.reference_pages docs/reference
 
 lock: env
 	@{ echo "# Versions tested in CI. Written by \`make lock\`; \`make env\` installs them, \`make newest\` ignores them."; \

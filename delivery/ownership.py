@@ -143,11 +143,6 @@ class StateRecord:
     operator: str = ""
     why: str = ""
 
-    @property
-    def who(self) -> str:
-        """Former name of `operator`; removed with the next release."""
-        return self.operator
-
 
 OwnershipRecord = Transfer | Return | Route | StateRecord
 KINDS: Final[Mapping[str, type[OwnershipRecord]]] = {

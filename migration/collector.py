@@ -26,20 +26,22 @@ class MigrationCollector:
             labels=["level", "state"],
         )
         paused = _gauge("paused", "1 while a level is paused.")
-        left = _gauge("left", "Messages of a level that are still to be transferred or returned.")
+        remaining = _gauge(
+            "remaining", "Messages of a level that are still to be transferred or returned."
+        )
         moved = _counter(
             "moved", "Messages transferred to the timers by the newest run of a level."
         )
-        back = _counter("given_back", "Messages returned to a level by its newest run.")
+        returned = _counter("returned", "Messages returned to a level by its newest run.")
         for level, found in levels:
             current, name = migrations.state_of(level), str(level)
             for one in State:
                 state.add_metric([name, one.value], int(one is current.state))
             paused.add_metric([name], int(current.paused))
-            left.add_metric([name], migrations.remaining(level) if self._service.owners else 0)
+            remaining.add_metric([name], migrations.remaining(level) if self._service.owners else 0)
             moved.add_metric([name], found.transferred)
-            back.add_metric([name], found.returned)
-        yield from (state, paused, left, moved, back)
+            returned.add_metric([name], found.returned)
+        yield from (state, paused, remaining, moved, returned)
         routed = CounterMetricFamily(
             "duemq_migration_routed", "New messages of routed levels stored as timers."
         )

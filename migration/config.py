@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from duemq_common.config import option
-from duemq_common.errors import ConfigError
 from migration.steps.throttle import Limits
-from migration.steps.window import Window, WindowError, parse_window
-
-WINDOW_KEY = "migrationWindow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationConfig:
-    """Rate, schedule and ledger of migrations of a running broker."""
+    """Rate and ledger of migrations of a running broker."""
 
     target_p99_ms: int = option(
         20,
@@ -42,14 +38,6 @@ class MigrationConfig:
         wire=True,
         own=True,
     )
-    window: str = option(
-        "",
-        WINDOW_KEY,
-        "Times at which a migration may work, as in `Mon-Fri 01:00-05:00 Europe/Berlin`; empty: "
-        "always.",
-        wire=True,
-        own=True,
-    )
     ledger_url: str = option(
         "",
         "migrationLedgerUrl",
@@ -58,23 +46,9 @@ class MigrationConfig:
         own=True,
     )
 
-    def __post_init__(self) -> None:
-        try:
-            self.parsed_window()
-        except WindowError as error:
-            raise ConfigError(WINDOW_KEY, self.window, error.why) from error
-
     @property
     def limits(self) -> Limits:
         """Limits of the throttle."""
         return Limits(
             target_p99_ms=self.target_p99_ms, factor=self.factor, rate_per_s=self.rate_per_s
         )
-
-    def parsed_window(self) -> Window | None:
-        """Return the window, or None if it is always open.
-
-        Raises:
-            WindowError: The window is malformed.
-        """
-        return parse_window(self.window) if self.window.strip() else None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,11 +25,10 @@ from migration.collector import MigrationCollector
 from migration.config import MigrationConfig
 from migration.ownership.moves import Migrations
 from migration.ownership.owners import NoOwners, find_owners, plugins_of
-from migration.requests import MIGRATE, SYSTEM_ERROR, referral, replica_text, with_former_names
+from migration.requests import MIGRATE, SYSTEM_ERROR, referral, replica_text
 from migration.steps.operations import Operations
 from migration.steps.router import Router
 from migration.steps.service import MigrationService
-from migration.steps.window_trigger import WindowTrigger
 from migration.views import runtime_view, status_view
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 READ_ONLY = 4
-WRITE_JOB, WINDOW_JOB = "migration.write", "migration.window"
+WRITE_JOB = "migration.write"
 WRITE_MS = 5_000
 
 
@@ -95,7 +93,6 @@ class MigrationPlugin(PluginBase):
         self.config, _ = with_live(self.config, from_properties(MigrationConfig, properties))
         if self._running is not None:
             self._running.service.reconfigure(self.config)
-            self._schedule_window()
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
@@ -113,12 +110,10 @@ class MigrationPlugin(PluginBase):
             tasks.create_task(self._guard(running.service), name="migration")
             self._host.metrics.register(collector)
             every(self._host.scheduler, WRITE_MS, running.service.write, WRITE_JOB)
-            self._schedule_window()
             try:
                 yield
             finally:
                 self._host.scheduler.remove_job(WRITE_JOB)
-                self._remove_window()
                 self._host.metrics.unregister(collector)
                 running.service.stop()
                 running.ledger.stop()
@@ -177,28 +172,11 @@ class MigrationPlugin(PluginBase):
             raise RequestError(SYSTEM_ERROR, self._why_not)
         return await self._running.operations.response(request)
 
-    def _schedule_window(self) -> None:
-        assert self._running is not None
-        self._remove_window()
-        window = self._running.service.window
-        if window is None:
-            return
-        now = datetime.fromtimestamp(self._host.clock.now_ms() / 1_000, UTC)
-        trigger = WindowTrigger(window)
-        if trigger.get_next_fire_time(None, now) is not None:
-            self._host.scheduler.add_job(
-                self._running.service.wake, trigger, id=WINDOW_JOB, coalesce=True
-            )
-
-    def _remove_window(self) -> None:
-        with suppress(LookupError):
-            self._host.scheduler.remove_job(WINDOW_JOB)
-
     def _status_view(self) -> dict[str, object]:
         if self._running is None:
             master = self._host.master_address
             why_not = self._why_not if master is None else replica_text(master)
-            return with_former_names({"levels": [], "active": [], "why_not": why_not})
+            return {"levels": [], "active": [], "why_not": why_not}
         return status_view(self._running.service)
 
     def _runtime_view(self) -> dict[str, str]:

@@ -36,25 +36,16 @@ RULES_MAX: Final = 1_000
 DELAY_MS_MAX: Final = 10 * 366 * 86_400_000
 
 
-FORMER_NAMES: Final = {
-    "at_work": "active", "names_kept": "unrenamed", "waits": "blocked_by", "who": "operator",
-    "given_back": "returned", "left": "remaining", "waiting": "pending",
-}  # fmt: skip
-"""Former names of keys of the status. Brokers send both and commands read both, for one release."""
-
-
 class MigrationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of a request.
 
     Attributes:
         plan: Plan as a JSON value, instead of `plan_id`.
         rules: Delays of single topics in ms, which replace that of the level.
-        who: Former name of `operator`; removed with the next release.
     """
 
     action: str
     levels: list[int] = msgspec.field(default_factory=list)
-    who: str = ""
     operator: str = ""
     cause: str = ""
     plan_id: str = ""
@@ -89,16 +80,6 @@ class Done:
         return json.dumps(value).encode()
 
 
-def with_former_names(view: dict[str, object]) -> dict[str, object]:
-    """Return a part of the status that has its values by the former names, too."""
-    return view | {old: view[new] for old, new in FORMER_NAMES.items() if new in view}
-
-
-def with_new_names(view: dict[str, object]) -> dict[str, object]:
-    """Return a part of the status of any broker, with all values by the new names."""
-    return {new: view[old] for old, new in FORMER_NAMES.items() if old in view} | view
-
-
 def replica_text(master: str) -> str:
     """Return the reason why a replica refuses the request.
 
@@ -128,16 +109,13 @@ def command_of(request: Request) -> MigrationRequest:
     why = _fault(command)
     if why:
         raise RequestError(MESSAGE_ILLEGAL, why)
-    return msgspec.structs.replace(command, operator=command.operator or command.who)
+    return command
 
 
 def _fault(command: MigrationRequest) -> str:
     if command.action not in ACTIONS:
         return f"action {command.action!r}: must be one of {', '.join(ACTIONS)}"
-    if (
-        max(len(command.who), len(command.operator), len(command.cause), len(command.plan_id))
-        > TEXT_CHARS_MAX
-    ):
+    if max(map(len, (command.operator, command.cause, command.plan_id))) > TEXT_CHARS_MAX:
         return f"a text is longer than {TEXT_CHARS_MAX} characters"
     if len(command.levels) > LEVELS_MAX or len(command.rules) > RULES_MAX:
         return f"more than {LEVELS_MAX} levels or {RULES_MAX} rules"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from migration.ownership.states import State
-from migration.requests import with_former_names
 from migration.steps.service import MigrationService, plain
 
 
@@ -12,39 +11,30 @@ def status_view(service: MigrationService) -> dict[str, object]:
     migrations, pace = service.migrations, service.pace
     health = service.ledger.health
     late = pace.late
-    return with_former_names(
-        {
-            "active": migrations.active_levels,
-            "levels": [_level(service, level) for level in sorted(migrations.journal.levels)],
-            "rate_per_s": pace.rate_per_s,
-            "late_p50_ms": None if late is None else late.quantile_ms(0.5),
-            "late_p99_ms": None if late is None else late.quantile_ms(0.99),
-            "throttle": {
-                "target_p99_ms": service.throttle.limits.target_p99_ms,
-                "factor": service.throttle.limits.factor,
-                "usual_p99_ms": service.throttle.baseline_ms,
-                "target_now_ms": service.throttle.target_ms,
-                "rate_per_s": service.throttle.limits.rate_per_s,
-                "batch": service.throttle.batch,
-                "pause_ms": service.throttle.pause_ms,
-            },
-            "window": {
-                "text": service.config.window,
-                "open": service.is_open,
-                "changes_ms": service.window_changes_ms(),
-            },
-            "ledger": with_former_names(
-                {
-                    "url": service.ledger.where,
-                    "trouble": health.trouble,
-                    "pending": health.pending,
-                    "dropped": health.dropped,
-                }
-            ),
-            "routed": migrations.router.routed,
-            "unrenamed": _unrenamed_count(service),
-        }
-    )
+    return {
+        "active": migrations.active_levels,
+        "levels": [_level(service, level) for level in sorted(migrations.journal.levels)],
+        "rate_per_s": pace.rate_per_s,
+        "late_p50_ms": None if late is None else late.quantile_ms(0.5),
+        "late_p99_ms": None if late is None else late.quantile_ms(0.99),
+        "throttle": {
+            "target_p99_ms": service.throttle.limits.target_p99_ms,
+            "factor": service.throttle.limits.factor,
+            "usual_p99_ms": service.throttle.baseline_ms,
+            "target_now_ms": service.throttle.target_ms,
+            "rate_per_s": service.throttle.limits.rate_per_s,
+            "batch": service.throttle.batch,
+            "pause_ms": service.throttle.pause_ms,
+        },
+        "ledger": {
+            "url": service.ledger.where,
+            "trouble": health.trouble,
+            "pending": health.pending,
+            "dropped": health.dropped,
+        },
+        "routed": migrations.router.routed,
+        "unrenamed": _unrenamed_count(service),
+    }
 
 
 def _unrenamed_count(service: MigrationService) -> int:
@@ -57,25 +47,23 @@ def _level(service: MigrationService, level: int) -> dict[str, object]:
     found = service.migrations.journal.levels[level]
     current = service.migrations.state_of(level)
     verified = service.verified.get(level)
-    return with_former_names(
-        {
-            "level": level,
-            "migration": found.migration,
-            "state": current.state.value,
-            "paused": current.paused,
-            "cause": current.cause,
-            "blocked_by": service.migrations.blocked_by.get(level, ""),
-            "operator": found.operator,
-            "changed_ms": found.changed_ms,
-            "routed": level in service.migrations.router.levels,
-            "rules": dict(found.rules) if found.routed else {},
-            "fence": found.fence,
-            "moved": found.transferred,
-            "returned": found.returned,
-            "remaining": service.migrations.remaining(level) if service.owners is not None else 0,
-            "verified": None if verified is None else plain(verified),
-        }
-    )
+    return {
+        "level": level,
+        "migration": found.migration,
+        "state": current.state.value,
+        "paused": current.paused,
+        "cause": current.cause,
+        "blocked_by": service.migrations.blocked_by.get(level, ""),
+        "operator": found.operator,
+        "changed_ms": found.changed_ms,
+        "routed": level in service.migrations.router.levels,
+        "rules": dict(found.rules) if found.routed else {},
+        "fence": found.fence,
+        "moved": found.transferred,
+        "returned": found.returned,
+        "remaining": service.migrations.remaining(level) if service.owners is not None else 0,
+        "verified": None if verified is None else plain(verified),
+    }
 
 
 def runtime_view(service: MigrationService) -> dict[str, str]:

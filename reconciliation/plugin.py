@@ -141,7 +141,6 @@ class ReconciliationPlugin(PluginBase):
         return {
             "cron": self.config.cron,
             "running": self.is_running,
-            "at_work": self.is_running,  # former name, for one release
             "runs": last.runs,
             "skipped": last.skipped,
             "started_ms": last.started_ms,
@@ -173,7 +172,7 @@ class AuditCollector:
             value=last.skipped,
         )
         yield GaugeMetricFamily(
-            "duemq_audit_at_work", "1 while an audit runs.", value=int(self._plugin.is_running)
+            "duemq_audit_running", "1 while an audit runs.", value=int(self._plugin.is_running)
         )
         facts = (
             ("exit_code", "Exit code of the last audit: 0 clean, 1 findings, 2 it could not run.",

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from duemq.cli.config_show import broker_sections
-from duemq.cli.reference import PAGES as GENERATED
 from duemq.configuration.apache_keys import WITHOUT_EFFECT
 from duemq.namesrv.config import NamesrvConfig
 from duemq_common.config import Properties, options, read_properties
+from tests.support.reference_pages import PAGES as GENERATED
 
 TOP = Path(__file__).resolve().parent.parent
 PAGES = sorted([*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md"), TOP / "benchmarks" / "README.md"])

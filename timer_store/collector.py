@@ -30,8 +30,8 @@ class StoreCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield all metric families."""
         timers = self._timers
-        pending, next_due_ms = timers.counts.by_topic(), views.first_due_ms(timers)
-        yield from families(timers.stats, pending, next_due_ms, self._gauges(timers.clock.now_ms()))
+        next_due_ms, gauges = views.first_due_ms(timers), self._gauges(timers.clock.now_ms())
+        yield from families(timers.stats, next_due_ms, gauges)
         yield from self._events()
         yield from self._compaction()
         yield from self._apache_metrics()
@@ -39,22 +39,11 @@ class StoreCollector:
     def _gauges(self, now_ms: int) -> Mapping[str, tuple[str, float]]:
         timers = self._timers
         slots = views.slots_view(timers)
-        behind, lag_ms = timers.enqueue.lag_units, views.enqueue_lag_ms(timers, now_ms)
-        late_ms = views.dequeue_lag_ms(timers, now_ms)
         log = timers.units.log
         return {
-            "enqueue_lag": ("Timers in the timer queue that are not enqueued.", behind),
-            "enqueue_lag_seconds": (
-                "Age in the queue of the next timer to be enqueued.",
-                lag_ms / 1_000,
-            ),
             "dequeue_lag": (
                 "Timers that are due and not delivered.",
                 views.overdue(timers, now_ms),
-            ),
-            "dequeue_lag_seconds": (
-                "Time since the next timer was due; 0: none is due.",
-                late_ms / 1_000,
             ),
             "staged": ("Timers loaded for delivery.", len(timers.stage)),
             "slots_used": ("Slots with pending timers.", slots["used"]),
@@ -73,7 +62,7 @@ class StoreCollector:
         for name, count in views.event_counts(self._timers).items():
             yield CounterMetricFamily(f"duemq_timer_{name}", texts[name], value=count)
         enqueued = self._timers.enqueue.enqueued
-        yield CounterMetricFamily("duemq_timer_taken", "Timers enqueued.", value=enqueued)
+        yield CounterMetricFamily("duemq_timer_enqueued", "Timers enqueued.", value=enqueued)
 
     def _compaction(self) -> Iterator[Metric]:
         compaction = self._timers.compaction
@@ -92,8 +81,8 @@ class StoreCollector:
         for name, (text, count) in counters.items():
             yield CounterMetricFamily(f"duemq_timer_{name}", text, value=count)
         text = "1 while old log files should be removed and this reason prevents copies."
-        waits = [(why.value, int(why == compaction.blocked_by)) for why in Blocked if why]
-        yield gauge("duemq_timer_compaction_waits", text, "why", waits)
+        blocked = [(why.value, int(why == compaction.blocked_by)) for why in Blocked if why]
+        yield gauge("duemq_timer_compaction_blocked", text, "why", blocked)
 
     def _apache_metrics(self) -> Iterator[Metric]:
         timers, now_ms = self._timers, self._timers.clock.now_ms()

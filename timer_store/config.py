@@ -9,7 +9,6 @@ from timer_store.layout import DUE_MS_MAX, SLOTS, TIMER_BLANK, TIMER_UNIT
 
 PRECISIONS_MS = (1_000, 500, 200, 100)  # timerPrecisionMs is rounded down to one of these
 BLANK_SLOTS = 60  # TimerMessageStore.TIMER_BLANK_SLOTS
-ROLL_BY_INDEX, ROLL_BY_MESSAGE = "index", "message"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +91,6 @@ class TimerConfig:
         "Interval over which due times are spread, always later, by the message's id; 0: none.",
         minimum=0,
         maximum=86_400_000,
-        wire=True,
-        own=True,
-    )
-    roll_mode: str = option(
-        ROLL_BY_INDEX,
-        "timerRollMode",
-        "Data that a roll of a timer writes: its index unit, or a copy of the message.",
-        choices=(ROLL_BY_INDEX, ROLL_BY_MESSAGE),
         wire=True,
         own=True,
     )

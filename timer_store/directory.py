@@ -70,11 +70,6 @@ class TimerDirectory:
         self._failure = ""
         self._service = TimerService(self.timers, clock, on_failure=self._failed)
 
-    @property
-    def waiting(self) -> PendingTimers:
-        """Former name of `pending_timers`; removed with the next release."""
-        return self.pending_timers
-
     def _failed(self, why: str) -> None:
         self._failure = why
 
@@ -178,11 +173,6 @@ class TimerDirectory:
     def is_idle(self) -> bool:
         """Whether all work that is possible now is done."""
         return self._service.is_idle
-
-    @property
-    def resting(self) -> bool:
-        """Former name of `is_idle`; removed with the next release."""
-        return self.is_idle
 
     # -- running --------------------------------------------------------------------------------
 

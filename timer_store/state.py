@@ -98,7 +98,7 @@ class TimerState:
         deciding = DecidingRecords(store, precision_ms)
         copies = TimerCopies(records, deciding)
         dequeue = DequeueService(
-            units, stage, deliverer, counts, settled_timers, position, config, copies,
+            units, stage, deliverer, counts, settled_timers, position, config,
             TimerStats(store.topics), check,
         )  # fmt: skip
         return cls(

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from delivery.deliverer import Outcome
 from delivery.lateness import Lateness
-from delivery.metric_families import counter, gauge, lateness
+from delivery.metric_families import counter, lateness
 from delivery.quarantine import Reason, report
 from message_store.queues.topic_table import TopicTable
 from timer_store.layout import Offsets
@@ -27,7 +27,6 @@ RETRY_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_")
 RATE_SECONDS: Final = 60
 COUNTERS: Final = {
-    "delivered": "Timers delivered to their topic.",
     "lost": "Timers whose record retention removed.",
     "refused": "Batches that the store refused in part; they are repeated.",
 }
@@ -145,19 +144,15 @@ class TimerStats:
 
 def families(
     stats: TimerStats,
-    pending: Mapping[str, int],
     next_due_ms: int | None,
     gauges: Mapping[str, tuple[str, float]],
 ) -> Iterator[Metric]:
     """Yield the metric families of one timer store.
 
     Args:
-        pending: Pending timers, by real topic.
         next_due_ms: Due time of the next timer, None if none is pending.
         gauges: More gauges: name (without prefix) -> (help text, value).
     """
-    text = "Pending timers by topic."
-    yield gauge("duemq_timer_pending", text, "topic", sorted(pending.items()))
     next_s = None if next_due_ms is None else next_due_ms / 1_000
     text = "Due time of the next timer."
     yield GaugeMetricFamily("duemq_timer_next_due_timestamp_seconds", text, value=next_s)

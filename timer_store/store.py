@@ -144,10 +144,6 @@ class TimerStore:
             times.append(self.compaction.next_piece_ms)
         return min(times)
 
-    # Former names, for programs that embed the store.
-    next_moment_ms = next_work_ms
-    note_put = on_put
-
     def _rebuild(self, now_ms: int) -> None:
         """Rebuild timer log and wheel from the queue, because the chain of a slot is broken."""
         log.error("%s The timer store is rebuilt from the commit log.", self.dequeue.broken)

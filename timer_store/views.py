@@ -94,18 +94,13 @@ def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
         "per_second": rates(timers.enqueue.rate, now_ms),
         "blocked_by": timers.enqueue.blocked_by,
         "stopped": timers.config.stop_enqueue,
-        # Former names, for one release.
-        "behind": timers.enqueue.lag_units,
-        "taken": timers.enqueue.enqueued,
-        "holding": timers.enqueue.blocked_by,
     }
 
 
 def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
     """Return the state of delivery: overdue timers, their lag, the refusal."""
     return {
-        "lag_units": (late := overdue(timers, now_ms)),
-        "behind": late,  # former name, for one release
+        "lag_units": overdue(timers, now_ms),
         "lag_ms": dequeue_lag_ms(timers, now_ms),
         "per_second": rates(timers.stats.rate, now_ms),
         "refusal": timers.dequeue.refusal,
@@ -135,7 +130,6 @@ def compaction_view(timers: TimerStore) -> dict[str, object]:
         "copied_bytes": compaction.copied_bytes,
         "freed_bytes": compaction.freed_bytes,
         "blocked_by": compaction.blocked_by.value,
-        "waits": compaction.blocked_by.value,  # former name, for one release
         "why": compaction.why,
         "timer_log_files_removed": timers.log_cleaning.removed_files,
     }

@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.bench import WIRELOAD, Bench, Load, Metric
-from duemq.cli.failover_demo.group_load import GroupLoad, Message
 from tests.interop.apache_controller import ApacheController, ApacheMember, OurMember
 from tests.interop.programs import go_program
 from tests.interop.replicas import send_code
+from tests.support.failover_demo.group_load import GroupLoad, Message
 from tests.support.remoting_requests import SUCCESS
 from tests.support.server import Server
 from tests.support.wait_until import now_ms, until

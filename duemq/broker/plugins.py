@@ -26,7 +26,6 @@ from delivery.plugin import (
     ENTRY_POINT_GROUP,
     BrokerPlugin,
     JobScheduler,
-    PluginBase,
     Recalls,
     SystemTopic,
 )
@@ -156,7 +155,7 @@ def load_plugin(installed: Installed, host: Host) -> BrokerPlugin:
             f"uninstall it, or set brokerPluginDisabled={installed.name}"
         )
         raise PluginError(installed.name, why) from error
-    missing = [name for name in _METHODS if not _has_method(plugin, name)]
+    missing = [name for name in _METHODS if not callable(getattr(plugin, name, None))]
     if missing:
         why = f"lacks {', '.join(missing)} ({installed.origin}); derive it from PluginBase"
         raise PluginError(installed.name, why)
@@ -181,15 +180,6 @@ _METHODS = (
     "following",
     "running",
 )
-
-
-_FORMER_NAMES = {"pending_messages": "waiting"}
-"""Methods that plugins may still have under another name; removed with the next release."""
-
-
-def _has_method(plugin: BrokerPlugin, name: str) -> bool:
-    names = (name, _FORMER_NAMES.get(name, name))
-    return any(callable(getattr(plugin, each, None)) for each in names)
 
 
 def in_declared_order(plugins: Mapping[str, BrokerPlugin]) -> dict[str, BrokerPlugin]:
@@ -349,7 +339,7 @@ class PluginSet:
 
     def pending_messages(self) -> list[PendingMessages]:
         """Return the owners of pending messages for decisions, timers before levels."""
-        found = self._collect("pending_messages", _pending_messages)
+        found = self._collect("pending_messages", lambda plugin: plugin.pending_messages())
         offered = [port for _, port in found if port is not None]
         return offered[::-1]  # hooks run levels first
 
@@ -418,16 +408,6 @@ def _plugin_errors(name: str, what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise PluginError(name, f"{what}: {type(error).__name__}: {error}") from error
-
-
-def _pending_messages(plugin: BrokerPlugin) -> PendingMessages | None:
-    former = getattr(plugin, _FORMER_NAMES["pending_messages"], None)
-    has_new_name = getattr(type(plugin), "pending_messages", None) not in (
-        None, PluginBase.pending_messages,
-    )  # fmt: skip
-    found: PendingMessages | None
-    found = plugin.pending_messages() if has_new_name or not callable(former) else former()
-    return found
 
 
 def _pin(plugin: BrokerPlugin) -> FirstPending:

@@ -310,11 +310,3 @@ def demo(as_json: AsJson = False) -> None:
     from duemq.cli.demo import run_demo
 
     run_demo(as_json=as_json)
-
-
-@command(app, "demo-ha", hidden=True, example="demo-ha")
-def demo_ha(as_json: AsJson = False) -> None:
-    """Start a controller and two brokers, kill the master under load, compare all deliveries."""
-    from duemq.cli.failover_demo.demo import run_failover_demo
-
-    run_failover_demo(as_json=as_json)

@@ -157,14 +157,10 @@ def throttle(
             min=0,
         ),
     ] = None,
-    window: Annotated[
-        str | None,
-        typer.Option(help="Allowed hours, as in '01:00-05:00 Europe/Berlin'; '': always."),
-    ] = None,
     *,
     target: Target,
 ) -> None:
-    """Change the rate and schedule of migrations, now and for all later runs.
+    """Change the rate of migrations, now and for all later runs.
 
     The values are saved in the configuration of the broker.
     """
@@ -174,7 +170,6 @@ def throttle(
         "migrationRate": rate,
         "migrationLatenessTargetMs": lateness,
         "migrationLatenessFactor": factor,
-        "migrationWindow": window,
     }
     changes = {key: str(value) for key, value in wanted.items() if value is not None}
     change_throttle(changes, target)

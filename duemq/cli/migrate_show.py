@@ -34,7 +34,7 @@ def show_plan(levels: list[int], target: Target, *, dry_run: bool) -> None:
     """Make a plan and print it."""
 
     async def work(client: MigrationClient) -> Status:
-        return await client.command("plan", levels=levels, who=operator(), dry_run=dry_run)
+        return await client.command("plan", levels=levels, operator=operator(), dry_run=dry_run)
 
     plan = run(target, work)["plan"]
     if target.as_json:
@@ -76,7 +76,7 @@ def change(action: str, request: dict[str, object], target: Target, *, wait: boo
     """Send a command; with `wait`, wait until no level moves. Exit code 1: a level is paused."""
 
     async def work(client: MigrationClient) -> Status:
-        done = await client.command(action, who=operator(), **request)
+        done = await client.command(action, operator=operator(), **request)
         if wait and not done["dry_run"]:
             with progress(quiet=target.as_json) as shown:
                 done["status"] = await client.wait_until_settled(done["levels"], shown)
@@ -190,10 +190,10 @@ def show_status(target: Target, *, follow: bool) -> None:
 
 
 def print_status(status: Status) -> None:
-    """Print a status: a table of levels, then rate, window and ledger."""
+    """Print a status: a table of levels, then rate and ledger."""
     rows = [_status_row(item) for item in status["levels"]]
     print_table("migrations by level", STATUS_COLUMNS, rows, optional=("#returned",))
-    throttle, window, ledger = status["throttle"], status["window"], status["ledger"]
+    throttle, ledger = status["throttle"], status["ledger"]
     rate = f"{throttle['rate_per_s']:,}/s" if throttle["rate_per_s"] else "any rate"
     late = status["late_p99_ms"]
     console().print(
@@ -201,8 +201,6 @@ def print_status(status: Status) -> None:
         f"{'none yet' if late is None else f'{late} ms'}, target {throttle['target_now_ms']} ms; "
         f"each step moves {throttle['batch']:,} messages and pauses {throttle['pause_ms']} ms"
     )
-    if window["text"]:
-        console().print(f"window {window['text']}: {'open' if window['open'] else 'closed'}")
     if ledger["trouble"]:
         console().print(f"ledger: {ledger['trouble']}")
 
@@ -220,7 +218,7 @@ def verify(levels: list[int], target: Target) -> None:
     """Count level messages and timers. Exit code 1: they differ."""
 
     async def work(client: MigrationClient) -> Status:
-        return await client.command("verify", levels=levels, who=operator())
+        return await client.command("verify", levels=levels, operator=operator())
 
     done = run(target, work)
     if target.as_json:
@@ -244,9 +242,9 @@ def verify(levels: list[int], target: Target) -> None:
 
 
 def throttle(changes: dict[str, str], target: Target) -> None:
-    """Change rate, lateness limits and window of migrations, permanently."""
+    """Change rate and lateness limits of migrations, permanently."""
     if not changes:
-        raise UsageError("nothing to change: give --rate, --lateness, --factor or --window")
+        raise UsageError("nothing to change: give --rate, --lateness or --factor")
 
     async def work(client: MigrationClient) -> Status:
         await client.status()  # a replica refuses it before its configuration is changed

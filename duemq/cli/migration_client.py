@@ -16,7 +16,7 @@ from duemq.cli.retrying import Retrying
 from duemq.net.client import split_address
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError, UsageError
-from migration.requests import MASTER_FIELD, MIGRATE, with_new_names
+from migration.requests import MASTER_FIELD, MIGRATE
 
 CALL_TIMEOUT_S: Final = 600.0
 POLL_INTERVAL_S: Final = 0.5
@@ -84,8 +84,7 @@ class MigrationClient:
 
     async def status(self) -> Status:
         """Return the state of every level."""
-        found = await self.command("status")
-        return with_new_names(found) | {"levels": list(map(with_new_names, found["levels"]))}
+        return await self.command("status")
 
     async def configure(self, changes: dict[str, str]) -> None:
         """Change the broker's configuration."""

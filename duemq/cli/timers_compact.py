@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from typing import Any, Final
 
 from duemq.admin.runtime_info import binary_size
@@ -37,7 +36,7 @@ def compact_and_show(target: Target, *, dry_run: bool) -> None:
         print_table(
             title, COLUMNS, [_row(response) for response in responses], optional=("broker",)
         )
-    if any(_blocked_by(response) in REFUSALS for response in responses):
+    if any(response["blocked_by"] in REFUSALS for response in responses):
         raise SystemExit(int(Exit.REFUSED))
 
 
@@ -68,15 +67,9 @@ async def _wait_until_finished(cluster: Cluster, address: str) -> dict[str, obje
     while True:
         view = (await cluster.view(address, SUMMARY_VIEW))["compaction"]
         if not view["running"]:
-            blocked_by = _blocked_by(view)
-            former = {"waits": blocked_by}
-            return former | {"blocked_by": blocked_by, "why": view["why"]} if blocked_by else {}
+            blocked_by = view["blocked_by"]
+            return {"blocked_by": blocked_by, "why": view["why"]} if blocked_by else {}
         await asyncio.sleep(POLL_INTERVAL_S)
-
-
-def _blocked_by(view: Mapping[str, object]) -> str:
-    """Return why no timers are copied; `waits` is the former name of the key."""
-    return str(view.get("blocked_by", view.get("waits", "")))
 
 
 def _row(response: dict[str, Any]) -> tuple[object, ...]:

@@ -170,7 +170,7 @@ def _rates(view: View, stage: str) -> str:
 
 
 def _lag(stage: View) -> str:
-    units = stage.get("lag_units", stage.get("behind", 0))  # "behind": brokers of former releases
+    units = stage["lag_units"]
     return f"{units:,} ({duration_text(stage['lag_ms'])})" if units else "0"
 
 
@@ -199,7 +199,7 @@ def _compaction(view: View) -> str:
 def _problems(view: View) -> list[tuple[str, str]]:
     enqueue, dequeue = view["enqueue"], view["dequeue"]
     texts = [
-        ("enqueue is blocked", enqueue.get("blocked_by", enqueue.get("holding", ""))),
+        ("enqueue is blocked", enqueue["blocked_by"]),
         ("delivery is blocked", dequeue["refusal"]),
         ("old log files are kept", view["compaction"]["why"]),
         ("timerStopEnqueue", "no timer is enqueued" if enqueue["stopped"] else ""),

@@ -27,10 +27,7 @@ log = logging.getLogger(__name__)
 PROJECTION_FILE: Final = "duemq.migration.json"
 _WRITTEN_NAMES: Final = {"operator": "who"}
 """Names of fields in the file and in the journal, where they differ."""
-_FIELD_NAMES: Final = {
-    "handed": "transferred", "handed_sum": "transferred_sum", "who": "operator"
-}  # fmt: skip
-"""Names of fields by their names in files, also of an earlier version."""
+_FIELD_NAMES: Final = {"who": "operator"}
 
 
 def encode(projection: JournalProjection, generation: int = 0) -> str:
@@ -59,7 +56,7 @@ def decode(value: Any) -> tuple[JournalProjection, int]:
     Raises:
         ValueError, TypeError, LookupError, AttributeError: The file is malformed.
     """
-    if value.get("crc32", found := _crc(value)) != found:  # none: of an earlier version
+    if value["crc32"] != _crc(value):
         raise ValueError("its crc32 does not match its contents: another program has changed them")
     levels = {
         int(number): LevelProjection(

@@ -1,1 +1,1 @@
-"""Steps of a migration, their throttle and their time window."""
+"""Steps of a migration and their throttle."""

@@ -1,6 +1,6 @@
-"""Migration service: runs steps while lateness, rate and window allow it.
+"""Migration service: runs steps while lateness and rate allow it.
 
-    turn:  window open? --> throttle: size and time --> one step of one level, levels in turn
+    turn:  throttle: size and time --> one step of one level, levels in turn
     every 100 ms           lateness of the deliveries since then --> throttle
     every 5 s, if active   a sample for the ledger; the projection of the ownership journal is saved
 
@@ -69,7 +69,7 @@ class MigrationService:
         self.migrations, self.ledger, self._clock, self._find = migrations, ledger, clock, find
         now_ms = clock.now_ms()
         self.throttle = Throttle(config.limits, now_ms=now_ms)
-        self.config, self.window = config, config.parsed_window()
+        self.config = config
         self.pace = SampleCounters(now_ms)
         self.verified: dict[int, Verified] = {}
         self.owners: Owners | None = None
@@ -82,8 +82,8 @@ class MigrationService:
         self._counted: Counter[int] = Counter()  # levels that take no steps while they are counted
 
     def reconfigure(self, config: MigrationConfig) -> None:
-        """Apply new limits and another window from the next turn on."""
-        self.config, self.window = config, config.parsed_window()
+        """Apply new limits from the next turn on."""
+        self.config = config
         self.throttle.change(config.limits)
         self._wake.set()
 
@@ -107,15 +107,6 @@ class MigrationService:
         self.migrations.bind(owners)
         self._interval = Interval(owners.lateness())
         self._sampling = Interval(owners.lateness())
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the window allows steps now."""
-        return self.window is None or self.window.is_open(self._clock.now_ms())
-
-    def window_changes_ms(self) -> int | None:
-        """Return the next time at which the window opens or closes, None if it never does."""
-        return None if self.window is None else self.window.next_change_ms(self._clock.now_ms())
 
     def wake(self) -> None:
         """Wake the loop after a change."""
@@ -165,7 +156,7 @@ class MigrationService:
         self.migrations.cover()
         self._append_missing_state()
         self._observe(now_ms)
-        levels = [n for n in self.migrations.active_levels if self.is_open and not self._counted[n]]
+        levels = [n for n in self.migrations.active_levels if not self._counted[n]]
         self._last = {n: state for n, state in self._last.items() if n in levels}
         if not levels:
             return now_ms + IDLE_MS
@@ -349,6 +340,5 @@ def plain(found: Verified) -> dict[str, object]:
         "text": difference(found),
         "removed": found.removed,
         **{name: getattr(found, name).count for name in names},
-        "handed": found.transferred.count,  # former name of "transferred", for one release
         "checksums": {name: f"{getattr(found, name).sum:016x}" for name in names},
     }

@@ -43,7 +43,7 @@ async def command(
     client: RemotingClient, action: str, *, timeout_s: float = CALL_TIMEOUT_S, **more: Any
 ) -> Any:
     """Send a command; return the response, or None if the broker refused the command."""
-    body = json.dumps({"action": action, "who": "test", **more}).encode()
+    body = json.dumps({"action": action, "operator": "test", **more}).encode()
     response = await client.call(Request(MIGRATE, {}, body), timeout_s=timeout_s)
     return json.loads(bytes(response.body)) if response.code == 0 else None
 

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from duemq.cli.client import Cluster
-from duemq.cli.failover_demo.demo import Group
-from duemq.cli.failover_demo.group_load import Account, GroupLoad
-from duemq.cli.failover_demo.processes import Member, new_member, poll
 from tests.failover.pops import PopLoad
 from tests.interop.apache_controller import ApacheController
+from tests.support.failover_demo.demo import Group
+from tests.support.failover_demo.group_load import Account, GroupLoad
+from tests.support.failover_demo.processes import Member, new_member, poll
 from tests.support.free_ports import free_ports
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from duemq.cli.failover_demo.group_load import Account, GroupLoad
 from tests.failover.failovers import DRAIN_S, running_group
 from tests.interop.apache_controller import ApacheController
 from tests.support.child_process import ended_with_test
+from tests.support.failover_demo.group_load import Account, GroupLoad
 
 BUSY: Final = "while True: pass"
 MEMBERS, RATE = 3, 50

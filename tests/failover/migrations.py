@@ -23,9 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from duemq.cli.failover_demo.demo import Group
-from duemq.cli.failover_demo.group_load import Account, GroupLoad
-from duemq.cli.failover_demo.processes import Member, poll
 from duemq.cli.migration_client import MigrationClient
 from duemq.cli.options import Target
 from duemq_common.errors import DueMQError
@@ -33,6 +30,9 @@ from tests.failover.failovers import DRAIN_S, ROUND_S_MAX, Failures, running_gro
 from tests.failover.migration_decisions import DONE, FINAL, Decision, Decisions
 from tests.interop.apache_controller import ApacheController
 from tests.support.duemq_server import ROOT
+from tests.support.failover_demo.demo import Group
+from tests.support.failover_demo.group_load import Account, GroupLoad
+from tests.support.failover_demo.processes import Member, poll
 
 TOPIC: Final = "FailoverMigrations"
 DELAYS_MS: Final = {1: 3_000, 2: 7_000, 3: 14_000}
@@ -144,7 +144,7 @@ class Operator:
         who = f"operator-{next(self._numbers)}"
         try:
             async with asyncio.timeout(timeout_s), _client(master) as client:
-                done = await client.command(action, levels=levels or [], who=who)
+                done = await client.command(action, levels=levels or [], operator=who)
         except (OSError, TimeoutError, DueMQError) as error:
             self.refusals.append(f"{who}, {action}: {error!r}")
             chosen = tuple(levels or self.decisions.possible)
@@ -190,7 +190,7 @@ class Operator:
         self.last = await self.status()
         self.decisions.check(self.last)
         for item in self.last:
-            for count in ("moved", "given_back"):
+            for count in ("moved", "returned"):
                 was = before.get(item["level"], item)[count]
                 assert item[count] == was, f"a paused level moved: {item}, before {was}"
         await self.command(await self._failures.find_master(), "resume")

@@ -69,11 +69,11 @@ def check_journal(stores: Sequence[MessageStore], decisions: Decisions) -> None:
     check_migrations(stores, decisions.runs)
     records = [entry.record for entry in ownership.read(stores[0])]
     counts = Counter(
-        (each.who, each.level) for each in records if isinstance(each, ownership.StateRecord)
+        (each.operator, each.level) for each in records if isinstance(each, ownership.StateRecord)
     )
     for each in decisions.made:
         for level in each.levels:
-            count = counts[each.who, level]
+            count = counts[each.operator, level]
             assert count == 1 or (count == 0 and not each.answered), f"{count} times: {each}"
 
 
@@ -83,7 +83,7 @@ def check_status(store: MessageStore, shown: Sequence[Any]) -> None:
     for item in shown:
         level = found[item["level"]]
         assert (item["state"], item["cause"]) == (level.state, level.why), f"{item}, not {level}"
-        counts = item["moved"], item["given_back"], item["migration"]
+        counts = item["moved"], item["returned"], item["migration"]
         assert counts == (level.transferred, level.returned, level.migration), (
             f"{item}, not {level}"
         )

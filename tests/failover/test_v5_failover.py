@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from duemq.cli.failover_demo.demo import Group
-from duemq.cli.failover_demo.processes import Member, poll
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from tests.failover.failovers import POLL_S, ROUND_S_MAX, running_group
 from tests.interop.apache_controller import ApacheController
+from tests.support.failover_demo.demo import Group
+from tests.support.failover_demo.processes import Member, poll
 from tests.support.free_ports import free_ports
 from tests.support.remoting_requests import create_topic
 from tests.support.v5_client import V5Caller, message, sending, v5_caller

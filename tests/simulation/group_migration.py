@@ -117,7 +117,7 @@ class Migrations:
 
     async def _call(self, client: Any, action: str, levels: list[int]) -> Any:
         """Return the response to a command, None if it was refused, or lost."""
-        body = json.dumps({"action": action, "levels": levels, "who": "test"}).encode()
+        body = json.dumps({"action": action, "levels": levels, "operator": "test"}).encode()
         try:
             response = await client.call(Request(MIGRATE, {}, body), timeout_s=CALL_S_MAX)
         except OSError:

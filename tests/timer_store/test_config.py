@@ -46,7 +46,6 @@ def test_delays_of_centuries_are_allowed() -> None:
         ("timerMaxDelaySec", "-1"),
         ("timerMaxDelaySec", "1000000000000000"),
         ("mappedFileSizeTimerLog", "67"),
-        ("timerRollMode", "both"),
         ("timerStageLeadMs", "soon"),
     ],
 )

@@ -121,12 +121,10 @@ def test_views_are_plain_data(stats: TimerStats) -> None:
 
 
 def test_metrics(stats: TimerStats) -> None:
-    text = page_of(stats, {"T": 7}, 2_000, {"enqueue_behind": ("Not taken in.", 3)})
+    text = page_of(stats, 2_000, {"staged": ("Timers loaded for delivery.", 3)})
     for line in (
-        'duemq_timer_pending{topic="T"} 7.0',
         "duemq_timer_next_due_timestamp_seconds 2.0",
-        "duemq_timer_enqueue_behind 3.0",
-        "duemq_timer_delivered_total 2.0",
+        "duemq_timer_staged 3.0",
         "duemq_timer_lost_total 1.0",
         "duemq_timer_refused_total 1.0",
         'duemq_timer_quarantined_total{reason="half_message"} 1.0',
@@ -134,7 +132,7 @@ def test_metrics(stats: TimerStats) -> None:
         'duemq_timer_lateness_seconds_sum{topics="retry"} 0.02',
     ):
         assert line in text
-    assert "\nduemq_timer_next_due_timestamp_seconds " not in page_of(stats, {}, None, {})
+    assert "\nduemq_timer_next_due_timestamp_seconds " not in page_of(stats, None, {})
 
 
 def page_of(*figures: TimerStats | int | dict[str, int | tuple[str, int]] | None) -> str:

@@ -45,7 +45,6 @@ async def handle_compact(timers: TimerStore, request: Request) -> Response:
         "frees": plan.frees,
         "until": plan.until,
         "blocked_by": plan.blocked_by.value,
-        "waits": plan.blocked_by.value,  # former name, for one release
         "why": why,
     }
     return Response(body=json.dumps(response).encode())

@@ -113,24 +113,6 @@ class TimerDeliverer:
 
     # -- not due --------------------------------------------------------------------------------
 
-    def roll(self, rows: Rows, now_ms: int) -> Outcome:
-        """Append copies of pending timers; `timerRollMode=message`.
-
-        A copy goes through the timer queue again; its origin is the source record, as in a
-        delivery. `store_ms` of the outcome is that of the copy, `topic_index` the real topic.
-
-        Args:
-            rows: (n,) `layout.STAGED`.
-        """
-        outcome = Outcome(rows.size)
-        convert = self._gatherer.roll(now_ms)
-        while outcome.done < rows.size and not outcome.refusal:
-            timer, before = rows[outcome.done], outcome.delivered
-            self._single.deliver(timer, convert, outcome, now_ms)
-            if outcome.delivered > before:
-                outcome.topic_index[-1] = self._gatherer.topic_of(timer)
-        return outcome
-
     def quarantine_broken(self, rows: Rows, now_ms: int) -> int:
         """Move records of the timer queue that are not timers to quarantine; return their number.
 

@@ -13,11 +13,10 @@ import logging
 from collections import deque
 
 import numpy as np
-import numpy.typing as npt
 
 from duemq_common.errors import CorruptStore
 from timer_store import layout
-from timer_store.config import ROLL_BY_MESSAGE, TimerConfig
+from timer_store.config import TimerConfig
 from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.dequeue.near_stage import NearStage
 from timer_store.dequeue.slot_loading import LoadedRows, SlotLoader
@@ -26,7 +25,6 @@ from timer_store.layout import NO_OFFSETS, Offsets, Rows
 from timer_store.log.slot_choice import place
 from timer_store.log.timer_log import REMEDY
 from timer_store.log.units import TimerUnits
-from timer_store.pending.decision_records import TimerCopies
 from timer_store.pending.pending_counts import PendingCounts
 from timer_store.pending.settled_timers import SettledTimers
 from timer_store.position import Position
@@ -38,7 +36,7 @@ LOOK_AHEAD_SLOTS = 3_600  # maximum slots searched for the next pending one befo
 EXPECT_BYTES = 16 << 20  # minimum bytes of a slot for which the log prepares a file in advance
 RETRY_MS = 100  # pause after a refusal by the disk
 REPORT_AGAIN_MS = 60_000  # before the same reason is logged again
-ROLLED_UNITS_MAX, ROLLED_MESSAGES_MAX = 16_384, 1_024  # per turn, approximately
+ROLLED_UNITS_MAX = 16_384  # per turn, approximately
 
 
 class DequeueService:
@@ -53,13 +51,12 @@ class DequeueService:
         settled_timers: SettledTimers,
         position: Position,
         config: TimerConfig,
-        copies: TimerCopies,
         stats: TimerStats,
         check: UnitCheck,
     ) -> None:
         self._check = check
-        self._units, self._stage, self._deliverer, self._copies = units, stage, deliverer, copies
-        self._counts, self._settled_timers, self._position = counts, settled_timers, position
+        self._units, self._stage, self._deliverer = units, stage, deliverer
+        self._counts, self._position = counts, position
         self.config, self.stats = config, stats
         self.loader = SlotLoader(units, settled_timers)
         self.broken: Exception | None = None  # error of a slot whose chain ends too early
@@ -112,8 +109,7 @@ class DequeueService:
         position, precision_ms = self._position, self.config.precision_ms
         if self.broken is not None or (self._blocked_by and now_ms < self._roll_retry_ms):
             return
-        by_message = self.config.roll_mode == ROLL_BY_MESSAGE
-        rolled_max = self.rolled + (ROLLED_MESSAGES_MAX if by_message else ROLLED_UNITS_MAX)
+        rolled_max = self.rolled + ROLLED_UNITS_MAX
         while self._has_room and self.rolled < rolled_max:
             slot_ms = self._units.wheel.next_live(position.staged_ms, limit_ms)
             if slot_ms is None:
@@ -179,8 +175,6 @@ class DequeueService:
 
     def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
         """Roll timers into a later slot (new units, same records); return whether all rolled."""
-        if self.config.roll_mode == ROLL_BY_MESSAGE:
-            return self._roll_messages(rows, slot_ms, now_ms)
         precision_ms = self.config.precision_ms
         timed = timed_rows(rows)
         place(timed, self._position.read_ms, slot_ms + precision_ms, self.config.window_ms)
@@ -198,34 +192,6 @@ class DequeueService:
             return False
         self._blocked_by = ""
         return True
-
-    def _roll_messages(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
-        """Append copies of the messages; the copies settle the timers and go into a later slot."""
-        position, part = self._position, rows[:ROLLED_MESSAGES_MAX]
-        position.staged_ms = slot_ms + self.config.precision_ms  # the copies go into a later slot
-        timed, copied = self._copies.put(part, now_ms)
-        self._settle_rolled(part[copied], timed["topic_index"][copied])
-        rest = part[~copied]
-        outcome = self._deliverer.roll(rest, now_ms)
-        self._settle_rolled(rest[: outcome.done], outcome.topic_index)
-        self.stats.record_undelivered(outcome)
-        self._blocked_by = outcome.refusal
-        self._roll_retry_ms = now_ms + RETRY_MS
-        if outcome.refusal or part.size < rows.size:
-            position.staged_ms = slot_ms
-            return False
-        return True
-
-    def _settle_rolled(self, rows: Rows, topic_index: npt.NDArray[np.int32]) -> None:
-        """Settle timers and markers that were copied or quarantined.
-
-        Until the next checkpoint writes their tombstones, their slot may be read again.
-        """
-        self._units.discount(rows["pos"])
-        self._settled_timers.add(rows["phys_offset"], rows["pos"])
-        counted = (rows["magic"] & layout.MAGIC_DELETE) == 0  # markers are not pending timers
-        self._counts.change(topic_index[counted], rows["phys_offset"][counted], -1)
-        self.rolled += int(rows.size)
 
     def _link(self, timed: Rows, now_ms: int) -> int:
         """Link units of rolled timers; return the number of linked ones."""

@@ -20,7 +20,7 @@ from delivery.deliverer import NO_TOPIC, SINGLE_STAGING_BYTES, Convert, build
 from delivery.kernels.outcome import SKIPPED
 from delivery.quarantine import Reason, Undeliverable, quarantine
 from delivery.records import add_message, clear_client_columns, read_damaged, read_record
-from delivery.redirected import HALF_TOPIC, NoTarget, has_routes, real_target, without
+from delivery.redirected import HALF_TOPIC, NoTarget, has_routes, real_target
 from duemq_common.errors import RecordUnreadable
 from duemq_common.text import java_hash
 from message_store import layout as store_layout
@@ -37,10 +37,6 @@ from timer_store.kernels.fetch import Scratch
 from timer_store.layout import FROM_LEVEL, FROM_TIMER, Mask, Row, Rows
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 
-ROLL_DROPPED = (
-    *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),
-    *(b"DUEMQ_DUE_MS", b"TIMER_ROLL_TIMES"),
-)
 GROWTH_BYTES_MAX = 1 << 15  # maximum growth of a record when it is delivered or quarantined
 
 
@@ -215,18 +211,6 @@ class Gatherer:
 
         return convert
 
-    def roll(self, now_ms: int) -> Convert[Row]:
-        """Return the conversion of a pending timer's record to its copy."""
-
-        def convert(batch: PutBatch, record: Record, timer: Row) -> NoTarget | None:
-            foreign = wrong_queue_fault(record)
-            if foreign is not None and kind_of(record) != FROM_LEVEL:
-                return foreign
-            add_roll(batch, record, self._timer, timer, now_ms)
-            return None
-
-        return convert
-
     def fault(self, batch: PutBatch, record: Record, timer: Row) -> NoTarget:
         """Return the reason why a record of the timer queue is not a timer; adds no message."""
         return fault_of(record, self._store.topics)
@@ -297,24 +281,6 @@ def add_delivery(
     if kind != FROM_TIMER:
         row["enqueue_ms"] = row["dequeue_ms"] = -1
     clear_client_columns(row)
-
-
-def add_roll(batch: PutBatch, record: Record, topic_index: int, timer: Row, now_ms: int) -> None:
-    """Add the copy of a timer that goes through the timer queue again.
-
-    The copy has the exact due time as a property, because TIMER_DELAY_* count from the store time
-    of the first record.
-    Source: TimerMessageStore.convert
-    """
-    times = record.properties.get("TIMER_ROLL_TIMES", "0")
-    count = int(times) + 1 if times.isascii() and times.isdigit() and len(times) < 10 else 1
-    text = without(record.property_text, *ROLL_DROPPED)
-    text += b"" if text.endswith(b"\x02") or not text else b"\x02"
-    text += b"TIMER_ROLL_TIMES\x01%d\x02" % count
-    row = _add(batch, record, topic_index, TIMER_QUEUE, text, timer, now_ms)
-    row["due_ms"] = timer["due_ms"]
-    if kind_of(record) == FROM_LEVEL:
-        row["out_ms"] = timer["due_ms"] - 1
 
 
 def _add(

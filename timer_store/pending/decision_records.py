@@ -3,8 +3,7 @@
     marker   cancels the timer. There are two of each: one names topic+key, as Apache's broker 5.3
              compares it, the other the key alone, as 5.4 and later compare it. Either settles the
              timer here
-    copy     moves it to another due time; rolls it with `timerRollMode=message`, as Apache's broker
-             does; or replaces a record in a log file that compaction frees
+    copy     moves it to another due time, or replaces a record in a log file that compaction frees
 
 A copy names the old record as its origin, so one append settles the old timer and adds the new one.
 A copy that is not moved keeps all properties of the client, and the exact due time.

@@ -45,7 +45,6 @@ class BrokerCollector(Collector):
 def broker_collector(broker: RunningBroker) -> BrokerCollector:
     """Return the collector of a running broker."""
     store, parts = broker.store, broker.parts
-    totals = parts.stats.totals
     gauges = {
         "up": ("1 while the broker serves.", lambda: 1.0),
         "store_writable": ("1 while the store accepts messages.", lambda: float(store.writable)),
@@ -56,7 +55,6 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
             lambda: store.durable_offset,
         ),
         "disk_used_ratio": ("Used share of the store's disk.", lambda: store.disk_used_ratio),
-        "topics": ("Topics.", lambda: len(parts.topics)),
         "held_pulls": ("Pulls on hold until a message arrives.", lambda: len(parts.long_polls)),
         "connections": ("Open connections.", lambda: parts.memory.open_count),
         "tls_connections": (
@@ -97,9 +95,6 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
             "Connections closed because the memory of all connections exceeded its limit.",
             lambda: parts.memory.shed_count,
         ),
-        "messages_put": ("Messages stored, deliveries included.", lambda: totals.puts),
-        "bytes_put": ("Bytes stored, deliveries included.", lambda: totals.put_bytes),
-        "messages_got": ("Messages read by consumers.", lambda: totals.got_messages),
         "log_files_removed": ("Files removed by retention.", lambda: store.retention.removed_files),
     }
     return BrokerCollector(gauges, counters | _access_counters(broker.access))

@@ -173,18 +173,6 @@ def test_the_stages_of_the_put_path_do_not_depend_on_names(order: tuple[str, ...
     assert list(loaded.plugins) == DELIVERY_PLUGINS
 
 
-def test_a_method_under_its_former_name_is_called() -> None:
-    class Former(Sample):
-        """A plugin of an earlier version."""
-
-        def waiting(self) -> Any:
-            return "port"
-
-    assert plugin_set(a=Sample(pending_messages="other"), b=Former()).pending_messages() == [  # type: ignore[comparison-overlap]
-        "port", "other",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("taken", [{9001: handler}, {}], ids=["by the broker", "by a plugin"])
 def test_a_request_code_has_one_owner(taken: dict[int, Any]) -> None:
     joined = plugin_set(

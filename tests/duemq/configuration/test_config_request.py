@@ -10,7 +10,7 @@ from duemq.namesrv.config import NamesrvConfig
 from duemq_common.config import Option, Properties, options
 from duemq_common.errors import ConfigError, RequestError
 
-WORDS = {"deleteWhen", "messageDelayLevel", "migrationWindow", "timerRollMode"}
+WORDS = {"deleteWhen", "messageDelayLevel"}
 NAMES_OF_PLACES = ("path", "url", "addr", "host", "dir", "file", "cron", "command", "class", "port")
 SECTIONS = broker_sections(Properties())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from delivery.ownership import (
     StateRecord,
     Transfer,
 )
-from delivery.ownership_projection import JournalProjection, LevelProjection
+from delivery.ownership_projection import JournalProjection
 from message_store import ranges
 from migration.ownership import projection
 from tests.support.stores import open_store
@@ -55,16 +54,6 @@ def test_ranges_are_sets(one: list[tuple[int, int]], other: list[tuple[int, int]
 @pytest.mark.parametrize("record", RECORDS)
 def test_records_round_trip(record: OwnershipRecord) -> None:
     assert ownership.decode(ownership.encode(record)) == record
-
-
-def test_a_file_with_the_former_names_is_read() -> None:
-    level = LevelProjection(level=3, migration="m", transferred=4, transferred_sum=6)
-    value = json.loads(projection.encode(JournalProjection({3: level}, 7, 900)))
-    fields = value["levels"]["3"]
-    del value["crc32"]
-    fields |= {"handed": fields.pop("transferred"), "handed_sum": fields.pop("transferred_sum")}
-    found, _ = projection.decode(value)
-    assert found.levels[3] == level
 
 
 def test_the_projection_with_and_without_its_file(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from delivery import ownership
 from delivery.ownership import Route, StateRecord
 from duemq.net.codes import RequestCode
-from duemq_common.clock import FakeClock
 from migration.ownership.owners import NoOwners
 from migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
 from tests.migration.bench import TURNS_MAX, Bench, with_broker
@@ -190,28 +189,6 @@ def test_a_level_has_priority_over_a_time(name: str, tmp_path: Path) -> None:
         assert sorted(body for body, _ in bench.delivered()) == [b"before", b"routed"]
 
     with_broker(tmp_path, steps)
-
-
-def test_nothing_moves_while_the_window_is_closed(tmp_path: Path) -> None:
-    """The clock begins at 22:13:20 UTC."""
-
-    async def steps(bench: Bench) -> None:
-        await bench.send(10, 5)
-        await bench.command("start", levels=[5])
-        for _ in range(50):
-            bench.clock.advance(1_000)
-            found = await bench.level(5)
-        status = await bench.command("status")
-        assert (found["state"], found["moved"], status["window"]["open"]) == ("routing", 0, False)
-        assert status["window"]["changes_ms"] == 1_700_000_040_000
-        await bench.send(1, 5, "new")
-        assert await bench.pending() == (10, 1)
-        done = await bench.until(5, "done", step_ms=1_000)
-        assert bench.clock.now_ms() >= 1_700_000_040_000
-        assert done["moved"] == 10
-
-    start = FakeClock(1_700_000_040_000 - 55_000)
-    with_broker(tmp_path, steps, start, migrationWindow="22:14-23:00")
 
 
 def test_the_rate_is_kept_and_changes_while_it_runs(tmp_path: Path) -> None:

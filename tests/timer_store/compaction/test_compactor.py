@@ -178,9 +178,8 @@ def test_due_timers_go_first(rig: PinningRig, disk: FullDisk) -> None:
     assert compaction.copied == 12
 
 
-@pytest.mark.parametrize("roll_mode", ["index", "message"])
-def test_far_timers_are_copied_and_rolled(tmp_path: Path, disk: FullDisk, roll_mode: str) -> None:
-    rig = PinningRig(tmp_path, disk, roll_window_slots=3_600, roll_mode=roll_mode)
+def test_far_timers_are_copied_and_rolled(tmp_path: Path, disk: FullDisk) -> None:
+    rig = PinningRig(tmp_path, disk, roll_window_slots=3_600)
     rig.open()
     due = fill_sparse(rig)
     rig.advance(2 * 3_600_000)

@@ -47,7 +47,7 @@ def test_a_dry_run_reports_what_a_run_then_does(rig: PinningRig) -> None:
     age(rig)
     end = rig.store.log.files[-1].base
     gain = {"messages": 1, "bytes": size, "frees": end, "until": end}
-    rest = {"running": False, "blocked_by": "", "waits": "", "why": ""}
+    rest = {"running": False, "blocked_by": "", "why": ""}
     assert call(rig, b'{"dry_run": true}') == gain | rest | {"dry_run": True, "started": False}
     assert not rig.timers.compaction.running
     assert call(rig) == gain | rest | {"dry_run": False, "started": True}
@@ -84,13 +84,13 @@ def test_metrics_and_summary_contain_the_compaction(rig: PinningRig, disk: FullD
 
     disk.percent = 89.999
     rig.compact()
-    assert value("compaction_waits", why="no_room") == 1
-    assert value("compaction_waits", why="too_full") == 0
+    assert value("compaction_blocked", why="no_room") == 1
+    assert value("compaction_blocked", why="too_full") == 0
     assert summary(rig.timers)["compaction"]["blocked_by"] == "no_room"
     rig.clock.advance(60_001)
     disk.percent = 86
     rig.compact()
-    assert value("compaction_waits", why="no_room") == 0
+    assert value("compaction_blocked", why="no_room") == 0
     assert value("copied_total") == 1
     assert value("copied_bytes_total") == size
     assert value("freed_bytes_total") >= FILE_BYTES

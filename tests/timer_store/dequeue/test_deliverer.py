@@ -304,46 +304,6 @@ def test_an_empty_batch_reads_nothing(store: MessageStore) -> None:
     assert (outcome.done, outcome.store_ms.size, outcome.refusal) == (0, 0, "")
 
 
-# -- message mode ---------------------------------------------------------------------------------
-
-
-def test_rolled_timers_are_written_again(store: MessageStore) -> None:
-    rows = append_timers(store, b"0", b"1", delay_ms=10_000_000)
-    deliverer = TimerDeliverer(store, PRECISION_MS)
-    outcome = deliverer.roll(rows, store.clock.now_ms())
-    assert (outcome.done, outcome.delivered) == (2, 2)
-    assert outcome.topic_index.tolist() == [store.topics.find("T")] * 2
-    copies = records(store, TIMER_TOPIC)[2:]
-    assert [copy.body for copy in copies] == [b"0", b"1"]
-    assert {copy.properties["DUEMQ_DUE_MS"] for copy in copies} == {str(int(rows[0]["due_ms"]))}
-    assert [copy.prepared_offset for copy in copies] == [
-        -(int(row["phys_offset"]) + 1) for row in rows
-    ]
-
-
-def test_timers_that_cannot_be_rolled(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = append_timers(store, b"0", b"1", b"2")
-    rows[1]["phys_offset"] += 1
-    deliverer = TimerDeliverer(store, PRECISION_MS)
-    fail_writes(monkeypatch, store, after=1)
-    outcome = deliverer.roll(rows, store.clock.now_ms())
-    assert (outcome.done, outcome.delivered) == (1, 1)
-    assert outcome.refusal
-    recover(monkeypatch, store)
-    outcome = deliverer.roll(rows[1:], store.clock.now_ms())
-    assert (outcome.done, outcome.delivered, len(outcome.quarantined)) == (2, 1, 1)
-
-
-def test_rolling_removed_and_longest_records(tmp_path: Path) -> None:
-    with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
-        timer_topics(store, "T")
-        rows = append_timers(store, bytes(60_000), bytes(65_265))
-        store.log.remove_first()
-        outcome = TimerDeliverer(store, PRECISION_MS).roll(rows, store.clock.now_ms())
-        assert (outcome.done, outcome.lost, len(outcome.quarantined)) == (2, 1, 1)
-        assert outcome.quarantined[0].reason == "illegal"
-
-
 # -- no timers at all -----------------------------------------------------------------------------
 
 

@@ -295,29 +295,6 @@ def test_a_removed_record_is_lost_and_gives_no_row(tmp_path: Path) -> None:
         assert not load.batch.filled["status"][gone:].any()
 
 
-def test_a_roll_keeps_all_properties_and_the_due_time(store: MessageStore) -> None:
-    row = append_timers(
-        store, b"body", due_ms=5_000_500, TIMER_ENQUEUE_MS="1", UNIQ_KEY="k",
-        TIMER_DELIVER_MS="", TIMER_DELAY_MS="7",
-    )  # fmt: skip
-    gatherer, batch = Gatherer(store, PRECISION_MS), PutBatch(1, 1)
-    assert build(gatherer, row[0], gatherer.roll(NOW_MS), batch) is None
-    out = batch.rows[0]
-    assert store.topics.name(int(out["topic_index"])) == TIMER_TOPIC
-    assert (out["queue_id"], out["due_ms"], out["enqueue_ms"]) == (0, 5_000_500, WRITE_MS)
-    assert out["prepared_offset"] == -(int(row[0]["phys_offset"]) + 1)
-    assert batch.properties(0) == {
-        "TIMER_OUT_MS": "5000000", "REAL_TOPIC": "T", "REAL_QID": "0", "UNIQ_KEY": "k",
-        "TIMER_DELAY_MS": "7", "TIMER_ROLL_TIMES": "1",
-    }  # fmt: skip
-    store.put(batch)
-    again = staged(batch.filled, 5_000_500)
-    batch.clear()
-    assert build(gatherer, again[0], gatherer.roll(NOW_MS), batch) is None
-    assert batch.properties(0)["TIMER_ROLL_TIMES"] == "2"
-    assert "DUEMQ_DUE_MS" not in batch.properties(0)  # the encoder writes it from the column
-
-
 def test_the_topic_of_an_unreadable_timer_is_found_by_its_hash(store: MessageStore) -> None:
     gatherer, row = Gatherer(store, PRECISION_MS), np.zeros(1, layout.STAGED)[0]
 

@@ -63,7 +63,7 @@ def naive_copy(properties: dict[str, str], due_ms: int) -> dict[str, str]:
 
 
 def naive_kept_copy(properties: dict[str, str], due_ms: int) -> dict[str, str]:
-    """Return the copy that `timer_store.dequeue.gather.add_roll` writes."""
+    """Return the copy of `put_again`, as Apache's TimerMessageStore.convert rolls it."""
     times = properties.get("TIMER_ROLL_TIMES", "0")
     dropped = ("TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "__CRC32#")
     kept = {name: value for name, value in properties.items() if name not in dropped}

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from duemq.cli.client import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
-from duemq.cli.failover_demo.processes import poll
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import SystemClock
 from duemq_common.errors import DueMQError
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record, split_records
+from tests.support.failover_demo.processes import poll
 
 GROUP: Final = "duemq_group_load"
 LEVEL_DELAYS_MS: Final = {1: 1_000, 2: 5_000}

@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duemq.cli.client import Cluster
 from duemq.cli.exits import Exit, fail
-from duemq.cli.failover_demo.controller import controller_command, fetch_jars
-from duemq.cli.failover_demo.group_load import Account, GroupLoad
-from duemq.cli.failover_demo.processes import (
+from duemq.cli.kernels import compile_for_demo
+from duemq.cli.output import console, print_json, table
+from duemq.cli.replicas import UNKNOWN, VIEW
+from duemq_common.errors import DueMQError
+from tests.support.failover_demo.controller import controller_command, fetch_jars
+from tests.support.failover_demo.group_load import Account, GroupLoad
+from tests.support.failover_demo.processes import (
     LOOPBACK,
     Member,
     Process,
@@ -28,10 +32,6 @@ from duemq.cli.failover_demo.processes import (
     new_member,
     poll,
 )
-from duemq.cli.kernels import compile_for_demo
-from duemq.cli.output import console, print_json, table
-from duemq.cli.replicas import UNKNOWN, VIEW
-from duemq_common.errors import DueMQError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -114,11 +114,11 @@ def run_failover_demo(*, as_json: bool) -> None:
     if as_json:
         print_json({"account": asdict(account), "events": state.events})
     elif account.is_exact:
-        print(
+        console().print(
             f"{account.acknowledged} acknowledged messages arrived exactly once, none early; "
-            f"{account.unknown} sends had no response. The outage took "
-            f"{account.gap_ms} ms; "
-            f"the latest delivery was {account.late_ms} ms late."
+            f"{account.unknown} sends had no response. The outage took {account.gap_ms} ms; "
+            f"the latest delivery was {account.late_ms} ms late.",
+            soft_wrap=True,
         )
     if not account.is_exact:
         faults = f"{account.pending} missing, {account.doubled} doubled, {account.early} early"

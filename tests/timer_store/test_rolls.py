@@ -1,0 +1,164 @@
+"""Rolls: a timer beyond the roll window is enqueued into a later slot, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.failing_disk import Disk, SimulatedCrash
+from tests.support.synchronous import Synchronous
+from tests.support.timer_rig import TimerRig
+from tests.timer_store.test_model import CrashRig
+from timer_store.dequeue import dequeue_service
+from timer_store.pending.lookup import PendingTimers
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
+    rig = TimerRig(tmp_path, roll_window_slots=10).open()
+    yield rig
+    if rig.is_open:
+        rig.close()
+
+
+@pytest.mark.parametrize("how", ["cancel", "move", "fire"])
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_rolled_markers_of_decisions_change_no_count(rig: TimerRig, how: str, end: str) -> None:
+    due_ms = rig.clock.now_ms() + 45_000
+    batch = rig.put_many([(due_ms + n, "T", 0, b"%d" % n) for n in range(5)])
+    decided = batch.rows["phys_offset"][:2].copy()
+    pending = Synchronous(PendingTimers(rig.timers))
+    arguments = (np.full(2, due_ms + 10), None) if how == "move" else ()
+    getattr(pending, how)(decided, *arguments)
+    left = 5 if how == "move" else 3
+    for _ in range(3):
+        rig.advance(10_000)
+        assert rig.timers.counts.by_topic() == {"T": left}
+        assert sum(rig.timers.counts.by_file().values()) == left
+    rig.notices.clear()
+    getattr(rig, end)()
+    rig.open()
+    assert rig.notices == []  # the wheel needs no rebuild
+    assert rig.timers.counts.total == left
+    rig.advance(20_000)
+    assert sorted(rig.bodies()) == [b"%d" % n for n in range(2 if how == "cancel" else 0, 5)]
+    assert rig.timers.counts.total == 0
+
+
+def test_a_turn_rolls_a_limited_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dequeue_service, "ROLLED_UNITS_MAX", 20)
+    rig = TimerRig(tmp_path, roll_window_slots=100).open()
+    now_ms = rig.clock.now_ms()
+    due = [now_ms + 150_000 + 100 * n for n in range(400)]
+    rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due])
+    rig.clock.advance(100_000)
+    turns: list[int] = []
+    while rig.timers.turn(rig.clock.now_ms()):
+        turns.append(rig.timers.dequeue.rolled - sum(turns))
+    assert sum(turns) == 400
+    assert max(turns) <= 20 + 9
+    assert rig.timers.counts.total == 400
+    rig.advance(90_000)
+    assert [record.store_ms for record in rig.delivered()] == due
+    rig.close()
+
+
+# The slot of the near timer is not delivered yet when the next slots are loaded, so the slots of
+# the rolled timers stay at or after the read time: the next process reads them again.
+NEAR_MS, FAR_MS, FAR_COUNT = 9_500, 50_500, 5
+SETTINGS = {"precision_ms": 1_000, "roll_window_slots": 10, "stage_lead_ms": 5_000}
+
+
+def send_near_and_far(rig: TimerRig) -> int:
+    """Send one near timer and some far ones; return the due time of the first far one."""
+    now_ms = rig.clock.now_ms()
+    rig.put(now_ms + NEAR_MS, "T", body=b"near")
+    rig.put_many([(now_ms + FAR_MS + n, "T", 0, b"far %d" % n) for n in range(FAR_COUNT)])
+    return now_ms + FAR_MS
+
+
+def roll_before_the_near_timer(rig: TimerRig) -> None:
+    """Roll the far timers, while the near one is pending."""
+    rig.advance(8_000)
+    assert rig.timers.dequeue.rolled == FAR_COUNT
+    assert rig.bodies() == []
+
+
+def assert_each_is_delivered_once(rig: TimerRig, due_ms: int) -> None:
+    rig.advance(due_ms + FAR_COUNT - rig.clock.now_ms())
+    assert rig.bodies() == [b"near", *(b"far %d" % n for n in range(FAR_COUNT))]
+    assert [r.store_ms for r in rig.delivered()[1:]] == [due_ms + n for n in range(FAR_COUNT)]
+    assert rig.timers.counts.total == 0
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_rolled_timer_is_delivered_once_after_a_restart(
+    tmp_path: Path, end: str, persist: bool
+) -> None:
+    """`close` also checks that an Apache broker would find each pending timer once."""
+    rig = TimerRig(tmp_path, **SETTINGS).open()
+    due_ms = send_near_and_far(rig)
+    roll_before_the_near_timer(rig)
+    if persist:
+        assert rig.persist()
+    getattr(rig, end)()
+    rig.open()
+    assert rig.timers.counts.total == 1 + FAR_COUNT
+    assert_each_is_delivered_once(rig, due_ms)
+    rig.close()
+
+
+def test_a_crash_at_any_step_of_the_rolls_delivers_each_timer_once() -> None:
+    for steps in range(100):
+        crash_rig = CrashRig(steps, 1_024, lambda *files, **_: TimerRig(*files, **SETTINGS))
+        try:
+            due_ms = send_near_and_far(crash_rig.rig)
+            assert crash_rig.rig.persist()
+            finished = crash_during_rolls(crash_rig, steps)
+            crash_rig.rig.open()
+            assert crash_rig.rig.timers.counts.total == 1 + FAR_COUNT
+            assert_each_is_delivered_once(crash_rig.rig, due_ms)
+        finally:
+            crash_rig.remove()
+        if finished:
+            assert steps > 10
+            return
+    raise AssertionError("the rolls have too many steps")
+
+
+def crash_during_rolls(crash_rig: CrashRig, steps: int) -> bool:
+    """Roll and write a checkpoint, with a crash at a step; return whether all steps were done."""
+    crash_rig.disk.steps_left = steps
+    try:
+        roll_before_the_near_timer(crash_rig.rig)
+        assert crash_rig.rig.persist()
+        return True
+    except SimulatedCrash:
+        return False
+    finally:
+        crash_rig.disk.steps_left = None
+        crash_rig.crash(cut=False)
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_refused_checkpoint_loses_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """`close` also checks that an Apache broker would find each pending timer once."""
+    disk = Disk(monkeypatch, tmp_path)
+    rig = TimerRig(tmp_path, **SETTINGS).open()
+    due_ms = send_near_and_far(rig)
+    roll_before_the_near_timer(rig)
+    disk.full = ("timerwheel",)
+    assert not rig.persist()
+    disk.full = ()
+    assert rig.persist()
+    getattr(rig, end)()
+    rig.open()
+    assert rig.notices == []  # the wheel needs no rebuild
+    assert_each_is_delivered_once(rig, due_ms)
+    rig.close()
