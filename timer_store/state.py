@@ -93,7 +93,7 @@ class TimerState:
         )  # fmt: skip
         transfers = TransferredUnits(store, units, position, counts, enqueue, config.window_ms)
         records = RecordReader(store, precision_ms, transfers.at_offsets)
-        check = UnitCheck(store, records, precision_ms, timer_log.directory)
+        check = UnitCheck(store, records, counts, precision_ms, timer_log.directory)
         deliverer = TimerDeliverer(store, precision_ms, check)
         deciding = DecidingRecords(store, precision_ms)
         copies = TimerCopies(records, deciding)

@@ -209,13 +209,36 @@ def fault(data: bytes, base: int, pos: int, tick: int | None = None, precision_m
     return 0
 
 
+def times_match(unit: Unit, precision_ms: int, window_ms: int) -> bool:
+    """Return whether `enqueue` may have put a unit with its due time into its slot."""
+    own_ms = unit.due_ms - 1
+    if unit.due_ms <= 0 or own_ms == unit.slot_ms:
+        return True
+    if own_ms < unit.slot_ms:  # overdue timers are put at the start of the slot that is read
+        return unit.slot_ms % precision_ms == 0
+    return bool(unit.magic & layout.MAGIC_ROLL) and (own_ms - unit.slot_ms) % window_ms == 0
+
+
 def follow(
-    data: bytes, base: int, pos: int, tick: int, precision_ms: int, limit_pos: int = -1
+    data: bytes,
+    base: int,
+    pos: int,
+    tick: int,
+    precision_ms: int,
+    limit_pos: int = -1,
+    window_ms: int | None = None,
 ) -> tuple[list[tuple[int, Unit]], int, int]:
-    """Return (units newest first, position where the chain leaves the file, final fault)."""
+    """Return (units newest first, position where the chain leaves the file, final fault).
+
+    Args:
+        window_ms: Roll window; None: the times of the units are not checked.
+    """
     found: list[Any] = []
     while pos >= base and pos >= limit_pos:
         wrong = fault(data, base, pos, tick, precision_ms)
+        if not wrong and window_ms is not None:
+            matches = times_match(unpack(data, pos - base), precision_ms, window_ms)
+            wrong = 0 if matches else chain.FAULT_TIMES
         if wrong:
             return found, pos, wrong
         unit = unpack(data, pos - base)

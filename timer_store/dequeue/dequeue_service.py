@@ -142,7 +142,9 @@ class DequeueService:
         if loaded is None:
             return False
         self.broken = (
-            loaded.broken or self._count_error(loaded, slot_ms) or self._unit_error(loaded)
+            loaded.broken
+            or self._count_error(loaded, slot_ms)
+            or self._check.wrong_marker(loaded.rolls)
         )
         if self.broken is not None:
             return False
@@ -163,15 +165,6 @@ class DequeueService:
             return None
         why = f"slot {slot_ms} counts {loaded.num} timers, {loaded.found} are found"
         return CorruptStore(self._units.wheel.path, 0, why, REMEDY)
-
-    def _unit_error(self, loaded: LoadedRows) -> Exception | None:
-        """Return the error of a timer whose times or kind differ from its record."""
-        if not loaded.doubtful:
-            return None
-        if (marker := self._check.wrong_marker(loaded.rolls)) is not None:
-            return marker
-        pieces = (loaded.run.rows, loaded.rolls, loaded.joined)
-        return next((e for rows in pieces if (e := self._check.wrong_times(rows))), None)
 
     def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
         """Roll timers into a later slot (new units, same records); return whether all rolled."""

@@ -49,7 +49,6 @@ class LoadedRows:
         complete: Whether the slot has no pending timers after these.
         broken: Error of a chain that ends too early.
         record_bytes: Bytes of the records of `run`.
-        doubtful: Whether some unit must be compared with its record.
     """
 
     run: Run
@@ -61,7 +60,6 @@ class LoadedRows:
     complete: bool
     broken: CorruptStore | None
     record_bytes: int
-    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +221,6 @@ def load(
         complete=part.complete,
         broken=part.broken,
         record_bytes=int(rows["record_size"].sum(dtype=np.int64)),
-        doubtful=part.doubtful,
     )
 
 

@@ -4,16 +4,14 @@
     record  TIMER_DELIVER_MS, ...  size  REAL_TOPIC           in the commit log: the source
 
 A timer is delivered only if unit and record have the same due time. Otherwise the disk has changed
-one of them. If the unit is damaged, timer log and wheel are rebuilt from the queue, and the timer
-is delivered at its record's due time; if the record is damaged, the message goes to quarantine.
-
-The record is damaged if a queue unit points at it with its size, only the due time differs, and the
-checksum of its block does not show that it is unchanged.
+one of them. If the checksums of the commit log show that it is the record, the message goes to
+quarantine. If it is the unit, timer log and wheel are rebuilt from the queue, once for each log
+offset: a timer that still differs after a rebuild goes to quarantine.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +23,10 @@ from timer_store import layout
 from timer_store.layout import Mask, Offsets, Row, Rows
 from timer_store.log.timer_log import REMEDY
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+from timer_store.pending.pending_counts import PendingCounts
 from timer_store.pending.records import RecordReader
 
-log = logging.getLogger(__name__)
-KNOWN_MAX = 10_000
-OFFSET_BITS = 64  # including the sign
+REPORTED_MAX = 10_000
 
 
 def is_due_with_record(unit_due_ms: Offsets, due_ms: Offsets, precision_ms: int) -> Mask:
@@ -51,25 +48,16 @@ class UnitCheck:
     """
 
     def __init__(
-        self, store: MessageStore, records: RecordReader, precision_ms: int, directory: Path
+        self,
+        store: MessageStore,
+        records: RecordReader,
+        counts: PendingCounts,
+        precision_ms: int,
+        directory: Path,
     ) -> None:
-        self._store, self._records = store, records
+        self._store, self._records, self._counts = store, records, counts
         self._precision_ms, self._directory = precision_ms, directory
-        self._known: set[int] = set()  # log offsets of units that were found wrong before
-
-    def wrong_times(self, rows: Rows) -> CorruptStore | None:
-        """Return the error of the first timer whose due time differs from its record.
-
-        Args:
-            rows: (n,) with the columns of `layout.STAGED` that `layout.STAGE_ROW` has, too.
-        """
-        timed = self._records.read(np.ascontiguousarray(rows["phys_offset"]))
-        good = is_due_with_record(rows["due_ms"], timed["due_ms"], self._precision_ms)
-        wrong = (timed["kind"] == layout.TIMED_PLAIN) & ~good
-        for at in np.flatnonzero(wrong).tolist():
-            if self._is_first_report(int(rows[at]["phys_offset"])):
-                return self._error(rows[at], f"is due at {int(timed[at]['due_ms'])}")
-        return None
+        self._reported: set[int] = set()  # log offsets of units that were wrong before
 
     def wrong_marker(self, rows: Rows) -> CorruptStore | None:
         """Return the error of the first unit that rolls as a marker although its record is a timer.
@@ -80,87 +68,75 @@ class UnitCheck:
             rows: (n,) `layout.STAGED`.
         """
         rows = rows[rows["magic"] & layout.MAGIC_DELETE != 0]
+        if not rows.size:
+            return None
         timed = self._records.read(np.ascontiguousarray(rows["phys_offset"]))
-        for at in np.flatnonzero(timed["kind"] == layout.TIMED_PLAIN).tolist():
-            if self._is_first_report(int(rows[at]["phys_offset"])):
-                return self._error(rows[at], "cancels no other timer")
-        return None
+        is_timer = timed["kind"] == layout.TIMED_PLAIN
+        return self._first_error(rows[is_timer], lambda row: "the record there is no marker")
 
     def wrong_unit(self, rows: Rows) -> CorruptStore | None:
         """Return the error of the first timer whose unit is damaged, None if only records are.
 
         Args:
-            rows: (n,) `layout.STAGED` whose due times differ from their records.
+            rows: (n,) `layout.STAGED` whose records cannot be delivered with these units.
         """
+        is_pending = (rows["pos"] >= 0) & (rows["state"] == layout.STAGED_PENDING)
+        return self._first_error(rows[is_pending], self._fault)
+
+    def _first_error(self, rows: Rows, fault: Callable[[Row], str]) -> CorruptStore | None:
+        """Return the error of the first unit with a fault; none is reported a second time."""
         for row in rows:
-            if row["pos"] >= 0 and row["state"] == layout.STAGED_PENDING:
-                why = self._why_wrong(row)
-                if why and self._is_first_report(int(row["phys_offset"])):
-                    return self._error(row, why)
+            phys_offset = int(row["phys_offset"])
+            if phys_offset in self._reported or len(self._reported) >= REPORTED_MAX:
+                continue
+            why = fault(row)
+            if why:
+                self._reported.add(phys_offset)
+                return CorruptStore(
+                    self._directory, max(int(row["pos"]), 0),
+                    f"the unit of a timer due at {int(row['due_ms'])} names "
+                    f"{int(row['record_size'])} bytes at log offset {phys_offset}, but {why}",
+                    REMEDY,
+                )  # fmt: skip
         return None
 
-    def _is_first_report(self, phys_offset: int) -> bool:
-        """Return whether a unit is reported for the first time; a second rebuild cannot help."""
-        if phys_offset in self._known or len(self._known) >= KNOWN_MAX:
-            return False
-        self._known.add(phys_offset)
-        return True
-
-    def _error(self, row: Row, why: str) -> CorruptStore:
-        return CorruptStore(
-            self._directory, max(int(row["pos"]), 0),
-            f"the unit of a timer due at {int(row['due_ms'])} names {int(row['record_size'])} "
-            f"bytes at log offset {int(row['phys_offset'])}, but the record there {why}",
-            REMEDY,
-        )  # fmt: skip
-
-    def _why_wrong(self, row: Row) -> str:
+    def _fault(self, row: Row) -> str:
         """Return the difference of the record if the unit is damaged, else an empty text."""
         phys_offset, size = int(row["phys_offset"]), int(row["record_size"])
-        if phys_offset < self._store.log.min_offset:  # retention removed it, or it never was there
-            return "was removed" if self._has_flipped(row) else ""
-        found = frame_at(self._store.log, phys_offset)
-        if found is None or found["record_size"] != size:
-            return "" if self._is_queued(phys_offset, size) else "does not begin or end there"
-        file = self._store.log.file_of(phys_offset)
-        topic = topic_of(file.data, file.base, found)
+        log = self._store.log
+        if phys_offset < log.min_offset:
+            return self._removal_fault()
+        has_changed = log.sums.has_changed(phys_offset, min(max(size, 1), log.file_bytes))
+        if has_changed:
+            return ""
+        frame = frame_at(log, phys_offset)
+        if frame is None or frame["record_size"] != size:
+            return "no record begins and ends there"
+        file = log.file_of(phys_offset)
+        topic = topic_of(file.data, file.base, frame)
         if topic == SCHEDULE_TOPIC:
             return ""
-        if topic != TIMER_TOPIC or found["queue_id"] != TIMER_QUEUE:
-            return f"belongs to {topic}" if not self._is_queued(phys_offset, size) else ""
-        return self._due_time_fault(row)
+        if topic != TIMER_TOPIC or frame["queue_id"] != TIMER_QUEUE:
+            return f"the record there belongs to {topic}"
+        # Without a checksum, the record may be damaged: its due time is not believed.
+        return self._due_time_fault(row) if has_changed is False else ""
+
+    def _removal_fault(self) -> str:
+        """Return the fault of a unit whose record was removed, although no timer needed it."""
+        first = self._counts.first_file
+        if first is not None and first < self._store.log.min_offset:
+            return ""  # files with pending timers were removed: the message is lost
+        return "no timer there is pending"
 
     def _due_time_fault(self, row: Row) -> str:
-        phys_offset, size = int(row["phys_offset"]), int(row["record_size"])
-        timed = self._records.read(np.array([phys_offset], np.int64))[0]
-        if timed["kind"] == layout.TIMED_MARKER:
-            return "cancels another timer"
-        due_ms = np.array([row["due_ms"]], np.int64)
-        if timed["kind"] == layout.TIMED_BROKEN or is_due_with_record(
-            due_ms, np.array([timed["due_ms"]], np.int64), self._precision_ms
-        ):
+        timed = self._records.read(np.array([row["phys_offset"]], np.int64))[0]
+        if timed["kind"] == layout.TIMED_BROKEN:
             return ""
+        if timed["kind"] == layout.TIMED_MARKER:
+            return "the record there cancels another timer"
         if timed["topic_hash"] != row["topic_hash"]:
-            return "has another topic"
-        intact = self._store.log.sums.has_changed(phys_offset, size) is False
-        return f"is due at {int(timed['due_ms'])}" if intact else ""
-
-    def _has_flipped(self, row: Row) -> bool:
-        """Return whether flipping one bit of the unit's log offset leads to the timer's record."""
-        flipped = int(row["phys_offset"]) ^ (np.int64(1) << np.arange(OFFSET_BITS))
-        flipped = flipped[flipped >= self._store.log.min_offset]
-        timed = self._records.read(flipped)
-        found = (timed["kind"] == layout.TIMED_PLAIN) & (timed["due_ms"] == row["due_ms"])
-        return bool((found & (timed["record_size"] == row["record_size"])).any())
-
-    def _is_queued(self, phys_offset: int, size: int) -> bool:
-        """Return whether a queue of timers or levels has a unit of a record."""
-        queues = [self._store.queues.find(TIMER_TOPIC, TIMER_QUEUE)]
-        index, topics = self._store.topics.find(SCHEDULE_TOPIC), self._store.topics
-        levels = int(topics.arrays.topics[index]["slots_len"]) if index >= 0 else 0
-        queues += [self._store.queues.find(SCHEDULE_TOPIC, level) for level in range(levels)]
-        for queue in queues:
-            unit = None if queue is None else queue.unit_from(phys_offset)
-            if unit is not None and (unit["phys_offset"], unit["size"]) == (phys_offset, size):
-                return True
-        return False
+            return "the record there has another topic"
+        times = np.array([row["due_ms"]], np.int64), np.array([timed["due_ms"]], np.int64)
+        if is_due_with_record(*times, self._precision_ms).all():
+            return ""
+        return f"the record there is due at {int(timed['due_ms'])}"

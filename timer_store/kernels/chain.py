@@ -37,6 +37,7 @@ FAULT_SIZE = 2  # the size field is not that of a unit
 FAULT_MAGIC = 3  # no combination of MAGIC_*
 FAULT_PREV = 4  # the unit points forward, or to itself
 FAULT_SLOT = 5  # the unit belongs to another slot
+FAULT_TIMES = 6  # the due time of the unit cannot belong to its slot
 WALK_LEFT, WALK_FULL = 0, 1  # the chain left the file or ended; there is no room for a row
 HEAP_DUE, HEAP_PHYS, HEAP_POS = range(3)  # columns of the heap of `collect_first`
 
@@ -58,9 +59,8 @@ PHYS_AT, RECORD_AT, HASH_AT, DUE_AT = (
     WALK_PHYS,  # the smallest phys_offset so far
     WALK_MIXED,  # 1: the units are not in the order of the commit log
     WALK_FAULT,  # FAULT_* of the unit at WALK_POS
-    WALK_DOUBT,  # pending units to compare with their records
     WALK_SIZE,
-) = range(9)
+) = range(8)
 
 
 @kernel
@@ -122,30 +122,32 @@ def due_of(data: Bytes, at: int, precision_ms: int) -> int:
 
 
 @kernel
-def is_doubtful(data: Bytes, at: int, precision_ms: int, window_ms: int) -> bool:
-    """Return whether the times of a pending unit are inconsistent, as after a flipped bit.
+def times_fault(data: Bytes, at: int, precision_ms: int, window_ms: int) -> int:
+    """Return FAULT_TIMES if the due time of a pending unit cannot belong to its slot, or 0.
 
     `enqueue` puts a timer into its own slot (the slot time is due_ms - 1), whole roll windows
     before that, or, if it is overdue, at the start of the slot that is read.
     """
     due_ms, slot_ms = get_i8(data, at + DUE_AT), slot_ms_of(data, at)
+    # A due time of 0 is that of a unit of Apache, a negative one that of a settled timer.
     if due_ms <= 0 or due_ms - 1 == slot_ms:
-        return False
+        return 0
     if due_ms - 1 < slot_ms:
-        return slot_ms % precision_ms != 0
-    return get_i4(data, at + MAGIC_AT) & MAGIC_ROLL == 0 or (due_ms - 1 - slot_ms) % window_ms != 0
+        return 0 if slot_ms % precision_ms == 0 else FAULT_TIMES
+    if get_i4(data, at + MAGIC_AT) & MAGIC_ROLL == 0 or (due_ms - 1 - slot_ms) % window_ms != 0:
+        return FAULT_TIMES
+    return 0
 
 
 @kernel
-def needs_record(data: Bytes, at: int, precision_ms: int, window_ms: int) -> bool:
-    """Return whether a unit must be compared with its record: if doubtful, or a rolling marker.
+def slot_fault(data: Bytes, at: int, pos: int, slot: Any) -> int:
+    """Return the fault of a unit in the chain of `slot`, also of its times, or 0.
 
-    A flipped bit turns a timer that rolls into a marker, which the count of the slot does not show.
+    Args:
+        slot: (tick, precision in ms, roll window in ms).
     """
-    both = MAGIC_ROLL | MAGIC_DELETE
-    if get_i4(data, at + MAGIC_AT) & both == both and get_i8(data, at + DUE_AT) >= 0:
-        return True
-    return is_doubtful(data, at, precision_ms, window_ms)
+    fault = chain_fault(data, at, pos, slot[0], slot[1])
+    return fault if fault != 0 else times_fault(data, at, slot[1], slot[2])
 
 
 @kernel
@@ -191,12 +193,10 @@ def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) 
         if walk[WALK_ROWS] == out.size:
             return WALK_FULL
         at = pos - base
-        walk[WALK_FAULT] = chain_fault(data, at, pos, slot[0], slot[1])
+        walk[WALK_FAULT] = slot_fault(data, at, pos, slot)
         if walk[WALK_FAULT] != 0:
             return WALK_LEFT
         track_order(walk, get_i8(data, at + PHYS_AT))
-        if needs_record(data, at, slot[1], slot[2]):
-            walk[WALK_DOUBT] += 1
         # A copied unit makes no row: its copy represents the timer, in another slot.
         if get_i8(data, at + DUE_AT) != DUE_COPIED:
             walk[WALK_ROWS] += 1
@@ -276,19 +276,16 @@ def collect_first(
         walk: (WALK_SIZE,) i8; WALK_ROWS counts the timers after `after`, kept or not.
         heap: (n, 3) i8, columns HEAP_*; heap[0] is due last.
     """
-    tick, precision_ms, window_ms = slot
     after_ms, after_phys = after
     pos = walk[WALK_POS]
     while pos >= base:
         at = pos - base
-        walk[WALK_FAULT] = chain_fault(data, at, pos, tick, precision_ms)
+        walk[WALK_FAULT] = slot_fault(data, at, pos, slot)
         if walk[WALK_FAULT] != 0:
             return WALK_LEFT
         phys_offset = get_i8(data, at + PHYS_AT)
         track_order(walk, phys_offset)
-        if needs_record(data, at, precision_ms, window_ms):
-            walk[WALK_DOUBT] += 1
-        due_ms = due_of(data, at, precision_ms)
+        due_ms = due_of(data, at, slot[1])
         settled = due_ms < 0 or (
             skip.size > 0 and find_sorted(skip, 0, skip.size, phys_offset) >= 0
         )

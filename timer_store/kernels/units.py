@@ -24,8 +24,8 @@ from timer_store.kernels.chain import (
     PREV_AT,
     RECORD_AT,
     WRITE_AT,
-    is_doubtful,
     slot_ms_of,
+    times_fault,
     unit_fault,
 )
 from timer_store.kernels.wheel import FIRST_AT, LAST_AT, NUM_AT, TICK_AT, put_slot, slot_at
@@ -197,10 +197,9 @@ def relink(data: Bytes, span: Any, wheel: Bytes, pages: Bytes, into: Relinking, 
     n = 0
     while pos < end and n < fixes.shape[0]:
         at = pos - base
-        # The slot of a unit with inconsistent times is unknown.
-        if unit_fault(data, at, pos) != 0 or is_doubtful(
-            data, at, into.precision_ms, into.window_ms
-        ):
+        # The slot of a unit whose times do not match is unknown.
+        fault = unit_fault(data, at, pos)
+        if fault != 0 or times_fault(data, at, into.precision_ms, into.window_ms) != 0:
             return pos, n
         tick = slot_ms_of(data, at) // into.precision_ms
         if tick - into.first_tick >= WHEEL_SLOTS:

@@ -27,6 +27,7 @@ FAULT_TEXTS: Final = {
     chain.FAULT_MAGIC: "the unit's magic is invalid",
     chain.FAULT_PREV: "the unit points forward",
     chain.FAULT_SLOT: "the unit belongs to another slot",
+    chain.FAULT_TIMES: "the unit's due time does not match its slot",
 }
 
 

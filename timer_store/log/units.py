@@ -49,15 +49,12 @@ class SlotRows(NamedTuple):
         markers: (n,) `layout.STAGED`: markers of this slot, without those that roll.
         complete: Whether the slot has no pending units after these.
         broken: Error of a chain that ends too early, None for a complete chain.
-        doubtful: Whether rows must be compared with their records, because the times of a unit are
-            inconsistent or a marker rolls.
     """
 
     rows: Rows
     markers: Rows
     complete: bool
     broken: CorruptStore | None
-    doubtful: bool = False
 
 
 class TimerUnits:
@@ -65,7 +62,7 @@ class TimerUnits:
 
     Args:
         log: Timer log; the caller loads it.
-        window_ms: Roll window; 1 if unknown, so that no rolled timer is doubtful.
+        window_ms: Roll window; 1 if unknown, so that every rolled timer matches it.
     """
 
     def __init__(self, log: TimerLog, wheel: TimerWheel, window_ms: int = 1) -> None:
@@ -200,7 +197,7 @@ class TimerUnits:
         if walk[chain.WALK_FAULT]:
             broken = self._broken(walk)
         rows, markers = _pending_rows(out[out.size - int(walk[chain.WALK_ROWS]) :], walk)
-        return SlotRows(rows, markers, True, broken, bool(walk[chain.WALK_DOUBT])), False
+        return SlotRows(rows, markers, True, broken), False
 
     def _file_at(self, walk: Offsets) -> UnitFile | None:
         """Return the file in which a walk continues, None at the end of the walk.
@@ -233,8 +230,7 @@ class TimerUnits:
         second[1:] = (heap[1:, :2] == heap[:-1, :2]).all(axis=1)
         rows = self.read(heap[~second, 2])
         broken = self._broken(walk) if walk[chain.WALK_FAULT] else None
-        doubtful = bool(walk[chain.WALK_DOUBT])
-        return SlotRows(rows, rows[:0], count <= count_max, broken, doubtful)
+        return SlotRows(rows, rows[:0], count <= count_max, broken)
 
     def _walk_first(
         self, slot_ms: int, after: tuple[int, int], skip: Offsets, heap: Offsets

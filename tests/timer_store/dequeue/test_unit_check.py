@@ -11,8 +11,8 @@ from delivery.quarantine import QUARANTINE_TOPIC
 from tests.support.timer_rig import TimerRig
 from timer_store import layout
 from timer_store.dequeue.unit_check import is_due_with_record
+from timer_store.kernels.chain import FAULT_TIMES, times_fault
 from timer_store.layout import TIMER_UNIT, UNIT_BYTES
-from timer_store.log.timer_log import TimerLog
 
 COUNT = 12
 STEP_MS = 700
@@ -198,8 +198,8 @@ def test_a_marker_that_rolls_is_compared_once_and_no_damage(tmp_path: Path) -> N
     rig.close()
 
 
-def test_timers_rolled_by_another_window_are_no_damage(tmp_path: Path) -> None:
-    """Their distance is no multiple of the window in force: the records show them right."""
+def test_timers_rolled_by_another_window_cost_one_rebuild(tmp_path: Path) -> None:
+    """Their distance is no multiple of the window in force."""
     rig = FilledRig(tmp_path, roll_window_slots=7)
     rig.open()
     rig.due_ms = [rig.clock.now_ms() + 17_300 + STEP_MS * number for number in range(COUNT)]
@@ -211,23 +211,36 @@ def test_timers_rolled_by_another_window_are_no_damage(tmp_path: Path) -> None:
     for _ in range(60):
         rig.advance(STEP_MS)
     assert sorted(int(record.body) for record in rig.delivered()) == list(range(COUNT))
-    assert rig.timers.state.rebuilds == 0
+    assert rig.timers.state.rebuilds == 1
     rig.close()
 
 
-def test_settled_units_and_units_of_apache_are_not_doubted(tmp_path: Path) -> None:
-    log = TimerLog(tmp_path / "timerlog", 2_600)
-    assert log.units_per_file
-    from timer_store.kernels.chain import is_doubtful
+def test_a_log_offset_before_the_first_log_file_is_repaired(tmp_path: Path) -> None:
+    """Retention removes no file with pending timers, so the unit is damaged."""
+    rig = FilledRig(tmp_path)
+    rig.store_changes = {"commitlog_file_bytes": 16_384}
+    rig.open()
+    while len(rig.store.log.files) < 3:
+        rig.put(rig.clock.now_ms() - 1, "U", body=b"x" * 900)
+    rig.due_ms = [rig.clock.now_ms() + 5_000 + STEP_MS * number for number in range(COUNT)]
+    for number, due_ms in enumerate(rig.due_ms):
+        rig.put(due_ms, body=b"%03d" % number)
+    rig.store.log.remove_first()
+    rig.close()
+    last = (rig.root / "timerlog" / f"{0:020d}").read_bytes().rstrip(b"\0")
+    change(rig, (len(last) - 1) // UNIT_BYTES, "phys_offset", 400)
+    assert_all_in_time(rig)
 
+
+def test_the_times_of_settled_units_and_of_units_of_apache_match() -> None:
     unit = np.zeros(1, TIMER_UNIT)
     unit["write_ms"], unit["delay_ms"] = 5_000, 3_210
-    for due_ms, magic, doubtful in (
-        (8_211, 1, False), (8_212, 1, True), (8_210, 1, True), (0, 1, False), (-5, 1, False),
-        (8_211 + 60_000, 3, False), (8_211 + 60_000, 1, True), (8_211 + 60_001, 3, True),
+    for due_ms, magic, matches in (
+        (8_211, 1, True), (8_212, 1, False), (8_210, 1, False), (0, 1, True), (-5, 1, True),
+        (8_211 + 60_000, 3, True), (8_211 + 60_000, 1, False), (8_211 + 60_001, 3, False),
     ):  # fmt: skip
         unit["due_ms"], unit["magic"] = due_ms, magic
         data = unit.view(np.uint8).reshape(-1)
-        assert is_doubtful(data, 0, 1_000, 60_000) == doubtful, due_ms
+        assert times_fault(data, 0, 1_000, 60_000) == (0 if matches else FAULT_TIMES), due_ms
     unit["delay_ms"], unit["due_ms"], unit["magic"] = 3_000, 7_500, layout.MAGIC_DEFAULT
-    assert not is_doubtful(unit.view(np.uint8).reshape(-1), 0, 1_000, 60_000)  # overdue
+    assert times_fault(unit.view(np.uint8).reshape(-1), 0, 1_000, 60_000) == 0  # overdue

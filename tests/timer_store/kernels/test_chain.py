@@ -107,7 +107,7 @@ def expected_rows(
     data: bytes, pos: int, tick: int, skip: list[int]
 ) -> tuple[list[tuple[int, ...]], int, int, tuple[int, int, bool]]:
     """Return the expected (rows oldest first, end of the walk, fault, flags)."""
-    units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION)
+    units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION, window_ms=WINDOW)
     mixed = any(a[1].phys_offset <= b[1].phys_offset for a, b in pairwise(units))
     kept = [(at, unit) for at, unit in units if unit.due_ms != -1]
     settled = [unit.due_ms < 0 or unit.phys_offset in skip for _, unit in kept]
@@ -119,28 +119,6 @@ def expected_rows(
         is_plain_marker(unit) and not gone for (_, unit), gone in zip(kept, settled, strict=True)
     )
     return rows[::-1], end, fault, (sum(settled), markers, mixed)
-
-
-def doubtful(units: list[Unit]) -> int:
-    """Return the number of units to compare with their records.
-
-    They have a due time that no enqueueing gives their slot time, or are markers that roll.
-    """
-    return sum(
-        (unit.due_ms > 0 and not may_be_due(unit)) or rolls_as_marker(unit) for unit in units
-    )
-
-
-def rolls_as_marker(unit: Unit) -> bool:
-    flags = layout.MAGIC_ROLL | layout.MAGIC_DELETE
-    return unit.due_ms >= 0 and unit.magic & flags == flags
-
-
-def may_be_due(unit: Unit) -> bool:
-    own_ms = unit.due_ms - 1
-    if own_ms <= unit.slot_ms:  # overdue timers are put at the start of the slot that is read
-        return own_ms == unit.slot_ms or unit.slot_ms % PRECISION == 0
-    return bool(unit.magic & layout.MAGIC_ROLL) and (own_ms - unit.slot_ms) % WINDOW == 0
 
 
 @given(files(), places, st.sampled_from(TICKS), offsets, st.integers(1, 20))
@@ -155,8 +133,6 @@ def test_collect(data: bytes, pos: int, tick: int, skip: npt.NDArray[np.int64], 
         return
     assert found == rows
     assert (walk[chain.WALK_POS], walk[chain.WALK_FAULT]) == (end, fault)
-    units = [unit for _, unit in naive.follow(data, BASE, pos, tick, PRECISION)[0]]
-    assert walk[chain.WALK_DOUBT] == doubtful(units)
     assert flags == tuple(walk[[chain.WALK_SETTLED, chain.WALK_MARKERS, chain.WALK_MIXED]].tolist())
 
 
@@ -164,7 +140,7 @@ def test_collect(data: bytes, pos: int, tick: int, skip: npt.NDArray[np.int64], 
 def test_collect_first(
     data: bytes, pos: int, tick: int, skip: npt.NDArray[np.int64], room: int, drawn: st.DataObject
 ) -> None:
-    units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION)
+    units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION, window_ms=WINDOW)
     timers = []
     for at, unit in units:
         row = staged(at, unit, PRECISION)
@@ -177,7 +153,6 @@ def test_collect_first(
     chain.collect_first(array(data), BASE, key, after, skip, walk, heap)
     assert walk[chain.WALK_ROWS] == len(expected)
     assert (walk[chain.WALK_POS], walk[chain.WALK_FAULT]) == (end, fault)
-    assert walk[chain.WALK_DOUBT] == doubtful([unit for _, unit in units])
     found = sorted(heap[: min(room, len(expected)), :2].tolist())
     assert found == [list(row[:2]) for row in expected[:room]]
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import naive_timer_log as naive
 from tests.support.naive_timer_log import LAP, Model, Slot, Timer, Unit
 from tests.support.timer_logs import timed
 from timer_store import layout
@@ -104,24 +105,14 @@ units = st.builds(
 )
 
 
-def times_fit(unit: Unit) -> bool:
-    """Return whether a unit's due time and slot can come from `enqueue`; every window is 1 ms."""
-    slot_ms = unit.write_ms + unit.delay_ms
-    if unit.due_ms <= 0 or unit.due_ms - 1 == slot_ms:
-        return True
-    if unit.due_ms - 1 < slot_ms:  # overdue: at the start of the slot that is read
-        return slot_ms % 1_000 == 0
-    return bool(unit.magic & layout.MAGIC_ROLL)
-
-
 @given(st.lists(units, max_size=12), st.integers(1, 12), st.integers(0, 3))
 def test_relink(found: list[Unit], room: int, gone: int) -> None:
-    """The first `gone` units were in a removed file; a unit whose times do not fit is the end."""
+    """The first `gone` units were in a removed file; a unit whose times do not match is the end."""
     base = gone * WIDTH
     fit = [u if u.prev_pos < base + n * WIDTH else None for n, u in enumerate(found)]
     found = found[: fit.index(None)] if None in fit else found
-    doubtful = [n for n, unit in enumerate(found) if not times_fit(unit)]
-    linked = found[: doubtful[0]] if doubtful else found
+    wrong = [n for n, unit in enumerate(found) if not naive.times_match(unit, 1_000, 1)]
+    linked = found[: wrong[0]] if wrong else found
     data = np.frombuffer(b"".join(unit.pack() for unit in found) + b"\0" * 16, np.uint8)
     model = Model(file_bytes=MANY_BYTES)
     expected, newest = [], {}
