@@ -112,6 +112,9 @@ CHECKPOINT_BYTES: Final = 4096
 # Checksums of the log's blocks, ours: one for each block of a log file.
 BLOCK_SUM = np.dtype(">u4")
 SUM_UNKNOWN: Final = 0
+# Checksum of the first `count` units of a block of a queue file, ours.
+UNIT_SUM = np.dtype([("count", ">u4"), ("crc", ">u4")])
+assert UNIT_SUM.itemsize == 8
 # Checksum of the bytes from the start of the open block to `end`, a log offset.
 TAIL_SUM = np.dtype([("end", ">i8"), ("crc", ">u4"), ("own_crc", ">u4")])
 assert TAIL_SUM.itemsize == 16

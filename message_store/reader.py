@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -37,7 +37,6 @@ from message_store.replication.acknowledgement import Replicated
 
 Visit = Callable[[Bytes, Rows, int], int]
 QUERY_CANDIDATES_MAX = 1_024
-WRITTEN_BYTES_KEPT: Final = 64 << 20  # log bytes that stay in the page cache after they are written
 
 
 GatherKernels = tuple[Callable[..., tuple[int, int]], Callable[..., int]]
@@ -96,16 +95,6 @@ class StoreReader:
     def max_offset(self) -> int:
         """Log offset after the last record."""
         return self.log.end
-
-    @property
-    def written_from(self) -> int:
-        """Log offset from which on this run has written the records and their units.
-
-        Damage on the disk does not change these bytes, because they are in the page cache. Reads
-        of earlier bytes may return what the disk has changed.
-        """
-        begin = self.recovered.end if self.recovered is not None else 0
-        return max(begin, self.log.end - WRITTEN_BYTES_KEPT)
 
     @property
     def generation(self) -> int:

@@ -134,8 +134,10 @@ class Deliverer:
                 if unit["size"] == layout.PRE_BLANK_SIZE:
                     outcome.record(NOT_PUT, NO_TOPIC)
                     continue
-                place = SCHEDULE_TOPIC, level - 1, first_offset + outcome.done
-                if self._store.repair.repaired(*place):
+                repair, queue = self._store.repair, (SCHEDULE_TOPIC, level - 1)
+                if repair.compare(*queue, units[outcome.done : outcome.done + 1], first_offset):
+                    break
+                if repair.repaired(*queue, first_offset + outcome.done):
                     break
                 offsets = first_offset + outcome.done, int(unit["phys_offset"])
                 due = Due(level, *offsets, int(unit["size"]))

@@ -333,7 +333,7 @@ class LevelService:
         """Return the due time of a unit: 0 if it cannot be read now, NEVER_MS if there is none."""
         if offset >= end:
             return NEVER_MS
-        return self._queues.repaired_due_ms(level, offset) or 0
+        return self._queues.compared_due_ms(level, offset) or 0
 
     # -- acknowledgement ----------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.index.key_search import frames
-from message_store.layout import PRE_BLANK_SIZE, Row, Rows
-from message_store.log.frames import frame_at
+from message_store.layout import PRE_BLANK_SIZE, Rows
 from schedule_service import kernels
 from schedule_service.levels import TAGS_HASH_BITS, LevelHistory
 from schedule_service.names import SCHEDULE_TOPIC
@@ -62,30 +61,15 @@ class ScheduleQueues:
                 due[at] = store_ms + self._history.delay_ms(phys_offset, level)
         return due
 
-    def repaired_due_ms(self, level: int, offset: int) -> int | None:
+    def compared_due_ms(self, level: int, offset: int) -> int | None:
         """Return the due time of the unit at an offset, None if there is no unit.
 
-        The unit is compared with its record, and repaired if it does not match.
+        The unit is compared with its checksum before.
         """
         units = self.units(level, offset, 1)
-        if units.size and not self._is_plausible(level, offset, units[0]):
-            self._store.repair.repaired(SCHEDULE_TOPIC, level - 1, offset)
+        if self._store.repair.compare(SCHEDULE_TOPIC, level - 1, units, offset):
             units = self.units(level, offset, 1)
         return int(self.due_ms(level, units)[0]) if units.size else None
-
-    def _is_plausible(self, level: int, offset: int, unit: Row) -> bool:
-        """Return whether a unit matches its record: queue, queue offset and due time.
-
-        A fast check before `UnitRepair.is_sound`: a unit that fails it may still be sound.
-        """
-        phys_offset = int(unit["phys_offset"])
-        row = frame_at(self._store.log, phys_offset)
-        if row is None or row["record_size"] != unit["size"] or row["prepared_offset"] < 0:
-            return False
-        if (row["queue_id"], row["queue_offset"]) != (level - 1, offset):
-            return False
-        due_ms = int(row["store_ms"]) + self._history.delay_ms(phys_offset, level)
-        return due_ms == int(unit["tags_code"])
 
     def delay_ms(self, level: int, units: Rows) -> int:
         """Return the delay that was in force for the records of all units, -1 if it changed.

@@ -13,7 +13,6 @@ from delivery.redirected import without
 from duemq.pop.kernels.retries import DIGITS_MAX, OTHER_FORM, add_handles
 from duemq.pop.kernels.units import HAS_GAP, count_units
 from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
-from duemq.pull.hidden_units import HiddenUnits
 from duemq.pull.pull_plan import (
     BLANK_UNIT_SIZE,
     UNITS_LOOKED_AT_MAX,
@@ -94,7 +93,7 @@ class QueueReader:
 
     def __init__(self, store: MessageStore, compiled: Callable[[], bool] = lambda: False) -> None:
         self._store, self._limits = store, StoreLimits(store)
-        self._compiled, self._hidden = compiled, HiddenUnits(store, compiled)
+        self._compiled = compiled
         self._count_units: Callable[..., int] | None = None
 
     def read(
@@ -144,7 +143,11 @@ class QueueReader:
         is_full = chosen.size == count_max or chosen.size < passing.size
         # The next pop may have another filter: it begins after the last message of a full result.
         read = int(chosen[-1]) + 1 if is_full else units.size
-        if read > chosen.size and self._hidden.repaired(place, units[:read], subscription):
+        if (
+            read > chosen.size
+            and subscription.skips_by_code
+            and self._store.repair.compare(topic, queue_id, units[:read], start)
+        ):
             raise UnitsRewritten(f"{topic}/{queue_id}/{start}")
         try:
             data = self._store.gather(*place, units[chosen])

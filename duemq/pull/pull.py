@@ -17,7 +17,6 @@ from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Deferred, Handler
-from duemq.pull.hidden_units import HiddenUnits
 from duemq.pull.long_polls import LongPoll, LongPolls, ResumeReason
 from duemq.pull.pull_plan import (
     BLANK_UNIT_SIZE,
@@ -119,7 +118,6 @@ class PullProcessor:
         self._access_version, self._retries = access_version, retries
         self._replication = replication
         self._store, self._topics, self._groups = store, topics, groups
-        self._hidden = HiddenUnits(store, compiled)
         self._offsets, self._clients, self._long_polls = offsets, clients, long_polls
         self._stats, self._config = stats, config
         self._limits = limits or StoreLimits(store)
@@ -385,14 +383,16 @@ class PullProcessor:
         return outcome
 
     def _repaired(self, checked: CheckedPull, units: npt.NDArray[np.void]) -> bool:
-        """Repair units that point to removed records or have damaged tags codes.
+        """Repair units that point to removed records, or whose tags codes the disk has changed.
 
         Returns:
             Whether units were repaired.
         """
         pull = checked.request
-        position = pull.topic, pull.queue_id, pull.offset
-        if self._hidden.repaired(position, units, checked.subscription):
+        compare = self._store.repair.compare
+        if checked.subscription.skips_by_code and compare(
+            pull.topic, pull.queue_id, units, pull.offset
+        ):
             return True
         removed = np.flatnonzero(units["phys_offset"] < self._store.min_offset)
         return any(

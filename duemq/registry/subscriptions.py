@@ -15,8 +15,6 @@ from duemq_common.text import java_hash
 ALL = "*"
 TAG = "TAG"
 TAGS_MAX = 4_096
-FEW_TAGS_MAX = 16  # above this, sorting is faster than comparing with each
-EACH_BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 EXPRESSION_CHARS_MAX = 1 << 17
 
 
@@ -53,6 +51,11 @@ class Subscription:
     def matches_all(self) -> bool:
         return self.expression == ALL and self.is_tag
 
+    @property
+    def skips_by_code(self) -> bool:
+        """Whether units are skipped by their tags codes, without their records."""
+        return self.is_tag and not self.matches_all
+
     def mask(self, tags_codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which tags codes match: (n,) i8 -> (n,) bool.
 
@@ -64,22 +67,6 @@ class Subscription:
         if self.hashes.size == 1:
             return np.asarray(low == self.hashes[0])
         return np.isin(low, self.hashes)
-
-    def nearly_matches(self, tags_codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which tags codes do not match, but would after one bit flip."""
-        if self.matches_all or not self.is_tag or not tags_codes.size:
-            return np.zeros(tags_codes.size, np.bool_)
-        low, hashes = tags_codes.astype(np.uint32), self.hashes.astype(np.uint32)
-        if hashes.size > FEW_TAGS_MAX:
-            codes, places = np.unique(low, return_inverse=True)
-            found = np.isin(codes[:, None] ^ EACH_BIT, hashes).any(axis=1)
-            return np.asarray(found & ~np.isin(codes, hashes))[places]
-        nearly, passes = np.zeros(low.size, np.bool_), np.zeros(low.size, np.bool_)
-        for wanted in hashes:
-            bits = np.bitwise_count(low ^ wanted)
-            nearly |= bits == 1
-            passes |= bits == 0
-        return nearly & ~passes
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object in responses to 203, 321 and 345."""

@@ -187,7 +187,7 @@ def _resolve(future: asyncio.Future[bool], done: bool) -> None:
 
 
 def sync_files(files: FileCache) -> None:
-    """Sync the queue files written since the last call, and the names of new ones.
+    """Sync and seal the queue files written since the last call; sync the names of new ones.
 
     Removed files need no sync.
 
@@ -202,6 +202,8 @@ def sync_files(files: FileCache) -> None:
         for path in paths:
             files.mark_dirty(path)
         raise
+    for path in paths if files.sums is not None else ():
+        files.sums.seal(path)
 
 
 def _sync_file(path: str) -> None:

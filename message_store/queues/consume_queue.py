@@ -11,7 +11,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from message_store.descriptors import is_out_of_descriptors
 from message_store.kernels import scan
 from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Rows
 from message_store.log.zeroing import restored_size, zero_range
+from message_store.queues.queue_sums import BLOCK_UNITS, QueueSums
 
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
 NAME_DIGITS = 20
@@ -43,14 +44,16 @@ class FileCache:
 
     Args:
         unreadable: Called with the path of a file that the disk cannot read.
+        sums: Checksums of the files, None without any.
     """
 
     def __init__(
         self,
         count_max: int = OPEN_FILES_MAX,
         unreadable: Callable[[str], None] = lambda path: None,
+        sums: QueueSums | None = None,
     ) -> None:
-        self._unreadable = unreadable
+        self._unreadable, self.sums = unreadable, sums
         self._fds: OrderedDict[str, int] = OrderedDict()
         self._count_max = count_max
         self._dirty: set[str] = set()
@@ -127,10 +130,12 @@ class FileCache:
         return paths
 
     def drop(self, path: str) -> None:
-        """Close a file that is about to be removed."""
+        """Close a file that is about to be removed, and remove its checksums."""
         fd = self._fds.pop(path, None)
         if fd is not None:
             os.close(fd)
+        if self.sums is not None:
+            self.sums.forget(path)
 
     def close(self) -> None:
         """Close all."""
@@ -345,6 +350,26 @@ class ConsumeQueue:
         block = self._files.read(self._path(base), count * UNIT_BYTES, pos)
         out = np.empty(len(block) // UNIT_BYTES, UNIT)
         return out[: scan.read_units(np.frombuffer(block, np.uint8), out)]
+
+    def changed_blocks(self, offset: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of queue offsets whose checksum differs, among `count` units of a file.
+
+        When the caller continues, the checksum of the range is renewed.
+
+        Args:
+            offset: Queue offset of the first unit.
+        """
+        sums, count = self._files.sums, min(count, self.max_offset - offset)
+        if sums is None or offset < self.min_offset or count <= 0:
+            return
+        base = offset // self.file_units * self.file_units
+        path, first = self._path(base * UNIT_BYTES), offset - base
+        end = min(first + count, self.file_units)
+        for number in sums.changed(path, first, end, self._files.read):
+            start = base + number * BLOCK_UNITS
+            after = min(start + BLOCK_UNITS, base + self.file_units, self.max_offset)
+            yield max(start, self.min_offset), after
+            sums.renew(path, number, self._files.read)
 
     def truncate(self, log_end: int) -> None:
         """Remove the units whose record does not end before `log_end`."""

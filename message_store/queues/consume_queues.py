@@ -18,6 +18,7 @@ from message_store.layout import UNIT_BYTES, Rows
 from message_store.queues.consume_queue import ConsumeQueue, FileCache
 from message_store.queues.deleted_topics import Deletions
 from message_store.queues.lost_queues import LostQueues
+from message_store.queues.queue_sums import QueueSums
 from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ class QueueSet:
         self.topics = topics
         self._discarded: set[str] = set()  # slots of lost queues
         self.lost = LostQueues(directory.parent / "config" / "unreadableQueues")
-        self.files = FileCache(unreadable=self.lost.add)
+        sums = QueueSums(directory, directory.parent / "sums" / directory.name)
+        self.files = FileCache(unreadable=self.lost.add, sums=sums)
         self._by_slot: list[ConsumeQueue] = []
         self._by_name: dict[tuple[str, int], ConsumeQueue] = {}  # cache of `find`
         self._counts = np.zeros(1024, np.int32)

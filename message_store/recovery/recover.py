@@ -252,7 +252,12 @@ def recover(
     found.end = _skip_blank(log, found.end)
     _report_offsets(found.damaged, "the body's CRC does not match; the record was kept", notice)
     found.without_queue += found.offset_check.without_queue
-    _report_queue_offsets(found.offset_check, notice)
+    _report_offsets(
+        found.offset_check.ahead,
+        "its queue offset is not the next one of its queue: it is wrong, or the records before it "
+        "are lost",
+        notice,
+    )
     _report_offsets(
         found.without_queue,
         "its topic, queue or queue offset is impossible; it is in no queue",
@@ -422,7 +427,7 @@ def dispatch(
     """Write the units of scanned records; return their number, and that of gaps in queues.
 
     Args:
-        offset_check: Corrects impossible queue offsets.
+        offset_check: Leaves out records with a wrong queue offset.
     """
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
     plain = (kind == 0) | (kind == layout.SYS_COMMIT)
@@ -432,7 +437,7 @@ def dispatch(
     order = np.argsort(group, kind="stable")
     rows, group = rows[order], group[order]
     if offset_check is not None:
-        in_queue = offset_check.correct(rows, group)
+        in_queue = offset_check.check(rows, group)
         rows, group = rows[in_queue], group[in_queue]
     codes = tags_codes(rows, queues.topics, rules, log)
     new_run = (np.diff(group) != 0) | (np.diff(rows["queue_offset"]) != 1)
@@ -461,16 +466,6 @@ def has_queue(rows: Rows) -> npt.NDArray[np.bool_]:
 def has_queue_and_offset(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return which scanned records have a possible queue and queue offset."""
     return np.asarray(has_queue(rows) & has_possible_offset(rows))
-
-
-def _report_queue_offsets(check: QueueOffsetCheck, notice: Callable[[str], None]) -> None:
-    _report_offsets(check.wrong, "its queue offset is wrong and was corrected", notice)
-    _report_offsets(
-        check.ahead,
-        "its queue offset is not the next one of its queue: it is wrong, or the records before it "
-        "are lost",
-        notice,
-    )
 
 
 def _report_offsets(offsets: list[int], what: str, notice: Callable[[str], None]) -> None:

@@ -3,9 +3,10 @@
     queue   [ 4 ][ 5 ][ ? ][ ? ][ 8 ]          a disk returned other bytes for two units
     log     ...[5]......[6]...[7]..[8]...      the records name their queue and queue offset
 
-Readers compare each record with its unit's queue and queue offset (`is_sound`). If they differ,
-the log between the records of the nearest sound units is read, and the units of the queue's records
-in it are written again. If the record itself is damaged, it gets no unit, and readers skip it.
+Readers compare each record with its unit's queue and queue offset, and units whose records they do
+not read with their checksum (`queues.queue_sums`). If they differ, the log between the records of
+the nearest units that match is read, and the units of the queue's records in it are written again.
+If the record itself is damaged, it gets no unit, and readers skip it.
 """
 
 from __future__ import annotations
@@ -13,23 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from message_store.hooks import TagsCodeRule
-from message_store.kernels.verify import GOOD, check_units
-from message_store.layout import SCANNED, Row, Rows
+from message_store.layout import Row, Rows
 from message_store.log.commit_log import CommitLog
 from message_store.log.frames import frame_at, topic_of
-from message_store.queues.consume_queue import ConsumeQueue, is_blank
+from message_store.queues.consume_queue import LIGHT_QUEUES, ConsumeQueue, is_blank
 from message_store.queues.consume_queues import QueueSet
 from message_store.recovery.recover import dispatch, tags_codes, walk_log
 
-UNITS_MAX: Final = 65_536  # maximum units that are searched in each direction for a sound one
+UNITS_MAX: Final = 65_536  # maximum units that are searched in each direction for one that matches
 LOG_BYTES_MAX: Final = 1 << 30  # maximum bytes that are read for one repair
 GIVEN_UP_MAX: Final = 10_000
-NOWHERE: Final = -1
-Mask = npt.NDArray[np.bool_]
 UnitKey = tuple[str, int, int]
 
 
@@ -50,75 +45,69 @@ class UnitRepair:
         self._log, self._queues, self._rules, self._notice = log, queues, rules, notice
         self._given_up: set[UnitKey] = set()
 
-    def repaired(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Repair a unit if it does not match its record; return whether it was changed.
+    def compare(self, topic: str, queue_id: int, units: Rows, offset: int) -> bool:
+        """Compare units with the checksums of their blocks; return whether one was written again.
 
-        Neighbours that are not sound are repaired, too.
+        Args:
+            units: (n,) `layout.UNIT`, as read from the queue.
+            offset: Queue offset of the unit with index 0.
         """
         queue = self._queues.find(topic, queue_id)
-        if queue is None or (topic, queue_id, offset) in self._given_up:
+        if queue is None or not units.size or topic.startswith(LIGHT_QUEUES):
+            return False
+        found = False
+        for start, end in queue.changed_blocks(offset + int(units[0]["index"]), int(units.size)):
+            for at in range(start, end):
+                unit, key = queue.read(at, 1), (topic, queue_id, at)
+                if not unit.size or is_blank(unit)[0]:
+                    continue
+                if not self._has_record(unit[0], key, with_code=True):
+                    found |= self._write_again(queue, key)
+        return found
+
+    def repaired(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Repair a unit if it points at another record; return whether it was changed.
+
+        Neighbours that do so are repaired, too.
+        """
+        queue, key = self._queues.find(topic, queue_id), (topic, queue_id, offset)
+        if queue is None:
+            return False
+        return self._matching_unit(queue, key) is None and self._write_again(queue, key)
+
+    def _write_again(self, queue: ConsumeQueue, key: UnitKey) -> bool:
+        """Write a unit from its record, with its neighbours that have other records."""
+        topic, queue_id, offset = key
+        if key in self._given_up:
             return False
         before = queue.read(offset, 1)
-        if before.size and self.is_sound(before[0], topic, queue_id, offset):
-            return False
-        span, offsets = self._bounds(queue, topic, queue_id, offset)
+        span, offsets = self._bounds(queue, key)
         if span[1] - span[0] > LOG_BYTES_MAX:
-            return self._give_up((topic, queue_id, offset), "it is too far from the next sound one")
+            return self._give_up(key, "it is too far from the next one that does")
         count = self._rewrite(topic, queue_id, span, offsets)
         after = queue.read(offset, 1)
         if not after.size or (before.size and after[0] == before[0]):
-            return self._give_up((topic, queue_id, offset), "the log has no other record for it")
+            return self._give_up(key, "the log has no other record for it")
         self._notice(
             f"queue {topic}/{queue_id} at offset {offset}: the unit did not match its record; "
             f"{count} units were written again from the log"
         )
         return True
 
-    def unsound(
-        self, topic: str, queue_id: int, offset: int, units: Rows, chosen: Mask
-    ) -> list[int]:
-        """Return the indexes of chosen units that do not match their records.
-
-        Unlike `is_sound`, this is compiled, and every other tags code counts. Units whose records
-        cannot be read are left out.
+    def _has_record(self, unit: Row, key: UnitKey, *, with_code: bool = False) -> bool:
+        """Return whether a unit points at the record that names its queue and queue offset.
 
         Args:
-            offset: Queue offset of the unit with index 0.
-            units: (n,) `layout.UNIT`.
-            chosen: (n,) bool, at least one true.
+            with_code: Compare the tags code, too. An Apache broker may have computed another one.
         """
-        wanted = np.ascontiguousarray(units).copy()
-        wanted["phys_offset"][~chosen] = NOWHERE
-        codes = np.full(units.size, GOOD, np.uint8)
-        name, scratch = np.frombuffer(topic.encode(), np.uint8), np.zeros(1, SCANNED)
-        low, high = (int(end(units["phys_offset"][chosen])) for end in (np.min, np.max))
-        for file in self._log.files:
-            if file.base > high or file.base + file.size <= low:
-                continue
-            span = file.base, min(file.base + file.size, self._log.end)
-            reading = self._log.unreadable.reading()
-            while True:
-                check_units(wanted, file.data, span, name, (queue_id, offset, 0), scratch, codes)
-                if not reading.again(0):
-                    break
-        bad = codes != GOOD
-        if self._log.unreadable.ranges:
-            bad &= ~self._log.unreadable.mask(units["phys_offset"], units["size"])
-        return np.flatnonzero(bad).tolist()
-
-    def is_sound(self, unit: Row, topic: str, queue_id: int, offset: int) -> bool:
-        """Return whether a unit points at the record with its queue and queue offset.
-
-        A tags code that differs from the record's in one bit is not sound. Other differences are
-        accepted, because an Apache broker may have computed the code by rules that changed since.
-        """
+        topic, queue_id, offset = key
         row = frame_at(self._log, int(unit["phys_offset"]))
         if row is None or (row["queue_id"], row["queue_offset"]) != (queue_id, offset):
             return False
         file = self._log.file_of(int(unit["phys_offset"]))
         if row["record_size"] != unit["size"] or topic_of(file.data, file.base, row) != topic:
             return False
-        return (int(unit["tags_code"]) ^ self._tags_code(row)).bit_count() != 1
+        return not with_code or int(unit["tags_code"]) == self._tags_code(row)
 
     def _tags_code(self, row: Row) -> int:
         start, size = int(row["phys_offset"]), int(row["record_size"])
@@ -128,23 +117,27 @@ class UnitRepair:
             return int(tags_codes(rows, self._queues.topics, self._rules, self._log)[0])
         return 0
 
-    def _bounds(
-        self, queue: ConsumeQueue, topic: str, queue_id: int, offset: int
-    ) -> tuple[tuple[int, int], tuple[int, int]]:
+    def _bounds(self, queue: ConsumeQueue, key: UnitKey) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the ranges of log offsets and of queue offsets that contain the damaged units."""
+        topic, queue_id, offset = key
         low, high = self._log.min_offset, self._log.end
         first, after = queue.min_offset, queue.max_offset
         for at in range(offset - 1, max(offset - UNITS_MAX, queue.min_offset) - 1, -1):
-            unit = queue.read(at, 1)
-            if unit.size and not is_blank(unit)[0] and self.is_sound(unit[0], topic, queue_id, at):
-                low, first = int(unit[0]["phys_offset"]) + int(unit[0]["size"]), at + 1
+            if (unit := self._matching_unit(queue, (topic, queue_id, at))) is not None:
+                low, first = int(unit["phys_offset"]) + int(unit["size"]), at + 1
                 break
         for at in range(offset + 1, min(offset + UNITS_MAX, queue.max_offset)):
-            unit = queue.read(at, 1)
-            if unit.size and not is_blank(unit)[0] and self.is_sound(unit[0], topic, queue_id, at):
-                high, after = int(unit[0]["phys_offset"]), at
+            if (unit := self._matching_unit(queue, (topic, queue_id, at))) is not None:
+                high, after = int(unit["phys_offset"]), at
                 break
         return (low, max(low, high)), (first, after)
+
+    def _matching_unit(self, queue: ConsumeQueue, key: UnitKey) -> Row | None:
+        """Return the unit at a queue offset if it has its record."""
+        unit = queue.read(key[2], 1)
+        if not unit.size or is_blank(unit)[0] or not self._has_record(unit[0], key):
+            return None
+        return unit[0]
 
     def _rewrite(
         self, topic: str, queue_id: int, span: tuple[int, int], offsets: tuple[int, int]

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delivery.quarantine import QUARANTINE_TOPIC
+from message_store.layout import UNIT_AT, UNIT_BYTES
 from message_store.log.properties import encode_properties
+from schedule_service.names import SCHEDULE_TOPIC
 from tests.support.bad_records import damage
 from tests.support.level_rig import level_service
 
@@ -60,3 +62,30 @@ def test_every_sound_message_is_delivered_at_its_time(kinds: list[tuple[int, str
 
     with tempfile.TemporaryDirectory() as root:
         asyncio.run(scene(Path(root)))
+
+
+@pytest.mark.parametrize("bit", [0, 9, 12, 30, 41])
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_due_time_that_the_disk_has_changed_is_written_again(
+    tmp_path: Path, number: int, bit: int
+) -> None:
+    """Otherwise the message, and those after it, would be delivered early or late."""
+
+    async def scene() -> None:
+        due_ms = []
+        async with level_service(tmp_path) as rig:
+            for at in range(4):
+                row = rig.send(2, b"%d" % at).rows[0]
+                due_ms.append(int(row["store_ms"]) + 5_000)
+                rig.clock.advance(100)
+        path = tmp_path / "consumequeue" / SCHEDULE_TOPIC / "1" / f"{0:020d}"
+        data = bytearray(path.read_bytes())
+        data[number * UNIT_BYTES + UNIT_AT.tags_code + 7 - bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        async with level_service(tmp_path, rig.clock) as rig:
+            for _ in range(80):
+                await rig.advance(100)
+            found = {int(record.body): record.store_ms for record in rig.records()}
+        assert [found[at] for at in range(4)] == due_ms
+
+    asyncio.run(scene())

@@ -153,6 +153,9 @@ class FakeRepair:
     def repaired(self, topic: str, queue_id: int, offset: int) -> bool:
         return False
 
+    def compare(self, topic: str, queue_id: int, units: Any, offset: int) -> bool:
+        return False
+
 
 class FakeStore:
     """A store in memory with the methods that processors use."""
@@ -164,7 +167,6 @@ class FakeStore:
         self.queues: dict[int, list[tuple[int, int, int]]] = {}
         self.first: dict[int, int] = {}
         self.min_offset = 0
-        self.written_from = 0
         self.damaged: set[int] = set()
         self.dispatchers: list[Callable[[PutBatch], None]] = []
         self.writable, self.refusal = True, ""

@@ -93,8 +93,6 @@ async def _serve(
         begin = Request(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
         response = await client.call(begin, timeout_s=CALL_TIMEOUT_S)
         offset = int((response.fields or {}).get("offset", 0))
-        if offset:  # skipped units of an earlier run; the code of `a` differs from that of `c`
-            await client.call(pull_request(0, subscription="c"), timeout_s=CALL_TIMEOUT_S)
         end = offset + await _send_all(client, deliver=deliver)
         await _until_readable(client, offset, end)
         if pop:

@@ -1,0 +1,111 @@
+"""Checksums of the blocks of consume queue files, to detect damage that no record shows.
+
+    consumequeue/T/0/00000000000000000000        [200 units][200 units][37 units
+    sums/consumequeue/T/0/00000000000000000000    200 crc    200 crc    37 crc
+
+A filter skips units by their tags codes, and a level waits for the due times in its units, both
+without reading a record. Before a unit is relied on, its block is compared with its checksum
+(`UnitRepair.compare`). Units of changed blocks are compared with their records and written again.
+
+The flusher's thread seals the units of a file after each sync. A queue is derived from the log, so
+checksums are neither synced nor withdrawn: where one is wrong, records and units match, and it is
+renewed. Units without a checksum, as those of an Apache broker, are not compared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+
+from message_store.layout import CQ_UNIT, UNIT_BYTES, UNIT_SUM, packer
+
+BLOCK_UNITS: Final = 200
+BLOCK_BYTES: Final = BLOCK_UNITS * UNIT_BYTES
+SUM: Final = packer(UNIT_SUM)
+ReadBytes = Callable[[str, int, int], bytes]  # path, size, position
+
+
+class QueueSums:
+    """Checksums of the queue files below a directory. Paths are text, as in `FileCache`."""
+
+    def __init__(self, queues: Path, directory: Path) -> None:
+        self._queues, self._directory = str(queues), str(directory)
+
+    def _path(self, path: str) -> str:
+        return self._directory + path[len(self._queues) :]
+
+    def seal(self, path: str) -> None:
+        """Write the checksums of the units that a file has got since the last call.
+
+        A failure is ignored, because units without a checksum are only not compared. May run in any
+        thread; a unit that is being written at the same time may get a wrong checksum.
+        """
+        with suppress(OSError), open(path, "rb") as units:
+            os.makedirs(os.path.dirname(self._path(path)), exist_ok=True)
+            with open(self._path(path), "ab+") as sums:
+                number = max(sums.seek(0, os.SEEK_END) // SUM.size - 1, 0)
+                sums.seek(number * SUM.size)
+                last = sums.read(SUM.size)
+            units.seek(number * BLOCK_BYTES)
+            block = units.read(BLOCK_BYTES)
+            if len(last) == SUM.size and not _matches(block, *SUM.unpack(last)):
+                return  # the disk has changed it: it must not get a new checksum
+            while self._write(path, number, block) == BLOCK_UNITS:
+                number, block = number + 1, units.read(BLOCK_BYTES)
+
+    def _write(self, path: str, number: int, block: bytes) -> int:
+        """Write the checksum of the units in a block; return their number."""
+        units = np.frombuffer(block, CQ_UNIT)
+        missing = np.flatnonzero(units["size"] <= 0)
+        count = int(missing[0]) if missing.size else int(units.size)
+        if count:
+            with open(self._path(path), "r+b") as sums:
+                sums.seek(number * SUM.size)
+                sums.write(SUM.pack(count, crc32(block[: count * UNIT_BYTES])))
+        return count
+
+    def changed(self, path: str, first: int, end: int, read: ReadBytes) -> list[int]:
+        """Return the numbers of the changed blocks among those with the units `first` to `end`.
+
+        Args:
+            first, end: Indexes of units in the file.
+            read: Reads bytes of a queue file.
+        """
+        low, high = first // BLOCK_UNITS, -(-end // BLOCK_UNITS)
+        known = b""
+        with suppress(OSError):
+            fd = os.open(self._path(path), os.O_RDONLY)
+            try:
+                known = os.pread(fd, (high - low) * SUM.size, low * SUM.size)
+            finally:
+                os.close(fd)
+        if not known:
+            return []
+        data = read(path, (high - low) * BLOCK_BYTES, low * BLOCK_BYTES)
+        blocks = (data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES))
+        sums = SUM.iter_unpack(known[: len(known) // SUM.size * SUM.size])
+        return [
+            low + at
+            for at, (block, entry) in enumerate(zip(blocks, sums, strict=False))
+            if not _matches(block, *entry)
+        ]
+
+    def renew(self, path: str, number: int, read: ReadBytes) -> None:
+        """Write the checksum of a block that was compared with its records."""
+        with suppress(OSError):
+            self._write(path, number, read(path, BLOCK_BYTES, number * BLOCK_BYTES))
+
+    def forget(self, path: str) -> None:
+        """Remove the checksums of a file that is about to be removed."""
+        with suppress(OSError):
+            os.unlink(self._path(path))
+
+
+def _matches(block: bytes, count: int, crc: int) -> bool:
+    return crc32(block[: min(count, BLOCK_UNITS) * UNIT_BYTES]) == crc
