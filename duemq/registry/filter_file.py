@@ -2,10 +2,9 @@
 
     {"filterDataByTopic":{"T":{"groupFilterData":{"G":{"expression":"a > 1",...}},"topic":"T"}}}
 
-Apache uses the file only if it contains the positions of its Bloom filter. DueMQ evaluates every
-message and writes them only for Apache, with Apache's default parameters. An unusable file is
-replaced, since consumers register their filters with each heartbeat.
-Source: ConsumerFilterManager, BloomFilter
+Without the positions of its Bloom filter, Apache ignores the file, as it does if they differ. An
+unusable file is replaced, since consumers register their filters with each heartbeat.
+Source: ConsumerFilterManager
 """
 
 from __future__ import annotations
@@ -25,9 +24,6 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "consumerFilter.json"
 DEAD_KEPT_MS: Final = 24 * 3_600_000  # filterDataCleanTimeSpan
 DEAD_AT_LOAD_MS: Final = 30_000
-BLOOM_HASHES, BLOOM_BITS = 3, 112  # for 32 groups and an error rate of 20 %
-WORD: Final = (1 << 64) - 1
-FIRST, SECOND = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
 
 class FilterFile(SavedTable):
@@ -101,10 +97,6 @@ class FilterFile(SavedTable):
 def filter_json(known: RegisteredFilter) -> JsonObject:
     """Return the JSON form of a filter. Source: ConsumerFilterData"""
     return {
-        "bloomFilterData": {
-            "bitNum": BLOOM_BITS,
-            "bitPos": bloom_positions(f"{known.group}#{known.topic}"),
-        },
         "bornTime": known.born_ms,
         "clientVersion": known.version,
         "consumerGroup": known.group,
@@ -136,45 +128,3 @@ def _read(data: JsonObject) -> Iterator[RegisteredFilter]:
                 )
     except (AttributeError, KeyError, TypeError) as fault:
         raise ValueError(f"filterDataByTopic is not a table of filters: {fault!r}") from fault
-
-
-def bloom_positions(name: str) -> list[int]:
-    """Return the bit positions of a group and topic in Apache's Bloom filter."""
-    hashed = murmur3(name.encode())
-    low, high = hashed & 0xFFFF_FFFF, hashed >> 32
-    positions = []
-    for i in range(1, BLOOM_HASHES + 1):
-        mixed = (low + i * high) & 0xFFFF_FFFF
-        positions.append((mixed ^ 0xFFFF_FFFF if mixed >> 31 else mixed) % BLOOM_BITS)
-    return positions
-
-
-def murmur3(data: bytes) -> int:
-    """Return the low 64 bits of MurmurHash3 x64 128 with seed 0."""
-    h1 = h2 = 0
-    for at in range(0, len(data), 16):
-        block = data[at : at + 16]
-        h1 ^= _mixed(int.from_bytes(block[:8], "little"), FIRST, SECOND, 31)
-        h2 ^= _mixed(int.from_bytes(block[8:], "little"), SECOND, FIRST, 33)
-        if len(block) == 16:
-            h1 = (((_rotated(h1, 27) + h2) & WORD) * 5 + 0x52DCE729) & WORD
-            h2 = (((_rotated(h2, 31) + h1) & WORD) * 5 + 0x38495AB5) & WORD
-    h1 ^= len(data)
-    h2 ^= len(data)
-    h1 = (h1 + h2) & WORD
-    h2 = (h2 + h1) & WORD
-    return (_finished(h1) + _finished(h2)) & WORD
-
-
-def _rotated(word: int, bits: int) -> int:
-    return (word << bits | word >> (64 - bits)) & WORD
-
-
-def _mixed(word: int, first: int, second: int, bits: int) -> int:
-    return _rotated(word * first & WORD, bits) * second & WORD
-
-
-def _finished(word: int) -> int:
-    word = (word ^ word >> 33) * 0xFF51AFD7ED558CCD & WORD
-    word = (word ^ word >> 33) * 0xC4CEB9FE1A85EC53 & WORD
-    return word ^ word >> 33

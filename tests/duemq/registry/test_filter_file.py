@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from duemq.registry.config_file import ConfigFile
-from duemq.registry.filter_file import (
-    BLOOM_BITS,
-    DEAD_KEPT_MS,
-    FilterFile,
-    bloom_positions,
-    murmur3,
-)
+from duemq.registry.filter_file import DEAD_KEPT_MS, FilterFile
 from duemq.registry.filter_table import FilterTable
 from duemq.registry.subscriptions import parse_expression
 from duemq_common.clock import FakeClock
@@ -41,7 +35,6 @@ def test_the_file_has_apaches_form(tmp_path: Path) -> None:
             "T": {
                 "groupFilterData": {
                     "G": {
-                        "bloomFilterData": {"bitNum": 112, "bitPos": bloom_positions("G#T")},
                         "bornTime": clock.now_ms(),
                         "clientVersion": 7,
                         "consumerGroup": "G",
@@ -130,10 +123,3 @@ def test_a_file_with_too_many_filters_is_cut(tmp_path: Path) -> None:
     file = FilterFile(ConfigFile(path), FilterTable(clock.now_ms, filters_max=0), clock)
     file.load()
     assert list(file.table) == []
-
-
-def test_positions_are_those_of_murmur3() -> None:
-    assert murmur3(b"foo") == -2129773440516405919 % (1 << 64)
-    assert murmur3(b"") == 0
-    assert murmur3(b"hello") == 0xCBD8A7B341BD9B02
-    assert all(0 <= at < BLOOM_BITS for at in bloom_positions("a group#a topic of more bytes"))
