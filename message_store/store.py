@@ -21,7 +21,7 @@ from typing import Self
 from duemq_common.clock import Clock
 from duemq_common.errors import StoreFull
 from message_store.config import StoreConfig
-from message_store.descriptors import DescriptorReserve
+from message_store.descriptors import is_out_of_descriptors
 from message_store.hooks import Dispatcher, TagsCodeRule
 from message_store.index.index_service import IndexService
 from message_store.log.appender import Appender
@@ -81,7 +81,6 @@ class MessageStore(StoreReader):
         self.root = config.root
         self.abort_file = AbortFile(self.root)
         self.topics = TopicTable()
-        self.descriptors = DescriptorReserve()
         self.log = CommitLog(config.commitlog_dir, config.commitlog_file_bytes)
         self.queues = QueueSet(
             self.root / "consumequeue",
@@ -89,9 +88,9 @@ class MessageStore(StoreReader):
             self.topics,
             Deletions(self.config_path("deletedTopics.json")),
         )
-        self.appender = Appender(self.log, self.topics, config, clock, self.descriptors)
+        self.appender = Appender(self.log, self.topics, config, clock)
         self.raw = RawAppender(
-            self.log, self.appender, self.queues, self.rules, self.descriptors, clock,
+            self.log, self.appender, self.queues, self.rules, clock,
             self._notify, self._restart_topic,
         )  # fmt: skip
         self.replicated = Replicated()
@@ -118,7 +117,6 @@ class MessageStore(StoreReader):
         self._lock = StoreLock(self.root)
         with ExitStack() as undo:
             undo.callback(self._lock.release)
-            undo.callback(self.descriptors.close)
             undo.callback(self.log.close)
             undo.callback(self.queues.close)
             try:
@@ -158,9 +156,7 @@ class MessageStore(StoreReader):
         )  # fmt: skip
         self.progress.mark_recovered()
         self.queues.lost.clear()
-        self.index = IndexService(
-            self.root / "index", self.config, self.log, self.clock, self.descriptors
-        )
+        self.index = IndexService(self.root / "index", self.config, self.log, self.clock)
         undo.callback(self.index.stop)
         self.index.start(
             checkpoint=self.checkpoint,
@@ -173,7 +169,6 @@ class MessageStore(StoreReader):
             interval_s=self.config.flush_commitlog_interval_ms / 1_000,
             after_flush=self._after_flush,
             on_failure=self.gate.sync_failed,
-            reserve=self.descriptors,
         )
         self.abort_file.write()
         self.flusher.start()
@@ -257,7 +252,6 @@ class MessageStore(StoreReader):
         self.mark.close()
         self.queues.close()
         self.log.close()
-        self.descriptors.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -271,7 +265,7 @@ class MessageStore(StoreReader):
         """
         count = batch.count
         if self.refusal:
-            self._refuse_all(batch, 0, count)
+            self._refuse_all(batch, 0, self.refusal)
             return
         self.appender.prepare(batch)
         store_ms = self.appender.next_store_ms()
@@ -280,8 +274,13 @@ class MessageStore(StoreReader):
             try:
                 end = self.appender.append(batch, first, store_ms)
             except OSError as error:
+                if is_out_of_descriptors(
+                    error
+                ):  # not a fault of the disk: the next put tries again
+                    self._refuse_all(batch, first, str(error))
+                    break
                 self.gate.disk_failed(error)
-                self._refuse_all(batch, first, count)
+                self._refuse_all(batch, first, self.refusal)
                 break
             if end > first:
                 self._queue_units(batch, first, end)
@@ -319,11 +318,11 @@ class MessageStore(StoreReader):
         except OSError as error:
             self.gate.disk_failed(error)
 
-    def _refuse_all(self, batch: PutBatch, first: int, end: int) -> None:
-        for at in range(first, end):
+    @staticmethod
+    def _refuse_all(batch: PutBatch, first: int, reason: str) -> None:
+        for at in range(first, batch.count):
             if batch.rows[at]["status"] == 0:
-                remark = f"the store is not writable: {self.refusal}"
-                batch.refuse(at, SERVICE_NOT_AVAILABLE, remark)
+                batch.refuse(at, SERVICE_NOT_AVAILABLE, f"the store is not writable: {reason}")
 
     @property
     def writable(self) -> bool:

@@ -28,7 +28,6 @@ from duemq_common.errors import CorruptStore, StoreError
 from duemq_common.text import index_hash
 from message_store import layout
 from message_store.config import StoreConfig
-from message_store.descriptors import DescriptorReserve
 from message_store.index.index_file import IndexFile
 from message_store.kernels import index as kernels
 from message_store.kernels import scan
@@ -60,10 +59,8 @@ class IndexService:
         config: StoreConfig,
         log: CommitLog,
         clock: Clock,
-        reserve: DescriptorReserve | None = None,
     ) -> None:
         self._directory, self._config, self._log, self._clock = directory, config, log, clock
-        self._reserve = DescriptorReserve() if reserve is None else reserve
         self._files: list[IndexFile] = []
         self._unsynced: list[IndexFile] = []  # full files that the thread syncs
         self._position = 0  # log offset of the first record that is not completely indexed
@@ -348,7 +345,7 @@ class IndexService:
 
     def _roll(self) -> None:
         slots, items = self._config.index_slots_max, self._config.index_entries_max
-        file = self._reserve.run(lambda: IndexFile(self._new_path(), slots, items, create=True))
+        file = IndexFile(self._new_path(), slots, items, create=True)
         if self._files:
             self._unsynced.append(self._files[-1])
             file.inherit(self._files[-1])

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from duemq_common.clock import Clock
 from message_store.config import StoreConfig
-from message_store.descriptors import DescriptorReserve
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
 from message_store.layout import BLANK_BYTES, ENTRY_END, PUT
@@ -40,10 +39,8 @@ class Appender:
         topics: TopicTable,
         config: StoreConfig,
         clock: Clock,
-        descriptors: DescriptorReserve,
     ) -> None:
-        self._log, self._topics, self._config = log, topics, config
-        self._clock, self._descriptors = clock, descriptors
+        self._log, self._topics, self._config, self._clock = log, topics, config, clock
         self._out: npt.NDArray[np.uint8] = np.empty(OUT_BYTES_MIN, np.uint8)
         self._encoders: dict[bool, Encoders] = {}  # by whether the staging buffer is writable
         self.last_record = -1
@@ -131,7 +128,7 @@ class Appender:
             OSError: The disk refused the write; none of the rows is in the log.
         """
         log = self._log
-        file = log.file_at_end or self._descriptors.run(log.writable_file)
+        file = log.file_at_end or log.writable_file()
         left = file.base + file.size - log.end
         _, encode_rows = self._encoders_of(batch)
         end, size, last = encode_rows(

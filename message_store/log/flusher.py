@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from message_store.descriptors import DescriptorReserve, is_out_of_descriptors
+from message_store.descriptors import is_out_of_descriptors
 from message_store.log.commit_log import CommitLog
 from message_store.queues.consume_queue import FileCache
 
@@ -37,10 +37,8 @@ class Flusher:
         interval_s: float,
         after_flush: Callable[[int], None],
         on_failure: Callable[[OSError], None],
-        reserve: DescriptorReserve,
     ) -> None:
         self._log = log
-        self._reserve = reserve
         self._interval_s = interval_s
         self._after_flush = after_flush
         self._on_failure = on_failure
@@ -113,7 +111,7 @@ class Flusher:
                     self._wake.wait(STARVED_S if starved else self._interval_s)
                 stopping = self._stopping
             try:
-                self._reserve.run(self.flush)
+                self.flush()
                 starved = False
             except OSError as error:
                 if self.failure is None and not stopping:

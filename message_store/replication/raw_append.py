@@ -18,7 +18,6 @@ import numpy as np
 from duemq_common.clock import Clock
 from duemq_common.errors import ReplicationFault
 from message_store import layout
-from message_store.descriptors import DescriptorReserve
 from message_store.hooks import TagsCodeRule
 from message_store.kernels import encode, scan
 from message_store.kernels.replicate import place
@@ -51,14 +50,12 @@ class RawAppender:
         appender: Appender,
         queues: QueueSet,
         rules: Sequence[TagsCodeRule],
-        descriptors: DescriptorReserve,
         clock: Clock,
         notice: Callable[[str], None],
         restart_topic: Callable[[str], None],
     ) -> None:
         self._log, self._appender, self._queues = log, appender, queues
-        self._rules, self._descriptors = rules, descriptors
-        self._restart_topic = restart_topic
+        self._rules, self._restart_topic = rules, restart_topic
         self._plausibility = PlausibilityCheck(log, queues, clock, notice)
         self._rows: Rows = np.zeros(CHUNK_RECORDS, layout.SCANNED)
         self._placed: Rows = np.zeros(CHUNK_RECORDS, layout.QUEUED)
@@ -202,7 +199,7 @@ class RawAppender:
         piece = data[int(rows[0]["phys_offset"]) - base : end - base]
         file = log.file_at_end
         try:
-            file = file or self._descriptors.run(log.writable_file)
+            file = file or log.writable_file()
             file.write(log.end - file.base, piece.data)
         except OSError:
             arrays = self._queues.topics.arrays

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from message_store.descriptors import DescriptorReserve
 from message_store.log.flusher import Flusher, sync_files
 from message_store.queues.consume_queue import FileCache
 
@@ -42,7 +41,7 @@ class Flushed:
         log: Any = SimpleNamespace(files=[self.file], end=10)
         return Flusher(
             log, durable=0, interval_s=0.01, after_flush=after_flush,
-            on_failure=self.failed.append, reserve=DescriptorReserve(2),
+            on_failure=self.failed.append,
         )  # fmt: skip
 
 
