@@ -41,8 +41,7 @@ from message_store.recovery.progress import QueueProgress
 from message_store.recovery.store_lock import StoreLock
 from message_store.recovery.unit_repair import UnitRepair
 from message_store.replication.acknowledgement import Missing, Replicated
-from message_store.replication.plausibility_check import Bytes
-from message_store.replication.raw_append import RawAppender
+from message_store.replication.raw_append import Bytes, RawAppender
 from message_store.replication.truncation import complete
 from message_store.retention.log_retention import Retention
 from message_store.store_copy import refuse_linked
@@ -90,8 +89,8 @@ class MessageStore(StoreReader):
         )
         self.appender = Appender(self.log, self.topics, config, clock)
         self.raw = RawAppender(
-            self.log, self.appender, self.queues, self.rules, clock,
-            self._notify, self._restart_topic,
+            self.log, self.appender, self.queues, self.rules, self._notify,
+            self._restart_topic,
         )  # fmt: skip
         self.replicated = Replicated()
         self.gather_kernels = {}

@@ -4,8 +4,19 @@
 
 Only complete records are written, so the log ends at a record end after each call, and the log of a
 replica equals that of its master byte for byte. A blank record closes the file; its filler is not
-stored. Normally a record has the next queue offset of its queue; `plausibility_check` accepts or
-refuses other queue offsets and implausible headers.
+stored.
+
+The protocol has no checksum of headers. A record that does not continue its queue, or whose body
+does not match its CRC, was damaged on the network, or is so in the master's log. It ends the
+connection once; if the master sends it again, it is appended:
+
+    body CRC                 the record is kept, as recovery keeps it
+    topic, queue             impossible: the record is kept, and is in no queue
+    queue offset             a gap too long for the log between both records, or an offset that the
+                             queue already has: in no queue. 0: the master has deleted the topic,
+                             and its queues are removed here, too
+
+If a master has bridged damage in its log, the queue offsets of lost messages are missing: a gap.
 """
 
 from __future__ import annotations
@@ -14,8 +25,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
+import numpy.typing as npt
 
-from duemq_common.clock import Clock
 from duemq_common.errors import ReplicationFault
 from message_store import layout
 from message_store.hooks import TagsCodeRule
@@ -25,10 +36,13 @@ from message_store.layout import BLANK_BYTES, Row, Rows
 from message_store.log.appender import Appender
 from message_store.log.commit_log import BLANK, CommitLog
 from message_store.log.frames import topic_of
-from message_store.queues.consume_queues import QueueSet
+from message_store.queues.consume_queue import is_blank
+from message_store.queues.consume_queues import QueueSet, is_topic_name
+from message_store.queues.topic_table import QUEUES_MAX
+from message_store.recovery.queue_offset_check import has_possible_offset
 from message_store.recovery.recover import tags_codes
-from message_store.replication.plausibility_check import Bytes, PlausibilityCheck
 
+Bytes = npt.NDArray[np.uint8]
 Observer = Callable[[list[int]], None]
 CHUNK_RECORDS = 4_096
 RECORD_BYTES_MAX = 64 << 20
@@ -50,13 +64,13 @@ class RawAppender:
         appender: Appender,
         queues: QueueSet,
         rules: Sequence[TagsCodeRule],
-        clock: Clock,
         notice: Callable[[str], None],
         restart_topic: Callable[[str], None],
     ) -> None:
         self._log, self._appender, self._queues = log, appender, queues
         self._rules, self._restart_topic = rules, restart_topic
-        self._plausibility = PlausibilityCheck(log, queues, clock, notice)
+        self._notice = notice
+        self._refused_at = -1  # log offset of the record that was refused last
         self._rows: Rows = np.zeros(CHUNK_RECORDS, layout.SCANNED)
         self._placed: Rows = np.zeros(CHUNK_RECORDS, layout.QUEUED)
         self._filler_from = -1  # log offset of the blank record that ended the last file
@@ -154,41 +168,76 @@ class RawAppender:
 
     def _append_records(self, data: Bytes, base: int, rows: Rows) -> None:
         """Write records and their units, up to the first that is refused."""
-        topics, last_ms = self._queues.topics, self._appender.last_store_ms
-        good, fault = self._plausibility.check_records(rows, data, base, last_ms)
-        rows, done = rows[:good], 0
-        while done < good:
-            end = int(place(data, base, rows, done, topics.arrays, self._placed))
+        done = 0
+        while done < rows.size:
+            end = int(place(data, base, rows, done, self._queues.topics.arrays, self._placed))
             if end == done:
                 self._prepare_queue(rows[done], data, base)
                 continue
             self._write(rows[done:end], data, base, done)
             done = end
-        if fault is not None:
-            raise fault
 
     def _prepare_queue(self, row: Row, data: Bytes, base: int) -> None:
-        """Add the queue of a record, or set the queue's next offset to that of the record.
+        """Prepare the queue of a record that `place` does not number, or put it into no queue.
 
         Raises:
-            ReplicationFault: The record does not continue its queue.
+            ReplicationFault: The record was received for the first time, and is not as expected.
         """
-        topics, queue_id = self._queues.topics, int(row["queue_id"])
-        if row["topic_index"] < 0:
+        topics, index, queue_id = self._queues.topics, int(row["topic_index"]), int(row["queue_id"])
+        where = f"the record at log offset {int(row['phys_offset'])}"
+        if row["damage"]:
+            self._refuse_once(row, f"the body of {where} does not match its CRC")
+            row["damage"] = 0
+        elif not (0 <= queue_id < QUEUES_MAX and has_possible_offset(row)):
+            self._refuse_once(row, f"{where} names an impossible queue")
+            row["topic_index"] = layout.IN_NO_QUEUE
+        elif index < 0:
             name = topic_of(data, base, row)
-            if self._plausibility.check_topic(row, name, data, base):
+            if is_topic_name(name):
                 topics.add(name)
             else:
+                self._refuse_once(row, f"{where} has no valid topic")
                 row["topic_index"] = layout.IN_NO_QUEUE
-            return
-        slot = topics.slot(int(row["topic_index"]), queue_id)
-        if slot < 0:
-            topics.slot(int(row["topic_index"]), queue_id, create=True)
-            return
-        if self._plausibility.is_gap(row, slot):
+        elif (slot := topics.slot(index, queue_id)) < 0:
+            topics.slot(index, queue_id, create=True)
+        elif self._is_gap(row, slot):
             topics.set_next_offset(slot, int(row["queue_offset"]))
-        elif self._plausibility.begins_again(row, slot, data, base):
-            self._restart_topic(topics.name(int(row["topic_index"])))
+        else:
+            self._refuse_once(
+                row,
+                f"{where} has queue offset {int(row['queue_offset'])}, but queue {queue_id} of "
+                f"{topics.name(index)} ends at {topics.next_offset(slot)}",
+            )
+            self._restart_queue(row, topics.name(index))
+
+    def _refuse_once(self, row: Row, why: str) -> None:
+        """Raise `ReplicationFault` unless the same record was refused before."""
+        offset = int(row["phys_offset"])
+        if offset == self._refused_at:
+            self._notice(f"commit log offset {offset}: implausible record, as in the master's log")
+            return
+        self._refused_at = offset
+        raise ReplicationFault(
+            f"{why}: it was damaged on the network or at the master (run duemq store verify "
+            f"there). It is accepted if the master sends it again"
+        )
+
+    def _is_gap(self, row: Row, slot: int) -> bool:
+        """Return whether the queue offsets before a record may be those of lost messages."""
+        queue = self._queues.at(slot)
+        missing = int(row["queue_offset"]) - self._queues.topics.next_offset(slot)
+        if missing < 0:
+            return False
+        last = queue.read(queue.max_offset - 1, 1)
+        known = last.size and not is_blank(last)[0]
+        start = int(last[0]["phys_offset"]) if known else 0
+        return missing <= (int(row["phys_offset"]) - start) // layout.RECORD_FIXED_BYTES
+
+    def _restart_queue(self, row: Row, name: str) -> None:
+        """Remove the queues of a topic whose records begin at 0 again; else use no queue."""
+        if row["queue_offset"] == 0:
+            self._notice(f"the master has deleted the topic {name}: its queues begin at 0 again")
+            self._restart_topic(name)
         else:
             row["topic_index"] = layout.IN_NO_QUEUE
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from message_store import layout
-from message_store.kernels.replicate import are_plausible, place
+from message_store.kernels.replicate import place
 from message_store.queues.topic_table import TopicTable
 
 KNOWN = ["A", "B"]
@@ -102,38 +102,12 @@ def test_a_topic_that_became_known_is_found() -> None:
     assert place(data, 0, rows, 0, topics.arrays, out) == 1
 
 
-SLACK_MS, QUEUES_MAX = 10, 4
-headers = st.lists(
-    st.tuples(
-        st.sampled_from([0, 0, 5, -10, -11, 20, 21]),  # store time after the one before
-        st.sampled_from([0, 1, 3, 3, 4, -1]),
-        st.sampled_from([0, 1, 5, 6, -1]),
-        st.sampled_from([0, 0, 0, 0, layout.DAMAGE_BODY_CRC]),
-    ),
-    max_size=5,
-)
-
-
-def naive_plausible(rows: list[dict[str, int]], last_ms: int, now_ms: int) -> bool:
-    before_ms = [last_ms, *(row["store_ms"] for row in rows[:-1])]
-    return all(
-        before - SLACK_MS <= row["store_ms"] <= max(before, now_ms) + SLACK_MS
-        and row["queue_id"] in range(QUEUES_MAX)
-        and 0 <= row["queue_offset"] <= row["phys_offset"] // layout.RECORD_FIXED_BYTES
-        and not row["damage"]
-        for row, before in zip(rows, before_ms[: len(rows)], strict=True)
-    )
-
-
-@given(headers, st.sampled_from([990, 1_000, 1_010]))
-def test_plausible_is_what_a_list_would_find(
-    made: list[tuple[int, int, int, int]], now_ms: int
-) -> None:
-    rows, store_ms = np.zeros(len(made), layout.SCANNED), 1_000
-    for row, (later_ms, queue_id, offset, damage) in zip(rows, made, strict=True):
-        store_ms += later_ms
-        row["store_ms"], row["queue_id"], row["queue_offset"] = store_ms, queue_id, offset
-        row["phys_offset"], row["damage"] = 5 * layout.RECORD_FIXED_BYTES + 1, damage
-    plain = [{name: int(row[name]) for name in rows.dtype.names} for row in rows]
-    found = are_plausible(rows, 1_000, now_ms, SLACK_MS, QUEUES_MAX)
-    assert found == naive_plausible(plain, 1_000, now_ms)
+def test_it_stops_at_a_damaged_body() -> None:
+    topics, _ = table()
+    rows, out = np.zeros(3, layout.SCANNED), np.zeros(3, layout.QUEUED)
+    rows["queue_offset"] = np.arange(3)
+    rows[1]["damage"] = layout.DAMAGE_BODY_CRC
+    data = np.frombuffer(b"A", np.uint8)
+    assert place(data, 0, rows, 0, topics.arrays, out) == 1
+    rows[1]["damage"] = 0
+    assert place(data, 0, rows, 1, topics.arrays, out) == 3

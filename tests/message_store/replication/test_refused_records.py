@@ -1,4 +1,4 @@
-"""Headers of a master that are not plausible: refused once, then its log."""
+"""Records of a master that are not as expected: refused once, then its log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from message_store.store import MessageStore
 from tests.support.stores import LOOPBACK, open_store, put_one, records_of
 
 NOW_MS = FakeClock().now_ms()
-HOUR_MS = 3_600_000
 
 
 def log_of(headers: list[dict[str, Any]]) -> bytes:
@@ -74,41 +73,6 @@ def test_a_record_that_fits_no_queue_is_refused_once_and_then_in_none(
     assert sorted(path.name for path in (tmp_path / "consumequeue").iterdir()) == ["T"]
 
 
-@pytest.mark.parametrize(
-    ("store_ms", "is_refused"),
-    [
-        (NOW_MS - HOUR_MS - 1, True),
-        (NOW_MS - HOUR_MS, False),
-        (NOW_MS + HOUR_MS, False),
-        (NOW_MS + HOUR_MS + 1, True),
-        (0, True),
-        (-1, True),
-        (1 << 60, True),
-    ],
-)
-def test_a_store_time_far_away_is_refused_once(
-    store_ms: int, is_refused: bool, tmp_path: Path
-) -> None:
-    data = log_of([{}, {"store_ms": store_ms}, {"store_ms": store_ms}])
-    with open_store(tmp_path) as store:
-        if is_refused:
-            with pytest.raises(ReplicationFault, match=f"store time {store_ms}"):
-                append(store, data)
-            assert bodies(store) == [b"0"]
-        append(store, data)
-        assert bodies(store) == [b"0", b"1", b"2"]
-
-
-def test_a_master_whose_clock_is_hours_ahead_costs_one_connection(tmp_path: Path) -> None:
-    headers = [{"store_ms": NOW_MS + 5 * HOUR_MS + number} for number in range(50)]
-    with open_store(tmp_path) as store:
-        with pytest.raises(ReplicationFault, match="store time"):
-            append(store, log_of(headers))
-        append(store, log_of(headers[:20]))
-        append(store, log_of(headers))
-        assert len(bodies(store)) == 50
-
-
 def test_a_body_that_is_damaged_in_the_masters_log_is_kept(tmp_path: Path) -> None:
     data = bytearray(log_of([{}, {}, {}]))
     size = len(data) // 3
@@ -117,9 +81,6 @@ def test_a_body_that_is_damaged_in_the_masters_log_is_kept(tmp_path: Path) -> No
         with pytest.raises(ReplicationFault, match="does not match its CRC"):
             append(store, bytes(data))
         assert store.max_offset == size
-        data[size + 88] ^= 2
-        with pytest.raises(ReplicationFault, match="does not match its CRC"):
-            append(store, bytes(data))  # other bytes: damaged on their way again
         append(store, bytes(data))
         assert store.queue_bounds("T", 0) == (0, 3)
 
