@@ -252,7 +252,7 @@ class SimFlusher(Flusher):
     def stop(self) -> None:
         self.is_stopping = True
         self._interval.cancel()
-        self._reserve.run(self.flush)
+        self.flush()
 
     def _ask(self) -> None:
         if not self._is_asked and not self.is_stopping:
@@ -264,7 +264,7 @@ class SimFlusher(Flusher):
         self._is_asked = False
         if self.is_stopping or self.failure is not None:
             return
-        self._reserve.run(self.flush)
+        self.flush()
         if self._wanted > self.durable:
             self._ask()
 
