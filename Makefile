@@ -2,15 +2,15 @@
 #
 #   make demo        run a broker and a RocketMQ client; show delayed messages in a live table
 #   make demo-ha     kill the master of a group of two brokers under load (needs Java and Maven)
-#   make test        run the tests, with a sample of kills, failovers and versions of real clients
-#   make test-all    run all tests
-#   make test-fast   run the tests without Java, real clients, kills, floods and slow files
+#   make test        run the tests: every package and every guarantee, in 10 minutes on two cores
+#   make test-all    run also the extended tests, with more kills and failovers
+#   make test-fast   run the tests without Java, real clients and kills
 #   make lint        check format, style and types
 #   make bench       compare performance with Apache's broker
 #   make soak        run hours of kills, power cuts, failovers, damaged files and clock steps
 #   make docs        write the generated reference pages
 #   make lock        write constraints.txt from the environment
-#   make newest      run lint and the fast and slow tests with the newest dependencies, in .venv-newest
+#   make newest      run lint and the fast tests with the newest dependencies, in .venv-newest
 #   make clean       remove the environment and caches
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -33,9 +33,9 @@ SOAK_SECTORS ?= 1000
 SOAK_GROUP_SEEDS ?= 5000
 SOAK_DECISIONS ?= 100000
 SOAK_FUZZ_INPUTS ?= 10000000
-NOT_FAST ?= interop or crash or spark or slow
 # Number of cores plus two, at most 4: many tests wait for other processes and delivery times.
 TEST_WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 2 : 4)))
+PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Without bytecode files, each test process would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,6 +52,7 @@ env: $(VENV)/ready
 $(VENV)/ready: $(VENV)/demo
 	@echo "installing the packages of tests and audits into $(VENV): 1.5 GB, a few minutes ..."
 	@$(INSTALL) '.[dev]'
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null  # compiles the tests once, not in each worker
 	@touch $(VENV)/demo $@
 
 # Dependencies of the broker and the demo; the first `make test`, `lint` or `bench` installs the others.
@@ -70,16 +71,17 @@ demo-ha: $(VENV)/demo
 	@$(BIN)/python -m tests.support.failover_demo
 
 test: env
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --sample $(PYTEST_ARGS)
+	$(PYTEST) -m "not extended" $(PYTEST_ARGS)
 
 test-all: env
-	STORAGE_FAULTS=40 AUDIT_MODELS=6 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
-		--kills=100 --consumer-kills=20 --migration-kills=8 --failovers=50 --migration-failovers=3 \
-		--group-seeds=8 $(PYTEST_ARGS)
+	STORAGE_FAULTS=40 STORAGE_DAMAGES=12 SIMULATION_SEEDS=30 MIGRATION_MODELS=20 FAILOVER_MODELS=25 \
+	TIMER_MODELS=20 COMPACT_MODELS=20 $(PYTEST) --kills=100 --consumer-kills=20 --power-cuts=10 \
+		--migration-kills=8 --failovers=50 --migration-failovers=3 --group-seeds=8 --fuzz-inputs=200000 \
+		--filter-expressions=100000 $(PYTEST_ARGS)
 
 test-fast: env
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
-		-m "not ($(NOT_FAST))" --ignore=tests/fuzz --ignore=tests/simulation $(PYTEST_ARGS)
+	$(PYTEST) -m "not (extended or interop or crash or spark)" \
+		--ignore=tests/fuzz --ignore=tests/simulation $(PYTEST_ARGS)
 
 lint: env
 	$(BIN)/ruff format --check .
@@ -116,7 +118,7 @@ lock: env
 	@mv constraints.new constraints.txt
 
 newest:
-	$(MAKE) lint test-fast VENV=.venv-newest CONSTRAINTS= NOT_FAST="interop or crash or spark"
+	$(MAKE) lint test-fast VENV=.venv-newest CONSTRAINTS=
 
 clean:
 	rm -rf $(VENV) .venv-newest build *.egg-info

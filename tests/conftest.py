@@ -6,16 +6,16 @@ time limit because other processes use the machine.
 
 from __future__ import annotations
 
+import gc
 import os
-import random
 from collections.abc import Generator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.parameter_sample import left_out, set_day
-from tests.support.run_order import SLOW, file_of, make_scheduler, ordered
+from tests.support.run_order import make_scheduler, ordered
 
 # Apache's processes live for seconds here: no time for the second compiler.
 os.environ.setdefault("DUEMQ_PEER_JVM", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -33,27 +33,31 @@ RUST_TESTS = "tests/interop/test_rust_client.py"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of slow files, and put all tests into order."""
+    """Leave out tests that are not requested, and put all others into order."""
+    extended = [item for item in items if item.get_closest_marker("extended")]
+    days = int(config.getoption("--days"))
+    left_out = set(extended) - set(extended[int(config.getoption("--seed")) % days :: days])
     if not config.getoption("--rust-client"):
-        _deselect(config, items, {i.nodeid for i in items if i.nodeid.startswith(RUST_TESTS)})
-    if config.getoption("--sample"):
-        _deselect(config, items, left_out([item.nodeid for item in items]))
-    for item in items:
-        if file_of(item.nodeid) in SLOW:
-            item.add_marker(pytest.mark.slow)
+        left_out |= {item for item in items if item.nodeid.startswith(RUST_TESTS)}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
     places = {nodeid: place for place, nodeid in enumerate(ordered([i.nodeid for i in items]))}
     items.sort(key=lambda item: places[item.nodeid])
 
 
-def _deselect(config: pytest.Config, items: list[pytest.Item], nodeids: set[str]) -> None:
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in nodeids])
-    items[:] = [item for item in items if item.nodeid not in nodeids]
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Set the date of a sample before the workers start."""
-    if config.getoption("--sample"):
-        set_day()
+    """Set the seed, a number for each day, before the workers start."""
+    if config.option.seed is None:
+        config.option.seed = datetime.now(UTC).toordinal()
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the modules and the collected tests from garbage collections.
+
+    A collection of these objects takes a second, and many tests collect, or allocate much.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -66,11 +70,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("crash")
     group.addoption("--kills", type=int, default=20, help="number of kills")
     group.addoption(
-        "--consumer-kills", type=int, default=10, help="number of kills under live consumers"
+        "--consumer-kills", type=int, default=4, help="number of kills under live consumers"
     )
     group.addoption("--pop-kills", type=int, default=5, help="number of kills while a group pops")
     group.addoption(
-        "--power-cuts", type=int, default=10, help="number of power cuts under live consumers"
+        "--power-cuts", type=int, default=4, help="number of power cuts under live consumers"
     )
     group.addoption(
         "--migration-kills", type=int, default=4, help="number of kills during migrations"
@@ -88,20 +92,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="number of failures of a group's master that migrates levels",
     )
     group.addoption(
-        "--group-seeds", type=int, default=3, help="number of seeds of a simulated group"
+        "--group-seeds", type=int, default=2, help="number of seeds of a simulated group"
     )
     group.addoption("--decisions", type=int, default=600, help="number of random decisions")
-    group.addoption(
-        "--sample", action="store_true", help="one parameter set of each test with real clients"
-    )
     group.addoption("--mutations", action="store_true", help="test each condition of the audit")
     group.addoption("--rust-client", action="store_true", help="compile the gRPC client for Rust")
     group.addoption("--planted", type=int, default=20_000, help="messages without faults")
     group.addoption(
-        "--filter-expressions", type=int, default=100_000, help="number of random SQL92 filters"
+        "--filter-expressions", type=int, default=30_000, help="number of random SQL92 filters"
     )
-    group.addoption("--fuzz-inputs", type=int, default=200_000, help="number of hostile inputs")
-    group.addoption("--seed", type=int, default=None, help="repeat the run with this seed")
+    group.addoption("--fuzz-inputs", type=int, default=40_000, help="number of hostile inputs")
+    group.addoption("--seed", type=int, default=None, help="repeat the run of another day")
+    group.addoption(
+        "--days", type=int, default=1, help="days for all extended tests; run the part of this day"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -157,8 +161,8 @@ def migration_results(request: pytest.FixtureRequest) -> Path | None:
 
 @pytest.fixture(scope="session")
 def seed(request: pytest.FixtureRequest) -> int:
-    chosen = request.config.getoption("--seed")
-    return random.SystemRandom().randrange(1 << 32) if chosen is None else int(chosen)
+    """Seed of random runs, which a failed one prints."""
+    return int(request.config.getoption("--seed"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,6 +13,7 @@ from tests.clock_steps.real_clock import (
     build_shim,
     run_step,
 )
+from tests.support.extended import extended
 from tests.support.requirements import skip_without
 
 pytestmark = [pytest.mark.crash, pytest.mark.finding("3D5")]
@@ -21,11 +22,10 @@ pytestmark = [pytest.mark.crash, pytest.mark.finding("3D5")]
 @pytest.mark.parametrize(
     ("step_ms", "moment"),
     [
-        (STEPS["10 years"], "running"),
-        (-STEPS["10 years"], "running"),
-        (STEPS["400 days"], "killed"),
+        extended(STEPS["10 years"], "running", id="10 years"),
+        pytest.param(-STEPS["10 years"], "running", id="10 years back"),
+        extended(STEPS["400 days"], "killed", id="400 days at a start"),
     ],
-    ids=["10 years", "10 years back", "400 days at a start"],
 )
 def test_a_step_costs_neither_time_nor_memory(step_ms: int, moment: str, tmp_path: Path) -> None:
     """Check the processor time, as the time without a response depends on the machine's load."""

@@ -172,6 +172,7 @@ def test_kills_during_migrations_and_rollbacks(killed: Killed, migration_kills: 
     assert counts["done"] + counts["draining"] + counts["rolling_back"] > 0, f"{where}: {counts}"
 
 
+@pytest.mark.extended
 @pytest.mark.crash
 @pytest.mark.spark
 def test_audit_agrees_with_sent_messages(killed: Killed, spark: Any) -> None:

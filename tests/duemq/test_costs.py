@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Generator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,9 +51,10 @@ def of_mb(item: str) -> str:
     return listed(item, MB // (len(item) + 5))
 
 
-BODIES: Final[dict[str, bytes]] = {
-    name: text.encode()
-    for name, text in {
+@cache
+def request_bodies() -> dict[str, bytes]:
+    """Return the bodies of requests by name; they are large, so no import makes them."""
+    texts = {
         "keys": "{" + of_mb('"#":1')[1:-1] + "}",
         "objects": of_mb("{}"),
         "spaces": " " * MB,
@@ -62,25 +63,31 @@ BODIES: Final[dict[str, bytes]] = {
         "lines": "a=b\n" * (MB // 4),
         "consumers": '{"clientID":"c","consumerDataSet":' + of_mb('{"groupName":"g#"}') + "}",
         "subscriptions": '{"clientID":"c","consumerDataSet":[{"groupName":"g",'
-        + '"subscriptionDataSet":' + of_mb('{"topic":"T#","subString":"*"}') + "}]}",
+        + '"subscriptionDataSet":'
+        + of_mb('{"topic":"T#","subString":"*"}')
+        + "}]}",
         "queues": '{"consumerGroup":"g","clientId":"c","mqSet":'
-        + listed('{"topic":"T#","brokerName":"b","queueId":#}', 8_192) + "}",
+        + listed('{"topic":"T#","brokerName":"b","queueId":#}', 8_192)
+        + "}",
         "acks": '{"brokerName":"test","acks":' + of_mb('{"c":"g","t":"T#","q":0}') + "}",
         "handles": '{"topic":"T","handles":' + of_mb('"djEgVCBiIDEgMTIz#"') + "}",
         "tables": '{"topicConfigTable":{' + of_mb('"t#":{"topicName":"t#","perm":6}')[1:-1] + "}}",
-    }.items()
-}  # fmt: skip
+    }
+    return {name: text.encode() for name, text in texts.items()}
 
 
-ROUTES: Final[dict[str, bytes]] = {
-    name: text.encode()
-    for name, text in {
+def route_bodies() -> dict[str, bytes]:
+    """Return the bodies of requests of a name server by name."""
+    tables = of_mb('"t#":{"topicName":"t#","perm":6,"readQueueNums":1}')[1:-1]
+    texts = {
         "registrations": '{"topicConfigSerializeWrapper":{"dataVersion":{},"topicConfigTable":{'
-        + of_mb('"t#":{"topicName":"t#","perm":6,"readQueueNums":1}')[1:-1]
+        + tables
         + "}}}",
         "brokers": '{"queueDatas":' + of_mb('{"brokerName":"b#","perm":6}') + "}",
-    }.items()
-}
+    }
+    return {name: text.encode() for name, text in texts.items()}
+
+
 NAMESRV_FIELDS = {
     **{"brokerAddr": "127.0.0.1:1", "brokerId": "0", "clusterName": "c", "cluster": "c"},
     **{"namespace": "n", "value": "v", "haServerAddr": "127.0.0.1:2"},
@@ -91,7 +98,7 @@ NAMESRV_FIELDS = {
 def test_an_account_without_rights_costs_little(code: int) -> None:
     accounts = Accounts({"nobody": User("nobody", "nobody-secret")})
     gate = Gate(accounts, GateRules(cluster="c", authorize=True), AuditLog(lambda: 0))
-    for name, body in BODIES.items():
+    for name, body in request_bodies().items():
         request = NOBODY.sign(Request(code, dict(FIELDS), body, version=479))
         request.peer = FakePeer()
 
@@ -132,14 +139,13 @@ class Steps:
                 advance = partial(steps.throw, error)
 
 
-@pytest.mark.slow
 def test_no_request_occupies_the_event_loop(tmp_path: Path) -> None:
     async def scene() -> dict[tuple[int, str], float]:
         costs = {}
         async with Broker(small(tmp_path, enablePropertyFilter="true")) as broker:
             dispatcher = broker.parts.dispatcher
             for code in sorted(dispatcher):
-                for name, body in BODIES.items():
+                for name, body in request_bodies().items():
                     request = Request(code, dict(FIELDS), body, peer=FakePeer())
                     costs[code, name] = await longest_ms(dispatcher, request)
         return costs
@@ -154,7 +160,7 @@ def test_no_request_occupies_a_name_server() -> None:
         dispatcher = Dispatcher(server.handlers())
         costs = {}
         for code in sorted(dispatcher):
-            for name, body in (BODIES | ROUTES).items():
+            for name, body in (request_bodies() | route_bodies()).items():
                 request = Request(code, FIELDS | NAMESRV_FIELDS, body, peer=FakePeer())
                 costs[code, name] = await longest_ms(dispatcher, request)
         return costs

@@ -222,7 +222,7 @@ def test_a_client_that_never_reads_is_delayed_alone(house: House, what: str) -> 
                 assert (await send(other, b"x" * 8_000, opaque=number)).code == 0
             greedy = socket.create_connection(("127.0.0.1", house.broker.port))
             greedy.setblocking(False)
-            for _ in range(300):
+            for _ in range(100):
                 with contextlib.suppress(BlockingIOError):
                     greedy.send(block)
                 assert (await send(other, b"other", opaque=1)).code == 0

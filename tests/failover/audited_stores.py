@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.duemq_server import ROOT
+from tests.support.commands import duemq
 
 MEMBERS = 2
 LATE_MS_MAX = 90_000  # messages due during an outage are delivered after it
-AUDIT_S_MAX = 600
 
 
 def audit(command: str, stores: Sequence[Path], *options: str) -> Any:
     """Return the findings of `duemq reconcile` on the stores; check that it exits with 0."""
-    words = [sys.executable, "-m", "duemq", "reconcile", command, "--json", *options]
-    done = subprocess.run(
-        [*words, *map(str, stores)],
-        cwd=ROOT, capture_output=True, text=True, timeout=AUDIT_S_MAX, check=False,
-    )  # fmt: skip
+    done = duemq("reconcile", command, "--json", *options, *map(str, stores))
     assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]
     return json.loads(done.stdout)
 

@@ -75,6 +75,7 @@ async def next_master(group: Group, failed: Member) -> Member:
     raise AssertionError("unreachable")
 
 
+@pytest.mark.extended
 @pytest.mark.interop
 @pytest.mark.crash
 @pytest.mark.finding("3C6")

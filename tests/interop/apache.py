@@ -25,7 +25,6 @@ NEWEST = "5.5.1"
 OTHERS = {
     "5.5.1": "5.5.0"
 }  # version of auth, client, filter, namesrv, srvutil and tools, if not its own
-STORE_VERSIONS = (*VERSIONS, NEWEST)  # whose stores are exchanged
 POMS = Path(__file__).parent / "maven"
 FETCH_S = 1_200
 # Both versions access JDK internals for direct memory; Java 17 requires these options.

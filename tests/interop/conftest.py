@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,18 +12,17 @@ from tests.interop.admin_process import end_processes
 from tests.interop.peers import make_peer
 from tests.interop.programs import CLIENTS, go_program, java_command, python_command
 from tests.interop.session import Client, ClientSession, FreshSessions
+from tests.support.extended import extended
 from tests.support.requirements import Missing, skip_without
 from tests.support.server import Server
 
-JAVA_VERSIONS = ("4.9.7", "5.3.3")
 JavaSessions = Callable[[str], ClientSession]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark everything in this folder."""
-    here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if item.nodeid.startswith("tests/interop/"):
             item.add_marker(pytest.mark.interop)
 
 
@@ -77,7 +75,7 @@ def java_sessions(
         each.close()
 
 
-@pytest.fixture(params=JAVA_VERSIONS, ids=[f"java-{version}" for version in JAVA_VERSIONS])
+@pytest.fixture(params=[extended("4.9.7", id="java-4.9.7"), pytest.param("5.3.3", id="java-5.3.3")])
 def java(request: pytest.FixtureRequest, java_sessions: JavaSessions) -> ClientSession:
     """Apache's Java client, in each version."""
     return java_sessions(str(request.param))

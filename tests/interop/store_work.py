@@ -7,8 +7,6 @@ be pulled at the end. Requests use the remoting protocol directly.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from typing import Any
 
 from duemq_common.json_dialect import loads
 from message_store.log.record import Record, decode_record
-from tests.support.duemq_server import ROOT
+from tests.support.commands import duemq
 from tests.support.remoting_requests import SUCCESS, Answer, call
 from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
@@ -32,7 +30,6 @@ QUEUE_COUNT = 4
 UNIT_BYTES, UNIT = 20, ((0, 8), (8, 12))  # of a consume queue; log offset and size
 LEVEL_MS = {1: 1_000, 2: 4_000, 3: 15_000}
 DELIVERED_S = 120.0
-VERIFY_S = 240
 POLL_S = 0.2
 # Small files: a few hundred messages fill several of each kind.
 KEYS = {
@@ -281,11 +278,7 @@ def _cursors(value: Any) -> dict[int, int]:
 def verify(store_dir: Path) -> None:
     """Check that `duemq store verify` finds no error in the store of a stopped broker."""
     slots = f"maxHashSlotNum={KEYS['maxHashSlotNum']}"
-    command = [sys.executable, "-m", "duemq", "store", "verify", str(store_dir), "--json"]
-    done = subprocess.run(
-        [*command, "--set", slots],
-        capture_output=True, text=True, timeout=VERIFY_S, check=False, cwd=ROOT,
-    )  # fmt: skip
+    done = duemq("store", "verify", str(store_dir), "--json", "--set", slots)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)
     assert report["ok"], report

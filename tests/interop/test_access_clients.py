@@ -16,6 +16,7 @@ from tests.interop.programs import CLIENTS, go_program, java_command, python_com
 from tests.interop.session import Client, ClientFailed, ClientSession, FreshSessions
 from tests.support.accounts import KEYS, ROOT, Step, prepare, user_steps
 from tests.support.duemq_server import DueMQ
+from tests.support.extended import extended
 from tests.support.requirements import Missing
 from tests.support.server import Server
 
@@ -129,7 +130,7 @@ def test_a_right_secret_sends_and_consumes_and_a_wrong_one_is_refused(
     assert set(refused) == {WHO.access_key}
 
 
-@pytest.mark.parametrize("make", [go, cpp, java_4, java_5])
+@pytest.mark.parametrize("make", [go, cpp, extended(java_4), java_5])
 def test_a_secret_and_text_that_are_not_ascii_are_signed_in_utf_8(
     checked: Server, make: Callable[[Server, Path], Client], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from tests.interop.programs import java_command
 from tests.interop.session import ClientFailed, ClientSession
 from tests.support.accounts import KEYS, ROOT
 from tests.support.duemq_server import DueMQ
+from tests.support.extended import extended
 from tests.support.server import Server
 
 ALICE = ("alice", "alice-secret")
@@ -68,7 +69,7 @@ def alice(checked: DueMQ, admin: Admin) -> tuple[str, str]:
     return ALICE
 
 
-@pytest.fixture(params=["4.9.7", "5.3.3"])
+@pytest.fixture(params=[extended("4.9.7"), "5.3.3"])
 def java(request: pytest.FixtureRequest, checked: DueMQ, tmp_path: Path) -> Iterator[ClientSession]:
     """Apache's Java client, in each version."""
     command = java_command(str(request.param), tmp_path)
@@ -96,7 +97,7 @@ def test_signed_clients_send_and_consume_and_others_are_refused(
         java.run("produce", topic="orders", instance="stranger", send_timeout_ms=3_000)
 
 
-@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+@pytest.mark.parametrize("version", ["4.9.7", extended("5.3.3")])
 def test_clients_of_plain_acl_send_and_consume(version: str, tmp_path: Path) -> None:
     conf = tmp_path / "rmq" / "conf"
     conf.mkdir(parents=True)

@@ -9,9 +9,10 @@ import pytest
 
 from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq_common import json_dialect
-from tests.interop.apache import STORE_VERSIONS, Apache
+from tests.interop.apache import NEWEST, Apache
 from tests.interop.store_work import KEYS, TOPIC, Ledger, all_queues, bounds, verify
 from tests.support.duemq_server import DueMQ
+from tests.support.extended import extended
 
 End = Callable[[DueMQ], None]
 
@@ -41,8 +42,20 @@ def end_by_kill_only(ours: DueMQ) -> None:
     ours.kill()
 
 
-@pytest.mark.parametrize("end", [end_in_order, end_by_kill, end_by_kill_only])
-@pytest.mark.parametrize("version", STORE_VERSIONS)
+@pytest.mark.parametrize(
+    ("version", "end"),
+    [
+        ("4.9.7", end_in_order),
+        extended("4.9.7", end_by_kill),
+        extended("4.9.7", end_by_kill_only),
+        extended("5.3.3", end_in_order),
+        extended("5.3.3", end_by_kill),
+        extended("5.3.3", end_by_kill_only),
+        extended(NEWEST, end_in_order),
+        (NEWEST, end_by_kill),
+        extended(NEWEST, end_by_kill_only),
+    ],
+)
 def test_apache_delivers_pending_messages_of_our_store(
     version: str, end: End, tmp_path: Path
 ) -> None:
@@ -69,6 +82,7 @@ def test_apache_delivers_pending_messages_of_our_store(
     verify(ours.store_dir)
 
 
+@pytest.mark.extended
 def test_apache_serves_a_store_with_a_table_journal(tmp_path: Path) -> None:
     ledger = Ledger()
     copied = {"brokerRole": "SYNC_MASTER", "enableAutoInSyncReplicas": "true"}

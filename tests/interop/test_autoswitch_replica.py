@@ -84,6 +84,7 @@ def master_log(master: ApacheMember) -> bytes:
     return b"".join(path.read_bytes() for path in files)
 
 
+@pytest.mark.extended
 def test_log_epochs_and_confirm_offset_of_an_apache_master(tmp_path: Path) -> None:
     ledger = Ledger()
 
@@ -114,6 +115,7 @@ def test_log_epochs_and_confirm_offset_of_an_apache_master(tmp_path: Path) -> No
     verify(tmp_path / "replica")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_an_apache_master_waits_for_our_acknowledgement(tmp_path: Path, flush: str) -> None:
     async def work(learner: Learner) -> None:

@@ -19,6 +19,7 @@ DELIVERED_S = 400.0
 TIMERS_QUEUE = ("rmq_sys_wheel_timer", 0)
 
 
+@pytest.mark.extended
 @pytest.mark.finding("3C1")
 @pytest.mark.parametrize("timeline", ["false", "true"])
 def test_a_promoted_apache_replica_delivers_no_cancelled_timer(

@@ -18,11 +18,11 @@ from duemq.namesrv.registration import BrokerAddress, register_request
 from duemq.net.client import RemotingClient
 from duemq.replication.controller.requests import GroupName
 from duemq_common.data_version import DataVersion
-from tests.interop.apache import CONTROLLER_VERSIONS
 from tests.interop.apache_controller import ApacheController, ApacheMember
 from tests.interop.group_members import WAIT_S, Member, config_of, member
 from tests.support.child_process import Child
 from tests.support.duemq_server import ROOT
+from tests.support.extended import extended
 from tests.support.wait_until import WaitedTooLong, until
 
 CLUSTER = "DefaultCluster"
@@ -31,7 +31,7 @@ UNCLEAN = "enableElectUncleanMaster"
 FAST = {"scanNotActiveBrokerInterval": "500", "scanInactiveMasterInterval": "500"}
 
 
-@pytest.fixture(scope="module", params=CONTROLLER_VERSIONS)
+@pytest.fixture(scope="module", params=[extended("5.3.3"), "5.5.0"])
 def controller(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ApacheController]:
@@ -105,6 +105,7 @@ def test_ids_roles_and_elections(
     asyncio.run(main())
 
 
+@pytest.mark.extended
 def test_without_a_member_of_its_set_a_group_is_elected_by_hand(
     controller: ApacheController, group: GroupName, tmp_path: Path
 ) -> None:
@@ -151,6 +152,7 @@ def test_without_a_member_of_its_set_a_group_is_elected_by_hand(
     asyncio.run(main())
 
 
+@pytest.mark.extended
 def test_tools_read_epochs_and_the_leader(
     controller: ApacheController, group: GroupName, tmp_path: Path
 ) -> None:
@@ -175,6 +177,7 @@ def test_tools_read_epochs_and_the_leader(
     asyncio.run(main())
 
 
+@pytest.mark.extended
 def test_a_former_master_is_elected_again_after_controller_and_broker_ended(
     controller: ApacheController, group: GroupName, tmp_path: Path
 ) -> None:
@@ -239,6 +242,7 @@ def test_a_paused_master_holds_no_lease_when_it_continues(
         paused.kill()
 
 
+@pytest.mark.extended
 def test_an_apache_broker_and_ours_are_one_group(
     controller: ApacheController, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from tests.interop.apache import Apache
 from tests.interop.replicas import OurReplica, log_bytes, wait_code, wait_copied
 from tests.interop.store_work import KEYS, TOPIC, Ledger, verify
 from tests.support.duemq_server import DueMQ
+from tests.support.extended import extended
 from tests.support.relay import Relay
 from tests.support.remoting_requests import SUCCESS
 from tests.support.server import Server
@@ -24,7 +25,7 @@ def master_of(kind: str, home: Path) -> Server:
     return DueMQ(home, keys=keys) if kind == "duemq" else Apache(kind, home, keys=keys)
 
 
-@pytest.mark.parametrize("kind", ["duemq", "5.3.3"])
+@pytest.mark.parametrize("kind", ["duemq", extended("5.3.3")])
 def test_a_body_damaged_in_transit_is_copied_again(kind: str, tmp_path: Path) -> None:
     """Each damage ends the connection once; the master sends the record again."""
     ledger, due = Ledger(), list(range(DAMAGES))  # the same damage twice would be the master's

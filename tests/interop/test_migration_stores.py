@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from duemq_common.clock import SystemClock
 from tests.interop import timer_work
 from tests.interop.apache import Apache
@@ -93,6 +95,7 @@ def check_nothing_pending(store_dir: Path, count: int) -> None:
     rig.close()
 
 
+@pytest.mark.extended
 def test_apache_delivers_drained_and_routed_messages(tmp_path: Path) -> None:
     ledger = Ledger()
     store_dir, due = fill(tmp_path / "ours", ledger)
@@ -112,6 +115,7 @@ def test_apache_delivers_drained_and_routed_messages(tmp_path: Path) -> None:
     check(store_dir, tmp_path / "apache", ledger, due)
 
 
+@pytest.mark.extended
 def test_apache_delivers_returned_messages(tmp_path: Path) -> None:
     ledger = Ledger()
     store_dir, due = fill(tmp_path / "ours", ledger)

@@ -26,7 +26,8 @@ from duemq_common.clock import SystemClock
 from duemq_common.request import Request
 from message_store.queues.topic_table import TopicTable
 from tests.interop.admin_process import mqadmin
-from tests.interop.apache import NEWEST, VERSIONS, Apache
+from tests.interop.apache import NEWEST, Apache
+from tests.support.extended import extended
 from tests.support.remoting_requests import has_route
 from tests.support.wait_until import until
 
@@ -69,7 +70,8 @@ async def wait_for(probe: Callable[[], bool], what: str) -> None:
     await asyncio.to_thread(until, probe, seconds=WAIT_S, what=what)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.extended
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
 def test_we_register_with_apaches_name_server(version: str, tmp_path: Path) -> None:
     async def main(apache: Apache) -> None:
         topics = topic_manager(tmp_path)
@@ -104,7 +106,8 @@ def test_we_register_with_apaches_name_server(version: str, tmp_path: Path) -> N
         apache.stop()
 
 
-@pytest.mark.parametrize("version", [*VERSIONS, NEWEST])
+@pytest.mark.extended
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3", NEWEST])
 def test_two_masters_at_apaches_name_server_report_each_other(version: str, tmp_path: Path) -> None:
     async def main(apache: Apache) -> None:
         clock, found = SystemClock(), []
@@ -132,7 +135,7 @@ def test_two_masters_at_apaches_name_server_report_each_other(version: str, tmp_
         apache.stop()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ["4.9.7", extended("5.3.3")])
 def test_apaches_broker_and_tools_use_our_name_server(version: str, tmp_path: Path) -> None:
     async def main(apache: Apache) -> None:
         config = NamesrvConfig(

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from duemq.net.codes import RequestCode
 from tests.interop.apache_controller import ApacheController, OurMember
 from tests.interop.replicas import send_code
@@ -108,6 +110,7 @@ class Sender:
         return is_acknowledged
 
 
+@pytest.mark.extended
 def test_a_master_whose_controller_answers_nonsense_is_fenced_and_comes_back(
     tmp_path: Path,
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from duemq_common.clock import SystemClock
 from message_store.log.record import Record
 from migration.steps.offline import copy_store, migrate_offline
@@ -27,6 +29,7 @@ def pulled(server: Server, topic: str) -> list[Record]:
     return [record for record in found if record.properties.get("UNIQ_KEY") in pending()]
 
 
+@pytest.mark.extended
 def test_apache_delivers_level_messages_of_an_older_apache(tmp_path: Path) -> None:
     source = copy_golden_store("apache-4.9.7-clean", tmp_path / "source")
     store_dir = tmp_path / "store"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,8 @@ from tests.interop.replicas import (
     wait_copied,
 )
 from tests.interop.store_work import KEYS, TOPIC, Ledger, cursors_of_running, pull, verify
-from tests.support.duemq_server import ROOT
+from tests.support.commands import duemq
+from tests.support.extended import extended
 from tests.support.remoting_requests import SUCCESS, call
 from tests.support.server import Server
 from tests.support.wait_until import until
@@ -32,6 +31,7 @@ END_TRANSACTION = 37
 VERDICTS = 0, 8, 12  # unknown, commit, rollback
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_replica_has_the_log_of_its_apache_master(version: str, tmp_path: Path) -> None:
     ledger = Ledger()
@@ -53,6 +53,7 @@ def test_a_replica_has_the_log_of_its_apache_master(version: str, tmp_path: Path
     verify(replica.store_dir)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_replica_ends_no_transaction(version: str, tmp_path: Path) -> None:
     """Our replica gives the same response as Apache's to commit, rollback and unknown."""
@@ -75,8 +76,15 @@ def _end_code(server: Server, verdict: int) -> int:
     return call(server.broker_port, END_TRANSACTION, fields).code
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("version", "flush"),
+    [
+        extended("4.9.7", "ASYNC_FLUSH"),
+        extended("4.9.7", "SYNC_FLUSH"),
+        extended("5.3.3", "ASYNC_FLUSH"),
+        ("5.3.3", "SYNC_FLUSH"),
+    ],
+)
 def test_a_sync_master_waits_for_our_replica(version: str, flush: str, tmp_path: Path) -> None:
     keys = KEYS | {
         "brokerRole": "SYNC_MASTER",
@@ -100,6 +108,7 @@ def test_a_sync_master_waits_for_our_replica(version: str, flush: str, tmp_path:
     verify(replica.store_dir)
 
 
+@pytest.mark.extended
 def test_a_replica_leaves_pulls_and_sends_to_its_master(tmp_path: Path) -> None:
     with Apache("5.3.3", tmp_path / "apache", keys=KEYS) as apache:
         apache.create_topic(TOPIC)
@@ -112,10 +121,7 @@ def test_a_replica_leaves_pulls_and_sends_to_its_master(tmp_path: Path) -> None:
             response = pull(replica, TOPIC, 0, 0)
             assert (response.code, response.fields["suggestWhichBrokerId"]) == (20, "0")
             assert send_code(replica, 1) == SERVICE_NOT_AVAILABLE
-            command = [sys.executable, "-m", "duemq", "replicas", "--json"]
-            done = subprocess.run(
-                [*command, "-b", replica.broker_address], capture_output=True, check=True, cwd=ROOT
-            )
+            done = duemq("replicas", "--json", "-b", replica.broker_address)
             [member] = json.loads(done.stdout)
             assert (member["role"], member["state"], member["lagBytes"]) == ("SLAVE", "transfer", 0)
             assert member["haMasterAddress"].endswith(f":{apache.ha_port}")
@@ -124,6 +130,7 @@ def test_a_replica_leaves_pulls_and_sends_to_its_master(tmp_path: Path) -> None:
             assert member["haMasterAddress"] in shown
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_replica_takes_over_when_its_apache_master_is_gone(version: str, tmp_path: Path) -> None:
     """The operator starts it with the role and the id of a master.

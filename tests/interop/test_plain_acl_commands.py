@@ -171,6 +171,7 @@ def files_of(server: Server) -> dict[str, Any]:
     }
 
 
+@pytest.mark.extended
 def test_answers_and_files_are_those_of_apache_4(servers: tuple[Server, Server]) -> None:
     theirs, ours = (asyncio.run(responses(server)) for server in servers)
     pairs = zip(STEPS, theirs, ours, strict=True)

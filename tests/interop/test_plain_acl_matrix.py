@@ -102,6 +102,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[Server, Server, list[Credentials]]
         yield apache, ours, users
 
 
+@pytest.mark.extended
 def test_every_cell_is_decided_as_apache_4_decides_it(
     servers: tuple[Server, Server, list[Credentials]],
 ) -> None:

@@ -23,11 +23,11 @@ from tests.interop.conftest import JavaSessions
 from tests.interop.peers import KEYS
 from tests.interop.session import ClientSession, Event
 from tests.interop.store_work import json_of_running
+from tests.support.extended import extended
 from tests.support.server import Server
 from tests.support.wait_until import until
 
 VERSION = "5.3.3"
-CLIENTS = (VERSION, NEWEST)
 N = 8
 INVISIBLE_MS = 5_000  # minimum of Java clients
 RETRY_S = 60  # the client pops a failed message again after 10 s
@@ -54,7 +54,12 @@ def consumed(events: list[Event], action: str = "consumed") -> list[str]:
     return sorted(str(e["body"]) for e in events if e.get("action") == action)
 
 
-@pytest.fixture(params=CLIENTS, ids=[f"java-{version}" for version in CLIENTS])
+@pytest.fixture(
+    params=[
+        extended(VERSION, id=f"java-{VERSION}"),
+        pytest.param(NEWEST, id=f"java-{NEWEST}"),
+    ]
+)
 def java(request: pytest.FixtureRequest, java_sessions: JavaSessions) -> ClientSession:
     """Apache's Java client, in the versions that pop."""
     return java_sessions(str(request.param))

@@ -35,6 +35,7 @@ from tests.interop.store_work import (
 )
 from tests.interop.timer_work import TimerLedger
 from tests.support.duemq_server import DueMQ
+from tests.support.extended import extended
 from tests.support.remoting_requests import SUCCESS, call
 from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
@@ -49,7 +50,7 @@ QUERY_OFFSET, COMMIT_OFFSET, CREATE_GROUP = 14, 15, 200
 TIMER_CHECK = struct.Struct(">4q")  # the last number of its value is masterTimerQueueOffset
 
 
-@pytest.mark.parametrize("version", [*VERSIONS, NEWEST])
+@pytest.mark.parametrize("version", [extended("4.9.7"), extended("5.3.3"), NEWEST])
 def test_an_apache_replica_copies_the_log_and_a_sync_master_waits_for_it(
     version: str, tmp_path: Path
 ) -> None:
@@ -117,6 +118,7 @@ def wait_timer_progress(replica: Apache, count: int) -> None:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_apache_replica_takes_over_from_ours_by_hand(version: str, tmp_path: Path) -> None:
     """Level messages after the last copied progress (60 s ago in 5.x) may be delivered twice.
@@ -152,6 +154,7 @@ def test_an_apache_replica_takes_over_from_ours_by_hand(version: str, tmp_path: 
             check(replica, levels, timers, may_repeat=may_repeat, few_of=few_of)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
     version: str, tmp_path: Path
@@ -209,6 +212,7 @@ def create_group(server: Server) -> None:
     assert call(server.broker_port, CREATE_GROUP, {}, body).code == SUCCESS
 
 
+@pytest.mark.extended
 def test_our_replica_takes_over_and_repeats_nothing(tmp_path: Path) -> None:
     """The master is killed while it delivers; consumed messages keep their queue offsets."""
     levels, timers = Ledger(), TimerLedger()

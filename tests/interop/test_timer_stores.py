@@ -13,6 +13,7 @@ from tests.interop.apache import NEWEST, Apache
 from tests.interop.store_work import TOPIC, Ledger
 from tests.interop.timer_work import KEYS, TimerLedger
 from tests.support.duemq_server import DueMQ
+from tests.support.extended import extended
 from tests.support.remoting_requests import call
 from tests.support.server import Server
 from tests.support.wait_until import until
@@ -54,9 +55,9 @@ def end_by_kill_while_delivering(server: Server) -> None:
 @pytest.mark.parametrize(
     ("version", "end"),
     [
-        (VERSION, end_in_order),
-        (VERSION, end_by_kill),
-        (VERSION, end_by_kill_while_delivering),
+        extended(VERSION, end_in_order),
+        extended(VERSION, end_by_kill),
+        extended(VERSION, end_by_kill_while_delivering),
         (NEWEST, end_in_order),
     ],
 )
@@ -78,7 +79,11 @@ def test_we_deliver_pending_messages_of_apaches_store(
 
 @pytest.mark.parametrize(
     ("version", "end"),
-    [(VERSION, end_in_order), (VERSION, end_by_kill), (NEWEST, end_in_order)],
+    [
+        extended(VERSION, end_in_order),
+        extended(VERSION, end_by_kill),
+        (NEWEST, end_in_order),
+    ],
 )
 def test_apache_delivers_pending_messages_of_our_store(
     version: str, end: End, tmp_path: Path
@@ -98,6 +103,7 @@ def test_apache_delivers_pending_messages_of_our_store(
         ledger.check(apache)
 
 
+@pytest.mark.extended
 def test_apache_repeats_no_delivery_of_the_second_in_which_we_stopped(tmp_path: Path) -> None:
     """Some of its timers are delivered, others were rolled from a loaded slot."""
     ledger = TimerLedger()
@@ -116,6 +122,7 @@ def test_apache_repeats_no_delivery_of_the_second_in_which_we_stopped(tmp_path: 
         ledger.check(apache)
 
 
+@pytest.mark.extended
 def test_a_store_with_timers_changes_its_broker_three_times(tmp_path: Path) -> None:
     ledger = TimerLedger()
     apache = Apache(VERSION, tmp_path / "apache", keys=KEYS)
@@ -136,6 +143,7 @@ def test_a_store_with_timers_changes_its_broker_three_times(tmp_path: Path) -> N
         ledger.check(ours)
 
 
+@pytest.mark.extended
 def test_apache_delivers_timers_that_compaction_copied(tmp_path: Path) -> None:
     """Half of the pending timers were copied, and the files of their old records are removed."""
     ledger = TimerLedger()

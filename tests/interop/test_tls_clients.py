@@ -18,13 +18,14 @@ from tests.interop.programs import CLIENTS, go_program, java_command
 from tests.interop.session import ClientFailed, ClientSession
 from tests.support.certificates import Authority, trusting_context
 from tests.support.duemq_server import DueMQ
+from tests.support.extended import extended
 from tests.support.free_ports import listening
 from tests.support.server import TEMPLATE_TOPIC, Server
 from tests.support.wait_until import until
 
 N = 4
 WAIT_S = 60
-JAVA_VERSIONS = ("4.9.7", "5.3.3")
+JAVA_VERSIONS = (extended("4.9.7"), "5.3.3")
 BY_TLS = {"JAVA_TOOL_OPTIONS": "-Dtls.enable=true"}
 
 

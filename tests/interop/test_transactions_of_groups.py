@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.interop.apache_controller import ApacheController
 from tests.interop.replicas import COPIED_S
 from tests.interop.store_work import TOPIC, pull_topic, send, verify
@@ -63,6 +65,7 @@ class Transactions:
         return {body for body, verdict in self.verdicts.items() if verdict == COMMIT}
 
 
+@pytest.mark.extended
 def test_transactions_are_ended_once_across_two_failovers(tmp_path: Path) -> None:
     """Ends before a failover are repeated after it, as by a producer without an answer."""
     work = Transactions()

@@ -16,6 +16,7 @@ from tests.interop.session import ClientSession, Event
 from tests.interop.test_grpc_proxy import bodies, create_group, receive, series
 from tests.support.child_process import Child
 from tests.support.duemq_server import DueMQ
+from tests.support.extended import extended
 from tests.support.free_ports import LOOPBACK
 from tests.support.remoting_requests import max_offset
 from tests.support.server import Server
@@ -67,7 +68,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Joined]]:
         yield found
 
 
-@pytest.fixture(scope="module", params=["python", "java"])
+@pytest.fixture(scope="module", params=["python", extended("java")])
 def client(
     request: pytest.FixtureRequest,
     brokers: list[Joined],
@@ -119,6 +120,7 @@ def test_messages_of_all_brokers_are_received_through_every_port(
         assert bodies(received) == sorted(f"via-{n}-{i}" for n in range(3) for i in range(N))
 
 
+@pytest.mark.extended
 def test_a_push_consumer_gets_the_messages_of_all_brokers(
     client: ClientSession, brokers: list[Joined], name: str
 ) -> None:
@@ -134,6 +136,7 @@ def test_a_push_consumer_gets_the_messages_of_all_brokers(
     assert all(stored(brokers, name))
 
 
+@pytest.mark.extended
 def test_message_groups_stay_in_order(
     client: ClientSession, brokers: list[Joined], name: str
 ) -> None:
@@ -187,6 +190,7 @@ def test_messages_are_recalled_through_every_port(
             assert found[0]["msgId"] == event["msgId"]
 
 
+@pytest.mark.extended
 def test_apaches_proxy_serves_brokers_of_both_kinds(
     brokers: list[Joined], tmp_path: Path, name: str
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.apache import STORE_VERSIONS, Apache
+from tests.interop.apache import NEWEST, Apache
 from tests.interop.store_work import (
     KEYS,
     SCHEDULE_TOPIC,
@@ -19,6 +19,7 @@ from tests.interop.store_work import (
     verify,
 )
 from tests.support.duemq_server import DueMQ
+from tests.support.extended import extended
 from tests.support.server import Server
 from tests.support.wait_until import until
 
@@ -57,7 +58,7 @@ def assert_same_place(before: Bounds, server: Server) -> None:
         assert found_last == last if topic == SCHEDULE_TOPIC else found_last >= last
 
 
-@pytest.mark.parametrize("version", STORE_VERSIONS)
+@pytest.mark.parametrize("version", ["4.9.7", extended("5.3.3"), NEWEST])
 def test_a_store_changes_from_apache_to_us_and_back(version: str, tmp_path: Path) -> None:
     ledger = Ledger()
     apache = Apache(version, tmp_path / "apache", keys=KEYS)
@@ -85,7 +86,8 @@ def test_a_store_changes_from_apache_to_us_and_back(version: str, tmp_path: Path
     verify(apache.store_dir)
 
 
-@pytest.mark.parametrize("version", STORE_VERSIONS)
+@pytest.mark.extended
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3", NEWEST])
 def test_we_deliver_pending_messages_after_apache_was_killed(version: str, tmp_path: Path) -> None:
     ledger = Ledger()
     with Apache(version, tmp_path / "apache", keys=KEYS) as apache:

@@ -300,7 +300,7 @@ def directories(count: int) -> Iterator[list[Path]]:
 
 
 @settings(
-    max_examples=int(os.environ.get("FAILOVER_MODELS", "25")),
+    max_examples=int(os.environ.get("FAILOVER_MODELS", "10")),
     suppress_health_check=list(HealthCheck),
     phases=PHASES,
     deadline=None,

@@ -391,7 +391,7 @@ class MigrationMachine(RuleBasedStateMachine):
 
 TestMigrationMachine = MigrationMachine.TestCase
 TestMigrationMachine.settings = settings(
-    max_examples=int(os.environ.get("MIGRATION_MODELS", "20")),
+    max_examples=int(os.environ.get("MIGRATION_MODELS", "8")),
     stateful_step_count=STEPS,
     suppress_health_check=list(HealthCheck),
     phases=PHASES,

@@ -40,3 +40,12 @@ def spark() -> Iterator[Any]:
         session.conf.set(key, value)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let commands in this process use the session of all tests, and leave it running."""
+    with monkeypatch.context() as patched:
+        patched.setattr(spark, "stop", lambda: None)
+        patched.setattr("reconciliation.spark.master.session_at", lambda where, **_: spark)
+        yield

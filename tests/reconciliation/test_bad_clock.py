@@ -16,6 +16,7 @@ from reconciliation.scan.planning import log_segments, plan_log
 from reconciliation.scan.record_scan import RecordScan
 from reconciliation.spark.read import audit_stores, count_stores
 from tests.reconciliation.log_bytes import Log
+from tests.support.extended import extended
 from tests.support.timer_rig import TimerRig
 from tests.support.written_logs import FILE_BYTES, START_MS, LogWriter
 
@@ -237,7 +238,7 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Expected]:
 
 @pytest.mark.spark
 @pytest.mark.finding("C4")
-@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize("trust", [False, extended(True)])
 def test_a_clock_step_needs_many_records(
     spark: Any, stepped: dict[str, Expected], trust: bool
 ) -> None:
@@ -262,6 +263,7 @@ def test_a_clock_step_needs_many_records(
         assert row["verdict"] != "pending" or row["late_ms"] is None
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.finding("C4")
 def test_a_brief_audit_reports_the_same_clock_steps(

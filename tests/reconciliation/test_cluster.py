@@ -42,6 +42,7 @@ def submit(master: str, *more: str) -> tuple[str, ...]:
     return (*program, *settings, PROGRAM, str(golden_store(STORE)), "--ledger", "none")
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_a_cluster_of_two_workers(home: Path) -> None:
     out = home / "verdicts"
@@ -55,6 +56,7 @@ def test_a_cluster_of_two_workers(home: Path) -> None:
     assert {path.parent.name for path in logs} == {"0", "1"}, "an executor on each worker"
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.finding("3P4")
 def test_lost_executors(home: Path) -> None:
@@ -70,6 +72,7 @@ def test_lost_executors(home: Path) -> None:
     assert re.fullmatch(r"executor \d exited .*: Command exited with code 137", reason)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_spark_connect(home: Path) -> None:
     pytest.importorskip("grpc")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from tests.support.fault_classes import (
     reported,
     table_row,
 )
-from tests.support.parameter_sample import DAY
 from tests.support.store_faults import STORE_FAULTS
 
 pytestmark = [pytest.mark.finding("3P1"), pytest.mark.finding("3P2")]
@@ -39,9 +37,10 @@ def test_the_page_has_all_classes_and_a_reason_for_each_without_a_finding() -> N
     assert {name for (_, name), cell in found.items() if cell == NOTHING} == set(DERIVED)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
-def test_every_class_is_reported_as_the_page_says(spark: Any, tmp_path: Path) -> None:
-    whole = random.Random(os.environ.get(DAY)).sample(sorted(STORE_FAULTS), SAMPLE)
+def test_every_class_is_reported_as_the_page_says(spark: Any, tmp_path: Path, seed: int) -> None:
+    whole = random.Random(seed).sample(sorted(STORE_FAULTS), SAMPLE)
     planted = plant_all(tmp_path, whole)
     found = reported(spark, planted)
     missed = {

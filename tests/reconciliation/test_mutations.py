@@ -16,7 +16,7 @@ from tests.support.audit_rows import AuditTables
 from tests.support.naive_audit import naive_audit
 from tests.support.random_histories import RandomStore
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.extended]
 STORES = 150
 MUTATIONS: Final = {  # dropped condition: module, text, replacement
     "rolls by identity": (

@@ -218,6 +218,7 @@ def test_lost_messages_are_exported_with_their_bodies(spark: Any) -> None:
     assert sorted(rows_of(jobs.repair(verdicts), "phys_offset")) == [7, 9]
 
 
+@pytest.mark.extended
 def test_a_run_writes_the_requested_output(spark: Any, tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path / "store").open()
     fill(rig, 40, (4, 5))
@@ -258,6 +259,7 @@ def for_many_rows(spark: Any, request: pytest.FixtureRequest) -> Iterator[int]:
         spark.conf.set(key, value)
 
 
+@pytest.mark.extended
 def test_exactly_the_faults_among_many_messages_are_found(
     spark: Any, tmp_path: Path, for_many_rows: int
 ) -> None:
@@ -287,6 +289,7 @@ def watched(spark: Any, home: Path, root: Path, end: int, rows_of: Any = None) -
     assert query.awaitTermination(ENDED_S)
 
 
+@pytest.mark.extended
 def test_a_watch_raises_each_alarm_once_across_restarts(spark: Any, tmp_path: Path) -> None:
     planted, home = plant(tmp_path / "store"), tmp_path / "home"
     places = sorted(

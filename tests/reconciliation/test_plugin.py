@@ -154,6 +154,7 @@ async def eager(command: list[str], *, seconds_max: float) -> Result:
     return await child_process.run([w for w in words if w != "--idle"], seconds_max=seconds_max)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_a_broker_audits_its_own_store(tmp_path: Path) -> None:
     """From the broker's plugin through process and Spark to the ledger."""

@@ -19,13 +19,13 @@ from reconciliation.scan.tables import TABLES
 from tests.reconciliation.test_bad_files import read
 from tests.support.golden_stores import copy_golden_store
 
-moto = pytest.importorskip("moto.server", reason="needs moto with its server, and s3fs")
-pytest.importorskip("s3fs")
 URL = "s3://stores/a"
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
+    pytest.importorskip("s3fs")
+    moto = pytest.importorskip("moto.server", reason="needs moto with its server, and s3fs")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -100,6 +100,7 @@ def test_a_removed_object_is_a_finding(system: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_unreachable_server_is_an_error_with_the_url() -> None:
+    pytest.importorskip("s3fs")
     from fsspec.config import conf
 
     before = conf.get("s3", {})
@@ -119,6 +120,7 @@ def test_an_unknown_scheme_is_refused() -> None:
         Root("nowhere://x").files("commitlog")
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_sparks_workers_read_the_bucket(endpoint: str, system: Any, store: Path) -> None:
     """The command with the variables of fsspec gives the audit of the local directory."""

@@ -7,12 +7,11 @@ is a model with Apache's rules. The key index (`messageIndexEnable`) is disabled
 not affect its thread.
 
     --group-seeds N         number of seeds
-    GROUP_FIRST=<seed>      first seed; `GROUP_FIRST=<seed> --group-seeds 1` repeats a failed run
+    --seed N                first seed; `--seed N --group-seeds 1` repeats a failed run
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,12 @@ from tests.simulation.group_run import Outcome, run_group
 from tests.simulation.group_world import KILLED
 
 pytestmark = KILLED
-FIRST = int(os.environ.get("GROUP_FIRST", "1"))
-"""Code changes can change the run of a seed: each bug found also has a direct test."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "group_seed" in metafunc.fixturenames:
-        count = int(metafunc.config.getoption("--group-seeds"))
-        metafunc.parametrize("group_seed", range(FIRST, FIRST + count))
+        first, count = (metafunc.config.getoption(name) for name in ("--seed", "--group-seeds"))
+        metafunc.parametrize("group_seed", range(first, first + count))
 
 
 def check(outcome: Outcome) -> None:
@@ -39,14 +36,14 @@ def check(outcome: Outcome) -> None:
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def first(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Outcome:
     """The run of the first seed, for both tests."""
-    return run_group(tmp_path_factory.mktemp("first"), FIRST)
+    return run_group(tmp_path_factory.mktemp("first"), seed)
 
 
-def test_group(group_seed: int, first: Outcome, tmp_path: Path) -> None:
-    check(first if group_seed == FIRST else run_group(tmp_path, group_seed))
+def test_group(group_seed: int, seed: int, first: Outcome, tmp_path: Path) -> None:
+    check(first if group_seed == seed else run_group(tmp_path, group_seed))
 
 
-def test_runs_of_one_seed_are_identical(first: Outcome, tmp_path: Path) -> None:
-    assert run_group(tmp_path, FIRST).digest == first.digest
+def test_runs_of_one_seed_are_identical(seed: int, first: Outcome, tmp_path: Path) -> None:
+    assert run_group(tmp_path, seed).digest == first.digest

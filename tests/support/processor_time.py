@@ -16,16 +16,8 @@ ROUNDS = 3
 
 
 def cost_ms(action: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Return the least processor time of some calls, in ms of the reference machine.
-
-    Objects that exist before are not collected again in each round.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        return min(_once_ms(action) for _ in range(rounds))
-    finally:
-        gc.unfreeze()
+    """Return the least processor time of some calls, in ms of the reference machine."""
+    return min(_once_ms(action) for _ in range(rounds))
 
 
 def loop_factor() -> float:

@@ -1,8 +1,10 @@
 """Order of the tests in a run with several workers, and the units that workers take.
 
-A worker takes whole files, since the tests of a file share brokers and client programs. The tests
-of `SEPARATE` start their own processes and wait for them most of the time: each is a unit, so that
-several workers share these files. The units that wait alternate with those that compute.
+A worker takes whole files, since the tests of a file share brokers and client programs. The files
+of `SPARK` are one unit, since they share a Spark session, which takes half a minute of a
+processor to start. The tests of `SEPARATE` start their own processes and wait for them most of the
+time: each is a unit, so that several workers share these files. The units that wait alternate with
+those that compute.
 """
 
 from __future__ import annotations
@@ -12,15 +14,17 @@ from itertools import zip_longest
 
 import pytest
 
+SPARK = ("tests/reconciliation/", "tests/duemq/cli/test_reconcile_jobs.py")
 LONG = (  # minutes each, the longest first: begun last, one would keep one worker alone at the end
     "tests/failover/test_failovers.py",
-    "tests/interop/test_grpc_proxy.py",
+    SPARK[0],
     "tests/crash/test_kill_broker.py",
+    "tests/simulation/test_group.py",
+    "tests/failover/test_migration_failovers.py",
+    "tests/interop/test_grpc_proxy.py",
     "tests/storage_faults/test_campaign.py",
     "tests/interop/test_sql_filters.py",
     "tests/storage_faults/test_bit_flips.py",
-    "tests/simulation/test_group.py",
-    "tests/failover/test_migration_failovers.py",
     "tests/crash/test_kill_migration.py",
     "tests/crash/test_live_consumers.py",
     "tests/fuzz/test_fuzz.py",
@@ -41,33 +45,6 @@ SEPARATE = frozenset(
         "tests/interop/test_we_open_apache_store.py",
     }
 )
-SLOW = frozenset(  # compile kernels, start a process per command, or use seconds of a processor
-    {
-        "tests/duemq/cli/test_commands.py",
-        "tests/duemq/cli/test_consume.py",
-        "tests/duemq/cli/test_messages.py",
-        "tests/duemq/cli/test_migrate.py",
-        "tests/duemq/cli/test_reconcile.py",
-        "tests/duemq/cli/test_send_file.py",
-        "tests/duemq/cli/test_serve.py",
-        "tests/duemq/cli/test_timers.py",
-        "tests/duemq/pop/test_pop_model.py",
-        "tests/message_store/kernels/test_cache.py",
-        "tests/message_store/kernels/test_compilation.py",
-        "tests/message_store/kernels/test_registry.py",
-        "tests/duemq_common/ledger/test_worker.py",
-        "tests/message_store/test_failures.py",
-        "tests/migration/ledger/test_reader.py",
-        "tests/migration/steps/test_service.py",
-        "tests/migration/test_bad_input.py",
-        "tests/migration/test_failover_model.py",
-        "tests/migration/test_full_disk.py",
-        "tests/migration/test_model.py",
-        "tests/storage_faults/test_bit_flips.py",
-        "tests/timer_store/compaction/test_compactor_faults.py",
-        "tests/timer_store/test_damaged_files.py",
-    }
-)
 WAITS = "tests/interop/"  # folder of tests that wait for other processes
 
 
@@ -77,9 +54,11 @@ def file_of(nodeid: str) -> str:
 
 
 def unit_of(nodeid: str) -> str:
-    """Return the name of the unit that contains a test: its file, or the test itself."""
+    """Return the name of the unit that contains a test: its folder, its file, or the test."""
     file = file_of(nodeid)
-    return nodeid if file in SEPARATE else file
+    if file in SEPARATE:
+        return nodeid
+    return SPARK[0] if file.startswith(SPARK) else file
 
 
 def ordered(nodeids: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 
 from duemq.cli.cache_home import CACHE_VARIABLE, XDG_VARIABLE, use_writable_cache
 from message_store import kernels
-from tests.duemq.cli.test_commands import duemq
+from tests.support.commands import duemq_process
 
 pytestmark = pytest.mark.finding("B17")
 
@@ -69,7 +69,7 @@ def test_code_that_others_can_write_is_not_loaded(
 
 def test_a_command_without_a_home_works_and_reports_it(tmp_path: Path) -> None:
     environment = {"HOME": "/proc/nope", XDG_VARIABLE: "", CACHE_VARIABLE: ""}
-    done = duemq("config", "show", "--json", env=environment | {"TMPDIR": str(tmp_path)})
+    done = duemq_process("config", "show", "--json", env=environment | {"TMPDIR": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     [line] = done.stderr.splitlines()
     assert line.startswith("duemq: /proc/nope/.cache/duemq/kernels cannot be written")

@@ -1,86 +1,27 @@
-"""The commands as a user runs them: processes on a real broker."""
+"""The commands, on the process of a real broker."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from duemq.cli.exits import Exit
+from tests.support.commands import (
+    TIMEOUT_S,
+    Running,
+    duemq,
+    duemq_process,
+    environment,
+    start,
+)
 from tests.support.running_broker import SMALL
-
-TOP = Path(__file__).resolve().parents[3]
-TIMEOUT_S = 300  # a first start compiles kernels
-
-
-def environment(**more: str) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, (str(TOP), os.environ.get("PYTHONPATH", ""))))
-    clean = {k: v for k, v in os.environ.items() if k != "NAMESRV_ADDR"}
-    return {**clean, "PYTHONPATH": path, "NO_COLOR": "1", **more}
-
-
-def duemq(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run one command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "duemq", *words],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        env=environment(**more.pop("env", {})),
-        **more,
-    )
-
-
-@dataclass
-class Running:
-    process: subprocess.Popen[str]
-    ready: dict[str, Any]
-    conf: Path
-
-    @property
-    def where(self) -> tuple[str, str]:
-        return ("--namesrv", str(self.ready["namesrv"]))
-
-    def stop(self) -> str:
-        """Stop it with SIGTERM; return what it still printed."""
-        self.process.send_signal(signal.SIGTERM)
-        out, _ = self.process.communicate(timeout=TIMEOUT_S)
-        return out
-
-
-def start(directory: Path, **more: str) -> Running:
-    properties = SMALL | {
-        "storePathRootDir": str(directory / "store"),
-        "embeddedNamesrvEnable": "true",
-        "embeddedNamesrvPort": "0",
-        "messageDelayLevel": "1s 1h",
-    }
-    conf = directory / "broker.conf"
-    conf.write_text("".join(f"{k}={v}\n" for k, v in (properties | more).items()))
-    return running("broker", "-c", str(conf), conf=conf)
-
-
-def running(*words: str, conf: Path = Path()) -> Running:
-    """Start a broker with a command; return it when it is ready."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "duemq", *words, "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    return Running(process, json.loads(process.stdout.readline()), conf)
 
 
 @pytest.fixture(scope="module")
@@ -91,16 +32,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def test_send_and_consume(broker: Running) -> None:
-    sent = duemq("send", "T", "hello", "--key", "order-7", "--count", "2", "--json", *broker.where)
+    words = ("--key", "order-7", "--count", "2", "--json", *broker.where)
+    sent = duemq_process("send", "T", "hello", *words)
     assert sent.returncode == 0, sent.stderr
     lines = [json.loads(line) for line in sent.stdout.splitlines()]
     assert [line["status"] for line in lines] == ["stored", "stored"]
-    got = duemq("consume", "T", "--from-first", "--count", "2", "--json", *broker.where)
+    words = ("--from-first", "--count", "2", "--json", *broker.where)
+    got = duemq_process("consume", "T", *words)
     assert [json.loads(line)["body"] for line in got.stdout.splitlines()] == ["hello", "hello"]
 
 
 def test_a_body_may_come_from_standard_input(broker: Running) -> None:
-    sent = duemq("send", "Stdin", "-", *broker.where, input="piped ü")
+    sent = duemq_process("send", "Stdin", "-", *broker.where, input="piped ü")
     assert sent.returncode == 0, sent.stderr
     got = duemq("consume", "Stdin", "--from-first", "--count", "1", *broker.where)
     assert got.stdout.rstrip().endswith("piped ü")
@@ -176,7 +119,7 @@ def test_no_peer_answers() -> None:
 
 
 def test_a_second_broker_on_the_store_is_refused(broker: Running) -> None:
-    done = duemq("broker", "-c", str(broker.conf))
+    done = duemq_process("broker", "-c", str(broker.conf))
     assert done.returncode == Exit.STORE
     assert done.stderr.splitlines()[-1].startswith("duemq: ")
     assert "another broker uses this store" in done.stderr
@@ -184,8 +127,8 @@ def test_a_second_broker_on_the_store_is_refused(broker: Running) -> None:
 
 def test_a_port_in_use(broker: Running, tmp_path: Path) -> None:
     port = str(broker.ready["address"]).rpartition(":")[2]
-    done = duemq("broker", "-s", f"listenPort={port}", "-s", "bindAddress=127.0.0.1",
-                 "-s", f"storePathRootDir={tmp_path}")  # fmt: skip
+    keys = (f"listenPort={port}", "bindAddress=127.0.0.1", f"storePathRootDir={tmp_path}")
+    done = duemq_process("broker", *(word for key in keys for word in ("-s", key)))
     assert done.returncode == Exit.USAGE
     assert f":{port}" in done.stderr.splitlines()[-1]
 
@@ -202,7 +145,8 @@ def test_a_port_in_use(broker: Running, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(words: tuple[str, ...], text: str) -> None:
-    done = duemq(*words)
+    run = duemq if words[0] in ("config", "levels") else duemq_process
+    done = run(*words)
     assert (done.returncode, text in done.stderr) == (Exit.USAGE, True), done.stderr
     assert len(done.stderr.splitlines()) == 1
 
@@ -276,7 +220,7 @@ def test_help_is_requested_with_h(words: tuple[str, ...]) -> None:
 
 
 def test_the_version(tmp_path: Path) -> None:
-    assert re.fullmatch(r"\d+\.\d+\.\d+\n", duemq("--version").stdout)
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", duemq_process("--version").stdout)
 
 
 SIGNALLED_WHILE_IT_STARTS = """

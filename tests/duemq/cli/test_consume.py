@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from duemq.cli.exits import Exit
-from tests.duemq.cli.test_commands import TIMEOUT_S, Running, duemq, environment, start
+from tests.support.commands import TIMEOUT_S, Running, duemq, environment, start
 from tests.support.free_ports import free_ports
 
 

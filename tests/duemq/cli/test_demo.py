@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.duemq.cli.test_commands import TIMEOUT_S, environment
+from tests.support.commands import TIMEOUT_S, environment
 
 
 def brokers(pid: int) -> list[int]:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from duemq.cli.app import app
 from duemq.cli.exits import Exit
-from tests.duemq.cli.test_commands import TOP, duemq, running
+from tests.support.commands import TOP, duemq, running
 
 pytestmark = pytest.mark.finding("3U3")
 

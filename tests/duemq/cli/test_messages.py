@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duemq.cli.exits import Exit
-from tests.duemq.cli.test_commands import Running, duemq, start
+from tests.support.commands import Running, duemq, start
 
 
 @pytest.fixture(scope="module")

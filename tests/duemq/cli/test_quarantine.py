@@ -10,7 +10,7 @@ import pytest
 
 from duemq.cli.exits import Exit
 from duemq.net.codes import RequestCode
-from tests.duemq.cli.test_commands import Running, duemq, start
+from tests.support.commands import Running, duemq, start
 from tests.support.running_broker import connected
 
 

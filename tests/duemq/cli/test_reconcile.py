@@ -24,7 +24,7 @@ from reconciliation.jobs import child_process
 from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord
 from reconciliation.jobs.run import AuditRequest, absolute, at_present, reason_of
 from reconciliation.spark.requirements import require_packages
-from tests.duemq.cli.test_commands import duemq, environment
+from tests.support.commands import duemq, duemq_process, environment
 from tests.support.golden_stores import golden_store
 
 HOLDER = """
@@ -48,7 +48,7 @@ def test_what_is_no_store_is_refused_before_spark_starts(tmp_path: Path) -> None
 
 def test_without_java_it_could_not_run(tmp_path: Path) -> None:
     store = str(golden_store("apache-5.3.3-clean"))
-    ran = duemq("reconcile", "run", store, env={"PATH": str(tmp_path), "JAVA_HOME": ""})
+    ran = duemq_process("reconcile", "run", store, env={"PATH": str(tmp_path), "JAVA_HOME": ""})
     assert ran.returncode == 2
     assert "Spark needs Java 17 or newer" in ran.stderr
 
@@ -187,10 +187,11 @@ def test_a_file_is_never_written_over(tmp_path: Path) -> None:
     assert file.read_text() == "mine"
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_a_clean_store_of_apache(tmp_path: Path) -> None:
     page, store = tmp_path / "report.html", str(golden_store("apache-5.3.3-clean"))
-    ran = duemq("reconcile", "run", store, "--json", "--report", str(page))
+    ran = duemq_process("reconcile", "run", store, "--json", "--report", str(page))
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
     found = json.loads(ran.stdout)

@@ -7,7 +7,6 @@ import logging
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,32 +14,20 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.cli.app import run
 from duemq.cli.reconcile_jobs import WatchProgress, wait_for
 from duemq.cli.send_file import read_file
 from duemq_common.clock import FakeClock
 from tests.migration.steps.test_drain import fill
+from tests.reconciliation.conftest import on_spark as on_spark
 from tests.reconciliation.conftest import spark as spark
+from tests.support.commands import duemq
+from tests.support.extended import extended
 from tests.support.migration_rig import MigrationRig
 
 COUNT, LOST = 20, 5
 TWO_MINUTES_MS = 120_000
 JOBS = ("forecast", "lateness", "proof", "plan", "repair", "watch")
 MORE = {"repair": ("--to", "f"), "watch": ("--home", "h")}
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-RunJob = Callable[..., Ran]
 
 
 @dataclass(frozen=True)
@@ -78,29 +65,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     return Stores(sound, lost, torn, rig.clock.now_ms() + TWO_MINUTES_MS)
 
 
-@pytest.fixture
-def run_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunJob:
-    """Run `duemq` in this process."""
-
-    def run_words(*words: str) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["duemq", *words])
-        with pytest.raises(SystemExit) as ended:
-            run()
-        said = capsys.readouterr()
-        return Ran(int(str(ended.value.code or 0)), said.out, said.err)
-
-    return run_words
-
-
-@pytest.fixture
-def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have commands take the session of all tests, and leave it running."""
-    with monkeypatch.context() as patched:
-        patched.setattr(spark, "stop", lambda: None)
-        patched.setattr("reconciliation.spark.master.session_at", lambda where, **_: spark)
-        yield
-
-
 # -- before Spark is started --------------------------------------------------------------------
 
 
@@ -116,28 +80,28 @@ def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_what_is_no_store_is_named_with_the_one_near_it(
-    job: str, path: str, why: str, run_job: RunJob, tmp_path: Path
+    job: str, path: str, why: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     for name in ("commitlog", "config"):
         (tmp_path / "store" / name).mkdir(parents=True)
     (tmp_path / "store" / "commitlog" / f"{0:020}").write_bytes(b"")
-    ran = run_job("reconcile", job, str(tmp_path / path), *MORE.get(job, ()))
-    assert ran.code == 2
-    assert "is not a store: " in ran.err
-    assert why.format(top=tmp_path) in ran.err
-    assert job in ran.err.partition(" could not run: ")[0]
+    ran = duemq("reconcile", job, str(tmp_path / path), *MORE.get(job, ()))
+    assert ran.returncode == 2
+    assert "is not a store: " in ran.stderr
+    assert why.format(top=tmp_path) in ran.stderr
+    assert job in ran.stderr.partition(" could not run: ")[0]
     assert not (tmp_path / "f").exists()
 
 
 @pytest.mark.parametrize("job", ["run", *JOBS])
 def test_without_pyspark_it_says_what_to_install(
-    job: str, run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    ran = run_job("reconcile", job, str(tmp_path), *MORE.get(job, ()))
-    assert (ran.code, ran.out) == (2, "")
-    assert "pyspark is not installed: pip install 'duemq[spark]'" in ran.err
+    ran = duemq("reconcile", job, str(tmp_path), *MORE.get(job, ()))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "pyspark is not installed: pip install 'duemq[spark]'" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -149,10 +113,10 @@ def test_without_pyspark_it_says_what_to_install(
         (("history", "none"), "there is no such file"),
     ],
 )
-def test_bad_words_are_a_usage_error(words: tuple[str, ...], why: str, run_job: RunJob) -> None:
-    ran = run_job("reconcile", *words)
-    assert ran.code == 2
-    assert why in ran.err
+def test_bad_words_are_a_usage_error(words: tuple[str, ...], why: str) -> None:
+    ran = duemq("reconcile", *words)
+    assert ran.returncode == 2
+    assert why in ran.stderr
 
 
 class Query:
@@ -205,94 +169,108 @@ def test_a_watch_describes_itself(capsys: pytest.CaptureFixture[str]) -> None:
 # -- what they answer ---------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_forecast_and_lateness(stores: Stores, run_job: RunJob) -> None:
-    load = run_job("reconcile", "forecast", stores.sound, "--capacity", "1", "--json")
-    assert (load.code, load.err, load.json["unread"]) == (0, "", [])
-    assert sum(piece["messages"] for piece in load.json["pieces"]) == COUNT
-    assert {piece["capacity_per_s"] for piece in load.json["pieces"]} == {1.0}
-    assert sum(day["messages"] for day in load.json["days"]) == COUNT
-    late = run_job("reconcile", "lateness", stores.sound).out
+def test_forecast_and_lateness(stores: Stores) -> None:
+    done = duemq("reconcile", "forecast", stores.sound, "--capacity", "1", "--json")
+    load = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, load["unread"]) == (0, "", [])
+    assert sum(piece["messages"] for piece in load["pieces"]) == COUNT
+    assert {piece["capacity_per_s"] for piece in load["pieces"]} == {1.0}
+    assert sum(day["messages"] for day in load["days"]) == COUNT
+    late = duemq("reconcile", "lateness", stores.sound).stdout
     assert [word in late for word in ("History", "Trend", "steady")] == [True] * 3
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_proof_of_one_migration_and_of_none(
-    stores: Stores, run_job: RunJob, tmp_path: Path
-) -> None:
+def test_proof_of_one_migration_and_of_none(stores: Stores, tmp_path: Path) -> None:
     out = str(tmp_path / "rows")
     words = ("reconcile", "proof", stores.sound, "--migration")
-    proven = run_job(*words, "run-1", "--out", out)
-    assert proven.code == 0, proven.err
-    assert f"Each of {COUNT} messages was delivered exactly once" in proven.out
+    proven = duemq(*words, "run-1", "--out", out)
+    assert proven.returncode == 0, proven.stderr
+    assert f"Each of {COUNT} messages was delivered exactly once" in proven.stdout
     assert list(Path(out).glob("*.parquet"))
-    unknown = run_job(*words, "run-9")
-    assert unknown.code == 1
-    assert unknown.out == "The log contains no message of migration run-9.\n"
-    again = run_job(*words, "run-1", "--out", out)
-    assert again.code == 2
-    assert again.err.lstrip().startswith(
+    unknown = duemq(*words, "run-9")
+    assert unknown.returncode == 1
+    assert unknown.stdout == "The log contains no message of migration run-9.\n"
+    again = duemq(*words, "run-1", "--out", out)
+    assert again.returncode == 2
+    assert again.stderr.lstrip().startswith(
         "duemq: `reconcile proof` could not run: [PATH_ALREADY_EXISTS]"
     )
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_plan_counts_pending_messages(stores: Stores, run_job: RunJob) -> None:
+def test_replicas_with_equal_and_with_other_records(stores: Stores, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(stores.sound, copy)
+    equal = duemq("reconcile", "replicas", stores.sound, str(copy), "--json")
+    assert (equal.returncode, json.loads(equal.stdout)["differences"]) == (0, [])
+    torn = duemq("reconcile", "replicas", stores.sound, stores.torn)
+    assert torn.returncode == 1
+    assert "Records that differ" in torn.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_plan_counts_pending_messages(stores: Stores) -> None:
     words = ("reconcile", "plan", stores.sound, "--as-of", str(stores.end_ms), "--json")
-    found = run_job(*words)
-    assert found.code == 0, found.err
-    assert found.json["as_of_ms"] == stores.end_ms
-    [level] = found.json["levels"]
+    found = duemq(*words)
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["as_of_ms"] == stores.end_ms
+    [level] = json.loads(found.stdout)["levels"]
     assert (level["level"], level["pending"], level["overdue"]) == (5, COUNT, COUNT)
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_repair_writes_what_send_reads(stores: Stores, run_job: RunJob, tmp_path: Path) -> None:
+def test_repair_writes_what_send_reads(stores: Stores, tmp_path: Path) -> None:
     file, none = tmp_path / "f", tmp_path / "none"
     as_of = ("--as-of", str(stores.end_ms))
-    found = run_job("reconcile", "repair", stores.lost, "--to", str(file), *as_of, "--json")
-    assert found.code == 0, found.err
-    assert {name: found.json[name] for name in ("messages", "left")} == {
+    found = duemq("reconcile", "repair", stores.lost, "--to", str(file), *as_of, "--json")
+    assert found.returncode == 0, found.stderr
+    assert {name: json.loads(found.stdout)[name] for name in ("messages", "left")} == {
         "messages": LOST, "left": 0,
     }  # fmt: skip
     lost = list(read_file(file))
     assert [one.body for one in lost] == [b"5/%d" % (2 * n + 1) for n in range(LOST)]
     assert {one.unique_id for one in lost} == {"u"}
-    clean = run_job("reconcile", "repair", stores.sound, "--to", str(none))
-    assert clean.out == f"No message to resend; {none} is empty.\n"
+    clean = duemq("reconcile", "repair", stores.sound, "--to", str(none))
+    assert clean.stdout == f"No message to resend; {none} is empty.\n"
     assert list(read_file(none)) == []
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-@pytest.mark.parametrize("job", ["forecast", "plan"])
-def test_what_could_not_be_read_is_reported(job: str, stores: Stores, run_job: RunJob) -> None:
-    ran = run_job("reconcile", job, stores.torn)
-    assert ran.code == 1
-    assert f"not read            {stores.torn}" in ran.out
-    assert ran.out.endswith("The result is incomplete: parts of the stores could not be read.\n")
+@pytest.mark.parametrize("job", [extended("forecast"), "plan"])
+def test_what_could_not_be_read_is_reported(job: str, stores: Stores) -> None:
+    ran = duemq("reconcile", job, stores.torn)
+    assert ran.returncode == 1
+    assert f"not read            {stores.torn}" in ran.stdout
+    assert ran.stdout.endswith("The result is incomplete: parts of the stores could not be read.\n")
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_a_watch_that_looks_once(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_watch_that_looks_once(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path / "store").open()
     fill(rig, 3, (1,))
     rig.clock.advance(60_000)
     fill(rig, 1, (5,))  # the newest record: level 1 should have come long before it
     rig.close()
     words = ("reconcile", "watch", str(tmp_path / "store"), "--home", str(tmp_path / "w"), "--once")
-    first = run_job(*words)
-    assert first.code == 0, first.err
-    alarms = [json.loads(line) for line in first.out.splitlines()]
+    first = duemq(*words)
+    assert first.returncode == 0, first.stderr
+    alarms = [json.loads(line) for line in first.stdout.splitlines()]
     assert [alarm["verdict"] for alarm in alarms] == ["late"] * 3
-    again = run_job(*words)
-    assert (again.code, again.out) == (0, "")
-    assert again.err.splitlines()[-1].startswith("duemq: 0 violations reported")
+    again = duemq(*words)
+    assert (again.returncode, again.stdout) == (0, "")
+    assert again.stderr.splitlines()[-1].startswith("duemq: 0 violations reported")
 
 
 @pytest.mark.spark

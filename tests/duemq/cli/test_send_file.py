@@ -19,7 +19,7 @@ from duemq_common.clock import SystemClock
 from duemq_common.errors import RequestError, UsageError
 from duemq_common.request import Response
 from message_store.log.properties import encode_properties
-from tests.duemq.cli.test_commands import Running, duemq, start
+from tests.support.commands import Running, duemq, start
 
 HOUR_MS = 3_600_000
 

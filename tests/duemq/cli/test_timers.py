@@ -17,7 +17,7 @@ from duemq.cli.timers_forecast import BAR_COLUMNS, bar
 from duemq.cli.timers_show import sparks, when
 from duemq.cli.times import parse_time
 from duemq_common.errors import UsageError
-from tests.duemq.cli.test_commands import Running, duemq, start
+from tests.support.commands import Running, duemq, start
 
 COUNT = 5
 

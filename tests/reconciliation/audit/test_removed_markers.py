@@ -44,6 +44,7 @@ def test_slots_of_removed_timers_and_markers(truncated: tuple[Path, set[int], se
     assert not {removed[at] for at in waiting} & set(slots)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_cancelled_timers_are_removed_and_pending_ones_lost(
     spark: Any, truncated: tuple[Path, set[int], set[int]]

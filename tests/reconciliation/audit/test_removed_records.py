@@ -127,6 +127,7 @@ def test_a_whole_log_has_none(tmp_path: Path) -> None:
     assert [row for part in reader.partitions() for row in reader.read(part)] == []
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_pending_messages_are_lost_and_others_removed(
     spark: Any, truncated: tuple[Path, dict[str, list[int]]]

@@ -5,15 +5,11 @@ All tests that need the Spark session are in this module, so that only one sessi
 
 from __future__ import annotations
 
-import os
-import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 
 from reconciliation.audit.aggregated_audit import KEPT, WHOLE, aggregate_verdicts
@@ -68,25 +64,13 @@ def test_random_stores_have_the_naive_verdicts(spark: Any, seed: int) -> None:
     assert set(expected.values()) == set(VERDICTS), "every verdict occurs"
 
 
-@settings(
-    max_examples=int(os.environ.get("AUDIT_MODELS", "2")), suppress_health_check=list(HealthCheck)
-)
-@given(chance=st.randoms(use_true_random=False))
-def test_stores_of_hypothesis_have_the_naive_verdicts(spark: Any, chance: random.Random) -> None:
-    """They are fewer and smaller than the random ones, but a failing one is minimized."""
-    store = RandomStore("s", chance)
-    tables, config = (store.messages, store.queues, store.cursors), AuditConfig(late_ms=1_500)
-    if store.messages:
-        found, _ = audit(*AuditTables(*tables).frames(spark), config)
-        assert verdicts_of(found) == naive_audit(*tables, config)
-
-
 def plain_only(row: Row) -> bool:
     """Return whether a brief audit may sum up this record."""
     lean = AuditTables([row], [], []).messages[0]
     return lean["role"] not in WHOLE
 
 
+@pytest.mark.extended
 def test_a_brief_audit_has_the_counts_of_the_whole_one(spark: Any, seed: int) -> None:
     stores = [RandomStore(f"s{n}", seed + n) for n in range(STORES_RANDOM // 2)]
     messages = [row for store in stores for row in store.messages if plain_only(row)]

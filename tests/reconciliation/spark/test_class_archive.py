@@ -49,6 +49,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_java_uses_the_archive_of_an_earlier_run(tmp_path: Path) -> None:
     find_java()  # installed in CI

@@ -246,7 +246,7 @@ ACTS = st.lists(st.tuples(DEEDS, st.none() | DEATHS), max_size=25)
 
 
 @settings(
-    max_examples=int(os.environ.get("COMPACT_MODELS", "20")),
+    max_examples=int(os.environ.get("COMPACT_MODELS", "8")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
