@@ -35,6 +35,8 @@ SOAK_DECISIONS ?= 100000
 SOAK_FUZZ_INPUTS ?= 10000000
 # Number of cores plus two, at most 4: many tests wait for other processes and delivery times.
 TEST_WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 2 : 4)))
+CAMPAIGNS ?= --kills=100 --consumer-kills=20 --power-cuts=10 --migration-kills=8 --failovers=50 \
+	--migration-failovers=3 --group-seeds=8 --fuzz-inputs=200000 --filter-expressions=100000
 PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Without bytecode files, each test process would compile all its imports again.
@@ -75,9 +77,7 @@ test: env
 
 test-all: env
 	STORAGE_FAULTS=40 STORAGE_DAMAGES=12 SIMULATION_SEEDS=30 MIGRATION_MODELS=20 FAILOVER_MODELS=25 \
-	TIMER_MODELS=20 COMPACT_MODELS=20 $(PYTEST) --kills=100 --consumer-kills=20 --power-cuts=10 \
-		--migration-kills=8 --failovers=50 --migration-failovers=3 --group-seeds=8 --fuzz-inputs=200000 \
-		--filter-expressions=100000 $(PYTEST_ARGS)
+	TIMER_MODELS=20 COMPACT_MODELS=20 $(PYTEST) $(CAMPAIGNS) $(PYTEST_ARGS)
 
 test-fast: env
 	$(PYTEST) -m "not (extended or interop or crash or spark)" \

@@ -92,7 +92,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="number of failures of a group's master that migrates levels",
     )
     group.addoption(
-        "--group-seeds", type=int, default=2, help="number of seeds of a simulated group"
+        "--group-seeds", type=int, default=1, help="number of seeds of a simulated group"
     )
     group.addoption("--decisions", type=int, default=600, help="number of random decisions")
     group.addoption("--mutations", action="store_true", help="test each condition of the audit")

@@ -1,6 +1,6 @@
 """Rules of the code base that are checked automatically.
 
-Each file is parsed once; a test fails with all files that break its rule.
+Each file is parsed once, also for `test_tidy`; a test fails with all files that break its rule.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 TOP = Path(__file__).resolve().parent.parent
 WAIT_FOR_PROCESSES = ("tests/interop/", "tests/crash/", "tests/support/wait_until.py")
@@ -29,6 +30,7 @@ FUNCTION_LINES_MAX = 60
 CLOCK_READERS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
 CLOCK_READERS |= {"clock_gettime", "clock_gettime_ns"}
 DATETIME_READERS = {"now", "utcnow", "today"}
+PUBLIC_UNDERSCORES = {"_asdict", "_exit", "_fields", "_make", "_replace"}  # of named tuples, os
 BIG_ENDIAN = re.compile(r"^[>!][a-zA-Z0-9?]")
 
 
@@ -62,6 +64,14 @@ def calls(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
             yield (owner.id if isinstance(owner, ast.Name) else "?"), function.attr, node.lineno
 
 
+def is_private_of_another(node: ast.AST) -> bool:
+    """Return whether a node reads or sets `thing._name` of something else than self."""
+    if not isinstance(node, ast.Attribute) or node.attr in PUBLIC_UNDERSCORES:
+        return False
+    own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+    return node.attr.startswith("_") and not node.attr.startswith("__") and not own
+
+
 def is_byte_order(node: ast.AST) -> bool:
     """Return whether a node is a format with a byte order."""
     return (
@@ -82,9 +92,9 @@ def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 @cache
-def facts() -> dict[str, dict[str, list[object]]]:
+def facts() -> dict[str, dict[str, list[Any]]]:
     """Return what the rules restrict: kind of fact -> file -> places of it."""
-    found: dict[str, dict[str, list[object]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for path in all_files():
         name, tree = name_of(path), tree_of(path)
         found["lines"][name] = [len(path.read_text().splitlines())]
@@ -98,15 +108,30 @@ def facts() -> dict[str, dict[str, list[object]]]:
             if (owner, function) == ("time", "sleep"):
                 found["sleep"][name].append(line)
         for node in ast.walk(tree):
-            if is_byte_order(node):
-                found["byte order"][name].append(getattr(node, "lineno", 0))
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                count = code_lines(node)
-                found["functions"][name].append((node.name, node.lineno, count))
+            for kind, fact in facts_of(node):
+                found[kind][name].append(fact)
     return found
 
 
-def of_product(kind: str) -> dict[str, list[object]]:
+def facts_of(node: ast.AST) -> Iterator[tuple[str, object]]:
+    """Yield the kind and the value of each fact of a node."""
+    if is_byte_order(node):
+        yield "byte order", getattr(node, "lineno", 0)
+    if is_private_of_another(node):
+        yield "private names", getattr(node, "lineno", 0)
+    if isinstance(node, ast.Name) and node.id == "Any":
+        yield "any", node.lineno
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield "functions", (node.name, node.lineno, code_lines(node))
+        if any(isinstance(mark, ast.Name) and mark.id == "kernel" for mark in node.decorator_list):
+            yield "kernels", (node.name, node.lineno, len(node.args.args))
+    if isinstance(node, ast.ImportFrom) and node.module:
+        yield "imports", {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    if isinstance(node, ast.Import):
+        yield from (("imports", {alias.name}) for alias in node.names)
+
+
+def of_product(kind: str) -> dict[str, list[Any]]:
     """Return the facts of a kind in files of the product."""
     names = {name_of(path) for path in product_files()}
     return {name: places for name, places in facts()[kind].items() if name in names}

@@ -13,17 +13,18 @@ def test_each_named_file_exists() -> None:
 def test_long_files_are_first_and_units_stay_whole() -> None:
     separate = min(SEPARATE)
     given = [
-        "tests/a.py::one", "tests/a.py::two", "tests/b.py::one", f"{separate}::one",
+        "tests/x/a.py::one", "tests/x/a.py::two", "tests/x/b.py::one", f"{separate}::one",
         f"{separate}::two", "tests/interop/c.py::one", f"{LONG[1]}::one", f"{LONG[0]}::one",
     ]  # fmt: skip
     assert ordered(given) == [
-        f"{LONG[0]}::one", f"{LONG[1]}::one", f"{separate}::one", "tests/a.py::one",
-        "tests/a.py::two", f"{separate}::two", "tests/b.py::one", "tests/interop/c.py::one",
+        f"{LONG[0]}::one", f"{LONG[1]}::one", f"{separate}::one", "tests/x/a.py::one",
+        "tests/x/a.py::two", f"{separate}::two", "tests/x/b.py::one", "tests/interop/c.py::one",
     ]  # fmt: skip
 
 
 def test_a_separate_test_is_a_unit() -> None:
     separate = f"{min(SEPARATE)}::test[one::two]"
     assert unit_of(separate) == separate
-    assert unit_of("tests/a.py::test[x]") == "tests/a.py"
+    assert unit_of("tests/x/a.py::test[x]") == "tests/x/a.py"
+    assert unit_of("tests/a.py::test") == "tests/"
     assert {unit_of(f"{name}::test") for name in SPARK} == {SPARK[0]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from functools import cache
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_house_rules import TOP, name_of, product_files, tree_of
+from tests.test_house_rules import TOP, facts, name_of, of_product, product_files
 from tests.test_import_arrows import ARROWS
 
 BANNED_FILES = {
@@ -45,47 +44,52 @@ KERNEL_ARGUMENTS_MAX = 8
 WIDE_KERNELS_MAX = 0
 FILES_OF_A_FOLDER_MAX = 26
 PRIVATES_IN_TESTS_MAX = 25
-PUBLIC_UNDERSCORES = {"_asdict", "_exit", "_fields", "_make", "_replace"}  # of named tuples, os
 
 
 def test_files_are_named_after_concepts() -> None:
     assert [name_of(path) for path in product_files() if path.stem in BANNED_FILES] == []
 
 
+@cache
+def banned_words() -> dict[str, Counter[str]]:
+    """Return how often each file has each word."""
+    pattern = re.compile(rf"\b({'|'.join(WORDS)})(?:s|es|ed|d)?\b", re.I)
+    found: dict[str, Counter[str]] = {word: Counter() for word in WORDS}
+    for path in product_files():
+        for word in pattern.findall(path.read_text()):
+            found[word.lower()][name_of(path)] += 1
+    return found
+
+
 @pytest.mark.parametrize("word", WORDS)
 def test_banned_words(word: str) -> None:
-    pattern = re.compile(rf"\b{word}(s|es|ed|d)?\b", re.I)
-    found = Counter({name_of(p): len(pattern.findall(p.read_text())) for p in product_files()})
-    assert found.total() <= WORDS[word], [name for name, count in found.items() if count]
+    assert banned_words()[word].total() <= WORDS[word], list(banned_words()[word])
 
 
 def test_any_is_rare() -> None:
     """`Any` in annotations; kernels are compiled, and their arguments have NumPy's types."""
-    found = Counter[str]()
-    for path in product_files():
-        if "kernels" not in name_of(path):
-            nodes = ast.walk(tree_of(path))
-            found[name_of(path)] = sum(isinstance(n, ast.Name) and n.id == "Any" for n in nodes)
+    names = of_product("any").items()
+    found = Counter({name: len(lines) for name, lines in names if "kernels" not in name})
     assert found.total() <= ANY_MAX, found.most_common(5)
 
 
-@cache
+def module_of(name: str) -> str:
+    """Return the module of a file."""
+    return name[:-3].replace("/", ".").removesuffix(".__init__")
+
+
 def imports() -> dict[str, set[str]]:
-    """Return the modules that each module imports, those under TYPE_CHECKING included."""
-    modules = {
-        name_of(path)[:-3].replace("/", ".").removesuffix(".__init__") for path in product_files()
-    }
-    found: dict[str, set[str]] = {}
-    for path in product_files():
-        module = name_of(path)[:-3].replace("/", ".").removesuffix(".__init__")
-        named = found.setdefault(module, set())
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                inside = {f"{node.module}.{alias.name}" for alias in node.names} & modules
-                named |= inside or ({node.module} & modules)
-            elif isinstance(node, ast.Import):
-                named |= {alias.name for alias in node.names} & modules
-        named.discard(module)
+    """Return the modules that each module imports, those under TYPE_CHECKING included.
+
+    `from package import module` imports the module; `from module import name` imports `module`.
+    """
+    found: dict[str, set[str]] = {module_of(name_of(path)): set() for path in product_files()}
+    for name, imported in of_product("imports").items():
+        named = found[module_of(name)]
+        for names in imported:
+            inside = {each for each in names if each.count(".") == max(n.count(".") for n in names)}
+            named |= (inside & found.keys()) or (names & found.keys())
+        named.discard(module_of(name))
     return found
 
 
@@ -116,18 +120,9 @@ def cycles() -> list[list[str]]:
 
 def test_tests_use_few_private_names() -> None:
     """A test that uses only public names allows changes of the implementation."""
-    found = Counter[str]()
-    for path in sorted((TOP / "tests").rglob("*.py")):
-        found[name_of(path)] = sum(map(is_private_of_another, ast.walk(tree_of(path))))
+    names = facts()["private names"].items()
+    found = Counter({name: len(lines) for name, lines in names if name.startswith("tests/")})
     assert found.total() <= PRIVATES_IN_TESTS_MAX, found.most_common(5)
-
-
-def is_private_of_another(node: ast.AST) -> bool:
-    """Return whether a node reads or sets `thing._name` of something else than self."""
-    if not isinstance(node, ast.Attribute) or node.attr in PUBLIC_UNDERSCORES:
-        return False
-    own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-    return node.attr.startswith("_") and not node.attr.startswith("__") and not own
 
 
 def test_import_cycles() -> None:
@@ -136,12 +131,10 @@ def test_import_cycles() -> None:
 
 def test_kernels_have_few_arguments() -> None:
     wide = [
-        f"{name_of(path)}:{node.lineno} {node.name}: {len(node.args.args)}"
-        for path in product_files()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.FunctionDef)
-        and any(isinstance(mark, ast.Name) and mark.id == "kernel" for mark in node.decorator_list)
-        and len(node.args.args) > KERNEL_ARGUMENTS_MAX
+        f"{name}:{line} {kernel}: {count}"
+        for name, kernels in of_product("kernels").items()
+        for kernel, line, count in kernels
+        if count > KERNEL_ARGUMENTS_MAX
     ]
     assert len(wide) <= WIDE_KERNELS_MAX, wide
 

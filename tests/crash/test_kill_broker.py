@@ -62,6 +62,7 @@ def test_kills_at_random_times(killed: Killed, kills: int) -> None:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.crash
 @pytest.mark.spark
 def test_audit_agrees_with_sent_messages(killed: Killed, spark: Any) -> None:

@@ -3,8 +3,8 @@
 A worker takes whole files, since the tests of a file share brokers and client programs. The files
 of `SPARK` are one unit, since they share a Spark session, which takes half a minute of a
 processor to start. The tests of `SEPARATE` start their own processes and wait for them most of the
-time: each is a unit, so that several workers share these files. The units that wait alternate with
-those that compute.
+time: each is a unit, so that several workers share these files. The files of the folder tests/
+itself are one unit: they read all files. The units that wait alternate with those that compute.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def unit_of(nodeid: str) -> str:
     file = file_of(nodeid)
     if file in SEPARATE:
         return nodeid
-    return SPARK[0] if file.startswith(SPARK) else file
+    if file.startswith(SPARK):
+        return SPARK[0]
+    return "tests/" if file.count("/") == 1 else file
 
 
 def ordered(nodeids: Sequence[str]) -> list[str]:

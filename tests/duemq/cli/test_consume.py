@@ -11,6 +11,7 @@ import pytest
 
 from duemq.cli.exits import Exit
 from tests.support.commands import TIMEOUT_S, Running, duemq, environment, start
+from tests.support.extended import extended
 from tests.support.free_ports import free_ports
 
 
@@ -45,8 +46,8 @@ def test_a_body_cannot_drive_the_terminal(broker: Running) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("levels", "--watch"), ("levels", "--watch", "--json"), ("timers", "follow"),
-        ("timers", "follow", "--json"),
+        ("levels", "--watch"), extended(("levels", "--watch", "--json")),
+        extended(("timers", "follow")), ("timers", "follow", "--json"),
         ("consume", "Pipe", "--from-first"),  # it has no more to print
     ],
 )  # fmt: skip

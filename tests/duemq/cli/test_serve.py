@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from message_store.kernels import CACHE_VARIABLE
+from tests.support.extended import extended
 from tests.support.requirements import Missing, need_commands, skip_without
 from tests.support.running_broker import small
 from tests.support.wait_until import until
@@ -69,8 +70,15 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.finding("3U2")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("prefix", [[], PID_1], ids=["process", "PID 1 of a container"])
+@pytest.mark.parametrize(
+    ("prefix", "number"),
+    [
+        extended([], signal.SIGTERM, id="process, SIGTERM"),
+        pytest.param([], signal.SIGINT, id="process, SIGINT"),
+        pytest.param(PID_1, signal.SIGTERM, id="PID 1 of a container, SIGTERM"),
+        extended(PID_1, signal.SIGINT, id="PID 1 of a container, SIGINT"),
+    ],
+)
 def test_a_signal_stops_the_first_compilation(
     prefix: list[str], number: signal.Signals, tmp_path: Path
 ) -> None:

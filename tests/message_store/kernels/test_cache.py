@@ -14,6 +14,7 @@ import pytest
 
 from message_store import kernels
 from message_store.kernels import TOP, kernel_sources, sources_of
+from tests.support.extended import extended
 
 GATHER = TOP / "timer_store" / "kernels" / "gather.py"
 REPORT = """
@@ -141,8 +142,15 @@ def test_an_unwritable_cache_is_not_used(tree: Path, tmp_path: Path) -> None:
     assert run(tree, USE, tmp_path / "file" / "cache")[0] == "42"
 
 
-@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[: len(data) // 2]])
-@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [
+        (".nbi", lambda data: b""),
+        (".nbc", lambda data: data[: len(data) // 2]),
+        extended(".nbi", lambda data: data[: len(data) // 2]),
+        extended(".nbc", lambda data: b""),
+    ],
+)
 def test_a_damaged_cache_entry_is_compiled_again(
     tree: Path, tmp_path: Path, suffix: str, damage: Callable[..., Any]
 ) -> None:

@@ -182,6 +182,7 @@ def test_further_jobs(spark: Any) -> None:
     assert [row["phys_offset"] for row in repair(verdicts).collect()] == [7]
 
 
+@pytest.mark.extended
 def test_a_stream_continues_at_its_checkpoint(spark: Any, tmp_path: Path) -> None:
     log, out = LogWriter(tmp_path / "store"), tmp_path / "out"
     reader = spark.readStream.format(FORMAT).schema("phys_offset bigint, topic string")

@@ -77,7 +77,7 @@ def rows_of(timed: npt.NDArray[np.void]) -> list[tuple[int, ...]]:
     return [tuple(int(row[name]) for name in names) for row in timed]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(st.lists(st.tuples(texts, columns), min_size=1, max_size=8), st.sampled_from([100, 1_000]))
 def test_both_sources_agree_with_the_naive_implementation(
     tmp_path_factory: pytest.TempPathFactory,
