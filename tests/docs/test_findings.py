@@ -10,6 +10,7 @@ TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs" / "reference" / "findings.md"
 ROW = re.compile(r"^\| (3[SDCPU]\d+|[A-EP][\w:-]+) \| (.+) \| (.+) \|$", re.M)
 FILE = re.compile(r"`([\w/]+\.py)`")
+MARK = re.compile(r"pytest\.mark\.finding\('([\w:-]+)'\)")
 COUNTS: dict[str, int] = {"A": 20, "B": 29, "C": 5, "D": 6, "E": 14}
 COUNTS |= {"3S": 8, "3D": 14, "3C": 9, "3P": 7, "3U": 7}
 
@@ -25,6 +26,20 @@ def marked() -> dict[str, set[str]]:
     return found
 
 
+def in_make_test() -> set[str]:
+    """Return the findings with a test that is not extended."""
+    found = set()
+    for path in TESTS.rglob("test_*.py"):
+        tree = ast.parse(path.read_text())
+        shared = " ".join(ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign))
+        for node in tree.body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                marks = " ".join([shared, *map(ast.unparse, node.decorator_list)])
+                if "pytest.mark.extended" not in marks:
+                    found |= set(MARK.findall(marks))
+    return found
+
+
 def rows() -> dict[str, str]:
     """Return the last column of the page by the number of the finding, which has one row."""
     found = [(number, shown) for number, _, shown in ROW.findall(PAGE.read_text())]
@@ -35,6 +50,10 @@ def rows() -> dict[str, str]:
 def test_the_page_lists_the_marked_files() -> None:
     named = {number: set(FILE.findall(shown)) for number, shown in rows().items()}
     assert {number: files for number, files in named.items() if files} == marked()
+
+
+def test_each_finding_has_a_test_in_make_test() -> None:
+    assert marked().keys() - in_make_test() == set()
 
 
 def test_a_finding_without_a_test_has_a_reason() -> None:

@@ -16,6 +16,7 @@ from reconciliation.scan.planning import log_segments, plan_log
 from reconciliation.scan.record_scan import RecordScan
 from reconciliation.spark.read import audit_stores, count_stores
 from tests.reconciliation.log_bytes import Log
+from tests.support.extended import extended
 from tests.support.timer_rig import TimerRig
 from tests.support.written_logs import FILE_BYTES, START_MS, LogWriter
 
@@ -235,10 +236,9 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Expected]:
     return {str(top / name): make(top / name) for name, make in CASES.items()}
 
 
-@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.finding("C4")
-@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize("trust", [False, extended(True)])
 def test_a_clock_step_needs_many_records(
     spark: Any, stepped: dict[str, Expected], trust: bool
 ) -> None:
