@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from subprocess import DEVNULL
 from typing import Any
 
 import pytest
@@ -168,9 +167,9 @@ def test_a_queue_id_is_a_number(broker: Running) -> None:
 
 @pytest.mark.finding("B12")
 def test_a_whole_topic_is_not_cancelled_without_a_question(broker: Running) -> None:
-    refused = duemq("timers", "cancel", "--topic", "Soon", *broker.where, stdin=DEVNULL)
+    refused = duemq("timers", "cancel", "--topic", "Soon", *broker.where, input="")
     assert (refused.returncode, "add --yes" in refused.stderr) == (Exit.USAGE, True)
-    dry = duemq("timers", "cancel", "--topic", "Soon", "--dry-run", *broker.where, stdin=DEVNULL)
+    dry = duemq("timers", "cancel", "--topic", "Soon", "--dry-run", *broker.where, input="")
     assert (dry.returncode, "would cancel" in dry.stdout) == (0, True), dry.stderr
     [view] = told(broker)
     assert view["pending"] == 2 * COUNT
