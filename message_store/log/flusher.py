@@ -200,8 +200,9 @@ def sync_files(files: FileCache) -> None:
         for path in paths:
             files.mark_dirty(path)
         raise
-    for path in paths if files.sums is not None else ():
-        files.sums.seal(path)
+    if files.sums is not None:
+        for path in paths:
+            files.sums.seal(path)
 
 
 def _sync_file(path: str) -> None:

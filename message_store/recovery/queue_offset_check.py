@@ -141,7 +141,7 @@ class QueueOffsetCheck:
         return int(row["topic_index"]) << 32 | int(row["queue_id"])
 
 
-def has_possible_offset(rows: Rows) -> npt.NDArray[np.bool_]:
+def has_possible_offset(rows: Rows | Row) -> npt.NDArray[np.bool_]:
     """Return which of scanned records, or whether one, has a possible queue offset.
 
     A queue never has more messages than fit into the log before them.

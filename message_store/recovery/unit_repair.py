@@ -135,9 +135,10 @@ class UnitRepair:
     def _matching_unit(self, queue: ConsumeQueue, key: UnitKey) -> Row | None:
         """Return the unit at a queue offset if it has its record."""
         unit = queue.read(key[2], 1)
-        if not unit.size or is_blank(unit)[0] or not self._has_record(unit[0], key):
+        if not unit.size or is_blank(unit)[0]:
             return None
-        return unit[0]
+        row: Row = unit[0]
+        return row if self._has_record(row, key) else None
 
     def _rewrite(
         self, topic: str, queue_id: int, span: tuple[int, int], offsets: tuple[int, int]
