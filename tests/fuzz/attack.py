@@ -26,7 +26,7 @@ from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Request
-from tests.duemq.test_costs import BODIES, FIELDS
+from tests.duemq.test_costs import FIELDS, request_bodies
 from tests.duemq.test_costs_of_sends import SENDS
 from tests.fuzz.target import MIB, Target, attacked
 from tests.support.duemq_server import ROOT
@@ -52,7 +52,7 @@ def decoded(data: bytes) -> Request:
 
 async def attack(port: int, number: int, end_s: float, counts: Counter[str]) -> None:
     """Send requests on one connection, and connect again when the broker closes it."""
-    bodies = list(BODIES.values())
+    bodies = list(request_bodies().values())
     turn = number
     while time.monotonic() < end_s:
         try:
