@@ -35,7 +35,7 @@ SOAK_DECISIONS ?= 100000
 SOAK_FUZZ_INPUTS ?= 10000000
 # Number of cores plus two, at most 4: many tests wait for other processes and delivery times.
 TEST_WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 2 : 4)))
-CAMPAIGNS ?= --kills=100 --consumer-kills=20 --power-cuts=10 --migration-kills=8 --failovers=50 \
+CAMPAIGNS ?= --kills=100 --consumer-kills=20 --power-cuts=10 --pop-kills=5 --migration-kills=8 --failovers=50 \
 	--migration-failovers=3 --group-seeds=8 --fuzz-inputs=200000 --filter-expressions=100000
 PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -70,11 +70,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("crash")
     group.addoption("--kills", type=int, default=20, help="number of kills")
     group.addoption(
-        "--consumer-kills", type=int, default=4, help="number of kills under live consumers"
+        "--consumer-kills", type=int, default=3, help="number of kills under live consumers"
     )
-    group.addoption("--pop-kills", type=int, default=5, help="number of kills while a group pops")
+    group.addoption("--pop-kills", type=int, default=3, help="number of kills while a group pops")
     group.addoption(
-        "--power-cuts", type=int, default=4, help="number of power cuts under live consumers"
+        "--power-cuts", type=int, default=3, help="number of power cuts under live consumers"
     )
     group.addoption(
         "--migration-kills", type=int, default=4, help="number of kills during migrations"
@@ -101,7 +101,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--filter-expressions", type=int, default=30_000, help="number of random SQL92 filters"
     )
-    group.addoption("--fuzz-inputs", type=int, default=40_000, help="number of hostile inputs")
+    group.addoption("--fuzz-inputs", type=int, default=30_000, help="number of hostile inputs")
     group.addoption("--seed", type=int, default=None, help="repeat the run of another day")
     group.addoption(
         "--days", type=int, default=1, help="days for all extended tests; run the part of this day"

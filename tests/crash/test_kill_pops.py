@@ -1,6 +1,6 @@
 """SIGKILL at random times while a group pops: in the end every sent message is acknowledged.
 
---pop-kills N   number of kills (5; `make soak` uses more)
+--pop-kills N   number of kills (3; `make test-all` and `make soak` use more)
 --seed N        seed of the run to repeat; a failing run prints its seed
 
 The group does not acknowledge the first delivery of every fifth message. After a kill, messages of

@@ -1,7 +1,7 @@
 """Kills and power cuts of a broker with live consumers: no message is lost or replaced.
 
---consumer-kills N   number of kills (4; `make test-all` and `make soak` use more)
---power-cuts N       number of power cuts (4)
+--consumer-kills N   number of kills (3; `make test-all` and `make soak` use more)
+--power-cuts N       number of power cuts (3)
 --seed N             seed of the run to repeat; a failing run prints its seed
 """
 

@@ -28,6 +28,7 @@ from duemq.net.dispatcher import Dispatcher
 from duemq_common.clock import FakeClock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
+from tests.support.extended import one_in
 from tests.support.fakes import FakePeer
 from tests.support.processor_time import cost_ms, loop_factor
 from tests.support.running_broker import small
@@ -94,7 +95,9 @@ NAMESRV_FIELDS = {
 }
 
 
-@pytest.mark.parametrize("code", [25, 34, 41, 42, 46, 200, 400, 9_011, 9_012, 9_013, 200_151])
+@pytest.mark.parametrize(
+    "code", one_in(3, [25, 34, 41, 42, 46, 200, 400, 9_011, 9_012, 9_013, 200_151])
+)
 def test_an_account_without_rights_costs_little(code: int) -> None:
     accounts = Accounts({"nobody": User("nobody", "nobody-secret")})
     gate = Gate(accounts, GateRules(cluster="c", authorize=True), AuditLog(lambda: 0))

@@ -18,6 +18,7 @@ from duemq_common.request import Request, Response
 from tests.interop.apache import Apache
 from tests.support.accounts import KEYS, PROVIDERS, ROOT, Step, prepare, user_steps
 from tests.support.duemq_server import DueMQ
+from tests.support.extended import extended
 from tests.support.raw_connection import RawPeer
 from tests.support.server import Server
 
@@ -36,7 +37,7 @@ SEND = {
 PLACE = {"topic": TOPIC, "queueId": "0"}
 
 
-@pytest.fixture(scope="module", params=["duemq", "apache"])
+@pytest.fixture(scope="module", params=["duemq", extended("apache")])
 def checked(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:

@@ -175,7 +175,7 @@ def run(home: Path, request: Callable[[Client], Callable[[], None]]) -> bool:
         return client.response is not None
 
 
-@pytest.mark.parametrize("name", ["cancel", extended("move"), "migration"])
+@pytest.mark.parametrize("name", ["cancel", extended("move"), extended("migration")])
 def test_nothing_is_answered_before_the_replicas_have_it(name: str, tmp_path: Path) -> None:
     request, _, _ = REQUESTS[name]
     assert not run(tmp_path, request)

@@ -21,7 +21,7 @@ from tests.simulation.steps import CHANGING, Simulation
 from tests.simulation.world import Gate, World
 from tests.support.loopback_broker import faults_of
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "10"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "8"))
 FIRST = int(os.environ.get("SIMULATION_FIRST", "1"))
 LOSE_PAGES = bool(os.environ.get("SIMULATION_PAGES"))
 STEPS = 60

