@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -237,14 +238,28 @@ def passes(tree: Path, tests: Sequence[str]) -> bool:
     return done.returncode in (0, NO_TESTS)
 
 
+@cache
+def passes_unchanged(tree: Path, tests: tuple[str, ...]) -> bool:
+    """Return whether tests pass without a mutant."""
+    return passes(tree, tests)
+
+
 def killed_by(mutant: Mutant, tree: Path) -> str:
-    """Return the step that kills a mutant; empty: it is alive."""
+    """Return the step that kills a mutant; empty: it is alive.
+
+    Raises:
+        RuntimeError: The tests of the step fail without the mutant, too.
+    """
     target, source = tree / mutant.file, (TOP / mutant.file).read_bytes()
-    target.write_bytes(mutant.applied(source))
-    try:
-        return next((name for name, tests in steps_of(mutant) if not passes(tree, tests)), "")
-    finally:
+    for name, tests in steps_of(mutant):
+        target.write_bytes(mutant.applied(source))
+        is_alive = passes(tree, tests)
         target.write_bytes(source)
+        if not is_alive:
+            if not passes_unchanged(tree, tuple(tests)):
+                raise RuntimeError(f"these tests fail without a mutant: {' '.join(tests)}")
+            return name
+    return ""
 
 
 def copy_tree(tree: Path) -> None:
