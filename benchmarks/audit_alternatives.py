@@ -20,7 +20,7 @@ from reconciliation.audit.verdicts import AUDITED
 from reconciliation.scan.options import parse_options
 from reconciliation.scan.roles import Role
 from reconciliation.scan.tables import TABLES
-from reconciliation.spark.reader import Part, StoreReader
+from reconciliation.spark.reader import ScanPart, SparkStoreReader
 
 PROCESSES = 2
 HEAD = ["phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "record_size"]
@@ -43,11 +43,11 @@ def scan(name: str, store: str) -> float:
         return time.perf_counter() - begin
 
 
-def _reader(name: str, store: str) -> StoreReader:
-    return StoreReader(parse_options({"path": store}), COLUMNS[name])
+def _reader(name: str, store: str) -> SparkStoreReader:
+    return SparkStoreReader(parse_options({"path": store}), COLUMNS[name])
 
 
-def _count(name: str, store: str, part: Part) -> int:
+def _count(name: str, store: str, part: ScanPart) -> int:
     return sum(batch.num_rows for batch in _reader(name, store).read(part))
 
 

@@ -15,14 +15,14 @@ MARKER: Final = "TIMER_DEL_UNIQKEY"
 RECALL_TAG: Final = "_RECALL_TAG_"
 
 
-class Target(NamedTuple):
+class MarkerTarget(NamedTuple):
     """Timer that a marker names."""
 
     topic: str
     unique_key: str
 
 
-def target_of(properties: Mapping[str, str], topic: str) -> Target | None:
+def target_of(properties: Mapping[str, str], topic: str) -> MarkerTarget | None:
     """Return the timer that a message cancels; None if it cancels none.
 
     Args:
@@ -32,6 +32,6 @@ def target_of(properties: Mapping[str, str], topic: str) -> Target | None:
     named = properties.get(MARKER, "")
     is_recall = properties.get("TAGS") == RECALL_TAG and named == properties.get("UNIQ_KEY")
     if named and is_recall:
-        return Target(topic, named)
+        return MarkerTarget(topic, named)
     target, plus, key = named.partition("+")
-    return Target(target, key) if plus and key else None
+    return MarkerTarget(target, key) if plus and key else None

@@ -34,19 +34,19 @@ CHECKSUM_MASK: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class TransferTally:
     """Number of messages and their checksum; tallies of disjoint sets can be added."""
 
     count: int = 0
     sum: int = 0
 
-    def plus(self, other: Tally) -> Tally:
+    def plus(self, other: TransferTally) -> TransferTally:
         """Return the tally of the union with a disjoint set."""
-        return Tally(self.count + other.count, (self.sum + other.sum) & CHECKSUM_MASK)
+        return TransferTally(self.count + other.count, (self.sum + other.sum) & CHECKSUM_MASK)
 
-    def minus(self, other: Tally) -> Tally:
+    def minus(self, other: TransferTally) -> TransferTally:
         """Return the tally without a subset."""
-        return Tally(self.count - other.count, (self.sum - other.sum) & CHECKSUM_MASK)
+        return TransferTally(self.count - other.count, (self.sum - other.sum) & CHECKSUM_MASK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class Change:
     to_timers: list[Range] = field(default_factory=list)
     lost: list[Range] = field(default_factory=list)
     regained: list[Range] = field(default_factory=list)
-    transferred: Tally = Tally()
-    returned: Tally = Tally()
-    gone: Tally = Tally()
+    transferred: TransferTally = TransferTally()
+    returned: TransferTally = TransferTally()
+    gone: TransferTally = TransferTally()
 
     def in_level(self, ranges: list[Range], first: int = 0, end: int = NO_END) -> list[Range]:
         """Return the pending ranges of the level after the change, given the ranges before.
@@ -90,7 +90,7 @@ def change_of(record: OwnershipRecord) -> Change | None:
             record.first,
             record.end,
             to_timers=minus([(record.first, record.end)], record.excluded),
-            transferred=Tally(record.count, record.checksum),
+            transferred=TransferTally(record.count, record.checksum),
         )
     if isinstance(record, Return):
         return Change(
@@ -99,8 +99,8 @@ def change_of(record: OwnershipRecord) -> Change | None:
             record.end,
             lost=joined([(record.first, record.end)]),
             regained=list(record.pending),
-            returned=Tally(record.count, record.checksum),
-            gone=Tally(record.gone, record.gone_sum),
+            returned=TransferTally(record.count, record.checksum),
+            gone=TransferTally(record.gone, record.gone_sum),
         )
     return None
 
@@ -251,19 +251,19 @@ class LevelProjection:
     end: int = 0
 
     @property
-    def transferred_tally(self) -> Tally:
+    def transferred_tally(self) -> TransferTally:
         """Messages that became timers."""
-        return Tally(self.transferred, self.transferred_sum)
+        return TransferTally(self.transferred, self.transferred_sum)
 
     @property
-    def returned_tally(self) -> Tally:
+    def returned_tally(self) -> TransferTally:
         """Messages that the level owns again."""
-        return Tally(self.returned, self.returned_sum)
+        return TransferTally(self.returned, self.returned_sum)
 
     @property
-    def gone_tally(self) -> Tally:
+    def gone_tally(self) -> TransferTally:
         """Messages that were settled before their range was returned."""
-        return Tally(self.gone, self.gone_sum)
+        return TransferTally(self.gone, self.gone_sum)
 
     def after(self, entry: JournalEntry) -> LevelProjection:
         """Return the level after one more record; the counts of a new migration begin at 0."""

@@ -116,7 +116,7 @@ def loads(text: str) -> Any:
     """
     if len(text) > TEXT_BYTES_MAX:
         raise ValueError(f"the text has {len(text)} characters; the limit is {TEXT_BYTES_MAX}")
-    reader = _Reader(text)
+    reader = _JsonReader(text)
     value = reader.value(0)
     reader.blanks()
     if reader.at != len(text):
@@ -124,7 +124,7 @@ def loads(text: str) -> Any:
     return value
 
 
-class _Reader:
+class _JsonReader:
     """A position in a text."""
 
     def __init__(self, text: str) -> None:

@@ -41,7 +41,7 @@ WRITE_MS = 5_000
 
 
 @dataclass(slots=True)
-class Running:
+class RunningMigration:
     """Components that exist while the store is open and both services run."""
 
     service: MigrationService
@@ -59,7 +59,7 @@ class MigrationPlugin(PluginBase):
     def __init__(self, host: PluginHost) -> None:
         self._host = host
         self.config = from_properties(MigrationConfig, host.properties)
-        self._running: Running | None = None
+        self._running: RunningMigration | None = None
         self._why_not = "the broker has not started"
 
     # -- plugin interface -----------------------------------------------------------------------
@@ -80,7 +80,7 @@ class MigrationPlugin(PluginBase):
         return {"status": self._status_view, "runtime": self._runtime_view}
 
     @property
-    def parts(self) -> Running | None:
+    def parts(self) -> RunningMigration | None:
         """Components that exist while the store is open and both services run, else None."""
         return self._running
 
@@ -120,7 +120,7 @@ class MigrationPlugin(PluginBase):
         self._running = None
         await running.service.write()
 
-    def _start(self, store: MessageStore) -> Running:
+    def _start(self, store: MessageStore) -> RunningMigration:
         levels, timers = plugins_of(self._host)
         clock = self._host.clock
         router = Router(store.topics, levels.history, precision_ms=timers.config.precision_ms)
@@ -139,7 +139,7 @@ class MigrationPlugin(PluginBase):
             migrations, ledger, clock, self.config, lambda: find_owners(self._host, store)
         )
         operations = Operations(service, clock, Path(store.config_path("")))
-        return Running(service, operations, ledger, router)
+        return RunningMigration(service, operations, ledger, router)
 
     def _place(self, store: MessageStore) -> LedgerLocation:
         try:

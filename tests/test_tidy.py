@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from functools import cache
@@ -43,6 +44,8 @@ CYCLES_MAX = 0
 KERNEL_ARGUMENTS_MAX = 8
 WIDE_KERNELS_MAX = 0
 FILES_OF_A_FOLDER_MAX = 26
+CLASSES_OF_KERNELS = {"Action", "Context", "Output", "Source"}
+"""Class names that several files of kernels have."""
 PRIVATES_IN_TESTS_MAX = 25
 
 
@@ -137,6 +140,16 @@ def test_kernels_have_few_arguments() -> None:
         if count > KERNEL_ARGUMENTS_MAX
     ]
     assert len(wide) <= WIDE_KERNELS_MAX, wide
+
+
+def test_class_names_are_distinct() -> None:
+    names = Counter(
+        node.name
+        for path in product_files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in names.items() if count > 1} <= CLASSES_OF_KERNELS
 
 
 def test_folders_stay_small() -> None:

@@ -46,7 +46,7 @@ LONG_VIEWS = ("summary", "list", "forecast")
 
 
 @dataclass(slots=True)
-class Running:
+class RunningTimers:
     """Components that exist while the store is open."""
 
     timers: TimerStore
@@ -63,7 +63,7 @@ class TimerPlugin(PluginBase):
     def __init__(self, host: PluginHost) -> None:
         self._host = host
         self.config = from_properties(TimerConfig, host.properties)
-        self._running: Running | None = None
+        self._running: RunningTimers | None = None
         self._stored_pin: FirstPending = UNKNOWN  # pin while no timers run
         self._stopped: StoppedTimers | None = None
         self._recalls = TimerRecalls(self._timers)
@@ -97,7 +97,7 @@ class TimerPlugin(PluginBase):
         return admin_views(self._timers, lambda: self._host.master_address)
 
     @property
-    def parts(self) -> Running | None:
+    def parts(self) -> RunningTimers | None:
         """Running components while the store is open and timers are enabled, else None."""
         return self._running
 
@@ -168,7 +168,7 @@ class TimerPlugin(PluginBase):
         )
         await keeper.persist(last=True)  # the next start recovers from here
         async with service.running():
-            self._running = Running(timers, hook, service, keeper)
+            self._running = RunningTimers(timers, hook, service, keeper)
             collector = StoreCollector(timers)
             self._host.metrics.register(collector)
             every(

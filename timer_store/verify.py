@@ -32,7 +32,7 @@ from timer_store.checkpoint.snapshot import (
     CHECK_FILE,
     SNAPSHOT_FILE,
     Check,
-    Saved,
+    SavedSnapshot,
     decode_check,
     decode_saved,
 )
@@ -71,7 +71,7 @@ class TimerSummary:
     log: LogSummary
     report: Report
     bad: Literal["error", "warning"]
-    saved: Saved | None = None
+    saved: SavedSnapshot | None = None
     check: Check | None = None
     pieces: list[Piece] = field(default_factory=list)
     log_end: int = 0
@@ -79,7 +79,7 @@ class TimerSummary:
     precision_ms: int = PRECISIONS_MS[0]
 
     @property
-    def ours(self) -> Saved | None:
+    def ours(self) -> SavedSnapshot | None:
         """DueMQ's checkpoint, None if an Apache broker wrote the files."""
         return self.saved if self.saved is not None and self.saved.belongs(self.check) else None
 
@@ -125,7 +125,7 @@ TIMERS = Part(("timerlog", "timerwheel"), check_timers)
 # -- the small files ----------------------------------------------------------------------------
 
 
-def _check_saved(path: Path, summary: TimerSummary) -> Saved | None:
+def _check_saved(path: Path, summary: TimerSummary) -> SavedSnapshot | None:
     saved, why = _read_saved(path)
     if saved is not None or not path.exists():
         return saved
@@ -139,7 +139,7 @@ def _check_saved(path: Path, summary: TimerSummary) -> Saved | None:
     return backup
 
 
-def _read_saved(path: Path) -> tuple[Saved | None, str]:
+def _read_saved(path: Path) -> tuple[SavedSnapshot | None, str]:
     try:
         return decode_saved(loads(path.read_text("utf-8", "replace"))), ""
     except FileNotFoundError:

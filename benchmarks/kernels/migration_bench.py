@@ -21,7 +21,7 @@ from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
-from migration.steps.drain import Drain, Step
+from migration.steps.drain import Drain, DrainStep
 from migration.steps.return_units import UnitReturn
 from schedule_service.config import ScheduleConfig
 from schedule_service.delivery import LevelService
@@ -63,7 +63,7 @@ def fill(store: MessageStore, levels: LevelService, hook: LevelHook, count: int)
         levels.on_put(batch)
 
 
-def timed(name: str, step: Callable[[], Step]) -> int:
+def timed(name: str, step: Callable[[], DrainStep]) -> int:
     """Run steps until no message moves; print the rate; return the number of moved messages."""
     moved, longest, memory = 0, 0.0, anonymous_bytes()
     start, cpu = time.perf_counter(), time.process_time()

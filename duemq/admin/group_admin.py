@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from duemq.admin.name_lists import names_in
 from duemq.net import fields, wire_json
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey
 from duemq.pull.queue_times import store_ms_at
+from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupConfig, GroupManager
-from duemq.registry.internal_topics import Access, check_group, check_readable, client_access
+from duemq.registry.internal_topics import TopicAccess, check_group, check_readable, client_access
 from duemq.registry.managers import Identity
-from duemq.registry.subscriptions import Subscription
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq_common import json_dialect
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 
 GROUPS_PER_REQUEST_MAX = 4_096
 GROUP_BYTES_MAX = 1 << 18  # body of a request about one group
-
-
-class ClientsView(Protocol):
-    """Interface of the client table to this processor."""
-
-    def subscription(self, group: str, topic: str) -> Subscription | None: ...
-    def topics_of(self, group: str) -> list[str]:
-        """Return the topics that a group subscribes to."""
-        ...
 
 
 class GroupAdminProcessor:
@@ -51,7 +42,7 @@ class GroupAdminProcessor:
         topics: TopicManager,
         groups: GroupManager,
         offsets: OffsetManager,
-        clients: ClientsView,
+        clients: ClientTable,
         identity: Identity,
         clock: Clock,
         *,
@@ -90,11 +81,11 @@ class GroupAdminProcessor:
 
     async def update_list(self, request: Request) -> Response:
         """Create or change several groups, all or none."""
-        found = _object(request).get("groupConfigList")
-        if not isinstance(found, list) or len(found) > GROUPS_PER_REQUEST_MAX:
+        configs = _object(request).get("groupConfigList")
+        if not isinstance(configs, list) or len(configs) > GROUPS_PER_REQUEST_MAX:
             text = f"groupConfigList must be a list of at most {GROUPS_PER_REQUEST_MAX} groups"
             raise RequestError(ResponseCode.INVALID_PARAMETER, text)
-        await self._groups.update([_group(each) for each in found])
+        await self._groups.update([_group(each) for each in configs])
         return Response()
 
     async def delete(self, request: Request) -> Response:
@@ -126,11 +117,11 @@ class GroupAdminProcessor:
     async def group(self, request: Request) -> Response:
         """Return one group, created if allowed: a proxy requests it before the first heartbeat."""
         name = fields.text(request, "group")
-        found = self._groups.find(name)
-        if found is None:
+        config = self._groups.find(name)
+        if config is None:
             text = f"No group in this broker. group: {name}"
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
-        return Response(body=wire_json.encode(found.to_json()))
+        return Response(body=wire_json.encode(config.to_json()))
 
     # -- offsets ------------------------------------------------------------------------------
 
@@ -216,7 +207,7 @@ class GroupAdminProcessor:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic_name} does not exist")
         online = [] if fields.boolean(request, "offline") else self._clients.topics_of(source)
         for name in [topic_name] if topic_name else self._offsets.topics_of(source):
-            is_open = self._topics.find(name) is not None and client_access(name) & Access.READ
+            is_open = self._topics.find(name) is not None and client_access(name) & TopicAccess.READ
             if is_open and (not online or name in online):
                 self._offsets.clone(source, target, name)
         return Response()
@@ -232,9 +223,9 @@ class GroupAdminProcessor:
         """Return the subscriptions of a group's members to a topic."""
         group, topic = fields.text(request, "group"), fields.text(request, "topic")
         response: dict[str, object] = {"group": group, "topic": topic}
-        found = self._clients.subscription(group, topic)
-        if found is not None:
-            response["subscriptionData"] = found.to_json()
+        data = self._clients.subscription(group, topic)
+        if data is not None:
+            response["subscriptionData"] = data.to_json()
         return Response(body=wire_json.encode(response))
 
 

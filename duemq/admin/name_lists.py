@@ -19,13 +19,13 @@ def names_in(request: Request, member: str) -> list[str]:
         RequestError: The body is malformed, a name is blank, or there are none or too many.
     """
     try:
-        found = wire_json.parse_object(request.body).get(member)
+        names = wire_json.parse_object(request.body).get(member)
     except ValueError as error:
         text = f"the body is not JSON: {error}"
         raise RequestError(ResponseCode.INVALID_PARAMETER, text) from error
-    if not isinstance(found, list) or not 1 <= len(found) <= NAMES_MAX:
+    if not isinstance(names, list) or not 1 <= len(names) <= NAMES_MAX:
         text = f"{member} must be a list of 1 to {NAMES_MAX} names"
         raise RequestError(ResponseCode.INVALID_PARAMETER, text)
-    if not all(isinstance(name, str) and name.strip() for name in found):
+    if not all(isinstance(name, str) and name.strip() for name in names):
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"{member} has a blank name")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))

@@ -94,11 +94,11 @@ class TopicAdminProcessor:
     async def update_list(self, request: Request) -> Response:
         """Create or change several topics; all of them or none."""
         try:
-            found = wire_json.parse_object(request.body).get("topicConfigList")
-            if not isinstance(found, list) or len(found) > TOPICS_PER_REQUEST_MAX:
+            configs = wire_json.parse_object(request.body).get("topicConfigList")
+            if not isinstance(configs, list) or len(configs) > TOPICS_PER_REQUEST_MAX:
                 most = TOPICS_PER_REQUEST_MAX
                 raise ValueError(f"topicConfigList must be a list of at most {most} topics")
-            topics = [TopicConfig.from_json(each) for each in found]
+            topics = [TopicConfig.from_json(each) for each in configs]
         except ValueError as error:
             raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         await self._topics.update(topics)

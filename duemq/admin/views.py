@@ -41,7 +41,7 @@ class AdminProcessor:
             return Response(body=msgspec.json.encode({"views": sorted(self._views)}))
         view = self._views.get(name)
         if view is None:
-            known = ", ".join(sorted(self._views)) or "none"
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no view {name}; there are: {known}")
+            names = ", ".join(sorted(self._views)) or "none"
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no view {name}; there are: {names}")
         value = view(request.fields) if isinstance(view, ParameterizedView) else view()
         return Response(body=msgspec.json.encode(value))

@@ -107,13 +107,13 @@ def create_configured_users(config: AuthConfig, accounts: Accounts) -> None:
         ConfigError: A name or password is invalid, or the file cannot be written.
     """
     inner = inner_client(config)
-    wanted = {
+    users = {
         "initAuthenticationUser": first_user(config),
         "innerClientAuthenticationCredentials": None
         if inner is None
         else User(inner.access_key, inner.secret, UserType.SUPER),
     }
-    for key, user in wanted.items():
+    for key, user in users.items():
         if user is None or accounts.user(user.name) is not None:
             continue
         try:

@@ -28,7 +28,7 @@ from duemq.auth.wire import (
     user_to_json,
 )
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.dispatcher import Handler, Route
+from duemq.net.dispatcher import CheckedHandler, Handler
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 
@@ -61,7 +61,7 @@ class AccountRequests:
             RequestCode.AUTH_LIST_ACL: self.list_acls,
         }
         return {
-            code: Route(with_refusals(method, self._audit), body_bytes_max=BODY_BYTES_MAX)
+            code: CheckedHandler(with_refusals(method, self._audit), body_bytes_max=BODY_BYTES_MAX)
             for code, method in methods.items()
         }
 
@@ -137,15 +137,15 @@ class AccountRequests:
         """Return the ACLs of the subjects and resources that contain the filters (3010)."""
         part = request.fields.get("subjectFilter", "").strip()
         resource = request.fields.get("resourceFilter", "").strip()
-        found = []
+        acls = []
         for user in self._accounts.users():
             subject, acl = f"User:{user.name}", self._accounts.acl(user.name)
             if acl is None or part not in subject:
                 continue
             shown = acl if resource in subject else with_resource(acl, resource)
             if shown.custom or shown.default:
-                found.append(acl_to_json(user.name, shown))
-        return _response(found) if found else Response()
+                acls.append(acl_to_json(user.name, shown))
+        return _response(acls) if acls else Response()
 
     def _require_super(self, request: Request, code: int, action: str) -> None:
         if not self._accounts.is_super(request.fields.get(ACCESS_KEY, "")):
@@ -214,8 +214,8 @@ def _body(request: Request) -> JsonObject:
 
 
 def _text(value: JsonObject, key: str) -> str:
-    found = value.get(key)
-    return found if isinstance(found, str) else ""
+    text = value.get(key)
+    return text if isinstance(text, str) else ""
 
 
 def _response(value: object) -> Response:

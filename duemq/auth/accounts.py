@@ -78,10 +78,10 @@ class Accounts:
 
     def policies(self, name: str) -> Policies:
         """Return the policies of a user."""
-        found = self._policies.get(name)
-        if found is None:
-            found = self._policies[name] = Policies(self._acls.get(name, Acl()))
-        return found
+        cached = self._policies.get(name)
+        if cached is None:
+            cached = self._policies[name] = Policies(self._acls.get(name, Acl()))
+        return cached
 
     def users(self, part: str = "") -> list[User]:
         """Return the users whose names contain `part`, by name."""

@@ -161,10 +161,10 @@ def _check_keys(
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("a member occurs twice")
-    return found
+    return members
 
 
 def _object(value: object, where: str) -> Mapping[str, object]:

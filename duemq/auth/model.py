@@ -28,8 +28,8 @@ class Named(Enum):
     @classmethod
     def named(cls, name: str | None) -> Self | None:
         """Return the member with this name, or None."""
-        wanted = (name or "").lower()
-        return next((member for member in cls if member.value.lower() == wanted), None)
+        lower = (name or "").lower()
+        return next((member for member in cls if member.value.lower() == lower), None)
 
 
 class UserType(Named):

@@ -43,8 +43,8 @@ def matcher(text: str) -> Matcher:
 
 
 def _one_of(texts: Iterable[str]) -> Matcher:
-    known = frozenset(map(_address, texts))
-    return lambda address: _known(address) in known
+    addresses = frozenset(map(_address, texts))
+    return lambda address: _known(address) in addresses
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -70,10 +70,10 @@ def _range(text: str) -> Matcher:
     bounds = [_bounds(part.strip(), base, greatest, text) for part in parts]
 
     def matches(address: str) -> bool:
-        found = _known(address)
-        if found is None or (found.version == 6) != is_v6:
+        address_text = _known(address)
+        if address_text is None or (address_text.version == 6) != is_v6:
             return False
-        numbers = found.exploded.split(":" if is_v6 else ".")
+        numbers = address_text.exploded.split(":" if is_v6 else ".")
         return all(
             low <= int(number, base) <= high
             for number, (low, high) in zip(numbers, bounds, strict=True)

@@ -106,10 +106,10 @@ def with_addresses(top: Yaml, addresses: Iterable[str], now_ms: int) -> Yaml:
 
 def accounts_of(top: Yaml) -> list[Yaml]:
     """Return the accounts of a file."""
-    found = top.get(ACCOUNTS)
+    accounts = top.get(ACCOUNTS)
     return (
-        [account for account in found if isinstance(account, dict)]
-        if isinstance(found, list)
+        [account for account in accounts if isinstance(account, dict)]
+        if isinstance(accounts, list)
         else []
     )
 
@@ -121,11 +121,11 @@ def key_of(account: Yaml) -> str:
 
 def version_of(top: Yaml) -> DataVersion | None:
     """Return the version of a file, or None."""
-    found = top.get(VERSION)
-    if not isinstance(found, list) or not found:
+    version = top.get(VERSION)
+    if not isinstance(version, list) or not version:
         return None
     try:
-        return DataVersion.from_json(found[0])
+        return DataVersion.from_json(version[0])
     except ValueError:
         return None
 

@@ -84,10 +84,10 @@ class PlainFiles:
     def poll(self) -> None:
         """Reload changed files that are unchanged since the last poll."""
         try:
-            found = self._read()
-            digest = digest_of(found)
+            files = self._read()
+            digest = digest_of(files)
             settled, self._seen = digest == self._seen, digest
-            new = decode(found) if settled and digest != self._current.digest else None
+            new = decode(files) if settled and digest != self._current.digest else None
         except CorruptStore as error:
             self._report(str(error))
             return
@@ -103,16 +103,16 @@ class PlainFiles:
             AccountRefused: A file has changed and is not loaded yet, or the result is invalid.
         """
         try:
-            found = self._read()
+            files = self._read()
         except CorruptStore as error:
             raise AccountRefused(str(error)) from error
-        if digest_of(found) != self._current.digest:
+        if digest_of(files) != self._current.digest:
             raise AccountRefused("a file has changed and is not loaded yet: retry in a few seconds")
         data = dumped(value)
         if len(data) > FILE_BYTES_MAX:
             raise AccountRefused(f"{path} would be longer than {FILE_BYTES_MAX} bytes")
         try:
-            return FileChange(path, data, decode({**found, path: data}))
+            return FileChange(path, data, decode({**files, path: data}))
         except CorruptStore as error:
             raise AccountRefused(error.why) from error
 
@@ -164,12 +164,12 @@ def files_below(folder: Path) -> list[Path]:
 
     if not folder.is_dir():
         return []
-    found = [
+    files = [
         Path(directory, name)
         for directory, _, names in os.walk(folder, onerror=fail)
         for name in names
     ]
-    return sorted(path for path in found if path.suffix in SUFFIXES)
+    return sorted(path for path in files if path.suffix in SUFFIXES)
 
 
 def digest_of(files: Contents) -> bytes:

@@ -104,8 +104,8 @@ class PlainRequests:
         named = request.fields.get("aclFileFullPath") or str(self._files.default)
 
         def edit() -> tuple[Path, Yaml]:
-            known = {os.path.normpath(path): path for path in self._files.values}
-            path = known.get(os.path.normpath(named))
+            paths = {os.path.normpath(path): path for path in self._files.values}
+            path = paths.get(os.path.normpath(named))
             if path is None or text is None:
                 raise AccountRefused(_NOT_UPDATED.format(shown(text)))
             value = self._value(path)
@@ -127,15 +127,15 @@ class PlainRequests:
 
     def accounts(self, request: Request) -> Response:
         """Return accounts and addresses of all files, including secrets (54)."""
-        found: dict[str, dict[str, object]] = {}
+        accounts: dict[str, dict[str, object]] = {}
         addresses: list[str] = []
         for path in self._files.values:
             value = self._value(path)
             free = value.get(ADDRESSES)
             addresses += map(str, free) if isinstance(free, list) else ()
             for account in accounts_of(value):
-                found.setdefault(key_of(account), listed(account))
-        body = {"globalWhiteAddrs": addresses, "plainAccessConfigs": list(found.values())}
+                accounts.setdefault(key_of(account), listed(account))
+        body = {"globalWhiteAddrs": addresses, "plainAccessConfigs": list(accounts.values())}
         return Response(body=compact(body).encode())
 
     async def _change(self, edit: Edit, failed: int) -> Response:
@@ -161,8 +161,8 @@ class PlainRequests:
         return Response()
 
     def _value(self, path: Path) -> Yaml:
-        found = self._files.values.get(path)
-        return found if isinstance(found, dict) else {}
+        value = self._files.values.get(path)
+        return value if isinstance(value, dict) else {}
 
     def _file_of(self, access_key: str | None) -> Path | None:
         for path in self._files.values:

@@ -79,11 +79,11 @@ class PlainAccount:
             )
         if self.admin and not self.permissions:
             return
-        for resource, wanted in needed.items():
+        for resource, permission in needed.items():
             is_group = resource.startswith(RETRY_PREFIX)
             default = self.default_group if is_group else self.default_topic
             owned = self.permissions.get(resource, default)
-            if owned & DENY or not owned & wanted:
+            if owned & DENY or not owned & permission:
                 shown = resource.removeprefix(RETRY_PREFIX) if is_group else resource
                 kind = "group" if is_group else "topic"
                 raise PlainRefused(f"No default permission for {kind}:{shown}")
@@ -156,13 +156,13 @@ def _account(value: Mapping[str, object], where: str) -> PlainAccount:
 def _permissions(
     value: Mapping[str, object], member: str, where: str, prefix: str
 ) -> dict[str, int]:
-    found = {}
+    permissions = {}
     for item in _list(value.get(member), f"{where}: {member}"):
         name, equals, permission = str(item).partition("=")
         if not equals or not name.strip():
             raise ValueError(f"{where}: {member}: {item!r} is not NAME=PUB, SUB, PUB|SUB or DENY")
-        found[prefix + name.strip()] = _permission(permission, where)
-    return found
+        permissions[prefix + name.strip()] = _permission(permission, where)
+    return permissions
 
 
 def _permission(text: str, where: str) -> int:
@@ -190,9 +190,9 @@ def _list(value: object, where: str) -> list[object]:
 
 
 def _text(value: Mapping[str, object], key: str, where: str) -> str:
-    found = value.get(key)
-    if found is None:
+    text = value.get(key)
+    if text is None:
         return ""
-    if isinstance(found, bool | int | float | str):
-        return str(found)
+    if isinstance(text, bool | int | float | str):
+        return str(text)
     raise ValueError(f"{where}: {key} is not text")

@@ -44,12 +44,12 @@ class Policies:
         ordered as in Apache 5.3.3 (`AclAuthorizationHandler.comparePolicyEntries`). That is not a
         total order, but Java and Python use the same sort algorithm, so the first entry is equal.
         """
-        wanted = tuple(actions)
+        any_of = tuple(actions)
         keys = list(_keys_of(resource, self._prefix_lengths.get(resource.type, ())))
         for table in self._tables:
             places = sorted(place for key in keys for place in table.get(key, ()))
-            if found := [e for _, e in places if e.matches(resource, wanted, address)]:
-                return sorted(found, key=cmp_to_key(compare_entries))[0]
+            if entries := [e for _, e in places if e.matches(resource, any_of, address)]:
+                return sorted(entries, key=cmp_to_key(compare_entries))[0]
         return None
 
     def may_publish(self, address: str) -> bool:

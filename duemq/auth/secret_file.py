@@ -33,9 +33,9 @@ def read_secrets(path: Path, bytes_max: int, remedy: str = REPAIR) -> bytes:
     """
     try:
         with open(path, "rb", opener=_open_at_once) as file:
-            found = os.fstat(file.fileno())
-            _check_mode(path, found.st_mode)
-            if found.st_size > bytes_max:
+            status = os.fstat(file.fileno())
+            _check_mode(path, status.st_mode)
+            if status.st_size > bytes_max:
                 raise CorruptStore(path, 0, f"longer than {bytes_max} bytes", REPAIR)
             return file.read()
     except FileNotFoundError:

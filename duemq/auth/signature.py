@@ -43,10 +43,10 @@ class Credentials:
 
     def fields(self, fields: Mapping[str, str], body: bytes, version: int) -> dict[str, str]:
         """Return header fields with access key and signature."""
-        found = {name: text for name, text in fields.items() if name != SIGNATURE}
-        found[ACCESS_KEY] = self.access_key
-        found[SIGNATURE] = sign(signed_bytes(found, body, version), self.secret)
-        return found
+        signed = {name: text for name, text in fields.items() if name != SIGNATURE}
+        signed[ACCESS_KEY] = self.access_key
+        signed[SIGNATURE] = sign(signed_bytes(signed, body, version), self.secret)
+        return signed
 
 
 def signed_bytes(fields: Mapping[str, str], body: bytes, version: int) -> bytes:

@@ -121,8 +121,8 @@ def _entry_from_json(value: JsonObject) -> PolicyEntry:
 
 
 def _text(value: JsonObject, key: str) -> str:
-    found = value.get(key)
-    return found if isinstance(found, str) else ""
+    text = value.get(key)
+    return text if isinstance(text, str) else ""
 
 
 def _texts(value: object) -> list[str]:

@@ -31,14 +31,14 @@ from duemq.messages.queries import QueryProcessor
 from duemq.messages.recall import RecallProcessor
 from duemq.messages.replica_referrals import of_role
 from duemq.metrics.put_get_stats import BrokerStats
-from duemq.metrics.rpc_meter import RpcMeter
 from duemq.namesrv.second_master import SecondMaster
 from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
 from duemq.net.memory_budget import MemoryBudget
+from duemq.net.rpc_meter import RpcMeter
 from duemq.pop.names import REVIVE_GROUP
 from duemq.pop.order_info import VIEW as ORDER_INFO_VIEW
 from duemq.pop.request_modes import RequestModes
-from duemq.pop.service import PopService
+from duemq.pop.service import PopParts, PopService
 from duemq.pull.long_polls import LongPolls
 from duemq.pull.offset_requests import OffsetProcessor
 from duemq.pull.pull import PullProcessor
@@ -217,8 +217,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
     if parts.replica is None:
         parts.tasks.append(transactions.running())
     parts.pop = PopService(
-        parts,
-        context,
+        _pop_parts(parts, context),
         has_timers=has_timer_topic(context.plugins.system_topics()),
         delivered_ms=context.plugins.delivered_ms,
     )
@@ -247,6 +246,28 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         ReplyProcessor(store, topics, parts.clients, put, identity, clock, records, suffix=suffix),
         *_admin_processors(parts, context),
     ]
+
+
+def _pop_parts(parts: BrokerComponents, context: BrokerContext) -> PopParts:
+    return PopParts(
+        store=parts.store,
+        topics=parts.topics,
+        groups=parts.groups,
+        offsets=parts.offsets,
+        clients=parts.clients,
+        long_polls=parts.long_polls,
+        filters=parts.filters,
+        stats=parts.stats,
+        put_path=parts.put_path,
+        modes=parts.modes,
+        identity=parts.identity,
+        clock=context.clock,
+        config=context.config,
+        kernels=context.kernels,
+        records=context.records,
+        replication=context.replication,
+        routes=context.routes,
+    )
 
 
 def _admin_processors(parts: BrokerComponents, context: BrokerContext) -> list[Processor]:

@@ -32,7 +32,7 @@ from duemq.broker.assembly import assemble
 from duemq.broker.clock_steps import watching_clock
 from duemq.broker.components import BrokerComponents, BrokerContext
 from duemq.broker.periodic_writes import with_reports
-from duemq.broker.plugins import Host, Installed, PluginSet, installed_plugins
+from duemq.broker.plugins import Host, InstalledPlugin, PluginSet, installed_plugins
 from duemq.broker.process_services import new_registry, new_scheduler
 from duemq.broker.send_assembly import make_ingest
 from duemq.broker.step_times import StepTimes
@@ -112,7 +112,7 @@ class Broker:
         properties: Mapping[str, str],
         *,
         clock: Clock | None = None,
-        plugins: Iterable[Installed] | None = None,
+        plugins: Iterable[InstalledPlugin] | None = None,
         config_file: Path | None = None,
         read_again: Callable[[], Properties] | None = None,
         kernels: Preparation | None = None,
@@ -458,8 +458,8 @@ class Broker:
             RequestError: A key may not be changed, or the file cannot be written; nothing changed.
             ConfigError: A value is invalid; nothing was changed.
         """
-        known = [*SECTIONS, *self.plugins.sections()]
-        changes = accepted_changes(changes, known, self.config.frozen_keys, source="request 25")
+        sections = [*SECTIONS, *self.plugins.sections()]
+        changes = accepted_changes(changes, sections, self.config.frozen_keys, source="request 25")
         if not changes:
             return
         async with self._reconfiguring, edited(self._config_file, changes) as edit:

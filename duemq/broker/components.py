@@ -15,11 +15,11 @@ from duemq.configuration.config import BrokerConfig
 from duemq.configuration.ha_server_config import HaServerConfig
 from duemq.configuration.replication_config import ReplicationConfig
 from duemq.metrics.put_get_stats import BrokerStats
-from duemq.metrics.rpc_meter import RpcMeter
 from duemq.namesrv.second_master import SecondMaster
 from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.memory_budget import MemoryBudget
+from duemq.net.rpc_meter import RpcMeter
 from duemq.pop.request_modes import RequestModes
 from duemq.pop.service import PopService
 from duemq.pull.long_polls import LongPolls
@@ -28,7 +28,8 @@ from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.filter_file import FilterFile
 from duemq.registry.groups import GroupManager
-from duemq.registry.managers import Identity, Routes
+from duemq.registry.managers import Identity
+from duemq.registry.topic_routes import TopicRoutes
 from duemq.registry.topics import TopicManager
 from duemq.replication.ha_server import HaServer
 from duemq.replication.membership import Membership
@@ -133,7 +134,7 @@ class BrokerContext:
     ha_socket: socket.socket | None = None
     ha_port: int = 0
     connect: Callable[[str], RemotingClient] = RemotingClient
-    routes: Routes
+    routes: TopicRoutes
     membership: Membership | None = None
 
     @property

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from duemq.broker.broker import Broker
-from duemq.broker.plugins import Installed, installed_plugins
+from duemq.broker.plugins import InstalledPlugin, installed_plugins
 from duemq.broker.role_runner import RoleRunner
 from duemq.configuration.settings import Settings, resolved, settings_from
 from duemq.namesrv.name_servers import peer_client
@@ -29,7 +29,7 @@ from duemq.replication.controller.service import GroupService
 from duemq.replication.epoch_file import EpochFile
 from duemq.replication.ha_server import HaServer
 from duemq.replication.membership import Membership
-from duemq.replication.role import Role
+from duemq.replication.role import ReplicationRole
 from duemq.replication.sync_state_set import SyncStateSetReplicas
 from duemq_common.clock import Clock, SystemClock
 from duemq_common.config import Properties
@@ -59,7 +59,7 @@ class MemberBroker:
         properties: Mapping[str, str],
         *,
         clock: Clock | None = None,
-        plugins: Iterable[Installed] | None = None,
+        plugins: Iterable[InstalledPlugin] | None = None,
         config_file: Path | None = None,
         read_again: Callable[[], Properties] | None = None,
         kernels: Preparation | None = None,
@@ -91,7 +91,7 @@ class MemberBroker:
         self._confirmed = ConfirmedFile(
             settings.store.root, identity if identity is not None and identity.is_assigned else None
         )
-        standby = Role(is_replica=True, own_id=self.service.member.broker_id)
+        standby = ReplicationRole(is_replica=True, own_id=self.service.member.broker_id)
         self.runner = RoleRunner(self._new_broker, standby, on_serving, on_closing)
 
     async def run(self) -> str:
@@ -112,7 +112,7 @@ class MemberBroker:
         if self.runner.broker is not None:
             self.runner.broker.reload()
 
-    def _new_broker(self, role: Role) -> Broker:
+    def _new_broker(self, role: ReplicationRole) -> Broker:
         properties = self._properties if self._read_again is None else self._read_again()
         membership = Membership(
             role,
@@ -212,11 +212,11 @@ class MemberBroker:
         role = self._role(is_replica=True, epoch=epoch)
         await self._become(replace(role, master_address=address))
 
-    def _role(self, *, is_replica: bool, epoch: int) -> Role:
+    def _role(self, *, is_replica: bool, epoch: int) -> ReplicationRole:
         own_id = self.service.member.broker_id
-        return Role(is_replica=is_replica, own_id=own_id, epoch=epoch)
+        return ReplicationRole(is_replica=is_replica, own_id=own_id, epoch=epoch)
 
-    async def _become(self, role: Role) -> None:
+    async def _become(self, role: ReplicationRole) -> None:
         self.runner.assign(role)
         await self.runner.serves()
 

@@ -79,7 +79,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledPlugin:
     """Installed plugin."""
 
     name: str
@@ -92,27 +92,27 @@ class Installed:
         return f"{dist.name} {dist.version}, {self.entry_point.value}" if dist else "no package"
 
 
-def installed_plugins(disabled: frozenset[str] = frozenset()) -> list[Installed]:
+def installed_plugins(disabled: frozenset[str] = frozenset()) -> list[InstalledPlugin]:
     """Return the installed plugins that are not disabled, by name.
 
     Raises:
         PluginError: Two distributions have a plugin of the same name, or there are too many.
     """
-    found: dict[str, Installed] = {}
+    plugins: dict[str, InstalledPlugin] = {}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         if entry_point.name in disabled:
             continue
-        plugin = Installed(entry_point.name, entry_point)
-        other = found.setdefault(plugin.name, plugin)
+        plugin = InstalledPlugin(entry_point.name, entry_point)
+        other = plugins.setdefault(plugin.name, plugin)
         if other.entry_point.value != entry_point.value:
             why = (
                 f"is installed twice: {other.origin} and {plugin.origin}. Uninstall one, or "
                 f"disable both with brokerPluginDisabled={plugin.name}"
             )
             raise PluginError(plugin.name, why)
-    if len(found) > PLUGINS_MAX:
-        raise PluginError("*", f"{len(found)} plugins are installed; the limit is {PLUGINS_MAX}")
-    return [found[name] for name in sorted(found)]
+    if len(plugins) > PLUGINS_MAX:
+        raise PluginError("*", f"{len(plugins)} plugins are installed; the limit is {PLUGINS_MAX}")
+    return [plugins[name] for name in sorted(plugins)]
 
 
 def installed_sections(properties: Mapping[str, str], disabled: frozenset[str]) -> list[type]:
@@ -138,7 +138,7 @@ def installed_sections(properties: Mapping[str, str], disabled: frozenset[str]) 
     return PluginSet.load(installed_plugins(disabled), bare_host).sections()
 
 
-def load_plugin(installed: Installed, host: Host) -> BrokerPlugin:
+def load_plugin(installed: InstalledPlugin, host: Host) -> BrokerPlugin:
     """Import a plugin's factory and call it.
 
     Raises:
@@ -222,7 +222,9 @@ class PluginSet:
         self.plugins = in_declared_order(plugins)
 
     @classmethod
-    def load(cls, installed: Iterable[Installed], make_host: Callable[[str], Host]) -> PluginSet:
+    def load(
+        cls, installed: Iterable[InstalledPlugin], make_host: Callable[[str], Host]
+    ) -> PluginSet:
         """Load installed plugins."""
         return cls({item.name: load_plugin(item, make_host(item.name)) for item in installed})
 
@@ -239,8 +241,8 @@ class PluginSet:
 
     def sections(self) -> list[type]:
         """Return the plugins' configuration classes."""
-        found = self._collect("config_class", lambda plugin: plugin.config_class())
-        return [section for _, section in found if section is not None]
+        classes = self._collect("config_class", lambda plugin: plugin.config_class())
+        return [section for _, section in classes if section is not None]
 
     def system_topics(self) -> list[SystemTopic]:
         """Return the topics that must exist before the store recovers."""
@@ -272,8 +274,8 @@ class PluginSet:
             PluginError: A code is in `taken`, or two plugins have it.
         """
         handlers: dict[int, RequestHandler] = {}
-        found = self._collect("request_handlers", lambda plugin: plugin.request_handlers())
-        for name, brought in found:
+        collected = self._collect("request_handlers", lambda plugin: plugin.request_handlers())
+        for name, brought in collected:
             for code, handler in brought.items():
                 if code in taken or code in handlers:
                     raise PluginError(name, f"request code {code} already has a handler")
@@ -331,16 +333,16 @@ class PluginSet:
         Raises:
             PluginError: Two plugins have one.
         """
-        found = self._collect("recalls", lambda plugin: plugin.recalls())
-        offered = [(name, port) for name, port in found if port is not None]
+        collected = self._collect("recalls", lambda plugin: plugin.recalls())
+        offered = [(name, port) for name, port in collected if port is not None]
         if len(offered) > 1:
             raise PluginError(offered[1][0], f"{offered[0][0]} already handles recalls")
         return offered[0][1] if offered else None
 
     def pending_messages(self) -> list[PendingMessages]:
         """Return the owners of pending messages for decisions, timers before levels."""
-        found = self._collect("pending_messages", lambda plugin: plugin.pending_messages())
-        offered = [port for _, port in found if port is not None]
+        collected = self._collect("pending_messages", lambda plugin: plugin.pending_messages())
+        offered = [port for _, port in collected if port is not None]
         return offered[::-1]  # hooks run levels first
 
     def delivered_ms(self, now_ms: int) -> int:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final
 
 from duemq.broker.broker import Broker
-from duemq.replication.role import Role
+from duemq.replication.role import ReplicationRole
 from duemq_common.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ class RoleRunner:
 
     def __init__(
         self,
-        new_broker: Callable[[Role], Broker],
-        role: Role,
+        new_broker: Callable[[ReplicationRole], Broker],
+        role: ReplicationRole,
         on_serving: Callable[[Broker], None] = lambda broker: None,
         on_closing: Callable[[], None] = lambda: None,
     ) -> None:
@@ -57,7 +57,7 @@ class RoleRunner:
         self.role = role
         self.broker: Broker | None = None
 
-    def assign(self, role: Role) -> None:
+    def assign(self, role: ReplicationRole) -> None:
         """Change to a role; ignored if it is already assigned."""
         if role == self._assigned:
             return
@@ -69,7 +69,7 @@ class RoleRunner:
         self._serving.clear()
         self._changed.set()
 
-    def _continues_in(self, role: Role) -> bool:
+    def _continues_in(self, role: ReplicationRole) -> bool:
         """Let the open broker continue in a newer epoch; return whether it does."""
         if self.broker is None or self._changed.is_set() or not role.continues(self.role):
             return False
@@ -180,7 +180,7 @@ def _resign(broker: Broker) -> None:
         broker.store.replicated.give_up()
 
 
-def _begin_epoch(broker: Broker, role: Role) -> None:
+def _begin_epoch(broker: Broker, role: ReplicationRole) -> None:
     """Let a broker continue in a newer epoch of its role.
 
     Raises:
@@ -196,7 +196,7 @@ def _begin_epoch(broker: Broker, role: Role) -> None:
         broker.parts.ha_server.in_sync.update()
 
 
-def _described(role: Role) -> str:
+def _described(role: ReplicationRole) -> str:
     if not role.is_replica:
         return f"the master of epoch {role.epoch}"
     return f"a replica of {role.master_address or 'no master yet'} (epoch {role.epoch})"

@@ -33,14 +33,14 @@ def stored_pins(store: MessageStore, loaded: Collection[str]) -> dict[str, Pin]:
     Args:
         loaded: Names of the loaded plugins, which provide their own pins.
     """
-    found = entry_points(group=ENTRY_POINT_GROUP)
-    return {item.name: _constant(_read(store, item)) for item in found if item.name not in loaded}
+    entries = entry_points(group=ENTRY_POINT_GROUP)
+    return {item.name: _constant(_read(store, item)) for item in entries if item.name not in loaded}
 
 
 def _read(store: MessageStore, item: EntryPoint) -> FirstPending:
     try:
         reader = _reader(item)
-        found = None if reader is None else reader(store)
+        pin = None if reader is None else reader(store)
     except Exception as error:
         log.error(
             "plugin %s is not loaded, and its messages in %s cannot be read (%s: %s): no log file "
@@ -48,13 +48,13 @@ def _read(store: MessageStore, item: EntryPoint) -> FirstPending:
             item.name, store.root, type(error).__name__, error,
         )  # fmt: skip
         return UNKNOWN
-    if found is not None:
+    if pin is not None:
         log.warning(
             "plugin %s is not loaded, but has pending messages in %s: their log files are kept. "
             "Remove it from brokerPluginDisabled to deliver them",
             item.name, store.root,
         )  # fmt: skip
-    return found
+    return pin
 
 
 def _reader(item: EntryPoint) -> Reader | None:

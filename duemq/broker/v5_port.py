@@ -54,7 +54,7 @@ async def serving_v5(
         yield 0
         return
     from duemq.net.http2.grpc_call import GrpcLimits
-    from duemq.v5.cluster import Cluster
+    from duemq.v5.cluster import V5Cluster
     from duemq.v5.config import V5Config
     from duemq.v5.server import V5Server
 
@@ -70,7 +70,7 @@ async def serving_v5(
             permission=now.permission,
         )
 
-    cluster = Cluster(
+    cluster = V5Cluster(
         context.routes, parts.identity, config, peer_client(AuthConfig(), tls.client),
         is_replica=parts.replica is not None,
     )  # fmt: skip

@@ -75,10 +75,10 @@ def _own_directory() -> Path:
     path = Path(tempfile.gettempdir()) / f"duemq-kernels-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return Path(tempfile.mkdtemp(prefix="duemq-kernels-"))
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if not is_own or found.st_mode & 0o022 or _fault(path):
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not is_own or status.st_mode & 0o022 or _fault(path):
         return Path(tempfile.mkdtemp(prefix="duemq-kernels-"))
     return path

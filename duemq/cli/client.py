@@ -144,8 +144,8 @@ class Cluster:
         if self._broker:
             return [("", self._broker)]
         table = _loads(await self._cluster_info()).get("brokerAddrTable", {})
-        found = [(name, data["brokerAddrs"].get("0", "")) for name, data in sorted(table.items())]
-        return [(name, address) for name, address in found if address]
+        masters = [(name, data["brokerAddrs"].get("0", "")) for name, data in sorted(table.items())]
+        return [(name, address) for name, address in masters if address]
 
     async def members(self) -> list[tuple[str, int | None, str]]:
         """Return (broker name, broker id, address) of every master and replica.

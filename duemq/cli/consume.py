@@ -178,11 +178,11 @@ class Reader:
 def show_line(queue: Queue, record: Record) -> None:
     """Print a message as one line of escaped text."""
     shown = describe(record)
-    place = f"{queue.broker_name or queue.address}/{record.queue_id}/{record.queue_offset}"
+    position = f"{queue.broker_name or queue.address}/{record.queue_id}/{record.queue_offset}"
     body = shown["body"]
     if record.topic == QUARANTINE_TOPIC:
         body = summary(parsed(queue, record))
-    text = f"{place}  {shown['unique_key'] or '-'}  {body}"
+    text = f"{position}  {shown['unique_key'] or '-'}  {body}"
     print(f"{time_text(record.store_ms)}  {printable(text)}", flush=True)
 
 

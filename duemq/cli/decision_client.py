@@ -23,7 +23,7 @@ from duemq.auth.signature import Credentials
 from duemq.cli.client import Cluster, bytes_of, not_a_broker
 from duemq.cli.options import Target
 from duemq.messages.decide import ACTIONS, NAMES_MAX, TIME_MS_MAX, DecisionRequest, DecisionResponse
-from duemq.messages.decision_results import Result
+from duemq.messages.decision_results import DecisionResult
 from duemq.net.codes import ResponseCode
 from duemq_common.errors import RequestError, UsageError
 
@@ -97,7 +97,7 @@ class DecisionClient:
     async def __aexit__(self, *exc: object) -> None:
         await self._cluster.__aexit__(*exc)
 
-    async def cancel(self, *, dry_run: bool = False, **selection: Any) -> list[Result]:
+    async def cancel(self, *, dry_run: bool = False, **selection: Any) -> list[DecisionResult]:
         """Cancel messages; `selection` are the attributes of `MessageSelection`.
 
         Raises:
@@ -113,7 +113,7 @@ class DecisionClient:
         delay_ms: int | None = None,
         dry_run: bool = False,
         **selection: Any,
-    ) -> list[Result]:
+    ) -> list[DecisionResult]:
         """Reschedule messages to an absolute time or to a delay from now."""
         return await self.decide(
             "move",
@@ -123,25 +123,25 @@ class DecisionClient:
             delay_ms=delay_ms,
         )
 
-    async def fire(self, *, dry_run: bool = False, **selection: Any) -> list[Result]:
+    async def fire(self, *, dry_run: bool = False, **selection: Any) -> list[DecisionResult]:
         """Deliver messages now."""
         return await self.decide("fire", MessageSelection(**selection), dry_run=dry_run)
 
     async def decide(
         self, action: str, selection: MessageSelection, **more: object
-    ) -> list[Result]:
+    ) -> list[DecisionResult]:
         """Send the request to every broker; return one result for each name, in order."""
         brokers = await self._cluster.brokers()
         if not brokers:
             raise ConnectionError("the name server has no registered broker")
-        results: list[Result] = []
+        results: list[DecisionResult] = []
         for request in selection.requests(**more):
             body = msgspec.json.encode(request)
             responses = [await self._fetch(address, CODES[action], body) for _, address in brokers]
             results += [combined(of_one) for of_one in zip(*responses, strict=True)]
         return results
 
-    async def _fetch(self, address: str, code: int, body: bytes) -> list[Result]:
+    async def _fetch(self, address: str, code: int, body: bytes) -> list[DecisionResult]:
         response = await self._cluster.request(address, code, body=body, timeout_s=CALL_TIMEOUT_S)
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RequestError(response.code, not_a_broker(address))
@@ -150,12 +150,12 @@ class DecisionClient:
         return msgspec.json.decode(bytes_of(response), type=DecisionResponse).results
 
 
-def combined(results: Sequence[Result]) -> Result:
+def combined(results: Sequence[DecisionResult]) -> DecisionResult:
     """Return the combined result of several brokers for one name."""
     best = max(results, key=lambda result: RANKS.index(result.verdict))
     due = [result.due_ms for result in results if result.due_ms >= 0]
     former = [result.former_due_ms for result in results if result.former_due_ms >= 0]
-    return Result(
+    return DecisionResult(
         best.name,
         best.verdict,
         sum(result.messages for result in results),
@@ -191,7 +191,7 @@ def decide_and_show(
     if not (selection.ids or selection.keys or selection.handles or selection.topic):
         raise UsageError("no messages selected: give --id, --key, --handle or --topic")
 
-    async def run(dry_run: bool) -> list[Result]:
+    async def run(dry_run: bool) -> list[DecisionResult]:
         tls, credentials = target.tls_context(), target.credentials()
         client_of = DecisionClient(target.namesrv, target.broker, tls=tls, credentials=credentials)
         async with client_of as client:
@@ -219,7 +219,7 @@ def decide_and_show(
         raise SystemExit(int(Exit.FOUND_FAULT))
 
 
-def _confirm(action: str, topic: str, dry_run: Callable[[], list[Result]]) -> None:
+def _confirm(action: str, topic: str, dry_run: Callable[[], list[DecisionResult]]) -> None:
     """Ask for confirmation before an action on all pending messages of a topic.
 
     Raises:
@@ -241,7 +241,7 @@ def _confirm(action: str, topic: str, dry_run: Callable[[], list[Result]]) -> No
         fail("nothing was changed", Exit.FOUND_FAULT)
 
 
-def _row(result: Result, columns: Sequence[str]) -> tuple[object, ...]:
+def _row(result: DecisionResult, columns: Sequence[str]) -> tuple[object, ...]:
     name = result.name
     if len(name) > SHOWN_CHARACTERS:
         name = name[: SHOWN_CHARACTERS - 3] + "..."

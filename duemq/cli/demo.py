@@ -155,14 +155,14 @@ class Demo:
 
     def faults(self) -> list[str]:
         """Return the faults, one line each."""
-        found = [self.failure] if self.failure else []
+        texts = [self.failure] if self.failure else []
         if not self.all_sent:
-            found.append("not all messages were sent")
+            texts.append("not all messages were sent")
         for line in self.lines.values():
             if line.verdict not in ("ok", "cancelled"):
                 verdict = "MISSING" if line.verdict == "pending" else line.verdict
-                found.append(f"{line.key}: {verdict}")
-        return found
+                texts.append(f"{line.key}: {verdict}")
+        return texts
 
 
 def run_demo(*, as_json: bool) -> None:

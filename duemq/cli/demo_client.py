@@ -29,7 +29,7 @@ HELLO_WAIT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     """Messages to send.
 
     Attributes:
@@ -114,7 +114,7 @@ def send(
         report("sent", key=key, level=level, due_ms=due_ms, **facts)
 
 
-def run(namesrv: str, topic: str, plan: Plan) -> None:
+def run(namesrv: str, topic: str, plan: DemoPlan) -> None:
     """Send the messages of a plan; then consume until standard input closes."""
     from rocketmq.client import Producer
 
@@ -136,7 +136,7 @@ def run(namesrv: str, topic: str, plan: Plan) -> None:
     producer.shutdown()
 
 
-async def run_own(namesrv: str, topic: str, plan: Plan) -> None:
+async def run_own(namesrv: str, topic: str, plan: DemoPlan) -> None:
     """Run the plan with DueMQ's client, for machines without the C++ client."""
     report = Reporter()
     async with Cluster(namesrv) as cluster:
@@ -155,8 +155,8 @@ async def run_own(namesrv: str, topic: str, plan: Plan) -> None:
             report("received", key=record.properties.get("KEYS", ""), **facts)
 
         await put("hello-0")
-        wanted = ConsumeOptions(topic, GROUP, from_first=True)
-        reading = asyncio.create_task(Reader(cluster, wanted, received).run())
+        options = ConsumeOptions(topic, GROUP, from_first=True)
+        reading = asyncio.create_task(Reader(cluster, options, received).run())
         for message in plan.messages():
             await put(*message)
         report("all sent")
@@ -174,13 +174,13 @@ def main() -> None:
     parser.add_argument("--cancelled", required=True, help="key of the last timer")
     parser.add_argument("--own", action="store_true", help="DueMQ's own client")
     arguments = parser.parse_args()
-    plan = Plan(arguments.levels, arguments.each, arguments.timers, arguments.cancelled)
-    wanted = (arguments.namesrv, arguments.topic, plan)
+    plan = DemoPlan(arguments.levels, arguments.each, arguments.timers, arguments.cancelled)
+    settings = (arguments.namesrv, arguments.topic, plan)
     try:
         if arguments.own:
-            asyncio.run(run_own(*wanted))
+            asyncio.run(run_own(*settings))
         else:
-            run(*wanted)
+            run(*settings)
     except Exception as error:
         Reporter()("failed", why=f"{type(error).__name__}: {error}")
     os._exit(0)  # the C++ library's destructors may wait for its threads forever

@@ -82,10 +82,10 @@ def errors_become_exits() -> Iterator[None]:
         if group.subgroup(BrokenPipeError) is not None:
             _discard_output()
             raise SystemExit(int(Exit.OUTPUT_CLOSED)) from None
-        known, other = group.split((DueMQError, OSError))
-        if other is not None or known is None:
+        expected, other = group.split((DueMQError, OSError))
+        if other is not None or expected is None:
             raise
-        first = _first(known)
+        first = _first(expected)
         fail(_one_line(first), exit_code(first))
 
 

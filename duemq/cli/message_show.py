@@ -47,7 +47,7 @@ def show_message(name: str, topic: str, target: Target) -> None:
 
 async def _find(name: str, topic: str, target: Target) -> tuple[list[dict[str, object]], bool]:
     """Return (messages of all brokers as plain data, whether there are more)."""
-    found: list[dict[str, object]] = []
+    histories: list[dict[str, object]] = []
     more = False
     body = json.dumps({"name": name, "topic": topic}).encode()
     async with target.cluster() as cluster:
@@ -57,14 +57,16 @@ async def _find(name: str, topic: str, target: Target) -> tuple[list[dict[str, o
             )
             if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 records = await _find_records(cluster, address, name, topic)
-                found += [{"broker": broker_name or address, **describe(one)} for one in records]
+                histories += [
+                    {"broker": broker_name or address, **describe(one)} for one in records
+                ]
             elif response.code != ResponseCode.SUCCESS:
                 raise RequestError(response.code, response.remark or "")
             else:
                 value = json.loads(bytes_of(response))
                 more |= value["more"]
-                found += [_described(broker_name or address, one) for one in value["messages"]]
-    return found, more
+                histories += [_described(broker_name or address, one) for one in value["messages"]]
+    return histories, more
 
 
 def _described(broker: str, history: dict[str, Any]) -> dict[str, Any]:
@@ -112,10 +114,10 @@ def _facts(shown: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _row(record: dict[str, Any]) -> tuple[object, ...]:
     due_ms = record["due_ms"]
-    place = f"{record['topic']}/{record['queue_id']}/{record['queue_offset']}"
+    position = f"{record['topic']}/{record['queue_id']}/{record['queue_offset']}"
     return (
         record["event"], _cell(record["store_ms"]), "" if due_ms is None else _cell(due_ms),
-        record["commit_log_offset"], place, record["detail"],
+        record["commit_log_offset"], position, record["detail"],
     )  # fmt: skip
 
 

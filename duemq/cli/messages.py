@@ -92,8 +92,8 @@ async def _send_all(outgoing: Outgoing, target: Target) -> None:
 
 
 def _print_sent(sent: Sent) -> None:
-    place = f"{sent.broker}/{sent.queue_id}/{sent.queue_offset}"
-    print(printable(f"{sent.status}  {sent.message_id}  {place}"))
+    position = f"{sent.broker}/{sent.queue_id}/{sent.queue_offset}"
+    print(printable(f"{sent.status}  {sent.message_id}  {position}"))
     print(printable(f"  offset id      {sent.offset_message_id}"))
     if sent.due_ms is not None:
         print(f"  due            {time_text(sent.due_ms)}")

@@ -166,12 +166,12 @@ def throttle(
     """
     from duemq.cli.migrate_show import throttle as change_throttle
 
-    wanted = {
+    values = {
         "migrationRate": rate,
         "migrationLatenessTargetMs": lateness,
         "migrationLatenessFactor": factor,
     }
-    changes = {key: str(value) for key, value in wanted.items() if value is not None}
+    changes = {key: str(value) for key, value in values.items() if value is not None}
     change_throttle(changes, target)
 
 

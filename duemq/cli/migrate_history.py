@@ -52,10 +52,10 @@ def _row(item: Any) -> tuple[Any, ...]:
 def _write_page(ledger: MigrationLedger, run_id: str, html: Path, store: str) -> None:
     from migration.ledger.page import history_page
 
-    known = ledger.migrations()
-    if not run_id and not known:
+    migrations = ledger.migrations()
+    if not run_id and not migrations:
         raise UsageError("there is no migration yet: run `duemq migrate start` first")
-    run = ledger.run(run_id or known[0].migration_id)
+    run = ledger.run(run_id or migrations[0].migration_id)
     html.write_text(history_page(run, store=store, made_ms=SystemClock().now_ms()))
     console(stderr=True).print(f"wrote {html}: migration {run.migration.migration_id}")
 
@@ -63,5 +63,5 @@ def _write_page(ledger: MigrationLedger, run_id: str, html: Path, store: str) ->
 def _plain(run: object) -> dict[str, object]:
     import msgspec
 
-    found: dict[str, object] = msgspec.to_builtins(run)
-    return found
+    plain: dict[str, object] = msgspec.to_builtins(run)
+    return plain

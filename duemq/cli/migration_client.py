@@ -79,8 +79,8 @@ class MigrationClient:
             raise IsReplica(response.code, response.remark or "", master)
         if response.code != ResponseCode.SUCCESS:
             raise RequestError(response.code, response.remark or "")
-        found: dict[str, object] = json.loads(bytes_of(response))
-        return found
+        result: dict[str, object] = json.loads(bytes_of(response))
+        return result
 
     async def status(self) -> Status:
         """Return the state of every level."""
@@ -104,8 +104,8 @@ class MigrationClient:
             if status is None:
                 continue
             shown(status)
-            mine = [item for item in status["levels"] if item["level"] in levels]
-            if all(item["state"] in FINAL or item["paused"] for item in mine):
+            selected = [item for item in status["levels"] if item["level"] in levels]
+            if all(item["state"] in FINAL or item["paused"] for item in selected):
                 return status
             await asyncio.sleep(POLL_INTERVAL_S)
 

@@ -211,10 +211,12 @@ class Configuration:
         Raises:
             ConfigError, UsageError: As `properties`.
         """
-        found = self.properties(namesrv)
-        if self.config is None and not {"namesrvAddr", "embeddedNamesrvEnable"} & found.keys():
-            found = found.merged({"embeddedNamesrvEnable": "true"}, "default without a file")
-        return found
+        properties = self.properties(namesrv)
+        if self.config is None and not {"namesrvAddr", "embeddedNamesrvEnable"} & properties.keys():
+            properties = properties.merged(
+                {"embeddedNamesrvEnable": "true"}, "default without a file"
+            )
+        return properties
 
 
 @dataclass(frozen=True, slots=True)

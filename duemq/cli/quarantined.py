@@ -96,8 +96,8 @@ def list_quarantined(topic: str, count: int, target: Target) -> None:
 
 async def _list(topic: str, count: int, target: Target) -> None:
     async with target.cluster() as cluster:
-        found = [item async for item in _quarantined(cluster) if topic in ("", item.topic)]
-    shown = found[:count] if count else found
+        items = [item async for item in _quarantined(cluster) if topic in ("", item.topic)]
+    shown = items[:count] if count else items
     if target.as_json:
         print_json([item.plain() for item in shown])
         return
@@ -112,8 +112,8 @@ async def _list(topic: str, count: int, target: Target) -> None:
         for item in shown
     ]
     columns = ("offset", "since", "topic", "reason", "unique key")
-    title = f"{len(found)} {plural(len(found), 'message')} in quarantine"
-    title += f", the first {len(shown)}:" if len(shown) < len(found) else ""
+    title = f"{len(items)} {plural(len(items), 'message')} in quarantine"
+    title += f", the first {len(shown)}:" if len(shown) < len(items) else ""
     print_table(title, columns, rows, optional=("unique key", "since"))
 
 
@@ -121,8 +121,8 @@ async def _quarantined(cluster: Cluster) -> AsyncIterator[Quarantined]:
     """Yield all records of the quarantine topic, broker by broker."""
     for queue in await cluster.queues(QUARANTINE_TOPIC, wanted=READ):
         fields = {"topic": QUARANTINE_TOPIC, "queueId": queue.queue_id}
-        found = await cluster.call(queue.address, RequestCode.GET_MIN_OFFSET, fields)
-        offset = int((found.fields or {})["offset"])
+        bound = await cluster.call(queue.address, RequestCode.GET_MIN_OFFSET, fields)
+        offset = int((bound.fields or {})["offset"])
         while records := await _pull(cluster, queue, offset):
             for record in records:
                 yield parsed(queue, record)
@@ -163,17 +163,17 @@ async def _send_all(
     offsets: set[str], topic: str, without: Sequence[str], target: Target, dry_run: bool
 ) -> None:
     async with target.cluster() as cluster:
-        found = [item async for item in _quarantined(cluster) if _names(item) & offsets]
-        missing = offsets - {name for item in found for name in _names(item)}
+        items = [item async for item in _quarantined(cluster) if _names(item) & offsets]
+        missing = offsets - {name for item in items for name in _names(item)}
         if missing:
             shown = ", ".join(sorted(missing))
             raise UsageError(f"no message in quarantine has the offset {shown}")
-        for item in found:
+        for item in items:
             where = topic or item.topic
             if item.original is None or not where:
                 why = "its record cannot be read" if item.original is None else "give --topic"
                 raise UsageError(f"message {item.record.queue_offset} cannot be sent: {why}")
-        for item in found:
+        for item in items:
             assert item.original is not None
             status = "not sent: --dry-run"
             if not dry_run:

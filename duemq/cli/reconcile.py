@@ -58,11 +58,11 @@ def run(
     """Audit stores. Exit code 0: no findings; 1: findings; 2: the audit could not run."""
     from duemq.cli.reconcile_run import reconcile
 
-    wanted = _wanted(
+    request = _wanted(
         stores, late, as_of, levels, trust_clock=trust_clock, out=out, report=report,
         capacity_per_s=capacity,
     )  # fmt: skip
-    reconcile(wanted, _spark_master(spark), ledger, as_json=as_json)
+    reconcile(request, _spark_master(spark), ledger, as_json=as_json)
 
 
 @command(reconcile_app, "history", example="reconcile history /data/store")
@@ -92,9 +92,9 @@ def forecast(
     """Show due messages by time, and the backlog of a broker with the given capacity."""
     from duemq.cli import reconcile_jobs
 
-    wanted = _wanted(stores, levels=levels, capacity_per_s=capacity)
+    request = _wanted(stores, levels=levels, capacity_per_s=capacity)
     master = _spark_master(spark)
-    reconcile_jobs.forecast(wanted, master, minutes=minutes, as_json=as_json)
+    reconcile_jobs.forecast(request, master, minutes=minutes, as_json=as_json)
 
 
 @command(reconcile_app, "lateness", example="reconcile lateness /data/store")
@@ -135,8 +135,8 @@ def proof(
     from duemq.cli import reconcile_jobs
 
     master = _spark_master(spark)
-    wanted = _wanted(stores, late, levels=levels, trust_clock=trust_clock)
-    reconcile_jobs.proof(wanted, master, migration, out=out, as_json=as_json)
+    request = _wanted(stores, late, levels=levels, trust_clock=trust_clock)
+    reconcile_jobs.proof(request, master, migration, out=out, as_json=as_json)
 
 
 @command(reconcile_app, "plan", example="reconcile plan /data/store")
@@ -213,8 +213,8 @@ def watch(
     """Audit the growing log; print each violation once as a JSON line, also across restarts."""
     from duemq.cli import reconcile_jobs
 
-    wanted, master = _wanted(stores, late, levels=levels), _spark_master(spark)
-    reconcile_jobs.watch(wanted, master, home, delay_ms=delay, every_s=every, once=once)
+    request, master = _wanted(stores, late, levels=levels), _spark_master(spark)
+    reconcile_jobs.watch(request, master, home, delay_ms=delay, every_s=every, once=once)
 
 
 def _wanted(

@@ -44,9 +44,9 @@ def forecast(wanted: AuditRequest, master: SparkMaster, *, minutes: int, as_json
         pieces = jobs.capacity(load, rate_per_s=wanted.capacity_per_s or None)
         return {"pieces": _rows(pieces), "days": _rows(jobs.by_day(load)), "unread": unread}
 
-    found = _run_job(wanted, master, "forecast", work, as_json=as_json)
+    result = _run_job(wanted, master, "forecast", work, as_json=as_json)
     titles = {"pieces": "What falls due", "days": "By day (UTC)"}
-    _print(found, titles, nothing="No message is pending.", as_json=as_json)
+    _print(result, titles, nothing="No message is pending.", as_json=as_json)
 
 
 def lateness(wanted: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
@@ -64,9 +64,9 @@ def lateness(wanted: AuditRequest, master: SparkMaster, *, minutes: int, as_json
             "unread": unread,
         }
 
-    found = _run_job(wanted, master, "lateness", work, as_json=as_json)
+    result = _run_job(wanted, master, "lateness", work, as_json=as_json)
     titles = {"history": "History", "trend": "Trend", "worst": "The latest"}
-    _print(found, titles, nothing="Nothing was delivered.", as_json=as_json)
+    _print(result, titles, nothing="Nothing was delivered.", as_json=as_json)
 
 
 def proof(
@@ -146,20 +146,20 @@ def replicas(wanted: AuditRequest, master: SparkMaster, *, as_json: bool) -> Non
 
     def work(spark: SparkSession) -> Found:
         stores = read_table(spark, wanted.stores, "stores").persist()
-        found = differences(read_table(spark, wanted.stores, "messages", COLUMNS), stores)
+        result = differences(read_table(spark, wanted.stores, "messages", COLUMNS), stores)
         places = ("store", "phys_offset", "damage")
         gaps = read_table(spark, wanted.stores, "messages", places, roles=Role.GAP)
         return {
             "stores": _rows(extents(stores)),
-            "differences": _rows(found.limit(SHOWN_MAX)),
+            "differences": _rows(result.limit(SHOWN_MAX)),
             "unread": _rows(gaps.orderBy(*places)),
         }
 
-    found = _run_job(wanted, master, "replicas", work, as_json=as_json)
+    result = _run_job(wanted, master, "replicas", work, as_json=as_json)
     titles = {"stores": "Logs of the group", "differences": "Records that differ"}
-    text = "" if found["differences"] else "The common records of the stores are equal."
-    _print(found, titles, last=lambda: text, as_json=as_json)
-    if found["differences"]:
+    text = "" if result["differences"] else "The common records of the stores are equal."
+    _print(result, titles, last=lambda: text, as_json=as_json)
+    if result["differences"]:
         raise SystemExit(int(Exit.FOUND_FAULT))
 
 
@@ -182,9 +182,9 @@ def repair(wanted: AuditRequest, master: SparkMaster, file: Path, *, as_json: bo
         count = _write(file, wanted, lost(bad, messages).limit(REPAIR_MAX).toLocalIterator())
         return {"written": [{"messages": count, "left": bad.count() - count}], "unread": unread}
 
-    found = _run_job(wanted, master, "repair", work, as_json=as_json)
-    [written] = found.pop("written")
-    _print(found, {}, last=lambda: _repair_text(file, **written), as_json=as_json,
+    result = _run_job(wanted, master, "repair", work, as_json=as_json)
+    [written] = result.pop("written")
+    _print(result, {}, last=lambda: _repair_text(file, **written), as_json=as_json,
            file=str(file), **written)  # fmt: skip
 
 
@@ -212,10 +212,10 @@ def _write(file: Path, wanted: AuditRequest, rows: Iterator[Any]) -> int:
 
 
 def _line(row: Any) -> dict[str, Any]:
-    found: dict[str, Any] = row.asDict()
+    values: dict[str, Any] = row.asDict()
     for name in ("body", "property_text"):
-        found[name] = base64.b64encode(bytes(found[name] or b"")).decode()
-    return found
+        values[name] = base64.b64encode(bytes(values[name] or b"")).decode()
+    return values
 
 
 def watch(

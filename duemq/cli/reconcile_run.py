@@ -78,27 +78,27 @@ def history(store: str, url: str, *, as_json: bool) -> None:
         raise UsageError("give either the store's directory or --ledger URL")
     ledger = AuditLedger.open_existing(url or default_url(store))
     try:
-        found = ledger.audits()
+        audits = ledger.audits()
     finally:
         ledger.close()
     if as_json:
         from dataclasses import asdict
 
-        print_json([asdict(record) | {"messages": record.messages} for record in found])
+        print_json([asdict(record) | {"messages": record.messages} for record in audits])
     else:
-        print_table("audits", AUDITS, [_row(record) for record in found])
+        print_table("audits", AUDITS, [_row(record) for record in audits])
 
 
 def _row(record: Any) -> tuple[object, ...]:
     from reconciliation.audit.verdicts import CLEAN
 
     bad = [f"{name} {count:,}" for name, count in record.verdicts.items() if name not in CLEAN]
-    found = record.why or ", ".join(bad) or ("" if record.complete else "incomplete")
+    remark = record.why or ", ".join(bad) or ("" if record.complete else "incomplete")
     seconds = f"{(record.ended_ms - record.started_ms) / 1_000:.1f}"
     late = "" if record.late_p99_ms is None else f"{record.late_p99_ms:,}"
     return (
         record.audit_id, time_text(record.started_ms), seconds, record.made_by, record.exit_code,
-        f"{record.messages:,}", found, late,
+        f"{record.messages:,}", remark, late,
     )  # fmt: skip
 
 
@@ -117,8 +117,8 @@ def _print(summary: Summary) -> None:
         out.print(line, markup=False, soft_wrap=True)
     print_unread(summary.unread)
     for row in summary.clock:
-        place = f"{row['store']}/{row['file']} at byte {row['offset']}"
-        out.print(f"{'clock':20}{place}: {row['note']}", markup=False, soft_wrap=True)
+        position = f"{row['store']}/{row['file']} at byte {row['offset']}"
+        out.print(f"{'clock':20}{position}: {row['note']}", markup=False, soft_wrap=True)
     if summary.clock:
         from reconciliation.report.page import clock_text
 
@@ -147,18 +147,18 @@ def _time(ms: int | None) -> str:
 def print_unread(places: list[Row]) -> None:
     """Print a line for each unreadable position."""
     for row in places:
-        place = f"{row['store']}: log offset {row['phys_offset']}"
+        position = f"{row['store']}: log offset {row['phys_offset']}"
         if row.get("file"):
-            place = f"{row['store']}/{row['file']} at byte {row['offset']}"
+            position = f"{row['store']}/{row['file']} at byte {row['offset']}"
         why = ": ".join(word for word in (row["damage"], row.get("note")) if word)
-        console().print(f"{'not read':20}{place}: {why}", markup=False, soft_wrap=True)
+        console().print(f"{'not read':20}{position}: {why}", markup=False, soft_wrap=True)
 
 
 def _verdict(summary: Summary) -> str:
     kept = f"{summary.messages:,} messages"
     if not summary.complete:
-        found = f"{summary.findings:,} of {kept} have a finding"
-        return f"The audit is incomplete: files have faults or could not be read ({found})."
+        verdict = f"{summary.findings:,} of {kept} have a finding"
+        return f"The audit is incomplete: files have faults or could not be read ({verdict})."
     if summary.clean:
         return f"Every promise was kept ({kept})."
     return f"{summary.findings:,} of {kept} have a finding."

@@ -56,7 +56,7 @@ def in_spark(
     """
     from reconciliation.spark.master import session_at
 
-    with _Progress(shown=shown) as progress:
+    with _StageProgress(shown=shown) as progress:
         spark = progress.run("starting Spark", lambda: session_at(master))
         atexit.register(_stop, spark)
         return progress.run(what, lambda: work(spark), spark)
@@ -68,7 +68,7 @@ def _stop(spark: SparkSession) -> None:
         spark.stop()
 
 
-class _Progress:
+class _StageProgress:
     """Progress line with the number of finished Spark tasks."""
 
     def __init__(self, *, shown: bool) -> None:
@@ -83,7 +83,7 @@ class _Progress:
         )  # fmt: skip
         self._threads = ThreadPoolExecutor(1)
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> _StageProgress:
         self._bars.start()
         return self
 
@@ -103,9 +103,9 @@ class _Progress:
     def show(self, line: TaskID, done: int, total: int) -> None:
         """Show the number of finished tasks; the bar is indeterminate before the first."""
         if total:
-            known = total if done else None
+            count = total if done else None
             part = f"{done} of {total} tasks"
-            self._bars.update(line, completed=done, total=known, part=part)
+            self._bars.update(line, completed=done, total=count, part=part)
 
 
 def _tasks(spark: object) -> tuple[int, int]:
@@ -115,5 +115,5 @@ def _tasks(spark: object) -> tuple[int, int]:
         return 0, 0
     tracker = context.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    known = [stage for stage in stages if stage is not None]
-    return sum(s.numCompletedTasks for s in known), sum(s.numTasks for s in known)
+    reported = [stage for stage in stages if stage is not None]
+    return sum(s.numCompletedTasks for s in reported), sum(s.numTasks for s in reported)

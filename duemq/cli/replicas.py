@@ -22,19 +22,19 @@ REASONS = ("groupFailure", "refusal", "failure")
 
 def show_replicas(target: Target) -> None:
     """Print the members of every broker group; exit with `UNREACHABLE` if none responds."""
-    found, unreachable = asyncio.run(_fetch(target))
+    views, unreachable = asyncio.run(_fetch(target))
     if target.as_json:
-        print_json(found)
+        print_json(views)
     else:
-        rows = [_row(member) for member in found]
+        rows = [_row(member) for member in views]
         console().print(fitted(COLUMNS, rows, optional=OPTIONAL, width=console().width))
-    if found and unreachable == len(found):
+    if views and unreachable == len(views):
         raise SystemExit(int(Exit.UNREACHABLE))
 
 
 async def _fetch(target: Target) -> tuple[list[dict[str, Any]], int]:
     """Return the members, and how many of them do not respond."""
-    found, unreachable = list[dict[str, Any]](), 0
+    views, unreachable = list[dict[str, Any]](), 0
     async with target.cluster() as cluster:
         for name, broker_id, address in await members_of(cluster):
             member = {"broker": name, "id": broker_id, "address": address}
@@ -48,8 +48,8 @@ async def _fetch(target: Target) -> tuple[list[dict[str, Any]], int]:
                     member |= {"failure": "not a DueMQ broker: see mqadmin haStatus"}
                 else:
                     member |= {"failure": error.remark}
-            found.append(member)
-    return found, unreachable
+            views.append(member)
+    return views, unreachable
 
 
 def _row(member: dict[str, Any]) -> tuple[str, ...]:

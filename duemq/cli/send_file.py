@@ -132,8 +132,8 @@ async def _action_for(cluster: Cluster, lost: Lost) -> str:
         return NO_ID
     if await _is_pending(cluster, lost):  # first: the next check finds a delivery in between
         return EXISTS
-    found = await _found(cluster, lost.topic, lost.unique_id)
-    exists = any(record.properties.get("UNIQ_KEY") == lost.unique_id for record in found)
+    copies = await _found(cluster, lost.topic, lost.unique_id)
+    exists = any(record.properties.get("UNIQ_KEY") == lost.unique_id for record in copies)
     return EXISTS if exists else SEND
 
 
@@ -168,16 +168,16 @@ async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
         "topic": topic, "key": unique_id, "maxNum": FOUND_MAX, "beginTimestamp": 0,
         "endTimestamp": (1 << 63) - 1, "_UNIQUE_KEY_QUERY": True,
     }  # fmt: skip
-    found = []
+    messages = []
     for _, address in await cluster.brokers():
         response = await cluster.request(address, RequestCode.QUERY_MESSAGE, fields)
         if response.code == ResponseCode.SUCCESS:
-            found += split_records(bytes_of(response))
+            messages += split_records(bytes_of(response))
         elif response.code != ResponseCode.QUERY_NOT_FOUND:  # the message may exist: do not send it
             raise RequestError(
                 response.code, response.remark or f"{address} cannot look for messages"
             )
-    return found
+    return messages
 
 
 async def _send(cluster: Cluster, lost: Lost) -> None:

@@ -21,16 +21,16 @@ def copy(
     if COMMITLOG_KEY in properties:
         config = from_properties(StoreConfig, properties)
         commitlog = replace(config, root_text=str(directory)).commitlog_dir
-    found = copy_store(directory, target, commitlog=commitlog, links=links)
+    summary = copy_store(directory, target, commitlog=commitlog, links=links)
     if as_json:
-        print_json({"store": str(directory), "copy": str(target), **asdict(found)})
+        print_json({"store": str(directory), "copy": str(target), **asdict(summary)})
         return
     out = console()
-    linked = f", {found.linked:,} of them hard links" if found.linked else ""
-    out.print(f"{found.files:,} files ({found.bytes:,} bytes) copied to {target}{linked}.")
-    if found.was_running:
+    linked = f", {summary.linked:,} of them hard links" if summary.linked else ""
+    out.print(f"{summary.files:,} files ({summary.bytes:,} bytes) copied to {target}{linked}.")
+    if summary.was_running:
         out.print(
             "The broker was running: the first start on the copy rebuilds the timers from the log."
         )
-    if found.linked:
+    if summary.linked:
         out.print("The copy shares files with the store: move it to other storage.")

@@ -58,8 +58,8 @@ async def _fetch(cluster: Cluster, address: str, dry_run: bool) -> dict[str, obj
         raise RequestError(response.code, f"{address} is not a DueMQ broker with timers")
     if response.code != ResponseCode.SUCCESS:
         raise RequestError(response.code, response.remark or "")
-    found: dict[str, object] = json.loads(bytes_of(response))
-    return found
+    result: dict[str, object] = json.loads(bytes_of(response))
+    return result
 
 
 async def _wait_until_finished(cluster: Cluster, address: str) -> dict[str, object]:

@@ -36,11 +36,11 @@ def show_forecast(target: Target, *, by: str, count: int, from_time: str) -> Non
         "width_ms": width_ms,
         "count": count or usual,
     }
-    found = asyncio.run(_fetch(target, arguments))
+    forecast = asyncio.run(_fetch(target, arguments))
     if target.as_json:
-        print_json(found)
+        print_json(forecast)
     else:
-        print_forecast(found)
+        print_forecast(forecast)
 
 
 async def _fetch(target: Target, arguments: dict[str, int]) -> dict[str, object]:
@@ -48,15 +48,15 @@ async def _fetch(target: Target, arguments: dict[str, int]) -> dict[str, object]
     counts, sums = [0] * arguments["count"], {"before": 0, "later": 0, "pending": 0}
     async with target.cluster() as cluster:
         for _, address in await brokers_of(cluster):
-            piece = await cluster.view(address, VIEW, **arguments)
-            sums["pending"] += piece["pending"]
+            view = await cluster.view(address, VIEW, **arguments)
+            sums["pending"] += view["pending"]
             while True:
-                counts = [a + b for a, b in zip(counts, piece["counts"], strict=True)]
-                sums["before"] += piece["before"]
-                sums["later"] += piece["later"]
-                if piece["pos"] is None:
+                counts = [a + b for a, b in zip(counts, view["counts"], strict=True)]
+                sums["before"] += view["before"]
+                sums["later"] += view["later"]
+                if view["pos"] is None:
                     break
-                piece = await cluster.view(address, VIEW, **arguments, pos=piece["pos"])
+                view = await cluster.view(address, VIEW, **arguments, pos=view["pos"])
     return {**arguments, **sums, "counts": counts}
 
 

@@ -29,12 +29,12 @@ class TimerSelection:
 
     def fields(self, now_ms: int) -> dict[str, object]:
         """Return the fields of the request."""
-        found: dict[str, object] = {"topic": self.topic, "key": self.key}
+        fields: dict[str, object] = {"topic": self.topic, "key": self.key}
         if self.from_time:
-            found["from_ms"] = parse_time(self.from_time, now_ms)
+            fields["from_ms"] = parse_time(self.from_time, now_ms)
         if self.to_time:
-            found["to_ms"] = parse_time(self.to_time, now_ms)
-        return found
+            fields["to_ms"] = parse_time(self.to_time, now_ms)
+        return fields
 
 
 def list_timers(selection: TimerSelection, target: Target) -> None:
@@ -82,17 +82,17 @@ async def _fetch(
     cluster: Cluster, address: str, fields: dict[str, object], skip: int, count: int
 ) -> tuple[list[dict[str, object]], list[str]]:
     """Return `count` timers of one broker after the first `skip`; may take several requests."""
-    found: list[dict[str, object]] = []
+    pages: list[dict[str, object]] = []
     damage: list[str] = []
     cursor = ""
     while True:
-        limit = min(count - len(found), REQUEST_TIMERS_MAX)
+        limit = min(count - len(pages), REQUEST_TIMERS_MAX)
         page = await cluster.view(
             address, LIST_VIEW, **fields, skip=skip, limit=limit, cursor=cursor
         )
         skip -= page["skipped"]
-        found += page["timers"]
+        pages += page["timers"]
         damage += page["damage"]
-        if page["cursor"] is None or len(found) >= count:
-            return found, damage
+        if page["cursor"] is None or len(pages) >= count:
+            return pages, damage
         cursor = page["cursor"]

@@ -456,15 +456,15 @@ def parse_addresses(key: str, text: str) -> list[tuple[str, int]]:
     Raises:
         ConfigError: An entry is malformed.
     """
-    found = []
+    addresses = []
     for word in text.replace(",", ";").split(";"):
         if not word.strip():
             continue
         host, colon, port = word.strip().rpartition(":")
         if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
             raise ConfigError(key, text, f"{word.strip()!r} is not host:port")
-        found.append((host, int(port)))
-    return found
+        addresses.append((host, int(port)))
+    return addresses
 
 
 def _check_name(key: str, name: str) -> None:

@@ -188,7 +188,7 @@ def _copy_owner_and_mode(descriptor: int, path: Path) -> None:
 def file_state(path: Path) -> tuple[int, int]:
     """Return (mtime in ns, size) of a file; (0, 0) if it does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return (0, 0)
-    return (found.st_mtime_ns, found.st_size)
+    return (status.st_mtime_ns, status.st_size)

@@ -37,14 +37,14 @@ def accepted_changes(
         RequestError: A key is closed to requests, or unknown.
         ConfigError: A value is too long, has control characters or is unsupported.
     """
-    known = {item.key: item for section in sections for item in options(section)}
-    _refuse_closed(changes, known, blacklist)
+    by_key = {item.key: item for section in sections for item in options(section)}
+    _refuse_closed(changes, by_key, blacklist)
     check_refusals(Properties(changes, dict.fromkeys(changes, source)))
-    without_effect = WITHOUT_EFFECT.keys() - known.keys()
-    _refuse_unknown(changes, known, without_effect)
+    without_effect = WITHOUT_EFFECT.keys() - by_key.keys()
+    _refuse_unknown(changes, by_key, without_effect)
     for key, value in changes.items():
         _check_text(key, value, source)
-    return {key: value for key, value in changes.items() if key in known}
+    return {key: value for key, value in changes.items() if key in by_key}
 
 
 def _refuse_closed(

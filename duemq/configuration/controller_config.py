@@ -93,11 +93,11 @@ class ControllerConfig:
     )
 
     def __post_init__(self) -> None:
-        found = parse_addresses("controllerAddr", self.addresses)
-        if self.enabled and not found:
+        addresses = parse_addresses("controllerAddr", self.addresses)
+        if self.enabled and not addresses:
             why = "name the controllers, such as controllerAddr=10.0.0.1:9878"
             raise ConfigError("controllerAddr", self.addresses, why)
-        if len(found) > CONTROLLERS_MAX:
+        if len(addresses) > CONTROLLERS_MAX:
             why = f"at most {CONTROLLERS_MAX} controllers"
             raise ConfigError("controllerAddr", self.addresses, why)
         if self.heartbeat_limit_ms < BEATS_MIN * self.heartbeat_ms:

@@ -20,7 +20,7 @@ OTHER_USERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
+class ListeningPort:
     """Listening port.
 
     Attributes:
@@ -72,20 +72,20 @@ def warn_if_exposed(
     off: str = "",
     checked: bool = False,
 ) -> None:
-    """Log a warning if other machines can reach a port; see `Listener` for the arguments.
+    """Log a warning if other machines can reach a port; see `ListeningPort` for the arguments.
 
     Args:
         checked: Whether requests need an account; then there is no warning.
     """
     if checked:
         return
-    listener = Listener(purpose=purpose, address=address, port=port, key=key, off=off)
+    listener = ListeningPort(purpose=purpose, address=address, port=port, key=key, off=off)
     text = exposure_warning(listener)
     if text is not None:
         log.warning("%s", text)
 
 
-def exposure_warning(listener: Listener) -> str | None:
+def exposure_warning(listener: ListeningPort) -> str | None:
     """Return the warning about an exposed port; None for loopback."""
     if is_loopback(listener.address):
         return None

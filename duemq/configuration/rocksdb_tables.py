@@ -35,13 +35,13 @@ def check_tables(root: Path) -> None:
     Raises:
         ConfigError: One is; the text names the request that exports it.
     """
-    found = [
+    tables = [
         f"config/{name}"
         for name in ROCKSDB_TABLES
         if (root / "config" / name / ROCKSDB_FILE).exists()
     ]
-    if found:
-        names = ", ".join(found)
+    if tables:
+        names = ", ".join(tables)
         text = f"topics, groups or offsets of this store are in RocksDB ({names}), "
         raise ConfigError("storePathRootDir", str(root), text + EXPORT.format(names=names))
     if (root / POPS / ROCKSDB_FILE).exists():

@@ -137,13 +137,13 @@ def with_live_changes(now: Settings, wanted: Settings) -> tuple[Settings, list[s
 
 def current_values(settings: Settings, plugin_sections: Iterable[type]) -> dict[str, str]:
     """Return every key of a broker and its plugins with its current value."""
-    known = dict[str, str]()
+    values = dict[str, str]()
     plugins: Iterable[object] = (
         from_properties(each, settings.properties) for each in plugin_sections
     )
     for section in (*settings.sections, *plugins):
-        known |= to_properties(section)
-    return {**settings.properties, **known}
+        values |= to_properties(section)
+    return {**settings.properties, **values}
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
@@ -167,9 +167,9 @@ def known_keys(sections: Iterable[type]) -> set[str]:
 
 def key_notices(properties: Properties, sections: Iterable[type]) -> list[str]:
     """Return a log line for each unknown key, and one for all keys of Apache's without effect."""
-    known = known_keys(sections)
-    lines = [str(key) for key in unknown_key_list(properties, known)]
-    idle = without_effect(properties, known)
+    keys = known_keys(sections)
+    lines = [str(key) for key in unknown_key_list(properties, keys)]
+    idle = without_effect(properties, keys)
     if idle:
         lines.append(f"Apache's keys without effect: {', '.join(idle)}")
     return lines

@@ -15,9 +15,9 @@ from duemq.filters.nodes import (
     Cast,
     Comparison,
     Constant,
+    InList,
     Junction,
     Kind,
-    Membership,
     Negative,
     Node,
     Not,
@@ -67,7 +67,7 @@ def closure(node: Node) -> Evaluate:
             return _comparison(node)
         case Search():
             return _search(node)
-        case Membership():
+        case InList():
             return _membership(node)
 
 
@@ -186,7 +186,7 @@ def _search(node: Search) -> Evaluate:
     return search
 
 
-def _membership(node: Membership) -> Evaluate:
+def _membership(node: InList) -> Evaluate:
     name, texts, negated = node.operand.name, node.texts, node.negated
 
     def member(properties: Properties) -> bool | None:

@@ -160,15 +160,15 @@ class _LinearLexer(BasicLexer):
 
     def next_token(self, lex_state: LexerState, parser_state: Any = None) -> Token:
         """Return the next token with its start; `_position` derives lines for error texts only."""
-        place, text = lex_state.line_ctr, lex_state.text
-        while place.char_pos < text.end:
-            start = _BLANKS.match(text.text, place.char_pos).end()  # type: ignore[union-attr]
+        counter, text = lex_state.line_ctr, lex_state.text
+        while counter.char_pos < text.end:
+            start = _BLANKS.match(text.text, counter.char_pos).end()  # type: ignore[union-attr]
             matched = self.match(text, start)
-            place.char_pos = start
+            counter.char_pos = start
             if matched is None:
                 break
             value, kind = matched
-            place.char_pos += len(value)
+            counter.char_pos += len(value)
             if kind not in self.ignore_types:
                 token = Token(kind, value, start)
                 if kind in self.callback:  # a name may be a keyword
@@ -187,8 +187,8 @@ class _LinearLexer(BasicLexer):
                 lines = self._lines = whole, max(whole.rfind("\n"), whole.rfind("\r"))
             if pos > lines[1]:
                 return "-", "MINUS"
-        found: tuple[str, str] | None = super().match(text, pos)  # type: ignore[no-untyped-call]
-        return found
+        token: tuple[str, str] | None = super().match(text, pos)  # type: ignore[no-untyped-call]
+        return token
 
 
 @cache
@@ -243,8 +243,8 @@ def _position(text: str, at: int) -> tuple[int, int]:
 
 def _lexical_error(text: str, at: int) -> str:
     line, column = _position(text, at)
-    found = f'"{text[at]}" ({ord(text[at])})'
-    return f"Lexical error at line {line}, column {column}.  Encountered: {found}"
+    character = f'"{text[at]}" ({ord(text[at])})'
+    return f"Lexical error at line {line}, column {column}.  Encountered: {character}"
 
 
 def _syntax_error(text: str, fault: UnexpectedToken) -> str:

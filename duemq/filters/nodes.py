@@ -145,7 +145,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class InList:
     """IN or NOT IN test."""
 
     operand: Property
@@ -158,7 +158,7 @@ class Membership:
         return f"({self.operand} {'NOT IN' if self.negated else 'IN'} ({len(self.texts)} texts))"
 
 
-Node = Constant | Property | Negative | Not | Cast | Junction | Comparison | Search | Membership
+Node = Constant | Property | Negative | Not | Cast | Junction | Comparison | Search | InList
 NULL = Constant(Kind.NOTHING, None)
 
 
@@ -282,4 +282,4 @@ def search(operator: str, operand: Node, text: str, *, negated: bool) -> Node:
 def membership(operand: Node, texts: Sequence[str], *, negated: bool) -> Node:
     if not isinstance(operand, Property):
         raise FilterError(f"Expected a property for In expression, got: {operand}")
-    return Membership(operand, frozenset(texts), negated)
+    return InList(operand, frozenset(texts), negated)

@@ -20,9 +20,9 @@ from duemq.filters.nodes import (
     Cast,
     Comparison,
     Constant,
+    InList,
     Junction,
     Kind,
-    Membership,
     Negative,
     Node,
     Not,
@@ -124,7 +124,7 @@ class _Assembler:
                 self._add_comparison(node)
             case Search():
                 self._add_search(node)
-            case Membership():
+            case InList():
                 first = len(self._texts)
                 for text in sorted(node.texts):
                     self._text(text)

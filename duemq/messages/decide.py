@@ -18,13 +18,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 import numpy as np
 
 from delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
-from duemq.messages.decision_results import OTHER_NAME, Result, Tally, text_of
+from duemq.messages.decision_results import OTHER_NAME, DecisionResult, DecisionTally, text_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import Clock
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
@@ -33,8 +33,10 @@ from duemq_common.request import Peer, Request, RequestHandler, Response
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
 from message_store.log.offset_id import decode_offset_id
-from message_store.log.record import Record
-from message_store.replication.acknowledgement import Missing, not_confirmed
+from message_store.replication.acknowledgement import not_confirmed
+
+if TYPE_CHECKING:  # the commands start without the store
+    from message_store.store import MessageStore
 
 ACTIONS: Final[Mapping[int, str]] = {
     RequestCode.CANCEL_PENDING: "cancel",
@@ -73,17 +75,8 @@ class DecisionRequest(msgspec.Struct, forbid_unknown_fields=True):
 class DecisionResponse(msgspec.Struct):
     """Body of a response to a decision request."""
 
-    results: list[Result]
+    results: list[DecisionResult]
     dry_run: bool
-
-
-class Store(Protocol):
-    """Methods of the message store that decisions use."""
-
-    @property
-    def min_offset(self) -> int: ...
-    async def wait_confirmed(self, end_offset: int) -> Missing | None: ...
-    def read_queued(self, phys_offset: int) -> Record: ...
 
 
 class DecideProcessor:
@@ -99,7 +92,7 @@ class DecideProcessor:
 
     def __init__(
         self,
-        store: Store,
+        store: MessageStore,
         ports: Callable[[], Sequence[PendingMessages]],
         hooks: Sequence[PutHook],
         clock: Clock,
@@ -185,7 +178,7 @@ class DecideProcessor:
         return self._ports()
 
     @property
-    def store(self) -> Store:
+    def store(self) -> MessageStore:
         """The message store."""
         return self._store
 
@@ -217,14 +210,14 @@ class _Job:
     ) -> None:
         self._owner, self.action, self.command, self.due_ms = owner, action, command, due_ms
         self._key = key
-        self.task: asyncio.Task[list[Result]] | None = None
+        self.task: asyncio.Task[list[DecisionResult]] | None = None
         self.shared_names: set[str] = set()
         self.log_end = self.decided_count = 0
 
-    async def run(self) -> list[Result]:
+    async def run(self) -> list[DecisionResult]:
         """Return a result for each name, or for the topic."""
         command = self.command
-        results: list[Result] = []
+        results: list[DecisionResult] = []
         for names, find in ((command.ids, _by_id), (command.keys, _by_key)):
             for first in range(0, len(names), BATCH_MESSAGES):
                 async with self._owner.turn:
@@ -240,38 +233,38 @@ class _Job:
             results.append(await self._topic(command.topic))
         return results
 
-    async def _names(self, names: list[str], topic: str, find: Finder) -> list[Result]:
+    async def _names(self, names: list[str], topic: str, find: Finder) -> list[DecisionResult]:
         """Decide on the messages with one of the names, in all ports."""
-        tallies = [Tally(name) for name in names]
+        tallies = [DecisionTally(name) for name in names]
         for port in self._owner.ports():
-            found = await find(port, self._owner.store, topic, names)
-            found = found.within(self.command.from_ms, self.command.until_ms)
-            for tally, verdict in zip(tallies, found.verdicts.tolist(), strict=True):
+            matches = await find(port, self._owner.store, topic, names)
+            matches = matches.within(self.command.from_ms, self.command.until_ms)
+            for tally, verdict in zip(tallies, matches.verdicts.tolist(), strict=True):
                 tally.not_pending = min(tally.not_pending, verdict)
-            await self._decide(port, found.offsets, found.due_ms, found.name_index, tallies)
+            await self._decide(port, matches.offsets, matches.due_ms, matches.name_index, tallies)
         refused = any(Verdict.REFUSED in tally.counts for tally in tallies)
         return [self._result(tally, refused_any=refused) for tally in tallies]
 
-    def _result(self, tally: Tally, *, refused_any: bool = False) -> Result:
+    def _result(self, tally: DecisionTally, *, refused_any: bool = False) -> DecisionResult:
         result = tally.result(self.action, moved_to_ms=self.due_ms, refused_any=refused_any)
         if result.verdict == text_of(Verdict.UNKNOWN) and self._owner.store.min_offset > 0:
             result.remark = result.remark or NO_RECORD
         return result
 
-    async def _handle(self, text: str) -> Result:
+    async def _handle(self, text: str) -> DecisionResult:
         try:
             handle = decode_handle(text)
         except HandleError as error:
-            return Result(text, text_of(Verdict.REFUSED), remark=str(error))
+            return DecisionResult(text, text_of(Verdict.REFUSED), remark=str(error))
         if handle.broker_name != self._owner.broker_name:
-            return Result(text, text_of(Verdict.UNKNOWN), remark="issued by another broker")
+            return DecisionResult(text, text_of(Verdict.UNKNOWN), remark="issued by another broker")
         [result] = await self._names([handle.unique_id], handle.topic, _by_unique)
         result.name = text
         return result
 
-    async def _topic(self, topic: str) -> Result:
+    async def _topic(self, topic: str) -> DecisionResult:
         """Decide on all pending messages of a topic."""
-        tally = Tally(topic)
+        tally = DecisionTally(topic)
         for port in self._owner.ports():
             for found in port.by_topic(topic, self.command.from_ms, self.command.until_ms):
                 async with self._owner.turn:
@@ -288,7 +281,7 @@ class _Job:
         offsets: Offsets,
         due_ms: Offsets,
         name_indexes: Offsets,
-        tallies: list[Tally],
+        tallies: list[DecisionTally],
     ) -> None:
         """Decide on found messages; add the verdicts to the tallies of their names.
 
@@ -316,9 +309,12 @@ class _Job:
         """Repeat the decision on messages that another port has owned since the lookup."""
         unresolved = np.flatnonzero(np.isin(decided.verdicts, (Verdict.DELIVERED, Verdict.UNKNOWN)))
         for port in self._owner.ports() if unresolved.size else ():
-            found = await port.by_offset(offsets[unresolved])
-            if found.offsets.size:
-                again, at = self._apply(port, found.offsets), unresolved[found.name_index]
+            transferred = await port.by_offset(offsets[unresolved])
+            if transferred.offsets.size:
+                again, at = (
+                    self._apply(port, transferred.offsets),
+                    unresolved[transferred.name_index],
+                )
                 decided.verdicts[at] = again.verdicts
                 decided.remarks |= {int(at[n]): text for n, text in again.remarks.items()}
                 decided.log_end = max(decided.log_end, again.log_end)
@@ -334,46 +330,50 @@ class _Job:
 
 
 NO_RECORD = "it was never pending here, or retention has removed the record of its delivery"
-Finder = Callable[[PendingMessages, Store, str, list[str]], Awaitable[Found]]
+Finder: TypeAlias = "Callable[[PendingMessages, MessageStore, str, list[str]], Awaitable[Found]]"
 
 
-async def _by_key(port: PendingMessages, store: Store, topic: str, names: list[str]) -> Found:
+async def _by_key(
+    port: PendingMessages, store: MessageStore, topic: str, names: list[str]
+) -> Found:
     return await port.by_key(topic, names, unique=False)
 
 
-async def _by_unique(port: PendingMessages, store: Store, topic: str, names: list[str]) -> Found:
+async def _by_unique(
+    port: PendingMessages, store: MessageStore, topic: str, names: list[str]
+) -> Found:
     return await port.by_key(topic, names, unique=True)
 
 
-async def _by_id(port: PendingMessages, store: Store, topic: str, names: list[str]) -> Found:
+async def _by_id(port: PendingMessages, store: MessageStore, topic: str, names: list[str]) -> Found:
     """Find messages by unique key or offset message id; an id of 32 hex digits can be either."""
     try:
-        found = await _by_unique(port, store, topic, names)
+        matches = await _by_unique(port, store, topic, names)
     except StoreError:
         offsets = await _offsets_of(store, topic, names)
         if (offsets < 0).any():
             raise  # without the key index, a name cannot be reported as unknown
         return await port.by_offset(offsets)
-    at = np.flatnonzero(found.verdicts == Verdict.UNKNOWN)  # names that are not unique keys
+    at = np.flatnonzero(matches.verdicts == Verdict.UNKNOWN)  # names that are not unique keys
     offsets = await _offsets_of(store, topic, [names[index] for index in at.tolist()])
     at, offsets = at[offsets >= 0], offsets[offsets >= 0]
     if not at.size:
-        return found
+        return matches
     more = await port.by_offset(offsets)
-    verdicts = found.verdicts.copy()
+    verdicts = matches.verdicts.copy()
     verdicts[at] = more.verdicts
-    new = ~np.isin(more.offsets, found.offsets)  # each message once, by the first of its names
+    new = ~np.isin(more.offsets, matches.offsets)  # each message once, by the first of its names
     _, firsts = np.unique(more.offsets, return_index=True)
     new &= np.isin(np.arange(more.offsets.size), firsts)
     return Found(
-        np.concatenate([found.offsets, more.offsets[new]]),
-        np.concatenate([found.due_ms, more.due_ms[new]]),
-        np.concatenate([found.name_index, at[more.name_index[new]]]),
+        np.concatenate([matches.offsets, more.offsets[new]]),
+        np.concatenate([matches.due_ms, more.due_ms[new]]),
+        np.concatenate([matches.name_index, at[more.name_index[new]]]),
         verdicts,
     )
 
 
-async def _offsets_of(store: Store, topic: str, names: list[str]) -> Offsets:
+async def _offsets_of(store: MessageStore, topic: str, names: list[str]) -> Offsets:
     """Return the log offsets of offset message ids; -1 for other names."""
     offsets = np.full(len(names), -1, np.int64)
     for at, name in enumerate(names):
@@ -383,7 +383,7 @@ async def _offsets_of(store: Store, topic: str, names: list[str]) -> Offsets:
     return offsets
 
 
-def _offset_of(store: Store, topic: str, name: str) -> int:
+def _offset_of(store: MessageStore, topic: str, name: str) -> int:
     """Return the log offset in an offset message id; -1 if no queued record has this id.
 
     The store host of the record must match the id: any 32 hex digits, such as an unknown unique

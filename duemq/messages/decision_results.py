@@ -20,7 +20,7 @@ CANCELLED_BEFORE = "the message was cancelled before"
 OTHER_NAME = "decided under another name of this request"
 
 
-class Result(msgspec.Struct, omit_defaults=True):
+class DecisionResult(msgspec.Struct, omit_defaults=True):
     """Result for one requested name.
 
     Attributes:
@@ -49,7 +49,7 @@ def text_of(verdict: Verdict) -> str:
 
 
 @dataclass(slots=True)
-class Tally:
+class DecisionTally:
     """Verdicts on the messages of one name, added as they are decided.
 
     Attributes:
@@ -73,7 +73,7 @@ class Tally:
         if remark and not self.remark:
             self.remark = remark
 
-    def result(self, action: str, *, moved_to_ms: int, refused_any: bool = False) -> Result:
+    def result(self, action: str, *, moved_to_ms: int, refused_any: bool = False) -> DecisionResult:
         """Return the result.
 
         Args:
@@ -97,4 +97,4 @@ class Tally:
         due_ms, former_ms = self.due_ms, -1
         if action == "move" and done:
             due_ms, former_ms = moved_to_ms, self.due_ms
-        return Result(self.name, text_of(verdict), done, due_ms, refused, remark, former_ms)
+        return DecisionResult(self.name, text_of(verdict), done, due_ms, refused, remark, former_ms)

@@ -99,30 +99,30 @@ class HistoryProcessor:
             RequestError: The request is malformed, or keys cannot be looked up now.
         """
         query = _parse(request)
-        found = _Records(self._store)
+        records = _Records(self._store)
         by_offset = self._record_by_offset_id(query.name)
         if by_offset is not None:
-            found.add(by_offset)
+            records.add(by_offset)
         try:
             if by_offset is None:
-                await self._search(found, [query.name], query.topic)
-            uniques = found.unique_keys(MESSAGES_MAX)
+                await self._search(records, [query.name], query.topic)
+            uniques = records.unique_keys(MESSAGES_MAX)
             if uniques and uniques != [query.name]:
-                await self._search(found, uniques, query.topic, everywhere=False)
+                await self._search(records, uniques, query.topic, everywhere=False)
         except StoreError as error:
             if by_offset is None:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        found.add_origins()
-        await self._set_states(found.records)
-        found.add_deliveries()
-        messages = chains(found.records)
+        records.add_origins()
+        await self._set_states(records.records)
+        records.add_deliveries()
+        messages = chains(records.records)
         if by_offset is not None:
             offset = by_offset.phys_offset
             messages = [chain for chain in messages if any(one.at == offset for one in chain)]
         histories = [history_of(chain) for chain in messages]
         if query.topic:
             histories = [one for one in histories if one.topic == query.topic]
-        more = found.truncated or len(histories) > MESSAGES_MAX
+        more = records.truncated or len(histories) > MESSAGES_MAX
         return Response(body=msgspec.json.encode(HistoryResponse(histories[-MESSAGES_MAX:], more)))
 
     def _record_by_offset_id(self, name: str) -> Record | None:

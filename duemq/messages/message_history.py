@@ -42,7 +42,7 @@ OWN_TOPICS: Final = (
 HIDDEN_TOPICS: Final = (HALF_TOPIC, GIVEN_UP_TOPIC)  # not committed: no content in responses
 
 
-class Event(StrEnum):
+class HistoryEvent(StrEnum):
     """Kind of a record in a message's history."""
 
     STORED = "stored"
@@ -59,7 +59,7 @@ class Event(StrEnum):
     QUARANTINED = "quarantined"
 
 
-class State(StrEnum):
+class HistoryState(StrEnum):
     """Current state of a message."""
 
     STORED = "stored"
@@ -112,7 +112,7 @@ class HistoryRecord:
         return self.record.prepared_offset < 0
 
 
-class Step(msgspec.Struct, kw_only=True):
+class HistoryStep(msgspec.Struct, kw_only=True):
     """One record of a history, in a response."""
 
     event: str
@@ -154,7 +154,7 @@ class History(msgspec.Struct, kw_only=True):
     properties: dict[str, str] = {}
     body: bytes = b""
     body_bytes: int = 0
-    records: list[Step]
+    records: list[HistoryStep]
 
 
 def chains(records: Sequence[HistoryRecord]) -> list[list[HistoryRecord]]:
@@ -203,7 +203,7 @@ def history_of(chain: Sequence[HistoryRecord]) -> History:
     properties = content.record.properties
     hidden = content.record.topic in HIDDEN_TOPICS
     first, due_ms = chain[0].record, due_times[-1] if due_times else None
-    if due_ms is None and state is State.DELIVERED:
+    if due_ms is None and state is HistoryState.DELIVERED:
         due_ms = _number(properties.get("TIMER_DELIVER_MS"))
     return History(
         state=state,
@@ -212,7 +212,9 @@ def history_of(chain: Sequence[HistoryRecord]) -> History:
         queue_id=_queue_of(content.record),
         level=_level_of(chain),
         due_ms=due_ms,
-        delivered_ms=settled.record.store_ms if settled and state is State.DELIVERED else None,
+        delivered_ms=settled.record.store_ms
+        if settled and state is HistoryState.DELIVERED
+        else None,
         born_ms=first.born_ms,
         stored_ms=first.store_ms,
         offset_message_id=encode_offset_id(*first.store_host, first.phys_offset),
@@ -226,7 +228,7 @@ def history_of(chain: Sequence[HistoryRecord]) -> History:
     )
 
 
-def event_of(one: HistoryRecord, chain: Mapping[int, HistoryRecord]) -> Event:
+def event_of(one: HistoryRecord, chain: Mapping[int, HistoryRecord]) -> HistoryEvent:
     """Return the kind of a message's record.
 
     Args:
@@ -235,76 +237,92 @@ def event_of(one: HistoryRecord, chain: Mapping[int, HistoryRecord]) -> Event:
     record, topic = one.record, one.record.topic
     origin_record = chain.get(one.origin) if one.origin is not None else None
     if topic == HALF_TOPIC:
-        return Event.HALF
+        return HistoryEvent.HALF
     if topic == GIVEN_UP_TOPIC:
-        return Event.GIVEN_UP
+        return HistoryEvent.GIVEN_UP
     if topic == QUARANTINE_TOPIC:
-        return Event.QUARANTINED
+        return HistoryEvent.QUARANTINED
     if topic == DECISION_TOPIC:
         return (
-            Event.FIRED if record.properties.get("DUEMQ_DECISION") == "fired" else (Event.CANCELLED)
+            HistoryEvent.FIRED
+            if record.properties.get("DUEMQ_DECISION") == "fired"
+            else (HistoryEvent.CANCELLED)
         )
     if _is_marker(record):
-        return Event.CANCELLED if one.settles else Event.CANCEL_REQUESTED
+        return HistoryEvent.CANCELLED if one.settles else HistoryEvent.CANCEL_REQUESTED
     if topic in SCHEDULED_TOPICS:
         if one.settles and not (origin_record is not None and origin_record.due_ms == one.due_ms):
-            return Event.MOVED
+            return HistoryEvent.MOVED
         is_copy = one.settles or "TIMER_ROLL_TIMES" in record.properties
-        return Event.PUT_AGAIN if is_copy else Event.SCHEDULED
+        return HistoryEvent.PUT_AGAIN if is_copy else HistoryEvent.SCHEDULED
     if one.settles:
         due_ms = origin_record.due_ms if origin_record is not None else None
         is_early = due_ms is not None and record.store_ms < due_ms
-        return Event.FIRED if is_early else Event.DELIVERED
+        return HistoryEvent.FIRED if is_early else HistoryEvent.DELIVERED
     if any(
         other.record.topic in SCHEDULED_TOPICS and other.at < one.at for other in chain.values()
     ):
-        return Event.DELIVERED  # deliveries of an Apache broker name no origin
-    return Event.COMMITTED if one.origin is not None else Event.STORED
+        return HistoryEvent.DELIVERED  # deliveries of an Apache broker name no origin
+    return HistoryEvent.COMMITTED if one.origin is not None else HistoryEvent.STORED
 
 
 def _state_of(
-    chain: Sequence[HistoryRecord], events: Sequence[Event]
-) -> tuple[State, str, HistoryRecord | None]:
+    chain: Sequence[HistoryRecord], events: Sequence[HistoryEvent]
+) -> tuple[HistoryState, str, HistoryRecord | None]:
     """Return the state, its reason, and the record that determines it (None: no record)."""
     for one in reversed(chain):
         if one.record.topic in SCHEDULED_TOPICS and one.verdict == Verdict.DONE:
-            return State.PENDING, "", one
+            return HistoryState.PENDING, "", one
     last, event = chain[-1], events[-1]
-    if event in (Event.DELIVERED, Event.FIRED):
-        return State.DELIVERED, "fired before its time" if event is Event.FIRED else "", last
-    if event is Event.QUARANTINED:
-        return State.QUARANTINED, _quarantine_reason(last.record), last
-    if event is Event.CANCELLED:
-        return State.CANCELLED, "", last
-    if event is Event.GIVEN_UP:
-        return State.GIVEN_UP, "its producer neither committed it nor rolled it back", last
-    if event is Event.HALF:
+    if event in (HistoryEvent.DELIVERED, HistoryEvent.FIRED):
+        return (
+            HistoryState.DELIVERED,
+            "fired before its time" if event is HistoryEvent.FIRED else "",
+            last,
+        )
+    if event is HistoryEvent.QUARANTINED:
+        return HistoryState.QUARANTINED, _quarantine_reason(last.record), last
+    if event is HistoryEvent.CANCELLED:
+        return HistoryState.CANCELLED, "", last
+    if event is HistoryEvent.GIVEN_UP:
+        return HistoryState.GIVEN_UP, "its producer neither committed it nor rolled it back", last
+    if event is HistoryEvent.HALF:
         if last.half_finished:
-            return State.ROLLED_BACK, "", last
-        return State.HALF, "its producer has neither committed it nor rolled it back", last
-    if event in (Event.STORED, Event.COMMITTED):
-        return State.STORED, "", last
+            return HistoryState.ROLLED_BACK, "", last
+        return HistoryState.HALF, "its producer has neither committed it nor rolled it back", last
+    if event in (HistoryEvent.STORED, HistoryEvent.COMMITTED):
+        return HistoryState.STORED, "", last
     return _state_without_record(chain)
 
 
 def _state_without_record(
     chain: Sequence[HistoryRecord],
-) -> tuple[State, str, HistoryRecord | None]:
+) -> tuple[HistoryState, str, HistoryRecord | None]:
     """Return the state of a scheduled message that is not pending and has no final record."""
     verdicts = {one.verdict for one in chain if one.record.topic in SCHEDULED_TOPICS}
     if Verdict.CANCELLED in verdicts:
-        return State.CANCELLED, "cancelled by a client's recall marker", None
+        return HistoryState.CANCELLED, "cancelled by a client's recall marker", None
     if Verdict.DELIVERED in verdicts:
         reason = (
             "no record of its delivery: the message has no key, or retention removed the record"
         )
-        return State.DELIVERED, reason, None
-    return State.UNKNOWN, "not pending, and the log has no record of its delivery or removal", None
+        return HistoryState.DELIVERED, reason, None
+    return (
+        HistoryState.UNKNOWN,
+        "not pending, and the log has no record of its delivery or removal",
+        None,
+    )
 
 
-def _content_record(chain: Sequence[HistoryRecord], events: Sequence[Event]) -> HistoryRecord:
+def _content_record(
+    chain: Sequence[HistoryRecord], events: Sequence[HistoryEvent]
+) -> HistoryRecord:
     """Return the latest record with the body and properties of the message."""
-    without_content = (Event.CANCELLED, Event.CANCEL_REQUESTED, Event.QUARANTINED)
+    without_content = (
+        HistoryEvent.CANCELLED,
+        HistoryEvent.CANCEL_REQUESTED,
+        HistoryEvent.QUARANTINED,
+    )
     with_content = [
         one
         for one, event in zip(chain, events, strict=True)
@@ -313,13 +331,13 @@ def _content_record(chain: Sequence[HistoryRecord], events: Sequence[Event]) -> 
     return with_content[-1] if with_content else chain[-1]
 
 
-def _step(one: HistoryRecord, event: Event) -> Step:
+def _step(one: HistoryRecord, event: HistoryEvent) -> HistoryStep:
     record, detail = one.record, ""
-    if event is Event.QUARANTINED:
+    if event is HistoryEvent.QUARANTINED:
         detail = _quarantine_reason(record)
     elif record.topic == SCHEDULE_TOPIC:
         detail = f"level {record.queue_id + 1}"
-    return Step(
+    return HistoryStep(
         event=event,
         commit_log_offset=one.at,
         topic=record.topic,

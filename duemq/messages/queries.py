@@ -69,8 +69,8 @@ class QueryProcessor:
         if fields.boolean(request, "_UNIQUE_KEY_QUERY"):
             count = self._count_default
         count = min(max(count, 1), QUERY_COUNT_MAX)
-        found = self._store.query_keys(topic, key, count, begin_ms, end_ms)
-        body = self._bodies(topic, key, found)
+        matches = self._store.query_keys(topic, key, count, begin_ms, end_ms)
+        body = self._bodies(topic, key, matches)
         indexed_ms, indexed_offset = self._indexed()
         header = {
             "indexLastUpdateTimestamp": str(indexed_ms),

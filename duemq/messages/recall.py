@@ -17,7 +17,8 @@ from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.internal_topics import check_writable
-from duemq.registry.managers import PERM_WRITE, Identity, Topics
+from duemq.registry.managers import PERM_WRITE, Identity
+from duemq.registry.topics import TopicManager
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
 from duemq_common.recall_handle import HandleError, RecallHandle, decode_handle
@@ -42,7 +43,7 @@ class RecallProcessor:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicManager,
         identity: Identity,
         clock: Clock,
         config: Callable[[], BrokerConfig],

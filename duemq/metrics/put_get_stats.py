@@ -226,8 +226,8 @@ class BrokerStats:
             return None
 
         def read(sample: _Sample) -> tuple[int, int]:
-            found = sample.tallies.get(tally_key, (0, 0, 0))
-            return found[column], found[2]
+            tally = sample.tallies.get(tally_key, (0, 0, 0))
+            return tally[column], tally[2]
 
         return read
 

@@ -34,8 +34,8 @@ class KVConfig:
         Raises:
             CorruptStore: The file exists but neither it nor its backup is valid.
         """
-        found = self._file.load(_decode) if self._file else None
-        self._tables = found or {}
+        tables = self._file.load(_decode) if self._file else None
+        self._tables = tables or {}
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return a value, or None."""
@@ -43,8 +43,8 @@ class KVConfig:
 
     def table(self, namespace: str) -> dict[str, str] | None:
         """Return a copy of a namespace's table; None if it has no entry."""
-        found = self._tables.get(namespace)
-        return dict(sorted(found.items())) if found else None
+        table = self._tables.get(namespace)
+        return dict(sorted(table.items())) if table else None
 
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value.

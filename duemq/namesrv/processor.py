@@ -18,7 +18,7 @@ from duemq.namesrv.route_table import BrokerAddrInfo, QueueData, Registration, R
 from duemq.net import fields, wire_json
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.dispatcher import Handler, Route
+from duemq.net.dispatcher import CheckedHandler, Handler
 from duemq.registry.topic_config import UNIT_FLAG, UNIT_SUB_FLAG
 from duemq_common.clock import Clock
 from duemq_common.config import options, parse_properties, parse_value, to_properties
@@ -57,34 +57,34 @@ class NamesrvProcessor:
     def handlers(self) -> dict[int, Handler]:
         """Return handlers by request code."""
         return {
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: Route(self.route, ("topic",)),
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: CheckedHandler(self.route, ("topic",)),
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
             RequestCode.REGISTER_BROKER: self.register,
             RequestCode.UNREGISTER_BROKER: self.unregister,
-            RequestCode.QUERY_DATA_VERSION: Route(
+            RequestCode.QUERY_DATA_VERSION: CheckedHandler(
                 self.query_version, body_bytes_max=DECODE_HERE_BYTES_MAX
             ),
             RequestCode.BROKER_HEARTBEAT: self.heartbeat,
-            RequestCode.GET_BROKER_MEMBER_GROUP: Route(
+            RequestCode.GET_BROKER_MEMBER_GROUP: CheckedHandler(
                 self.member_group, ("clusterName", "brokerName")
             ),
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: Route(self.topics_of_cluster, ("cluster",)),
+            RequestCode.GET_TOPICS_BY_CLUSTER: CheckedHandler(self.topics_of_cluster, ("cluster",)),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
             RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_sub_topics,
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_sub_only_topics,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: Route(
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: CheckedHandler(
                 self.register_topic, body_bytes_max=DECODE_HERE_BYTES_MAX
             ),
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write,
             RequestCode.PUT_KV_CONFIG: self.put_kv,
-            RequestCode.GET_KV_CONFIG: Route(self.get_kv, ("namespace", "key")),
+            RequestCode.GET_KV_CONFIG: CheckedHandler(self.get_kv, ("namespace", "key")),
             RequestCode.DELETE_KV_CONFIG: self.delete_kv,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: Route(self.list_kv, ("namespace",)),
-            RequestCode.UPDATE_NAMESRV_CONFIG: Route(
+            RequestCode.GET_KVLIST_BY_NAMESPACE: CheckedHandler(self.list_kv, ("namespace",)),
+            RequestCode.UPDATE_NAMESRV_CONFIG: CheckedHandler(
                 self.update_config, body_bytes_max=DECODE_HERE_BYTES_MAX
             ),
             RequestCode.GET_NAMESRV_CONFIG: self.get_config,
@@ -117,11 +117,11 @@ class NamesrvProcessor:
         registration = await self._registration(request)
         self._check_channel(registration)
         self._warn_moved(registration)
-        found = self._table.register(registration, self._clock.steady_ms())
+        result = self._table.register(registration, self._clock.steady_ms())
         if request.peer is not None and request.peer not in self._watched:
             self._watched.add(request.peer)
             request.peer.on_close(self._closed)
-        response = {"haServerAddr": found.ha_address, "masterAddr": found.master_address}
+        response = {"haServerAddr": result.ha_address, "masterAddr": result.master_address}
         order = self._kv.table(ORDER_NAMESPACE) if self.config.return_order_config else None
         return Response(
             fields={name: value for name, value in response.items() if value},
@@ -130,8 +130,8 @@ class NamesrvProcessor:
 
     def _warn_moved(self, registration: Registration) -> None:
         """Log a registration that replaces that of another process, as after a failover."""
-        known = self._table.address_of(registration.broker_name, registration.broker_id)
-        if known is not None and known != registration.address:
+        address = self._table.address_of(registration.broker_name, registration.broker_id)
+        if address is not None and address != registration.address:
             log.warning(
                 "broker %s with id %d registers at %s; it was at %s. Unless this is a failover, "
                 "another machine uses its name: set registerFrom to the brokers' networks",
@@ -139,7 +139,7 @@ class NamesrvProcessor:
                     ascii(registration.broker_name),
                     registration.broker_id,
                     ascii(registration.address),
-                    ascii(known),
+                    ascii(address),
                 ),
             )
 
@@ -216,19 +216,19 @@ class NamesrvProcessor:
     async def query_version(self, request: Request) -> Response:
         """Return whether a broker's topics changed; if not, record a heartbeat."""
         key = _live_key(request)
-        known = self._table.version_of(key)
+        version = self._table.version_of(key)
         try:
             sent = DataVersion.from_json(wire_json.parse_object(request.body))
         except ValueError as error:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"invalid data version: {error}"
             ) from error
-        changed = known != sent
+        changed = version != sent
         if not changed and self._may_register(request):
             self._table.record_heartbeat(key, self._clock.steady_ms())
         return Response(
             fields={"changed": "true" if changed else "false"},
-            body=wire_json.encode(known.to_json()) if known is not None else b"",
+            body=wire_json.encode(version.to_json()) if version is not None else b"",
         )
 
     async def heartbeat(self, request: Request) -> Response:
@@ -373,8 +373,8 @@ def _topic_list(names: list[str], address: str = "") -> Response:
 
 
 def _queues_of_route(route: Mapping[str, object]) -> dict[str, QueueData]:
-    found = route.get("queueDatas")
-    if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
+    queues = route.get("queueDatas")
+    if not isinstance(queues, list) or not all(isinstance(each, Mapping) for each in queues):
         raise ValueError("queueDatas is not a list of objects")
     return {
         str(each.get("brokerName")): QueueData(
@@ -383,7 +383,7 @@ def _queues_of_route(route: Mapping[str, object]) -> dict[str, QueueData]:
             integer(each, "perm", 0),
             integer(each, "topicSysFlag", 0),
         )
-        for each in found
+        for each in queues
     }
 
 
@@ -394,10 +394,10 @@ def _changed(config: NamesrvConfig, changes: Mapping[str, str]) -> NamesrvConfig
         RequestError: A request may not change one of the keys.
         ConfigError: A value is invalid.
     """
-    known = {item.key: item for item in options(NamesrvConfig)}
+    by_key = {item.key: item for item in options(NamesrvConfig)}
     frozen = {word.strip() for word in config.config_blacklist.split(";")}
     closed = frozen | {"configBlackList", "rocketmqHome"}
-    closed |= {key for key, item in known.items() if not item.wire}
+    closed |= {key for key, item in by_key.items() if not item.wire}
     refused = sorted(closed & changes.keys())
     if refused:
         text = (
@@ -406,8 +406,8 @@ def _changed(config: NamesrvConfig, changes: Mapping[str, str]) -> NamesrvConfig
         )
         raise RequestError(ResponseCode.NO_PERMISSION, text)
     values = {
-        known[key].name: parse_value(known[key], value, "request 318")
+        by_key[key].name: parse_value(by_key[key], value, "request 318")
         for key, value in changes.items()
-        if key in known
+        if key in by_key
     }
     return dataclasses.replace(config, **values)

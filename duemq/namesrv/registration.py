@@ -134,7 +134,7 @@ def register_request(
     return Request(RequestCode.REGISTER_BROKER, broker.fields() | extra, body)
 
 
-class Snapshot:
+class RegistrationSnapshot:
     """Builder of registrations from the current topics, limited to the broker's permission."""
 
     def __init__(
@@ -194,7 +194,7 @@ class NameServerRegistration:
     def __init__(
         self,
         address: str,
-        snapshot: Snapshot,
+        snapshot: RegistrationSnapshot,
         client: Outbound,
         clock: Clock,
         *,
@@ -366,7 +366,7 @@ class Registrar:
         second_master: SecondMaster | None = None,
     ) -> None:
         self._second_master = second_master
-        self._snapshot = Snapshot(broker, topics, clock, permission)
+        self._snapshot = RegistrationSnapshot(broker, topics, clock, permission)
         self._clock, self._local = clock, local
         self._stop = asyncio.Event()
         self._local_permission: int | None = None  # permission in the last local registration

@@ -72,14 +72,14 @@ def decode_body(body: bytes, *, compressed: bool) -> RegistrationBody:
         return RegistrationBody(DataVersion(), ())
     if compressed:
         return _decode_compressed(body)
-    found = wire_json.parse_object(body)
-    wrapper = found.get("topicConfigSerializeWrapper") or {}
+    data = wire_json.parse_object(body)
+    wrapper = data.get("topicConfigSerializeWrapper") or {}
     if not isinstance(wrapper, Mapping):
         raise ValueError("topicConfigSerializeWrapper is not an object")
     return RegistrationBody(
         DataVersion.from_json(wrapper.get("dataVersion")),
         read_topics(wrapper.get("topicConfigTable")),
-        _filter_servers(found.get("filterServerList") or []),
+        _filter_servers(data.get("filterServerList") or []),
     )
 
 

@@ -73,7 +73,7 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationResult:
     """Response to a registration: addresses of the master, for a slave; otherwise empty."""
 
     ha_address: str = ""
@@ -114,7 +114,7 @@ class RouteTable:
 
     # -- registration -------------------------------------------------------------------------
 
-    def register(self, registration: Registration, now_ms: int) -> Registered:
+    def register(self, registration: Registration, now_ms: int) -> RegistrationResult:
         """Register a broker and its topics.
 
         Raises:
@@ -215,12 +215,12 @@ class RouteTable:
                     topic.read_queues, topic.write_queues, perm, topic.sys_flag
                 )
 
-    def _master_for(self, registration: Registration, data: BrokerData) -> Registered:
+    def _master_for(self, registration: Registration, data: BrokerData) -> RegistrationResult:
         master = data.addresses.get(MASTER_ID)
         live = self._live.get(BrokerAddrInfo(registration.cluster, master)) if master else None
         if registration.broker_id == MASTER_ID or master is None or live is None:
-            return Registered()
-        return Registered(live.ha_address, master)
+            return RegistrationResult()
+        return RegistrationResult(live.ha_address, master)
 
     def record_heartbeat(self, key: BrokerAddrInfo, now_ms: int) -> bool:
         """Record a heartbeat of a broker; return whether it is registered."""
@@ -320,13 +320,13 @@ class RouteTable:
             RequestError: There are too many topics.
         Source: RouteInfoManager.registerTopic
         """
-        known = {name: data for name, data in queues.items() if name in self._brokers}
-        if len(known) < len(queues) or not known:
+        registered = {name: data for name, data in queues.items() if name in self._brokers}
+        if len(registered) < len(queues) or not registered:
             return
         if topic not in self._topics and len(self._topics) >= TOPICS_MAX:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"more than {TOPICS_MAX} topics")
         brokers = self._topics.setdefault(topic, {})
-        for name, data in known.items():
+        for name, data in registered.items():
             brokers.setdefault(name, data)
             self._brokers[name].topics.add(topic)
 
@@ -375,8 +375,8 @@ class RouteTable:
     def member_group(self, cluster: str, broker_name: str) -> dict[str, object]:
         """Return BrokerMemberGroup (901)."""
         data = self._brokers.get(broker_name)
-        mine = data if data is not None and data.cluster == cluster else BrokerData(cluster)
-        addresses = {str(n): address for n, address in sorted(mine.addresses.items())}
+        broker_data = data if data is not None and data.cluster == cluster else BrokerData(cluster)
+        addresses = {str(n): address for n, address in sorted(broker_data.addresses.items())}
         return {"brokerAddrs": addresses, "brokerName": broker_name, "cluster": cluster}
 
     def clusters(self) -> list[str]:

@@ -89,7 +89,7 @@ def _master_in(response: Response, broker_name: str) -> str:
     for broker in brokers if isinstance(brokers, list) else ():
         if isinstance(broker, dict) and broker.get("brokerName") == broker_name:
             addresses = broker.get("brokerAddrs")
-            found = addresses if isinstance(addresses, dict) else {}
-            address = found.get(MASTER_ID, found.get(str(MASTER_ID)))
+            by_id = addresses if isinstance(addresses, dict) else {}
+            address = by_id.get(MASTER_ID, by_id.get(str(MASTER_ID)))
             return address if isinstance(address, str) else ""
     return ""

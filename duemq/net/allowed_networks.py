@@ -41,11 +41,11 @@ class Sources:
         if self.every:
             return True
         try:
-            found = ipaddress.ip_address(address.partition("%")[0])
+            source = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        found = getattr(found, "ipv4_mapped", None) or found
-        return found.is_loopback or any(found in network for network in self.networks)
+        source = getattr(source, "ipv4_mapped", None) or source
+        return source.is_loopback or any(source in network for network in self.networks)
 
     def check(self, request: Request, what: str) -> None:
         """Check the address of a request's peer; an in-process request has none and is allowed.

@@ -64,7 +64,7 @@ def valid_until_ms(path: Path) -> int | None:
     from cryptography import x509
 
     try:
-        found = x509.load_pem_x509_certificates(path.expanduser().read_bytes())
-        return int(found[0].not_valid_after_utc.timestamp() * 1_000)
+        certificates = x509.load_pem_x509_certificates(path.expanduser().read_bytes())
+        return int(certificates[0].not_valid_after_utc.timestamp() * 1_000)
     except (OSError, ValueError, IndexError):
         return None

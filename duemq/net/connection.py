@@ -370,11 +370,11 @@ class Connection(asyncio.BufferedProtocol):
             )
             self.respond(command, Response(ResponseCode.SYSTEM_BUSY, text), serialize_type)
         elif self._dispatcher.responds_at_once(command.code) and not self._has_unread_backlog:
-            found = self._dispatcher.begin(command, checked)
-            if isinstance(found, Response):
-                self.respond(command, found, serialize_type)
+            result = self._dispatcher.begin(command, checked)
+            if isinstance(result, Response):
+                self.respond(command, result, serialize_type)
             else:
-                self.spawn(self._serve(command, serialize_type, checked, found))
+                self.spawn(self._serve(command, serialize_type, checked, result))
         else:
             self.spawn(self._serve(command, serialize_type, checked, None))
 
@@ -395,8 +395,8 @@ class Connection(asyncio.BufferedProtocol):
                 await self._wait_until_read()
                 if self.closed and not request.oneway and begun is None:
                     return  # the response could not be sent, so skip the request
-            found = begun if begun is not None else self._dispatcher.begin(request, checked)
-            response = found if isinstance(found, Response) else await found
+            result = begun if begun is not None else self._dispatcher.begin(request, checked)
+            response = result if isinstance(result, Response) else await result
         finally:
             self.in_flight_bytes -= in_flight_bytes
             self.update_charge()

@@ -20,6 +20,7 @@ from typing import Protocol
 from duemq.net import codec, fields, layout
 from duemq.net.codes import ResponseCode
 from duemq.net.notices import Notices
+from duemq.net.rpc_meter import RpcMeter
 from duemq_common.errors import FrameError, RequestError
 from duemq_common.request import Request, Response
 
@@ -41,24 +42,8 @@ class AccessCheck(Protocol):
         ...
 
 
-class RequestMeter(Protocol):
-    """Meter of request counts and latency."""
-
-    def start(self) -> int:
-        """Return the start time of a request in ms."""
-        ...
-
-    def wait(self, request: Request) -> None:
-        """Count a request in flight: its handler did not respond at once."""
-        ...
-
-    def finish(self, request: Request, code: int, since_ms: int, *, waited: bool) -> None:
-        """Record the response code and the latency of a request that began at `since_ms`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Route:
+class CheckedHandler:
     """Handler with checks that run before it.
 
     Attributes:
@@ -98,7 +83,7 @@ class Dispatcher:
         handlers: Mapping[int, Handler] | None = None,
         *,
         access: AccessCheck | None = None,
-        meter: RequestMeter | None = None,
+        meter: RpcMeter | None = None,
     ) -> None:
         self.access = access
         self._meter = meter
@@ -113,7 +98,7 @@ class Dispatcher:
         assert not duplicates, f"request codes {sorted(duplicates)} have two handlers"
         self._handlers |= handlers
         for code, each in handlers.items():
-            function = each.handler if isinstance(each, Route) else each
+            function = each.handler if isinstance(each, CheckedHandler) else each
             if inspect.iscoroutinefunction(function):
                 self._async.add(code)
 
@@ -146,14 +131,14 @@ class Dispatcher:
         try:
             if self.access is not None and checked is None:
                 self.access(request)
-            found = handler(request)
+            result = handler(request)
         except Exception as error:
-            found = refusal(error, request, self._failed)
-        if not isinstance(found, Response):
-            return self._finish(found, request, since_ms)
+            result = refusal(error, request, self._failed)
+        if not isinstance(result, Response):
+            return self._finish(result, request, since_ms)
         if self._meter is not None:
-            self._meter.finish(request, found.code, since_ms, waited=False)
-        return found
+            self._meter.finish(request, result.code, since_ms, waited=False)
+        return result
 
     async def _finish(self, work: Deferred, request: Request, since_ms: int) -> Response | None:
         meter = self._meter
@@ -176,8 +161,8 @@ async def _delayed(
     handler: Handler, until: Callable[[], Awaitable[None]], request: Request
 ) -> Response | None:
     await until()
-    found = handler(request)
-    return found if isinstance(found, Response) else await found
+    result = handler(request)
+    return result if isinstance(result, Response) else await result
 
 
 def refusal(

@@ -352,11 +352,11 @@ def _file_states(files: list[str]) -> FileState:
 
     The change of permissions or of the owner changes the time.
     """
-    found = []
+    states = []
     for path in files:
         try:
             status = os.stat(path)
-            found.append((status.st_ctime_ns, status.st_size, status.st_ino))
+            states.append((status.st_ctime_ns, status.st_size, status.st_ino))
         except OSError:
-            found.append((0, 0, 0))
-    return tuple(found)
+            states.append((0, 0, 0))
+    return tuple(states)

@@ -104,11 +104,11 @@ class TlsConfig:
         path = Path(self.config_file)
         if not self.config_file or not path.is_file():
             return self
-        found = read_properties(path)
-        known = {item.key: item for item in options(TlsConfig) if item.key not in NOT_IN_FILE}
+        properties = read_properties(path)
+        by_key = {item.key: item for item in options(TlsConfig) if item.key not in NOT_IN_FILE}
         values = {
-            known[key].name: parse_value(known[key], found[key], str(path))
-            for key in found
-            if key in known
+            by_key[key].name: parse_value(by_key[key], properties[key], str(path))
+            for key in properties
+            if key in by_key
         }
         return replace(self, **values)

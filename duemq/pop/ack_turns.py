@@ -169,9 +169,9 @@ class AckTurns:
         cache = self._templates.of(connection)
         if cache is None:
             return False
-        for place, template in enumerate(cache.templates):
+        for index, template in enumerate(cache.templates):
             if self._take_frames(connection, template):
-                cache.matched(place)
+                cache.matched(index)
                 return True
         return False
 
@@ -234,12 +234,12 @@ class AckTurns:
         Returns:
             (queues, 2) i8; `UNKNOWN` for a queue whose bounds are not loaded in this turn.
         """
-        found, queues = self._bounds.get(topic), self._processor.queue_count(topic)
-        if found is None or len(found) != queues:
+        bounds, queues = self._bounds.get(topic), self._processor.queue_count(topic)
+        if bounds is None or len(bounds) != queues:
             if len(self._bounds) >= TOPICS_MAX:
                 self._bounds.clear()
-            found = self._bounds[topic] = np.full((queues, 2), UNKNOWN, np.int64)
-        return found
+            bounds = self._bounds[topic] = np.full((queues, 2), UNKNOWN, np.int64)
+        return bounds
 
     def _queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         try:

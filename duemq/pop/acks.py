@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from duemq.net import fields, wire_json
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.dispatcher import Handler, Route
+from duemq.net.dispatcher import CheckedHandler, Handler
 from duemq.net.retry_topics import topic_of_flag
 from duemq.pop.checkpoints import (
     INVISIBLE_MS_MAX,
     OFFSETS_MAX,
     AckEntry,
     Acknowledgement,
-    Checkpoint,
+    PopCheckpoint,
 )
 from duemq.pop.names import ORDER_QUEUE
 from duemq.pop.order_info import Settled
@@ -38,7 +38,8 @@ from duemq.pop.receipts import (
 )
 from duemq.pop.revive_log import ReviveLog
 from duemq.registry.internal_topics import check_readable
-from duemq.registry.managers import Identity, Topics
+from duemq.registry.managers import Identity
+from duemq.registry.topics import TopicManager
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
@@ -60,7 +61,7 @@ class AckProcessor:
     def __init__(
         self,
         store: MessageStore,
-        topics: Topics,
+        topics: TopicManager,
         offsets: PopOffsets,
         revive_log: ReviveLog,
         orderly: Orderly,
@@ -75,7 +76,7 @@ class AckProcessor:
     def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.ACK_MESSAGE: self.acknowledge,
-            RequestCode.BATCH_ACK_MESSAGE: Route(
+            RequestCode.BATCH_ACK_MESSAGE: CheckedHandler(
                 self.acknowledge_batch, body_bytes_max=BODY_BYTES_MAX
             ),
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change_invisible_time,
@@ -108,8 +109,8 @@ class AckProcessor:
 
     def queue_count(self, topic: str) -> int:
         """Return the number of read queues of a topic; 0 if the topic does not exist."""
-        found = self._topics.find(topic)
-        return 0 if found is None else found.read_queues
+        config = self._topics.find(topic)
+        return 0 if config is None else config.read_queues
 
     def valid_offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the lowest and the highest queue offset that can be acknowledged now.
@@ -150,7 +151,7 @@ class AckProcessor:
             )
         pop_ms = max(now_ms, receipt.pop_ms + 1)  # the new checkpoint needs a key of its own
         invisible_ms = max(invisible_ms - (pop_ms - now_ms), 0)
-        renewed = Checkpoint(
+        renewed = PopCheckpoint(
             topic=topic,
             group=group,
             queue_id=queue_id,
@@ -382,19 +383,19 @@ def bit_offsets(value: object, start: int) -> tuple[int, ...]:
 
 
 def _value(entry: Mapping[str, object], short: str, name: str) -> object:
-    found = entry.get(short, entry.get(name))
-    if found is None:
+    value = entry.get(short, entry.get(name))
+    if value is None:
         raise ValueError(f"{name} is missing")
-    return found
+    return value
 
 
 def _number(entry: Mapping[str, object], short: str, name: str) -> int:
-    found = _value(entry, short, name)
-    if isinstance(found, bool) or not isinstance(found, int):
+    value = _value(entry, short, name)
+    if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} is not a number")
-    if not 0 <= found < 10**NUMBER_DIGITS_MAX:
+    if not 0 <= value < 10**NUMBER_DIGITS_MAX:
         raise ValueError(f"{name} is out of range")
-    return found
+    return value
 
 
 def _invalid(text: str) -> RequestError:

@@ -8,7 +8,6 @@ Source: QueryAssignmentProcessor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from duemq.configuration.config import BrokerConfig
 from duemq.net import wire_json
@@ -17,20 +16,16 @@ from duemq.net.dispatcher import Handler
 from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.pop.allocation import STRATEGIES, AssignedQueue, allocate, allocate_for_pop
 from duemq.pop.request_modes import POP, PULL, RequestMode, RequestModes
+from duemq.registry.clients import ClientTable
 from duemq.registry.config_file import JsonObject
-from duemq.registry.managers import PERM_READ, Groups, Identity, Routes, Topics
+from duemq.registry.groups import GroupManager
+from duemq.registry.managers import PERM_READ, Identity
+from duemq.registry.topic_routes import TopicRoutes
+from duemq.registry.topics import TopicManager
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 
 BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
-
-
-class Clients(Protocol):
-    """Table of the members of consumer groups."""
-
-    def members(self, group: str) -> list[str]:
-        """Return the client ids of a group's members."""
-        ...
 
 
 class AssignmentProcessor:
@@ -44,10 +39,10 @@ class AssignmentProcessor:
 
     def __init__(
         self,
-        topics: Topics,
-        groups: Groups,
-        clients: Clients,
-        routes: Routes,
+        topics: TopicManager,
+        groups: GroupManager,
+        clients: ClientTable,
+        routes: TopicRoutes,
         identity: Identity,
         modes: RequestModes,
         config: Callable[[], BrokerConfig],
@@ -108,9 +103,9 @@ class AssignmentProcessor:
         ]
 
     def _mode(self, topic: str, group: str) -> RequestMode:
-        found = self._modes.find(topic, group)
-        if found is not None:
-            return found
+        mode = self._modes.find(topic, group)
+        if mode is not None:
+            return mode
         config = self._config()
         if topic.startswith(RETRY_PREFIX) or config.default_request_mode == PULL:
             return RequestMode(PULL)

@@ -28,7 +28,7 @@ class RecordError(ValueError):
 
 
 @dataclass(slots=True)
-class Checkpoint:
+class PopCheckpoint:
     """Checkpoint: the messages of one queue that one pop returned to one group.
 
     Attributes:
@@ -154,7 +154,7 @@ class Acknowledgement:
         return _properties(tag, self.key, named, self.due_ms)
 
 
-Entry = tuple[int, Checkpoint | Acknowledgement]
+Entry = tuple[int, PopCheckpoint | Acknowledgement]
 """Revive queue of a record, and the record."""
 AckEntry = tuple[int, Acknowledgement]
 """Revive queue of an acknowledgement, and the acknowledgement."""
@@ -167,7 +167,7 @@ def _properties(tag: str, key: Key, offset: str, due_ms: int) -> dict[str, str]:
     return {"TAGS": tag, "UNIQ_KEY": unique, "TIMER_DELIVER_MS": str(due_ms)}
 
 
-def parse_revive_record(record: Record, broker_name: str) -> Checkpoint | Acknowledgement:
+def parse_revive_record(record: Record, broker_name: str) -> PopCheckpoint | Acknowledgement:
     """Return the checkpoint or the acknowledgement in a record of the revive topic.
 
     Args:
@@ -189,7 +189,7 @@ def parse_revive_record(record: Record, broker_name: str) -> Checkpoint | Acknow
     raise RecordError(f"unknown tag {tag!r}")
 
 
-def _checkpoint(data: Mapping[str, object], record: Record, broker_name: str) -> Checkpoint:
+def _checkpoint(data: Mapping[str, object], record: Record, broker_name: str) -> PopCheckpoint:
     origin = -(record.prepared_offset + 1)  # of a record that a timer delivered
     start, count = _whole(data["so"]), _whole(data["n"])
     distances = _offsets(data.get("d") or [])
@@ -197,7 +197,7 @@ def _checkpoint(data: Mapping[str, object], record: Record, broker_name: str) ->
         distances = tuple(range(min(count, OFFSETS_MAX)))
     offsets = tuple(start + distance for distance in distances)
     acked = _whole(data.get("bm", 0))  # bit n: message offsets[n] is acknowledged
-    return Checkpoint(
+    return PopCheckpoint(
         topic=_text(data["t"]),
         group=_text(data["c"]),
         queue_id=_whole(data["q"]),

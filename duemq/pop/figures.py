@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from duemq.net.retry_topics import normal_topic
-from duemq.pop.checkpoints import Acknowledgement, Checkpoint
+from duemq.pop.checkpoints import Acknowledgement, PopCheckpoint
 from duemq_common.meters import Counts
 
 PLACES_MAX: Final = 100_000  # queues of groups with messages in flight
@@ -38,7 +38,7 @@ class PopFigures:
         self._pairs: dict[tuple[str, str], None] = {}
         self.puts, self.reads, self.retries = Counts(), Counts(), Counts()
 
-    def on_put(self, record: Checkpoint | Acknowledgement, status: str) -> None:
+    def on_put(self, record: PopCheckpoint | Acknowledgement, status: str) -> None:
         """Count a record that the store accepted or refused (`PUT`, `REFUSED`)."""
         self.puts.add(record.group, record.topic, _type(record), status)
         if status != PUT:
@@ -54,11 +54,11 @@ class PopFigures:
         if before or len(self._in_flight) < PLACES_MAX:
             self._in_flight[key] = before + len(record.offsets)
 
-    def on_read(self, record: Checkpoint | Acknowledgement, revive_queue: int) -> None:
+    def on_read(self, record: PopCheckpoint | Acknowledgement, revive_queue: int) -> None:
         """Count a record that was read from the revive topic."""
         self.reads.add(record.group, record.topic, str(revive_queue), _type(record))
 
-    def on_settled(self, record: Checkpoint | Acknowledgement, count: int) -> None:
+    def on_settled(self, record: PopCheckpoint | Acknowledgement, count: int) -> None:
         """Remove `count` messages of a record from the messages in flight."""
         key = record.group, record.topic, record.queue_id
         found = self._in_flight.get(key, 0)
@@ -78,5 +78,5 @@ class PopFigures:
         return iter(tuple(self._pairs))
 
 
-def _type(record: Checkpoint | Acknowledgement) -> str:
+def _type(record: PopCheckpoint | Acknowledgement) -> str:
     return ACKNOWLEDGEMENT if isinstance(record, Acknowledgement) else CHECKPOINT

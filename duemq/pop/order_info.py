@@ -64,14 +64,14 @@ class OrderInfo:
 
     def to_json(self) -> dict[str, object]:
         first = self.offsets[0]
-        found: dict[str, object] = {"a": self.attempt_id} if self.attempt_id is not None else {}
-        found["cm"] = self.acked - (1 << 64 if self.acked >> 63 else 0)
-        found["i"], found["l"] = self.invisible_ms, self.last_ms
-        found["o"] = [first, *(offset - first for offset in self.offsets[1:])]
-        found |= {"oc": self.consumed} if self.consumed else {}
-        found |= {"ot": self.visible_ms} if self.visible_ms else {}
-        found["popTime"] = self.pop_ms
-        return found
+        members: dict[str, object] = {"a": self.attempt_id} if self.attempt_id is not None else {}
+        members["cm"] = self.acked - (1 << 64 if self.acked >> 63 else 0)
+        members["i"], members["l"] = self.invisible_ms, self.last_ms
+        members["o"] = [first, *(offset - first for offset in self.offsets[1:])]
+        members |= {"oc": self.consumed} if self.consumed else {}
+        members |= {"ot": self.visible_ms} if self.visible_ms else {}
+        members["popTime"] = self.pop_ms
+        return members
 
 
 class OrderTable(SavedTable):
@@ -96,17 +96,17 @@ class OrderTable(SavedTable):
 
     def to_json(self) -> dict[str, object]:
         table: dict[str, dict[int, object]] = {}
-        for place, info in self._table.items():
-            queues = table.setdefault(f"{place.topic}{SEPARATOR}{place.group}", {})
-            queues[place.queue_id] = info.to_json()
+        for group_queue, info in self._table.items():
+            queues = table.setdefault(f"{group_queue.topic}{SEPARATOR}{group_queue.group}", {})
+            queues[group_queue.queue_id] = info.to_json()
         return {"table": table}
 
     def clean(self, now_ms: int) -> None:
         """Remove infos of topics and groups that do not exist, and those older than a day."""
-        for place, info in list(self._table.items()):
+        for group_queue, info in list(self._table.items()):
             old = now_ms - info.last_ms > KEPT_MS
-            if old or not self._is_known(place.topic, place.group):
-                self.clear(place)
+            if old or not self._is_known(group_queue.topic, group_queue.group):
+                self.clear(group_queue)
 
     def group_queues(self) -> Iterator[tuple[GroupQueue, OrderInfo]]:
         """Yield each queue with its last pop."""
@@ -194,7 +194,7 @@ def read_table(data: JsonObject) -> dict[GroupQueue, OrderInfo]:
     Raises:
         ValueError: The content is malformed.
     """
-    found: dict[GroupQueue, OrderInfo] = {}
+    infos: dict[GroupQueue, OrderInfo] = {}
     for key, queues in _object(data.get("table") or {}, "table").items():
         topic, separator, group = key.partition(SEPARATOR)
         if not separator:
@@ -202,8 +202,8 @@ def read_table(data: JsonObject) -> dict[GroupQueue, OrderInfo]:
         for queue_id, value in _object(queues, key).items():
             info = _read_info(_object(value, key))
             if info.offsets:
-                found[GroupQueue(group, topic, _number(queue_id))] = info
-    return found
+                infos[GroupQueue(group, topic, _number(queue_id))] = info
+    return infos
 
 
 def _read_info(data: Mapping[str, object]) -> OrderInfo:

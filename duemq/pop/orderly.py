@@ -13,7 +13,8 @@ from duemq.pop.order_info import FILE_NAME, OrderTable
 from duemq.pop.pop_offsets import GroupQueue
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.config_file import ConfigFile
-from duemq.registry.managers import Groups, Topics
+from duemq.registry.groups import GroupManager
+from duemq.registry.topics import TopicManager
 from duemq_common.clock import Clock, Signal
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Orderly:
     def __init__(
         self,
         store: MessageStore,
-        topics: Topics,
-        groups: Groups,
+        topics: TopicManager,
+        groups: GroupManager,
         long_polls: LongPolls,
         clock: Clock,
     ) -> None:
@@ -80,8 +81,8 @@ class Orderly:
     async def running(self) -> AsyncIterator[None]:
         """Run the task; on leaving, write the file."""
         self.table.load()
-        for place, _ in self.table.group_queues():
-            self.changed(place)
+        for group_queue, _ in self.table.group_queues():
+            self.changed(group_queue)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="orderly pops")
             try:
@@ -101,10 +102,10 @@ class Orderly:
                 self.table.clean(now_ms)
                 await self._save()
             while self._times and self._times[0][0] <= now_ms:
-                free_ms, _, place = heapq.heappop(self._times)
-                if self._free_ms.get(place) == free_ms:
-                    del self._free_ms[place]
-                    self._continue(place)
+                free_ms, _, group_queue = heapq.heappop(self._times)
+                if self._free_ms.get(group_queue) == free_ms:
+                    del self._free_ms[group_queue]
+                    self._continue(group_queue)
             until_ms = min(self._save_ms, self._times[0][0] if self._times else self._save_ms)
             await self._clock.wait(self._wake, until_ms=until_ms)
 

@@ -16,7 +16,7 @@ from duemq.net.dispatcher import Handler
 from duemq.pop.names import REVIVE_QUEUES
 from duemq.pop.order_info import OrderTable
 from duemq.pop.pop_offsets import FROM_FIRST, GroupQueue, PopOffsets
-from duemq.pop.pop_queues import PopQueues, Target
+from duemq.pop.pop_queues import PopQueues, PopTarget
 from duemq.pop.queue_reader import QueueReader
 from duemq.pull.long_polls import ResumeReason
 from duemq.registry.subscriptions import Subscription
@@ -120,7 +120,7 @@ class PeekProcessor:
         target = self._queues.target(request)
         return Response(fields={"pollingNum": str(self._queues.polling[target])})
 
-    def _has_messages(self, target: Target, may_pop: Callable[[str, int], bool]) -> bool:
+    def _has_messages(self, target: PopTarget, may_pop: Callable[[str, int], bool]) -> bool:
         return any(
             start < high and may_pop(topic, queue_id)
             for topic, queue_id in self._queues.of(target, 0)
@@ -130,12 +130,12 @@ class PeekProcessor:
     def _may_pop(
         self, group: str, attempt_id: str | None, is_orderly: bool, topic: str, queue_id: int
     ) -> bool:
-        place = GroupQueue(group, topic, queue_id)
+        group_queue = GroupQueue(group, topic, queue_id)
         now_ms = self._clock.now_ms()
-        return not is_orderly or self._orders.blocked_until(place, attempt_id, now_ms) is None
+        return not is_orderly or self._orders.blocked_until(group_queue, attempt_id, now_ms) is None
 
-    def _bounds(self, target: Target, topic: str, queue_id: int) -> tuple[int, int]:
+    def _bounds(self, target: PopTarget, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the queue offsets at which the next pop of a queue begins, and the queue ends."""
         low, high = self._store.readable_bounds(topic, queue_id)
-        place = GroupQueue(target.group, topic, queue_id)
-        return max(self._offsets.peek(place, FROM_FIRST), low), high
+        group_queue = GroupQueue(target.group, topic, queue_id)
+        return max(self._offsets.peek(group_queue, FROM_FIRST), low), high

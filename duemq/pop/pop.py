@@ -22,11 +22,11 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq.net.retry_topics import retry_flag
-from duemq.pop.checkpoints import INVISIBLE_MS_MAX, Checkpoint, Entry
+from duemq.pop.checkpoints import INVISIBLE_MS_MAX, Entry, PopCheckpoint
 from duemq.pop.names import ORDER_QUEUE, REVIVE_QUEUES
 from duemq.pop.orderly import Orderly
 from duemq.pop.pop_offsets import GroupQueue, PopOffsets
-from duemq.pop.pop_queues import PopQueues, Target
+from duemq.pop.pop_queues import PopQueues, PopTarget
 from duemq.pop.queue_reader import QueueReader, ReadResult
 from duemq.pop.receipts import Receipt, message_offset_info, start_offset_info
 from duemq.pop.revive_log import ReviveLog
@@ -58,7 +58,7 @@ class PopRequest:
         attempt_id: Id of an orderly pop that the client may repeat; None: no id.
     """
 
-    target: Target
+    target: PopTarget
     count_max: int
     invisible_ms: int
     until_ms: int
@@ -215,21 +215,24 @@ class PopProcessor:
     def _subscription(self, request: Request, topic: str) -> Subscription:
         expression, kind = request.fields.get("exp"), request.fields.get("expType")
         try:
-            found = parse_expression(topic, expression or None, kind)
+            subscription = parse_expression(topic, expression or None, kind)
         except ExpressionError as fault:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {fault}",
             ) from fault
-        if found.is_tag:
-            return found
+        if subscription.is_tag:
+            return subscription
         if not self._config().property_filter_enable:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"The broker does not support consumer to filter message by {found.kind}",
+                f"The broker does not support consumer to filter message by {subscription.kind}",
             )
         try:
-            return replace(found, filter=self._filters.compile(found.kind, found.expression))
+            return replace(
+                subscription,
+                filter=self._filters.compile(subscription.kind, subscription.expression),
+            )
         except FilterError as fault:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(fault)) from fault
 
@@ -313,13 +316,13 @@ class PopProcessor:
         popped, target = PopResult(self._clock.now_ms(), ORDER_QUEUE), arguments.target
         table = self._orderly.table
         for topic, queue_id in self._queues.of(target, self._pops):
-            place = GroupQueue(target.group, topic, queue_id)
+            group_queue = GroupQueue(target.group, topic, queue_id)
             if topic != target.topic:
                 continue  # messages of orderly pops stay in their queue
-            if self._offsets.is_reset(place):
-                table.clear(place)
-            if table.blocked_until(place, arguments.attempt_id, popped.pop_ms) is None:
-                self._read(arguments, popped, place)
+            if self._offsets.is_reset(group_queue):
+                table.clear(group_queue)
+            if table.blocked_until(group_queue, arguments.attempt_id, popped.pop_ms) is None:
+                self._read(arguments, popped, group_queue)
         for result in popped.results:
             if not result.found.offsets:
                 self._offsets.skip(result.place, result.found.end)
@@ -361,8 +364,8 @@ class PopProcessor:
 
     def _checkpoint(
         self, arguments: PopRequest, popped: PopResult, result: QueueResult
-    ) -> Checkpoint:
-        return Checkpoint(
+    ) -> PopCheckpoint:
+        return PopCheckpoint(
             topic=result.place.topic,
             group=arguments.target.group,
             queue_id=result.place.queue_id,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from duemq.net.retry_topics import RETRY_PREFIX
-from duemq.registry.managers import Offsets
+from duemq.registry.consumer_offsets import OffsetManager
 from duemq_common.errors import RequestError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ Unconfirmed = tuple[int, int, Sequence[tuple[GroupQueue, int]]]
 class PopOffsets:
     """Offsets of the pops of all groups."""
 
-    def __init__(self, store: MessageStore, offsets: Offsets) -> None:
+    def __init__(self, store: MessageStore, offsets: OffsetManager) -> None:
         self._store, self._offsets = store, offsets
         self._ends: dict[GroupQueue, int] = {}  # end of the last pop, if a pop is not confirmed
         self._unconfirmed = deque[Unconfirmed]()
@@ -94,9 +94,9 @@ class PopOffsets:
         """Commit the ends of the confirmed pops, even if their confirmation timed out."""
         while self._unconfirmed and self._unconfirmed[0][1] <= self._store.confirm_offset:
             _, _, ends = self._unconfirmed.popleft()
-            for place, end in ends:
+            for key, end in ends:
                 try:
-                    self.commit(place, end)
+                    self.commit(key, end)
                 except RequestError as error:
                     self._warn(error)
 

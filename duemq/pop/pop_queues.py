@@ -11,11 +11,13 @@ from duemq.net import fields
 from duemq.net.codes import ResponseCode
 from duemq.net.retry_topics import retry_flag, retry_topic, retry_topics
 from duemq.pull.long_polls import LongPolls, ResumeReason
-from duemq.registry.internal_topics import FULL_ACCESS, Access, client_access
-from duemq.registry.managers import PERM_READ, Groups, Topics, TopicView
+from duemq.registry.groups import GroupManager
+from duemq.registry.internal_topics import FULL_ACCESS, TopicAccess, client_access
+from duemq.registry.managers import PERM_READ
 from duemq.registry.shared_retries import SharedRetries
 from duemq.registry.subscriptions import Subscription
-from duemq.registry.topics import check_name
+from duemq.registry.topic_config import TopicConfig
+from duemq.registry.topics import TopicManager, check_name
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
@@ -27,7 +29,7 @@ LATE_MS: Final = 500  # a request that is this late is not served: PopMessageReq
 RETRY_EVERY: Final = 5  # popFromRetryProbability=20: each fifth pop reads the retry topics first
 
 
-class Target(NamedTuple):
+class PopTarget(NamedTuple):
     """Queues of a POP request: one queue of a topic for a group, or all of them (-1)."""
 
     group: str
@@ -49,8 +51,8 @@ class PopQueues:
     def __init__(
         self,
         store: MessageStore,
-        topics: Topics,
-        groups: Groups,
+        topics: TopicManager,
+        groups: GroupManager,
         long_polls: LongPolls,
         clock: Clock,
         config: Callable[[], BrokerConfig],
@@ -61,25 +63,25 @@ class PopQueues:
         self._store, self._topics, self._groups = store, topics, groups
         self._long_polls, self._clock, self._config = long_polls, clock, config
         self._serves, self._access_version, self._retries = serves, access_version, retries
-        self.polling: Counter[Target] = Counter()
+        self.polling: Counter[PopTarget] = Counter()
 
     # -- checks, in Apache's order --------------------------------------------------------------
 
-    def target(self, request: Request) -> Target:
+    def target(self, request: Request) -> PopTarget:
         """Return the target of a request, after checking it.
 
         Raises:
             RequestError: As `check`.
         """
-        found = Target(
+        target = PopTarget(
             fields.text(request, "consumerGroup"),
             fields.text(request, "topic"),
             fields.integer(request, "queueId"),
         )
-        self.check(found, request)
-        return found
+        self.check(target, request)
+        return target
 
-    def check(self, target: Target, request: Request | None = None) -> None:
+    def check(self, target: PopTarget, request: Request | None = None) -> None:
         """Check whether clients may read a target now.
 
         Args:
@@ -105,7 +107,7 @@ class PopQueues:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!"
             )
         access = client_access(name)
-        is_readable = access is FULL_ACCESS or Access.READ in access
+        is_readable = access is FULL_ACCESS or TopicAccess.READ in access
         if not topic.perm & PERM_READ or not is_readable:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden"
@@ -160,7 +162,7 @@ class PopQueues:
 
     # -- queues ---------------------------------------------------------------------------------
 
-    def of(self, target: Target, turn: int) -> Iterator[tuple[str, int]]:
+    def of(self, target: PopTarget, turn: int) -> Iterator[tuple[str, int]]:
         """Yield the queues that a request reads; each turn begins with another queue."""
         retries_first = turn % RETRY_EVERY == 0
         normal = self._topics.find(target.topic)
@@ -174,21 +176,21 @@ class PopQueues:
         if not retries_first:
             yield from retries
 
-    def _retry_queues(self, target: Target) -> list[tuple[str, int]]:
+    def _retry_queues(self, target: PopTarget) -> list[tuple[str, int]]:
         """Return the queues of the retry topics that exist; their flags in handles differ."""
-        found: dict[str, TopicView] = {}
+        topics: dict[str, TopicConfig] = {}
         for name in retry_topics(target.topic, target.group):
             topic = self._topics.find(name)
             if topic is not None:
-                found.setdefault(retry_flag(name), topic)
-        return [queue for topic in found.values() for queue in _in_turn(topic, 0)]
+                topics.setdefault(retry_flag(name), topic)
+        return [queue for topic in topics.values() for queue in _in_turn(topic, 0)]
 
     # -- long polls -----------------------------------------------------------------------------
 
     async def wait(
         self,
         request: Request,
-        target: Target,
+        target: PopTarget,
         subscription: Subscription,
         until_ms: int,
         *,
@@ -237,7 +239,7 @@ class PopQueues:
             self.check(target, request)
         return why
 
-    def messages_left(self, target: Target) -> None:
+    def messages_left(self, target: PopTarget) -> None:
         """Resume the next long poll of a target: messages are left in its queues."""
         self._long_polls.resume_shared(target)
 
@@ -253,7 +255,7 @@ class PopQueues:
         _, readable = self._store.readable_bounds(topic, queue_id)
         return readable < self._store.queue_bounds(topic, queue_id)[1]
 
-    def _slots(self, target: Target) -> list[int]:
+    def _slots(self, target: PopTarget) -> list[int]:
         """Return the slots of the queues that a request reads.
 
         The retry topic is included even if it does not exist yet.
@@ -263,7 +265,7 @@ class PopQueues:
         return [table.slot(table.add(topic), queue, create=True) for topic, queue in queues]
 
 
-def _in_turn(topic: TopicView, first: int) -> Sequence[tuple[str, int]]:
+def _in_turn(topic: TopicConfig, first: int) -> Sequence[tuple[str, int]]:
     """Return the queues of a topic in turn, beginning with queue `first` modulo their number."""
     count = topic.read_queues
     return [(topic.name, (first + n) % count) for n in range(count)]

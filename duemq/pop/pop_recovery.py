@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from duemq.pop.checkpoints import Checkpoint, RecordError, parse_revive_record
+from duemq.pop.checkpoints import PopCheckpoint, RecordError, parse_revive_record
 from duemq.pop.names import CHECKPOINT_TAG, revive_topic
 from duemq.pop.undecided_pops import UndecidedPops
+from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.internal_topics import TIMER_TOPIC
-from duemq.registry.managers import Identity, Offsets
+from duemq.registry.managers import Identity
 from duemq_common.errors import RecordUnreadable, RequestError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ COPIED: Final = frozenset({"TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"})
 
 
 def recover_pops(
-    store: MessageStore, offsets: Offsets, undecided: UndecidedPops, identity: Identity
+    store: MessageStore, offsets: OffsetManager, undecided: UndecidedPops, identity: Identity
 ) -> int:
     """Commit the ends of the pops that the table of offsets lacks; return their number.
 
@@ -46,14 +47,14 @@ def recover_pops(
         undecided.add(checkpoint)
         _, queue_end = store.queue_bounds(checkpoint.topic, checkpoint.queue_id)
         end = min(max(checkpoint.offsets) + 1, queue_end)
-        known = offsets.query(checkpoint.group, checkpoint.topic, checkpoint.queue_id)
-        if end > (known or 0):
+        committed = offsets.query(checkpoint.group, checkpoint.topic, checkpoint.queue_id)
+        if end > (committed or 0):
             offsets.commit(checkpoint.group, checkpoint.topic, checkpoint.queue_id, end)
             count += 1
     return count
 
 
-def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterator[Checkpoint]:
+def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterator[PopCheckpoint]:
     """Yield the checkpoints that pops put into the log from an offset on.
 
     Copies of checkpoints that timers delivered or rolled are skipped: their pops may be older.
@@ -72,8 +73,8 @@ def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterato
                 if COPIED.isdisjoint(record.properties) and (
                     record.properties.get("REAL_TOPIC", record.topic) == topic
                 ):
-                    found = parse_revive_record(record, identity.broker_name)
-                    if isinstance(found, Checkpoint) and found.offsets:
-                        yield found
+                    item = parse_revive_record(record, identity.broker_name)
+                    if isinstance(item, PopCheckpoint) and item.offsets:
+                        yield item
             except (RecordUnreadable, RecordError, RequestError):
                 continue  # the reviver reports the record

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from duemq.net.connection import Connection
 from duemq.net.dispatcher import AccessCheck, encode_numbered, refusal
 from duemq.net.layout import JSON_TYPE
 from duemq.net.notices import Notices
+from duemq.net.rpc_meter import RpcMeter
 from duemq.pop.ack_turns import AckTurns, TurnAcks
 from duemq.pop.acks import AckProcessor
 from duemq.pop.kernels.matching_frames import read_matching
@@ -37,13 +38,6 @@ from duemq_common.request import Request, Response
 POPS_MAX: Final = 32  # per turn
 UNSENT_BYTES_MAX: Final = 1 << 18  # per connection; above, its pops go to their handler
 UNCONFIRMED_MAX: Final = 16_384  # unconfirmed acknowledgements, and KiB of unconfirmed messages
-
-
-class PopMeter(Protocol):
-    """Measures requests."""
-
-    def start(self) -> int: ...
-    def together(self, request_code: int, code: int, count: int, since_ms: int) -> None: ...
 
 
 @dataclass(slots=True)  # not frozen: creation would take four times as long
@@ -93,7 +87,7 @@ class PopTurns:
         acks: AckProcessor,
         revive_log: ReviveLog,
         failed: Notices,
-        meter: PopMeter,
+        meter: RpcMeter,
         *,
         access: AccessCheck | None,
         is_ready: Callable[[], bool],
@@ -181,12 +175,12 @@ class PopTurns:
         if cache is None or not self._has_room(connection):
             return False
         received, numbers = connection.received, self._numbers
-        for place, template in enumerate(cache.templates):
+        for index, template in enumerate(cache.templates):
             if read_matching(
                 *(received.data, received.start, received.end, template.parts),
                 *(numbers, self._frame_ends),
             ):
-                cache.matched(place)
+                cache.matched(index)
                 opaque, born_ms, queue_id = numbers[0].tolist()
                 received.take(int(self._frame_ends[0]))
                 self._admit_matching(connection, template, opaque, born_ms, queue_id)
@@ -234,7 +228,7 @@ class PopTurns:
     def _collect(self) -> list[TurnPop]:
         """Read the messages of the turn's pops; those without messages go to their handler."""
         requested, self._requested = self._requested, {}
-        found = []
+        pops = []
         for pop in requested.values():
             try:
                 pop.popped = self._processor.collect(pop.arguments)
@@ -242,10 +236,10 @@ class PopTurns:
                 self._refuse(pop.connection, pop.request, pop.serialize_type, error)
                 continue
             if pop.popped.count:
-                found.append(pop)
+                pops.append(pop)
             else:
                 self._dispatch(pop)
-        return found
+        return pops
 
     def _dispatch(self, pop: TurnPop) -> None:
         """Pass a pop to its handler, which does not check and admit it again."""

@@ -84,12 +84,12 @@ class RequestModes(SavedTable):
             RequestError: The table is full.
             OSError: The file cannot be written; the mode is set in memory.
         """
-        place = topic, group
-        if place not in self._table and len(self._table) >= self._modes_max:
+        key = topic, group
+        if key not in self._table and len(self._table) >= self._modes_max:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"the table is full: it has {self._modes_max} modes"
             )
-        self._table[place] = mode
+        self._table[key] = mode
         self._dirty = True
         await self.save()
 

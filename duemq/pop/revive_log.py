@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from duemq.net.codes import ResponseCode
-from duemq.pop.checkpoints import Acknowledgement, Checkpoint, Entry
+from duemq.pop.checkpoints import Acknowledgement, Entry, PopCheckpoint
 from duemq.pop.figures import PUT, REFUSED, PopFigures
 from duemq.pop.merged_acks import AckKey, MergedAcks
 from duemq.pop.names import revive_topic
@@ -144,7 +144,7 @@ class ReviveLog:
         for row, (_, record) in enumerate(entries):
             if row not in refused:
                 self._figures.on_put(record, PUT)
-                if isinstance(record, Checkpoint):
+                if isinstance(record, PopCheckpoint):
                     self._undecided.add(record)
             elif not first <= row < first + count:
                 self._figures.on_put(record, REFUSED)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from duemq.net import wire_json
-from duemq.pop.checkpoints import LEAD_MS, Acknowledgement, Checkpoint, Entry
+from duemq.pop.checkpoints import LEAD_MS, Acknowledgement, Entry, PopCheckpoint
 from duemq.pop.kernels.revive_records import (
     ACK,
     BATCH_ACK,
@@ -146,7 +146,7 @@ def _names_of(entry: Entry) -> Names:
 
 
 def _add_numbers(
-    queue_id: int, record: Checkpoint | Acknowledgement, numbers: Numbers, offsets: Numbers
+    queue_id: int, record: PopCheckpoint | Acknowledgement, numbers: Numbers, offsets: Numbers
 ) -> bool:
     """Append the numbers of a record to `numbers`, in column order, and its offsets to `offsets`.
 
@@ -155,7 +155,7 @@ def _add_numbers(
     """
     offsets.extend(record.offsets)
     count, start, pop_ms = len(record.offsets), record.start_offset, record.pop_ms
-    if isinstance(record, Checkpoint):
+    if isinstance(record, PopCheckpoint):
         revive_ms = pop_ms + record.invisible_ms
         due_ms = revive_ms - LEAD_MS
         numbers.extend((

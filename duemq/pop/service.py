@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
@@ -13,6 +14,7 @@ from duemq.configuration.replication_config import ReplicationConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net.dispatcher import AccessCheck, Handler
 from duemq.net.notices import Notices
+from duemq.net.rpc_meter import RpcMeter
 from duemq.pop.ack_batch import AckBatch
 from duemq.pop.acks import AckProcessor
 from duemq.pop.assignment import AssignmentProcessor
@@ -23,17 +25,21 @@ from duemq.pop.pop import PopProcessor
 from duemq.pop.pop_offsets import PopOffsets
 from duemq.pop.pop_queues import PopQueues
 from duemq.pop.pop_recovery import recover_pops
-from duemq.pop.pop_turns import PopMeter, PopTurns
+from duemq.pop.pop_turns import PopTurns
 from duemq.pop.request_modes import RequestModes
 from duemq.pop.revival.reviver import Reviver
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.undecided_pops import UndecidedPops
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
+from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.filter_file import FilterFile
-from duemq.registry.managers import Groups, Identity, Offsets, Routes, Topics
+from duemq.registry.groups import GroupManager
+from duemq.registry.managers import Identity
 from duemq.registry.offset_table import PopState
 from duemq.registry.shared_retries import SharedRetries
+from duemq.registry.topic_routes import TopicRoutes
+from duemq.registry.topics import TopicManager
 from duemq.send.put_path import PutPath
 from duemq_common.clock import Clock
 from message_store.kernels.preparation import Preparation
@@ -46,48 +52,27 @@ NO_TIMERS = "pop message is forbidden because timerWheelEnable is false or no ti
 REPLICA = "pop message is forbidden: this broker is a replica. Pop from the master"
 
 
-class Managers(Protocol):
-    """The parts of a broker that POP uses."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopParts:
+    """Parts of a broker that POP uses."""
 
-    @property
-    def store(self) -> MessageStore: ...
-    @property
-    def topics(self) -> Topics: ...
-    @property
-    def groups(self) -> Groups: ...
-    @property
-    def offsets(self) -> Offsets: ...
-    @property
-    def clients(self) -> ClientTable: ...
-    @property
-    def long_polls(self) -> LongPolls: ...
-    @property
-    def filters(self) -> FilterFile: ...
-    @property
-    def stats(self) -> BrokerStats: ...
-    @property
-    def put_path(self) -> PutPath: ...
-    @property
-    def modes(self) -> RequestModes: ...
-    @property
-    def identity(self) -> Identity: ...
-
-
-class PopContext(Protocol):
-    """Parts of the broker that POP uses."""
-
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def config(self) -> Callable[[], BrokerConfig]: ...
-    @property
-    def kernels(self) -> Preparation: ...
-    @property
-    def records(self) -> RecordAccess: ...
-    @property
-    def replication(self) -> Callable[[], ReplicationConfig]: ...
-    @property
-    def routes(self) -> Routes: ...
+    store: MessageStore
+    topics: TopicManager
+    groups: GroupManager
+    offsets: OffsetManager
+    clients: ClientTable
+    long_polls: LongPolls
+    filters: FilterFile
+    stats: BrokerStats
+    put_path: PutPath
+    modes: RequestModes
+    identity: Identity
+    clock: Clock
+    config: Callable[[], BrokerConfig]
+    kernels: Preparation
+    records: RecordAccess
+    replication: Callable[[], ReplicationConfig]
+    routes: TopicRoutes
 
 
 class PopService:
@@ -105,35 +90,34 @@ class PopService:
 
     def __init__(
         self,
-        parts: Managers,
-        context: PopContext,
+        parts: PopParts,
         *,
         has_timers: bool,
         delivered_ms: Callable[[int], int],
     ) -> None:
         store, topics, groups, identity = parts.store, parts.topics, parts.groups, parts.identity
-        clock, offsets = context.clock, parts.offsets
+        clock, offsets = parts.clock, parts.offsets
         self._store, self._offsets, self._identity = store, offsets, identity
-        self.refusal = _refusal(context.replication(), has_timers=has_timers)
+        self.refusal = _refusal(parts.replication(), has_timers=has_timers)
         self.figures = PopFigures(clock.now_ms())
         self._undecided = UndecidedPops(store)
         self._revive_log = revive_log = ReviveLog(
             store, parts.put_path, self._undecided, identity, clock, self.figures,
-            lambda: context.kernels.is_done,
+            lambda: parts.kernels.is_done,
         )  # fmt: skip
         self._failed = Notices(log, logging.ERROR)
         self.reviver = Reviver(
             store, topics, groups, offsets, parts.put_path, identity, clock,
-            delivered_ms, self.figures, lambda: context.kernels.is_done,
+            delivered_ms, self.figures, lambda: parts.kernels.is_done,
         )  # fmt: skip
         self.retries = (
             None
-            if isinstance(context.records, UnrestrictedAccess)
-            else SharedRetries(context.records, topics, groups)
+            if isinstance(parts.records, UnrestrictedAccess)
+            else SharedRetries(parts.records, topics, groups)
         )
         self._queues = queues = PopQueues(
-            store, topics, groups, parts.long_polls, clock, context.config,
-            lambda: self.refusal, lambda: context.records.version, self.retries,
+            store, topics, groups, parts.long_polls, clock, parts.config,
+            lambda: self.refusal, lambda: parts.records.version, self.retries,
         )  # fmt: skip
         self.offsets = pops = PopOffsets(store, offsets)
         self.orderly = Orderly(store, topics, groups, parts.long_polls, clock)
@@ -142,11 +126,11 @@ class PopService:
         )
         self._pops = PopProcessor(
             store, queues, pops, revive_log, self.orderly, parts.stats, identity, clock,
-            context.config, parts.filters.table, lambda: context.kernels.is_done,
+            parts.config, parts.filters.table, lambda: parts.kernels.is_done,
         )  # fmt: skip
         self._processors = (
             AssignmentProcessor(
-                topics, groups, parts.clients, context.routes, identity, parts.modes, context.config
+                topics, groups, parts.clients, parts.routes, identity, parts.modes, parts.config
             ),
             self._pops,
             self._acks,
@@ -162,7 +146,7 @@ class PopService:
 
     def turns(
         self,
-        meter: PopMeter,
+        meter: RpcMeter,
         *,
         access: AccessCheck | None,
         is_ready: Callable[[], bool],

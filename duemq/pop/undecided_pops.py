@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from duemq.pop.checkpoints import Checkpoint
+from duemq.pop.checkpoints import PopCheckpoint
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -41,7 +41,7 @@ class UndecidedPops:
         """Return a copy of the table, for the file."""
         return dict(self._first)
 
-    def add(self, checkpoint: Checkpoint) -> None:
+    def add(self, checkpoint: PopCheckpoint) -> None:
         """Add a stored checkpoint; a checkpoint whose messages were removed needs no log."""
         first = checkpoint.log_offset
         if first is None:

@@ -189,8 +189,8 @@ class LongPolls:
         """Return the existing group equal to `new`; without one, add `new` to the indexes."""
         if new.share is not None:
             of_share = self._by_share.setdefault(new.share, {})
-            if (known := of_share.get(new.key)) is not None:
-                return known
+            if (sharing := of_share.get(new.key)) is not None:
+                return sharing
             of_share[new.key] = new
         for each in new.slots:
             self._by_slot.setdefault(each, set()).add(new)
@@ -376,11 +376,11 @@ class LongPolls:
     def _peer_polls(self, peer: Peer | None) -> set[LongPoll]:
         if peer is None:
             return set()
-        known = self._by_peer.get(peer)
-        if known is None:
-            known = self._by_peer[peer] = set()
+        peer_polls = self._by_peer.get(peer)
+        if peer_polls is None:
+            peer_polls = self._by_peer[peer] = set()
             peer.on_close(self._on_close)
-        return known
+        return peer_polls
 
     def _on_close(self, peer: Peer) -> None:
         self._resume_all(self._by_peer.pop(peer, ()), ResumeReason.DROPPED)

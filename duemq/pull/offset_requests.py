@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.pull.pull_plan import PullLimits, StoreLimits
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.groups import GroupManager
 from duemq.registry.internal_topics import check_group, check_readable
-from duemq.registry.managers import Groups, Offsets, Topics
+from duemq.registry.topics import TopicManager
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
 
@@ -28,9 +30,9 @@ class OffsetProcessor:
     def __init__(
         self,
         store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        offsets: Offsets,
+        topics: TopicManager,
+        groups: GroupManager,
+        offsets: OffsetManager,
         limits: Callable[[], PullLimits] | None = None,
     ) -> None:
         self._store, self._topics = store, topics

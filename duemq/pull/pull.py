@@ -22,8 +22,8 @@ from duemq.pull.pull_plan import (
     BLANK_UNIT_SIZE,
     FOUND,
     NO_MATCH,
-    Outcome,
     PullLimits,
+    PullOutcome,
     PullRequest,
     StoreLimits,
     exclude_unit,
@@ -33,11 +33,14 @@ from duemq.pull.pull_plan import (
 )
 from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.clients import ClientTable
-from duemq.registry.internal_topics import Access, client_access
-from duemq.registry.managers import PERM_READ, Groups, GroupView, Offsets, Topics, TopicView
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.groups import GroupConfig, GroupManager
+from duemq.registry.internal_topics import TopicAccess, client_access
+from duemq.registry.managers import PERM_READ
 from duemq.registry.shared_retries import SharedRetries
 from duemq.registry.subscriptions import ALL, TAG, ExpressionError, Subscription, parse_expression
-from duemq.registry.topic_config import RETRY_PREFIX
+from duemq.registry.topic_config import RETRY_PREFIX, TopicConfig
+from duemq.registry.topics import TopicManager
 from duemq_common.errors import RecordUnreadable, RequestError, UnitsRewritten
 from duemq_common.request import Request, Response
 
@@ -78,8 +81,8 @@ class CheckedPull:
     """
 
     request: PullRequest
-    group: GroupView
-    topic: TopicView
+    group: GroupConfig
+    topic: TopicConfig
     subscription: Subscription
     more: bool = False
     end: int = 0
@@ -101,9 +104,9 @@ class PullProcessor:
     def __init__(
         self,
         store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        offsets: Offsets,
+        topics: TopicManager,
+        groups: GroupManager,
+        offsets: OffsetManager,
         clients: ClientTable,
         long_polls: LongPolls,
         stats: BrokerStats,
@@ -139,7 +142,9 @@ class PullProcessor:
             return refusal.response()
         role = self._replication()
         if role.is_replica and not role.slave_read_enable:
-            return self._response(checked, Outcome(RETRY, PULL_FROM_MASTER, checked.request.offset))
+            return self._response(
+                checked, PullOutcome(RETRY, PULL_FROM_MASTER, checked.request.offset)
+            )
         outcome = self._read(checked)
         pull = checked.request
         self._offsets.commit_pull(pull.group, pull.topic, pull.queue_id, outcome.next_offset)
@@ -156,7 +161,7 @@ class PullProcessor:
         return self._hold(request, checked, outcome)
 
     def _hold(
-        self, request: Request, checked: CheckedPull, outcome: Outcome
+        self, request: Request, checked: CheckedPull, outcome: PullOutcome
     ) -> Response | Deferred:
         config = self._config()
         pull = checked.request
@@ -181,7 +186,7 @@ class PullProcessor:
             if reason is ResumeReason.DROPPED:
                 return None
             if version != self._access_version():  # access is checked at the client's next pull
-                return self._response(checked, Outcome(RETRY, ACCOUNTS_CHANGED, pull.offset))
+                return self._response(checked, PullOutcome(RETRY, ACCOUNTS_CHANGED, pull.offset))
             try:
                 checked.group, checked.topic = self._readable(request, pull)
             except Forbidden as refusal:
@@ -196,7 +201,7 @@ class PullProcessor:
             poll = again
 
     def _hold_again(
-        self, poll: LongPoll, checked: CheckedPull, outcome: Outcome
+        self, poll: LongPoll, checked: CheckedPull, outcome: PullOutcome
     ) -> LongPoll | None:
         """Hold a pull again if its filter matched no new message.
 
@@ -233,7 +238,7 @@ class PullProcessor:
             )
         return CheckedPull(pull, group, topic, subscription)
 
-    def _readable(self, request: Request, pull: PullRequest) -> tuple[GroupView, TopicView]:
+    def _readable(self, request: Request, pull: PullRequest) -> tuple[GroupConfig, TopicConfig]:
         """Return the group and the topic of a pull, if the group may read the queue now.
 
         Raises:
@@ -246,7 +251,7 @@ class PullProcessor:
             self._retries.check(request, pull.topic, own)
         return self._group(pull.group), self._topic(pull)
 
-    def _group(self, name: str) -> GroupView:
+    def _group(self, name: str) -> GroupConfig:
         group = self._groups.find(name)
         if group is None:
             raise RequestError(
@@ -258,14 +263,14 @@ class PullProcessor:
             raise Forbidden(FORBIDDEN_GROUP, f"subscription group no permission, {name}")
         return group
 
-    def _topic(self, pull: PullRequest) -> TopicView:
+    def _topic(self, pull: PullRequest) -> TopicConfig:
         topic = self._topics.find(pull.topic)
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{pull.topic}] not exist, apply first please",
             )
-        if not topic.perm & PERM_READ or not client_access(pull.topic) & Access.READ:
+        if not topic.perm & PERM_READ or not client_access(pull.topic) & TopicAccess.READ:
             raise Forbidden(FORBIDDEN_TOPIC, f"the topic[{pull.topic}] has no permission to read")
         if not 0 <= pull.queue_id < topic.read_queues:
             raise RequestError(
@@ -275,7 +280,7 @@ class PullProcessor:
             )
         return topic
 
-    def _known_subscription(self, pull: PullRequest, group: GroupView) -> Subscription:
+    def _known_subscription(self, pull: PullRequest, group: GroupConfig) -> Subscription:
         members = self._clients.consumer_group(pull.group)
         if members is None:
             raise RequestError(
@@ -300,14 +305,14 @@ class PullProcessor:
 
     def _registered(self, pull: PullRequest, subscription: Subscription) -> Subscription:
         """Return the subscription with the filter that a heartbeat registered."""
-        found = self._clients.filters.find(pull.topic, pull.group)
-        compiled = self._clients.filters.compiled(found) if found is not None else None
-        if found is None or compiled is None:
+        registered = self._clients.filters.find(pull.topic, pull.group)
+        compiled = self._clients.filters.compiled(registered) if registered is not None else None
+        if registered is None or compiled is None:
             raise RequestError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist! Your expression may be wrong!",
             )
-        if found.version < pull.version:
+        if registered.version < pull.version:
             raise RequestError(
                 ResponseCode.FILTER_DATA_NOT_LATEST,
                 "the consumer's consumer filter data not latest",
@@ -338,11 +343,11 @@ class PullProcessor:
 
     # --- reading
 
-    def _read(self, checked: CheckedPull) -> Outcome:
+    def _read(self, checked: CheckedPull) -> PullOutcome:
         pull = checked.request
         reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
-            return Outcome(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset)
+            return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset)
         first, end = self._store.readable_bounds(pull.topic, pull.queue_id)
         _, queue_end = self._store.queue_bounds(pull.topic, pull.queue_id)
         checked.more, checked.end = end < queue_end, end
@@ -358,7 +363,7 @@ class PullProcessor:
         count = min(count, end - pull.offset)
         units = self._store.units(pull.topic, pull.queue_id, pull.offset, count)
         if units.size == 0:
-            return Outcome(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", pull.offset)
+            return PullOutcome(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", pull.offset)
         passing = None
         if expression is not None:
             position = (pull.topic, pull.queue_id, pull.offset)
@@ -401,7 +406,7 @@ class PullProcessor:
             if units[at]["size"] != BLANK_UNIT_SIZE
         )
 
-    def _response(self, checked: CheckedPull, outcome: Outcome) -> Response:
+    def _response(self, checked: CheckedPull, outcome: PullOutcome) -> Response:
         body, outcome = self._bodies(checked, outcome)
         pull = checked.request
         low, high = self._store.readable_bounds(pull.topic, pull.queue_id)
@@ -426,7 +431,7 @@ class PullProcessor:
             body,
         )
 
-    def _bodies(self, checked: CheckedPull, outcome: Outcome) -> tuple[bytes, Outcome]:
+    def _bodies(self, checked: CheckedPull, outcome: PullOutcome) -> tuple[bytes, PullOutcome]:
         """Return the bytes of the selected records, and the outcome without unreadable ones."""
         pull = checked.request
         for _ in range(UNREADABLE_MAX):
@@ -443,7 +448,7 @@ class PullProcessor:
             except RecordUnreadable as fault:
                 readable = self._store.sound_units(exclude_unit(units, fault.phys_offset))
                 outcome = replace(outcome, units=readable)
-        return b"", Outcome(RETRY, "MESSAGE_WAS_REMOVING", outcome.next_offset)
+        return b"", PullOutcome(RETRY, "MESSAGE_WAS_REMOVING", outcome.next_offset)
 
 
 def clear_content(request: Request) -> None:

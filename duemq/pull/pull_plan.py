@@ -92,7 +92,7 @@ class PullRequest:
 
 
 @dataclass(slots=True)
-class Outcome:
+class PullOutcome:
     """Result of a pull.
 
     Attributes:
@@ -113,7 +113,7 @@ FOUND = "FOUND"
 
 def outcome_of_offset(
     offset: int, min_offset: int, max_offset: int, *, queue_end: int = 0
-) -> Outcome | None:
+) -> PullOutcome | None:
     """Return the outcome if the offset alone decides it, or None if the queue must be read.
 
     Args:
@@ -123,17 +123,17 @@ def outcome_of_offset(
             can be held; a smaller next offset would deliver messages twice.
     """
     if max_offset < offset <= queue_end:
-        return Outcome(int(ResponseCode.PULL_NOT_FOUND), "OFFSET_OVERFLOW_ONE", offset)
+        return PullOutcome(int(ResponseCode.PULL_NOT_FOUND), "OFFSET_OVERFLOW_ONE", offset)
     moved = int(ResponseCode.PULL_OFFSET_MOVED)
     not_found = int(ResponseCode.PULL_NOT_FOUND)
     if max_offset == 0:
-        return Outcome(not_found if offset == 0 else moved, "NO_MESSAGE_IN_QUEUE", 0)
+        return PullOutcome(not_found if offset == 0 else moved, "NO_MESSAGE_IN_QUEUE", 0)
     if offset < min_offset:
-        return Outcome(moved, "OFFSET_TOO_SMALL", min_offset)
+        return PullOutcome(moved, "OFFSET_TOO_SMALL", min_offset)
     if offset == max_offset:
-        return Outcome(not_found, "OFFSET_OVERFLOW_ONE", offset)
+        return PullOutcome(not_found, "OFFSET_OVERFLOW_ONE", offset)
     if offset > max_offset:
-        return Outcome(moved, "OFFSET_OVERFLOW_BADLY", max_offset)
+        return PullOutcome(moved, "OFFSET_OVERFLOW_BADLY", max_offset)
     return None
 
 
@@ -153,7 +153,7 @@ def select_units(
     log_min: int,
     log_max: int,
     passing: npt.NDArray[np.bool_] | None = None,
-) -> Outcome:
+) -> PullOutcome:
     """Select messages from `units`, which begin at the request's offset.
 
     Args:
@@ -170,17 +170,17 @@ def select_units(
             min(request.bytes_max, limits.memory_bytes),
         )
         if count >= 0:
-            return Outcome(0, FOUND, request.offset + count, units[:count])
+            return PullOutcome(0, FOUND, request.offset + count, units[:count])
     present = (units["phys_offset"] >= log_min) & (units["size"] != BLANK_UNIT_SIZE)
     matching = subscription.mask(units["tags_code"]) if passing is None else passing
     matches = np.flatnonzero(present & matching)
     if matches.size == 0:
         status = NO_MATCH if present.any() else "MESSAGE_WAS_REMOVING"
         code = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
-        return Outcome(code, status, request.offset + units.size)
+        return PullOutcome(code, status, request.offset + units.size)
     count = _count_within(units[matches], request, limits, log_max)
     evaluated = units.size if count == matches.size else int(matches[count])
-    return Outcome(0, FOUND, request.offset + evaluated, units[matches[:count]])
+    return PullOutcome(0, FOUND, request.offset + evaluated, units[matches[:count]])
 
 
 def _count_within(

@@ -25,7 +25,7 @@ NAME_CHARS_MAX = 262  # of a retry topic; also of the other names
 LOCK_BYTES = 1_024  # estimated objects of one lock
 
 
-class Queue(NamedTuple):
+class LockedQueue(NamedTuple):
     """Queue as clients identify it."""
 
     topic: str
@@ -62,9 +62,11 @@ class LockTable:
 
     def __init__(self, memory: MemoryBudget | None = None) -> None:
         self._memory = memory or MemoryBudget()
-        self._groups: dict[str, dict[Queue, Lock]] = {}
+        self._groups: dict[str, dict[LockedQueue, Lock]] = {}
 
-    def lock(self, group: str, client_id: str, queues: Iterable[Queue], now_ms: int) -> list[Queue]:
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[LockedQueue], now_ms: int
+    ) -> list[LockedQueue]:
         """Lock or renew every queue that no other client has locked; return these queues.
 
         While memory is scarce, no further queues are locked.
@@ -84,7 +86,7 @@ class LockTable:
             del self._groups[group]
         return locked
 
-    def unlock(self, group: str, client_id: str, queues: Iterable[Queue]) -> None:
+    def unlock(self, group: str, client_id: str, queues: Iterable[LockedQueue]) -> None:
         """Release the client's locks of the queues; ignore locks of other clients."""
         locks = self._groups.get(group)
         if locks is None:
@@ -136,7 +138,7 @@ class LockProcessor:
         return Response()
 
 
-def parse_lock_body(body: bytes) -> tuple[str, str, list[Queue]]:
+def parse_lock_body(body: bytes) -> tuple[str, str, list[LockedQueue]]:
     """Return group, client id and queues of a lock body; without `mqSet`, no queues.
 
     Raises:
@@ -147,7 +149,9 @@ def parse_lock_body(body: bytes) -> tuple[str, str, list[Queue]]:
         listed = data.get("mqSet") or ()
         if len(listed) > QUEUES_PER_REQUEST_MAX:
             raise ValueError(f"{len(listed)} queues; the limit is {QUEUES_PER_REQUEST_MAX}")
-        queues = [Queue(str(q["topic"]), str(q["brokerName"]), int(q["queueId"])) for q in listed]
+        queues = [
+            LockedQueue(str(q["topic"]), str(q["brokerName"]), int(q["queueId"])) for q in listed
+        ]
         group, client_id = str(data["consumerGroup"]), str(data["clientId"])
         texts = (group, *(text for queue in queues for text in queue[:2]))
         if max(map(len, texts)) > NAME_CHARS_MAX or len(client_id) > CLIENT_ID_CHARS_MAX:

@@ -16,8 +16,12 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey, encode, queue_table
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.groups import GroupManager
 from duemq.registry.internal_topics import check_group, check_readable
-from duemq.registry.managers import Groups, Identity, Offsets, Topics, TopicView
+from duemq.registry.managers import Identity
+from duemq.registry.topic_config import TopicConfig
+from duemq.registry.topics import TopicManager
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
 
@@ -38,9 +42,9 @@ class ResetProcessor:
     def __init__(
         self,
         store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        offsets: Offsets,
+        topics: TopicManager,
+        groups: GroupManager,
+        offsets: OffsetManager,
         clients: ClientTable,
         long_polls: LongPolls,
         identity: Identity,
@@ -70,7 +74,7 @@ class ResetProcessor:
             self._push_to_members(request, topic.name, group, new_offsets)
         return Response(body=encode({"offsetTable": self._table(topic.name, new_offsets)}))
 
-    def _topic_and_group(self, request: Request) -> tuple[TopicView, str]:
+    def _topic_and_group(self, request: Request) -> tuple[TopicConfig, str]:
         topic_name, group = (
             fields.text(request, "topic"),
             fields.text(request, "group"),
@@ -86,7 +90,7 @@ class ResetProcessor:
             )
         return topic, group
 
-    def _new_offsets(self, request: Request, topic: TopicView) -> dict[int, int]:
+    def _new_offsets(self, request: Request, topic: TopicConfig) -> dict[int, int]:
         """Return the new offsets by queue id."""
         time_ms = fields.long(request, "timestamp")
         queue_id = fields.integer(request, "queueId", ALL_QUEUES)

@@ -22,15 +22,16 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.clients import ClientTable, GroupChange
 from duemq.registry.filter_table import COMPILE_INLINE_CHARS_MAX, check_filter
+from duemq.registry.groups import GroupManager
 from duemq.registry.heartbeats import (
     Heartbeat,
     HeartbeatLimits,
     parse_heartbeat,
     parse_subscription,
 )
-from duemq.registry.managers import Groups, Topics
 from duemq.registry.subscriptions import ExpressionError
 from duemq.registry.topic_config import TopicConfig
+from duemq.registry.topics import TopicManager
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
 from duemq_common.request import Peer, Request, RequestHandler, Response
@@ -49,8 +50,8 @@ class ClientProcessor:
     def __init__(
         self,
         clients: ClientTable,
-        topics: Topics,
-        groups: Groups,
+        topics: TopicManager,
+        groups: GroupManager,
         clock: Clock,
         config: Callable[[], BrokerConfig],
         records: RecordAccess | None = None,
@@ -83,11 +84,11 @@ class ClientProcessor:
         await self._prepare_groups(heartbeat)
         changed = heartbeat.fingerprint == 0
         pieces = list(_pieces(heartbeat))
-        for number, piece in enumerate(pieces, start=1):
+        for number, part in enumerate(pieces, start=1):
             peer = _peer(request)  # the connection may have closed meanwhile
             self._watch(peer)
             changes = self._clients.heartbeat(
-                piece,
+                part,
                 peer,
                 language=request.language,
                 version=request.version,
@@ -193,20 +194,20 @@ class ClientProcessor:
 
     async def _prepare_groups(self, heartbeat: Heartbeat) -> None:
         """Create missing groups and retry topics, piece by piece."""
-        for piece in _pieces(heartbeat):
-            wanted = []
-            for entry in piece.consumers:
+        for part in _pieces(heartbeat):
+            retry_topics = []
+            for entry in part.consumers:
                 group = self._groups.find(entry.group)
                 if group is None or group.retry_queues <= 0:
                     continue
                 name = RETRY_PREFIX + entry.group
                 if self._topics.find(name) is None:
-                    wanted.append((name, group.retry_queues))
-            if wanted:
+                    retry_topics.append((name, group.retry_queues))
+            if retry_topics:
                 await self._topics.ensure_all(
                     [
                         TopicConfig(name=name, read_queues=queues, write_queues=queues)
-                        for name, queues in wanted
+                        for name, queues in retry_topics
                     ]
                 )
 

@@ -71,8 +71,8 @@ class ConsumerGroup:
 
     def find(self, client_id: str) -> Channel | None:
         """Return the newest connection with this client id."""
-        found = [c for c in self.channels.values() if c.client_id == client_id]
-        return max(found, key=lambda c: c.seen_ms, default=None)
+        channels = [c for c in self.channels.values() if c.client_id == client_id]
+        return max(channels, key=lambda c: c.seen_ms, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +129,18 @@ class ClientTable:
 
     def members(self, group: str) -> list[str]:
         """Return the client ids of a consumer group, sorted; empty for an unknown group."""
-        found = self._consumers.get(group)
-        return found.client_ids() if found else []
+        consumers = self._consumers.get(group)
+        return consumers.client_ids() if consumers else []
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """Return the group's subscription to a topic."""
-        found = self._consumers.get(group)
-        return found.subscriptions.get(topic) if found else None
+        consumers = self._consumers.get(group)
+        return consumers.subscriptions.get(topic) if consumers else None
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics that a group subscribes to, sorted."""
-        found = self._consumers.get(group)
-        return sorted(found.subscriptions) if found else []
+        consumers = self._consumers.get(group)
+        return sorted(consumers.subscriptions) if consumers else []
 
     def groups_subscribed_to(self, topic: str) -> list[str]:
         """Return the consumer groups that subscribe to a topic."""
@@ -235,11 +235,11 @@ class ClientTable:
         for entry in heartbeat.consumers:
             added += 0 if "c" + entry.group in keys else member_bytes(entry.group)
             group = self._consumers.get(entry.group)
-            known = group.subscriptions if group is not None else {}
+            subscriptions = group.subscriptions if group is not None else {}
             added += sum(
                 subscription_bytes(each)
                 for each in entry.subscriptions
-                if (old := known.get(each.topic)) is None or each.version > old.version
+                if (old := subscriptions.get(each.topic)) is None or each.version > old.version
             )
         if not added or self._memory.has_room(added):
             return
@@ -258,9 +258,9 @@ class ClientTable:
             self._consumers[entry.group] = group
         group.consume_type, group.message_model = entry.consume_type, entry.message_model
         group.from_where = entry.from_where
-        known = group.channels.get(channel.peer)
+        registered = group.channels.get(channel.peer)
         group.channels[channel.peer] = channel
-        changed = known is None or known.client_id != channel.client_id
+        changed = registered is None or registered.client_id != channel.client_id
         if with_subscriptions:
             was_bytes = group.subscription_bytes
             changed |= _merge(group.subscriptions, entry.subscriptions)

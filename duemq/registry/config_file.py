@@ -70,14 +70,14 @@ class ConfigFile:
         for candidate in (self.path, backup):
             try:
                 value = _read(candidate)
-                found = None if value is None else decode(value)
+                content = None if value is None else decode(value)
             except ValueError as error:
                 failure = failure or error
                 continue
-            if found is not None:
+            if content is not None:
                 if candidate is backup:
                     log.warning("%s: %s; %s is used", self.path, failure or "missing", backup.name)
-                return found
+                return content
         if failure is None:
             return None
         remedy = (

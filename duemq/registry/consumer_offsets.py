@@ -106,9 +106,9 @@ class OffsetManager(SavedTable):
             CorruptStore: Neither the file nor its backup can be used.
         """
         self.version = DataVersion(0, self._clock.now_ms())
-        found = self._file.load(decode)
-        self._dirty = found is None
-        self._use_content(found or Content())
+        content = self._file.load(decode)
+        self._dirty = content is None
+        self._use_content(content or Content())
 
     def replace_by(self, data: JsonObject) -> None:
         """Replace the offsets by those of a master, in the form of consumerOffset.json.

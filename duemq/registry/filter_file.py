@@ -41,18 +41,18 @@ class FilterFile(SavedTable):
         Args:
             path_of: Returns the path of a file in the store's config directory.
         """
-        found = cls(ConfigFile(path_of(FILE_NAME)), FilterTable(clock.now_ms), clock)
-        found.load()
-        return found
+        file = cls(ConfigFile(path_of(FILE_NAME)), FilterTable(clock.now_ms), clock)
+        file.load()
+        return file
 
     def load(self) -> None:
         """Load the file; its filters are dead until a heartbeat registers them again."""
         try:
-            found = self._file.load(lambda data: list(_read(data)))
+            filters = self._file.load(lambda data: list(_read(data)))
         except CorruptStore as fault:
             log.warning("%s; filters are registered again by heartbeats", fault)
             return
-        for each in found or ():
+        for each in filters or ():
             if each.dead_ms == 0:
                 each.dead_ms = max(self._clock.now_ms() - DEAD_AT_LOAD_MS, each.born_ms)
             self.table.restore(each)

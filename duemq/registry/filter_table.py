@@ -81,8 +81,8 @@ class FilterTable:
 
     def remove_dead_since(self, time_ms: int) -> None:
         """Remove the filters that died at or before `time_ms`."""
-        for known in [each for each in self if 0 < each.dead_ms <= time_ms]:
-            self._remove(known)
+        for dead in [each for each in self if 0 < each.dead_ms <= time_ms]:
+            self._remove(dead)
 
     def compile(self, kind: str, expression: str) -> Expression:
         """Return the compiled expression.
@@ -109,8 +109,8 @@ class FilterTable:
         if (fields.get("expressionType") or fields.get("expType")) == SQL92:
             text = fields.get("subscription") or fields.get("exp") or ""
         elif self._by_group and "subscription" not in fields:
-            known = self.find(fields.get("topic", ""), fields.get("consumerGroup", ""))
-            text = known.expression if known is not None else ""
+            registered = self.find(fields.get("topic", ""), fields.get("consumerGroup", ""))
+            text = registered.expression if registered is not None else ""
         is_long = len(text) > COMPILE_INLINE_CHARS_MAX
         return text if is_long and text not in self._compiler else ""
 
@@ -149,27 +149,27 @@ class FilterTable:
             topics.add(subscription.topic)
             if not subscription.is_tag and subscription.expression:
                 self._register(group, subscription)
-        for topic, known in self._by_group.get(group, {}).items():
+        for topic, registered in self._by_group.get(group, {}).items():
             if topic not in topics:
-                self._mark_dead(known)
+                self._mark_dead(registered)
 
     def unregister(self, group: str) -> None:
         """Mark all filters of a group without members as dead."""
-        for known in self._by_group.get(group, {}).values():
-            self._mark_dead(known)
+        for registered in self._by_group.get(group, {}).values():
+            self._mark_dead(registered)
 
     def _register(self, group: str, wanted: Subscription) -> None:
-        known = self._by_group.get(group, {}).get(wanted.topic)
-        if known is not None and wanted.version < known.version:
+        registered = self._by_group.get(group, {}).get(wanted.topic)
+        if registered is not None and wanted.version < registered.version:
             return
         kind, expression = wanted.kind, wanted.expression
-        if known is not None:
-            same = (known.kind, known.expression) == (kind, expression)
-            if wanted.version == known.version or same:
-                self.changes += (known.version, known.dead_ms) != (wanted.version, 0)
-                known.version, known.dead_ms = wanted.version, 0
+        if registered is not None:
+            same = (registered.kind, registered.expression) == (kind, expression)
+            if wanted.version == registered.version or same:
+                self.changes += (registered.version, registered.dead_ms) != (wanted.version, 0)
+                registered.version, registered.dead_ms = wanted.version, 0
                 return
-            self._remove(known)
+            self._remove(registered)
         if self._is_full(expression):
             log.warning(
                 "filter of %s on %s is not registered: too many filters", group, wanted.topic

@@ -187,10 +187,10 @@ class GroupManager(StoredTable[GroupConfig]):
             CorruptStore: Neither the file nor its backup can be used.
         """
         self.version = DataVersion(0, self._clock.now_ms())
-        found = self._file.load(self._decode)
-        self._dirty = found is None
-        if found is not None:
-            version, self._extra, self._table = found
+        content = self._file.load(self._decode)
+        self._dirty = content is None
+        if content is not None:
+            version, self._extra, self._table = content
             self.version = version or self.version
             self._dirty = self._file.has_changes
         replayed = self._journal.replay(self.version)
@@ -239,9 +239,9 @@ class GroupManager(StoredTable[GroupConfig]):
 
         Source: SubscriptionGroupManager.findSubscriptionGroupConfig
         """
-        found = self._table.get(name)
-        if found is not None:
-            return found
+        group = self._table.get(name)
+        if group is not None:
+            return group
         if not (self.auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
             return None
         if name_fault(name, bytes_max=CREATED_BYTES_MAX) or len(self._table) >= self._groups_max:
@@ -269,8 +269,8 @@ class GroupManager(StoredTable[GroupConfig]):
         Source: SubscriptionGroupManager.updateSubscriptionGroupConfig
         """
         for group in groups:
-            known = group.name in self._table
-            most = GROUP_BYTES_MAX if known else CREATED_BYTES_MAX
+            exists = group.name in self._table
+            most = GROUP_BYTES_MAX if exists else CREATED_BYTES_MAX
             fault = name_fault(group.name, bytes_max=most)
             if fault:
                 text = f"The specified group is illegal: {fault}"

@@ -139,21 +139,21 @@ def parse_subscription(data: object) -> Subscription:
     expression = expression if isinstance(expression, str) else None
     if expression is not None and len(expression) > EXPRESSION_CHARS_MAX:
         raise ValueError(f"an expression is longer than {EXPRESSION_CHARS_MAX} characters")
-    found = parse_expression(
+    subscription = parse_expression(
         _checked_text("topic", _text(data.get("topic")), TOPIC_CHARS_MAX),
         expression,
         kind if isinstance(kind, str) else "TAG",
         _number(data.get("subVersion")),
     )
     tags = tuple(t for t in _list(data.get("tagsSet")) if isinstance(t, str))
-    if not found.is_tag or found.matches_all or not tags or len(tags) > TAGS_MAX:
-        return found
+    if not subscription.is_tag or subscription.matches_all or not tags or len(tags) > TAGS_MAX:
+        return subscription
     return Subscription(
-        found.topic,
-        found.expression,
-        found.kind,
+        subscription.topic,
+        subscription.expression,
+        subscription.kind,
         tags,
-        found.version,
+        subscription.version,
         data.get("classFilterMode") is True,
         _hashes(tags),
     )

@@ -44,7 +44,7 @@ TRACE_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # TraceConstants: clients send trac
 INTERNAL_GROUP_PREFIX: Final = "CID_RMQ_SYS_"  # MixAll.isSysConsumerGroup
 
 
-class Access(Flag):
+class TopicAccess(Flag):
     """Access of clients to a topic."""
 
     NONE = 0
@@ -52,23 +52,23 @@ class Access(Flag):
     WRITE = 2
 
 
-FULL_ACCESS: Final = Access.READ | Access.WRITE
-INTERNAL_TOPICS: Final[Mapping[str, Access]] = {
-    SCHEDULE_TOPIC: Access.NONE,
-    TIMER_TOPIC: Access.NONE,
-    HALF_TOPIC: Access.NONE,
-    OP_HALF_TOPIC: Access.NONE,
-    ROCKSDB_HALF_TOPIC: Access.NONE,
-    ROCKSDB_OP_HALF_TOPIC: Access.NONE,
-    ROCKSDB_OFFSET_TOPIC: Access.NONE,
-    OWNERSHIP_TOPIC: Access.NONE,
-    DECISION_TOPIC: Access.NONE,
-    TABLES_TOPIC: Access.NONE,
-    LEVELS_TOPIC: Access.NONE,
-    QUARANTINE_TOPIC: Access.READ,  # operators consume it
-    CHECK_MAX_TIME_TOPIC: Access.READ,  # mqadmin resumeCheckHalfMessage views a message first
-    OFFSET_MOVED_TOPIC: Access.READ,  # mqadmin startMonitoring subscribes to it
-    SELF_TEST_TOPIC: Access.READ,
+FULL_ACCESS: Final = TopicAccess.READ | TopicAccess.WRITE
+INTERNAL_TOPICS: Final[Mapping[str, TopicAccess]] = {
+    SCHEDULE_TOPIC: TopicAccess.NONE,
+    TIMER_TOPIC: TopicAccess.NONE,
+    HALF_TOPIC: TopicAccess.NONE,
+    OP_HALF_TOPIC: TopicAccess.NONE,
+    ROCKSDB_HALF_TOPIC: TopicAccess.NONE,
+    ROCKSDB_OP_HALF_TOPIC: TopicAccess.NONE,
+    ROCKSDB_OFFSET_TOPIC: TopicAccess.NONE,
+    OWNERSHIP_TOPIC: TopicAccess.NONE,
+    DECISION_TOPIC: TopicAccess.NONE,
+    TABLES_TOPIC: TopicAccess.NONE,
+    LEVELS_TOPIC: TopicAccess.NONE,
+    QUARANTINE_TOPIC: TopicAccess.READ,  # operators consume it
+    CHECK_MAX_TIME_TOPIC: TopicAccess.READ,  # mqadmin resumeCheckHalfMessage views a message first
+    OFFSET_MOVED_TOPIC: TopicAccess.READ,  # mqadmin startMonitoring subscribes to it
+    SELF_TEST_TOPIC: TopicAccess.READ,
 }
 
 
@@ -79,11 +79,11 @@ def is_internal(name: str) -> bool:
     )
 
 
-def client_access(name: str) -> Access:
+def client_access(name: str) -> TopicAccess:
     """Return the access of clients to a topic, regardless of its perm."""
     if not is_internal(name):
         return FULL_ACCESS
-    return INTERNAL_TOPICS.get(name, Access.NONE)
+    return INTERNAL_TOPICS.get(name, TopicAccess.NONE)
 
 
 def check_readable(name: str) -> None:
@@ -92,7 +92,7 @@ def check_readable(name: str) -> None:
     Raises:
         RequestError: With NO_PERMISSION.
     """
-    if not client_access(name) & Access.READ:
+    if not client_access(name) & TopicAccess.READ:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"topic [{name}] belongs to the broker: clients may not read it or set offsets in it. "
@@ -106,7 +106,7 @@ def check_writable(name: str) -> None:
     Raises:
         RequestError: With NO_PERMISSION.
     """
-    if not client_access(name) & Access.WRITE:
+    if not client_access(name) & TopicAccess.WRITE:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"sending message to topic [{name}] is forbidden: it belongs to the broker",

@@ -59,8 +59,8 @@ class StoreLog:
         if not units.size:
             raise ValueError("the queue has no such unit")
         record = self._store.read_record(int(units[0]["phys_offset"]))
-        place = record.topic, record.queue_id, record.queue_offset
-        if place != (TABLES_TOPIC, queue_id, offset) or record.born_host != NO_HOST:
+        position = record.topic, record.queue_id, record.queue_offset
+        if position != (TABLES_TOPIC, queue_id, offset) or record.born_host != NO_HOST:
             raise ValueError("it is another record, or was written by a client")
         return record.body
 

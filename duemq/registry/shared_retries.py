@@ -15,8 +15,9 @@ from typing import Final
 
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess
-from duemq.registry.managers import Groups, Topics
+from duemq.registry.groups import GroupManager
 from duemq.registry.topic_config import RETRY_PREFIX
+from duemq.registry.topics import TopicManager
 from duemq_common.request import Request
 
 SEPARATOR: Final = "_"
@@ -35,7 +36,7 @@ def owners(retry_topic: str) -> Iterator[tuple[str, str]]:
 class SharedRetries:
     """Check of the permissions for retry topics."""
 
-    def __init__(self, records: RecordAccess, topics: Topics, groups: Groups) -> None:
+    def __init__(self, records: RecordAccess, topics: TopicManager, groups: GroupManager) -> None:
         self._records, self._topics, self._groups = records, topics, groups
 
     def check(self, request: Request, retry_topic: str, own: tuple[str, str]) -> None:

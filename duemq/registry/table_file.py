@@ -46,7 +46,7 @@ class Row(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableChange:
     """One line: the rows changed from one version to the next."""
 
     base: DataVersion
@@ -92,10 +92,10 @@ class TableFile:
         Raises:
             CorruptStore: Neither the file nor its backup can be used.
         """
-        found = self._file.load(lambda data: decode(self._changed(data)))
+        content = self._file.load(lambda data: decode(self._changed(data)))
         if self.has_changes:
             self._stored = None
-        return found
+        return content
 
     def _changed(self, data: dict[str, object]) -> dict[str, object]:
         self._stored = version = DataVersion.from_json(data.get("dataVersion"))
@@ -130,7 +130,9 @@ class TableFile:
         with self._lock:
             assert self._stored is not None
             line = _encode(
-                Change(self._stored, version, {name: row.to_json() for name, row in rows.items()})
+                TableChange(
+                    self._stored, version, {name: row.to_json() for name, row in rows.items()}
+                )
             )
             try:
                 self.write_line(line)
@@ -185,16 +187,16 @@ class TableFile:
 
     def _texts_of(self, table: Mapping[str, Row]) -> dict[str, Written]:
         """Return the encoded rows; unchanged rows come from the cache."""
-        known, self._texts = self._texts, {}
+        texts, self._texts = self._texts, {}
         for name, row in table.items():
-            was, text = known.get(name, (None, None))
+            was, text = texts.get(name, (None, None))
             if was is not row or text is None:
                 text = json_dialect.written(row.to_json(), ROW_DEPTH)
             self._texts[name] = row, text
         return {name: text for name, (_, text) in self._texts.items()}
 
 
-def _encode(change: Change) -> bytes:
+def _encode(change: TableChange) -> bytes:
     text = json_dialect.dumps_compact(
         {
             "base": change.base.to_json(),
@@ -205,7 +207,7 @@ def _encode(change: Change) -> bytes:
     return f"{zlib.crc32(text):0{CRC_CHARS}x} ".encode() + text + b"\n"
 
 
-def read_changes(path: Path) -> Iterator[Change]:
+def read_changes(path: Path) -> Iterator[TableChange]:
     """Yield the changes in a file up to the first damaged line."""
     try:
         if path.stat().st_size > CONFIG_BYTES_MAX:
@@ -225,7 +227,7 @@ def read_changes(path: Path) -> Iterator[Change]:
         yield change
 
 
-def _decode(line: bytes) -> Change | None:
+def _decode(line: bytes) -> TableChange | None:
     crc, _, text = line.partition(b" ")
     if crc != f"{zlib.crc32(text):0{CRC_CHARS}x}".encode():
         return None
@@ -235,7 +237,7 @@ def _decode(line: bytes) -> Change | None:
         base, version = map(DataVersion.from_json, (value["base"], value["version"]))
     except (ValueError, TypeError, KeyError):
         return None
-    return Change(base, version, rows) if isinstance(rows, dict) else None
+    return TableChange(base, version, rows) if isinstance(rows, dict) else None
 
 
 def _sync_directory(path: Path) -> None:

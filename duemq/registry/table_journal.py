@@ -221,8 +221,10 @@ class TableJournal(Generic[R]):
 
     def version_after(self, version: DataVersion, now_ms: int) -> DataVersion:
         """Return the version after another change by this master."""
-        found = version.next(now_ms)
-        return DataVersion(found.counter, found.timestamp_ms, max(found.state_version, self.epoch))
+        following = version.next(now_ms)
+        return DataVersion(
+            following.counter, following.timestamp_ms, max(following.state_version, self.epoch)
+        )
 
     def check(self) -> None:
         """Check that a change can be appended.
@@ -275,11 +277,11 @@ class TableJournal(Generic[R]):
             for number, (texts, is_last) in enumerate(_parts(dict(table))):
                 if not self._in_snapshot:
                     return
-                known = base if is_last else self._base
+                newest = base if is_last else self._base
                 part_text = f'"part":{number},"last":{json.dumps(is_last)},'
-                body = self._encode(self._version, known, texts, part_text)
+                body = self._encode(self._version, newest, texts, part_text)
                 self._log.append(self._kind.value, body)
-                self._base = known
+                self._base = newest
                 await asyncio.sleep(0)
         except RequestError as error:
             log.debug("no snapshot of the %s table now: %s", self._kind.name, error)
@@ -339,15 +341,15 @@ class _Reader(Generic[R]):
 
     def from_snapshot(self, base: int) -> dict[str, R | None] | None:
         """Return the rows of a snapshot with later changes; None if the snapshot is incomplete."""
-        found = [record for at in range(base, self.end) if (record := self._read(at)) is not None]
-        parts = [record for record in found if record.part >= 0]
+        records = [record for at in range(base, self.end) if (record := self._read(at)) is not None]
+        parts = [record for record in records if record.part >= 0]
         count = next((n for n, record in enumerate(parts, start=1) if record.is_last), 0)
         if not count or [record.part for record in parts[:count]] != [*range(count)]:
             return None
         rows: dict[str, R | None] = {}
         for record in parts[:count]:
             rows |= record.rows
-        for record in found:
+        for record in records:
             if record.part < 0:
                 rows |= record.rows
         return rows

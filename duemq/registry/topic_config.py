@@ -19,7 +19,7 @@ from duemq.registry.internal_topics import (
     ROCKSDB_OFFSET_TOPIC,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
-    Access,
+    TopicAccess,
     client_access,
 )
 from duemq_common.data_version import boolean, integer
@@ -91,7 +91,7 @@ class TopicConfig:
     @property
     def closed(self) -> bool:
         """Whether clients may not send to the topic."""
-        return not client_access(self.name) & Access.WRITE
+        return not client_access(self.name) & TopicAccess.WRITE
 
     def replace(self, **changes: Any) -> TopicConfig:
         """Return a copy with changed values."""
@@ -126,7 +126,7 @@ class TopicConfig:
         attributes = data.get("attributes") or {}
         if not isinstance(attributes, Mapping):
             raise ValueError(f"topic {name!r}: attributes is not an object")
-        found = cls(
+        topic = cls(
             name=str(data.get("topicName") or name),
             read_queues=integer(data, "readQueueNums", 16),
             write_queues=integer(data, "writeQueueNums", 16),
@@ -137,10 +137,10 @@ class TopicConfig:
             attributes={str(key): str(value) for key, value in attributes.items()},
             extra={key: value for key, value in data.items() if key not in _MEMBERS},
         )
-        fault = found.fault()
+        fault = topic.fault()
         if fault:
-            raise ValueError(f"topic {found.name!r}: {fault}")
-        return found
+            raise ValueError(f"topic {topic.name!r}: {fault}")
+        return topic
 
     def fault(self) -> str:
         """Return the reason why the topic is invalid; empty: it is valid."""
@@ -244,19 +244,19 @@ def alter_attributes(
         ValueError: An attribute is unknown or not changeable, or a value is invalid.
     Source: AttributeUtil.alterCurrentAttributes
     """
-    found = dict(old or {})
+    altered = dict(old or {})
     for signed, value in changes.items():
         sign, key = signed[:1], signed[1:]
         if sign not in ("+", "-") or not key:
             raise ValueError(f"attribute {signed!r} begins with neither + nor -")
-        removes_unsupported = sign == "-" and (key, found.get(key)) in UNSUPPORTED
+        removes_unsupported = sign == "-" and (key, altered.get(key)) in UNSUPPORTED
         if not removes_unsupported:
             _check_attribute(known, key, value, deletes=sign == "-", is_new=old is None)
         if sign == "+":
-            found[key] = value
-        elif found.pop(key, None) is None:
+            altered[key] = value
+        elif altered.pop(key, None) is None:
             raise ValueError(f"attribute {key!r} cannot be removed: it is not set")
-    return found
+    return altered
 
 
 def _check_attribute(

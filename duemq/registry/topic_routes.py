@@ -128,14 +128,14 @@ class TopicRoutes:
         route: list[BrokerQueues] | None = None
         for address in addresses:
             try:
-                found = await self._call(address, topic)
+                brokers = await self._call(address, topic)
             except (OSError, PeerError, *MALFORMED) as error:
                 self._notice("name server %s: no route of %s: %s", address, topic, error)
                 continue
             self._first, self._retry_ms = address, 0
-            if found and (not own or own in {each.broker_name for each in found}):
-                return found
-            route = None if own else found
+            if brokers and (not own or own in {each.broker_name for each in brokers}):
+                return brokers
+            route = None if own else brokers
         return route
 
     async def _call(self, address: str, topic: str) -> list[BrokerQueues]:
@@ -157,7 +157,7 @@ def brokers_of(route: JsonObject) -> list[BrokerQueues]:
     """
     masters = {str(data["brokerName"]): _master(data) for data in route.get("brokerDatas") or ()}
     servers: Mapping[str, Sequence[str]] = route.get("filterServerTable") or {}
-    found, left = [], QUEUES_MAX
+    brokers, left = [], QUEUES_MAX
     for data in route.get("queueDatas") or ():
         name = str(data["brokerName"])
         read_queues, write_queues = int(data["readQueueNums"]), int(data["writeQueueNums"])
@@ -166,12 +166,12 @@ def brokers_of(route: JsonObject) -> list[BrokerQueues]:
             raise ValueError(f"a topic has at most {QUEUES_MAX} queues")
         address = masters.get(name, "")
         grpc = next((each for each in servers.get(address) or () if each.startswith(GRPC)), "")
-        found.append(
+        brokers.append(
             BrokerQueues(
                 name, address, grpc.removeprefix(GRPC), read_queues, write_queues, int(data["perm"])
             )
         )
-    return sorted(found, key=lambda each: each.broker_name)
+    return sorted(brokers, key=lambda each: each.broker_name)
 
 
 def _master(data: Mapping[str, Mapping[str, str]]) -> str:

@@ -99,20 +99,20 @@ class TopicManager(StoredTable[TopicConfig]):
         """
         self.version = DataVersion(0, self._clock.now_ms())
         table = dict[str, TopicConfig]()
-        found = self._file.load(self._decode)
-        if found is not None:
-            self.version, self._extra, table = found
+        content = self._file.load(self._decode)
+        if content is not None:
+            self.version, self._extra, table = content
         replayed = self._journal.replay(self.version)
-        if found is None and not (replayed and replayed.is_whole):
+        if content is None and not (replayed and replayed.is_whole):
             table = self._derive_topics()
         if replayed is not None:
             table, self.version = replayed.applied_to(table), replayed.version
-        self._dirty = found is None or replayed is not None or self._file.has_changes
+        self._dirty = content is None or replayed is not None or self._file.has_changes
         table |= {name: topic for name, topic in self._defaults.items() if name not in table}
         if not self._config.auto_create_topic:
             table.pop(topic_config.TEMPLATE_TOPIC, None)
-        for wanted in self._plugin_topics:
-            table[wanted.name] = at_least(table[wanted.name], wanted.queues)
+        for planned in self._plugin_topics:
+            table[planned.name] = at_least(table[planned.name], planned.queues)
         for topic in table.values():
             self._install(topic)
         topic_config.warn_unsupported(table.values())
@@ -205,9 +205,9 @@ class TopicManager(StoredTable[TopicConfig]):
             RequestError: The name is invalid, or the topic cannot be stored.
         Source: TopicConfigManager.createTopicInSendMessageMethod, AbstractSendMessageProcessor
         """
-        found = self._table.get(name)
-        if found is not None:
-            return found
+        topic = self._table.get(name)
+        if topic is not None:
+            return topic
         planned = self._plan_creation(name, default_topic, default_queues, unit_mode)
         return None if planned is None else await self._create(planned, announce=announce)
 
@@ -273,8 +273,8 @@ class TopicManager(StoredTable[TopicConfig]):
         finally:
             if self._to_create.get(name) is planned:
                 del self._to_create[name]
-        if (found := self._table[name]) is not planned:
-            return found
+        if (topic := self._table[name]) is not planned:
+            return topic
         log.info("topic %s created: %d queues", planned.name, planned.write_queues)
         if announce:
             await self.announce([planned])

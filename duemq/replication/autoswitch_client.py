@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from duemq.replication.autoswitch_frames import AutoSwitchStream, Handshake, OwnLog, Report
+from duemq.replication.autoswitch_frames import AutoSwitchStream, Handshake, LogEndReport, OwnLog
 from duemq.replication.epoch_file import NO_EPOCH, EpochFile
 from duemq.replication.ha_client import OpenSession
 from duemq.replication.own_log import record_before
@@ -57,7 +57,7 @@ class AutoSwitchSession:
 
     def report(self, log_end: int) -> bytes:
         """Return a report; empty before the master's response to the handshake."""
-        return Report(log_end).encode() if self.stream.response is not None else b""
+        return LogEndReport(log_end).encode() if self.stream.response is not None else b""
 
 
 def autoswitch_sessions(

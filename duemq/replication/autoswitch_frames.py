@@ -61,7 +61,7 @@ class Handshake(NamedTuple):
         return HANDSHAKE_REQUEST.pack(HANDSHAKE, *flags, self.broker_id)
 
 
-class Report(NamedTuple):
+class LogEndReport(NamedTuple):
     """Frame of a replica after its handshake: the end of its log."""
 
     log_end: int
@@ -89,7 +89,7 @@ class MasterHandshake(NamedTuple):
         return MASTER_HANDSHAKE.pack(*head) + body
 
 
-class Transfer(NamedTuple):
+class LogTransfer(NamedTuple):
     """Header of each frame that a master sends after its handshake.
 
     Attributes:
@@ -117,14 +117,14 @@ class ReplicaFrames:
     def __init__(self) -> None:
         self._data = b""
 
-    def receive(self, data: bytes) -> list[Handshake | Report]:
+    def receive(self, data: bytes) -> list[Handshake | LogEndReport]:
         """Return the frames that these bytes complete.
 
         Raises:
             ReplicationFault: A frame is invalid.
         """
         data = self._data + data
-        frames: list[Handshake | Report] = []
+        frames: list[Handshake | LogEndReport] = []
         at = 0
         while at + STATE_BYTES <= len(data):
             size = _frame_bytes(data[at : at + STATE_BYTES])
@@ -160,11 +160,11 @@ def _read_handshake(frame: bytes) -> Handshake:
     return Handshake(broker_id, from_last_file == 1, is_async_learner == 1)
 
 
-def _read_report(frame: bytes) -> Report:
+def _read_report(frame: bytes) -> LogEndReport:
     _, log_end = EPOCH_REPORT.unpack(frame)
     if log_end < 0:
         raise ReplicationFault(f"the replica reports the negative log offset {log_end}")
-    return Report(log_end)
+    return LogEndReport(log_end)
 
 
 # -- the replica's side ---------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class AutoSwitchStream(LogStream):
             raise ReplicationFault(f"the master's epochs are invalid: {error}") from error
         self.response = MasterHandshake(self._log_end, epochs)
         self.expect(EPOCH_TRANSFER.size, self._read_transfer)
-        self._to_send = Report(self._begin_log(self.response)).encode()
+        self._to_send = LogEndReport(self._begin_log(self.response)).encode()
         self.master_offset, self.is_end_known = max(self.master_offset, self._log_end), True
 
     def _begin_log(self, master: MasterHandshake) -> int:
@@ -272,10 +272,10 @@ class AutoSwitchStream(LogStream):
             TruncationNeeded: This log has to be truncated.
         """
         own = self._own
-        known = max(master.epochs.last_epoch, own.master_epoch)
-        if known < own.epochs.last_epoch:
+        newest = max(master.epochs.last_epoch, own.master_epoch)
+        if newest < own.epochs.last_epoch:
             raise ReplicationFault(
-                f"the master has epoch {known}, this log has epoch {own.epochs.last_epoch}: the "
+                f"the master has epoch {newest}, this log has epoch {own.epochs.last_epoch}: the "
                 f"broker at this address is a former master, and a newer one was elected"
             )
         if not own.end:
@@ -285,7 +285,7 @@ class AutoSwitchStream(LogStream):
             return self._continue_without_epochs(own, master)
         point = own.epochs.consistent_point(own.end, master.epochs, master.log_end)
         if point is None:
-            if own.is_unconfirmed and not own.begin and known > own.epochs.last_epoch:
+            if own.is_unconfirmed and not own.begin and newest > own.epochs.last_epoch:
                 # This broker wrote its log as a master before any other member had a log.
                 raise TruncationNeeded(0, own.end)
             raise ReplicationFault(

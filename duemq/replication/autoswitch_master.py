@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from duemq.replication.autoswitch_frames import (
     Handshake,
+    LogEndReport,
+    LogTransfer,
     MasterHandshake,
     ReplicaFrames,
-    Report,
-    Transfer,
 )
 from duemq.replication.epoch_file import EpochEntry, Epochs
 from duemq_common.errors import ReplicationFault
@@ -86,7 +86,7 @@ class AutoSwitchMaster:
                 f"replica {self.replica_id} sent a second handshake, with id {handshake.broker_id}"
             )
 
-    def _report(self, report: Report, log_end: int) -> None:
+    def _report(self, report: LogEndReport, log_end: int) -> None:
         if self._handshake is None:
             raise ReplicationFault("the replica sent a report before its handshake")
         if report.log_end > log_end:
@@ -118,7 +118,7 @@ class AutoSwitchMaster:
         """Return the header of a transfer of `size` bytes of log; 0: a heartbeat."""
         entry = self._epochs().covering(offset) or NO_LOG
         self._confirmed = self._confirm_offset()
-        return Transfer(offset, size, entry, self._confirmed).encode()
+        return LogTransfer(offset, size, entry, self._confirmed).encode()
 
     def has_new_confirm_offset(self) -> bool:
         """Return whether the confirm offset has grown since the last header.

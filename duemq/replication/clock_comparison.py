@@ -39,8 +39,8 @@ class ClockComparison:
             stored_ms: Store time of the newest record, in ms since the epoch; negative: unknown.
             master: Address of the master for the text.
         """
-        known, self._equal_end = self._equal_end, log_end if log_end == master_log_end else None
-        if known is None or self._equal_end is None or log_end <= known or stored_ms < 0:
+        equal_end, self._equal_end = self._equal_end, log_end if log_end == master_log_end else None
+        if equal_end is None or self._equal_end is None or log_end <= equal_end or stored_ms < 0:
             return
         ahead_ms = stored_ms - now_ms
         self.failure = _text(ahead_ms, master) if abs(ahead_ms) > DIFFERENCE_MS_MAX else ""

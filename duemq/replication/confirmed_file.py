@@ -18,7 +18,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from duemq.replication.controller.identity import SEPARATOR, Identity
+from duemq.replication.controller.identity import SEPARATOR, MemberIdentity
 
 log = logging.getLogger(__name__)
 SUFFIX: Final = ".confirmed"
@@ -36,7 +36,7 @@ class ConfirmedFile:
         offset: Log offset in the file; 0 without a valid one.
     """
 
-    def __init__(self, root: Path, identity: Identity | None) -> None:
+    def __init__(self, root: Path, identity: MemberIdentity | None) -> None:
         self.path = root.with_name(root.name + SUFFIX)
         self.offset = 0 if identity is None else self._read(identity)
         self._failed = False
@@ -59,17 +59,17 @@ class ConfirmedFile:
             "and restore)"
         )
 
-    def record(self, identity: Identity, offset: int) -> None:
+    def record(self, identity: MemberIdentity, offset: int) -> None:
         """Write an offset that is after the one in the file; errors of the disk are logged once."""
         if offset > self.offset:
             self._write(identity, offset)
 
-    def truncate(self, identity: Identity, offset: int) -> None:
+    def truncate(self, identity: MemberIdentity, offset: int) -> None:
         """Lower the offset, because the log was truncated there: the group did not confirm more."""
         if offset < self.offset:
             self._write(identity, offset)
 
-    def _write(self, identity: Identity, offset: int) -> None:
+    def _write(self, identity: MemberIdentity, offset: int) -> None:
         words = [identity.group.cluster, identity.group.broker_name, str(identity.broker_id)]
         temporary = self.path.with_name(self.path.name + ".tmp")
         try:
@@ -88,7 +88,7 @@ class ConfirmedFile:
             return
         self.offset, self._failed = offset, False
 
-    def _read(self, identity: Identity) -> int:
+    def _read(self, identity: MemberIdentity) -> int:
         try:
             with self.path.open("rb") as file:
                 words = file.read(FILE_BYTES_MAX).decode("utf-8", "replace").split(SEPARATOR)

@@ -173,12 +173,12 @@ class Epochs:
             lines.pop()
         if not _NUMBER.fullmatch(count) or not _NUMBER.fullmatch(crc):
             raise ValueError("its first two lines are not a count and a CRC")
-        found = [(int(m[1]), int(m[2])) for m in map(_ENTRY.fullmatch, lines) if m]
-        if len(found) != int(count):
-            raise ValueError(f"it has {len(found)} of {count} entries")
+        pairs = [(int(m[1]), int(m[2])) for m in map(_ENTRY.fullmatch, lines) if m]
+        if len(pairs) != int(count):
+            raise ValueError(f"it has {len(pairs)} of {count} entries")
         if int(crc) not in (0, _crc("".join(f"{line}\n" for line in lines))):
             raise ValueError("its lines do not match their CRC")
-        return cls.of(found)
+        return cls.of(pairs)
 
 
 def _crc(lines: str) -> int:
@@ -204,13 +204,13 @@ def read_epochs(path: Path) -> Epochs:
                 data = file.read(FILE_BYTES_MAX + 1)
             if len(data) > FILE_BYTES_MAX:
                 raise ValueError(f"it has more than {FILE_BYTES_MAX} bytes")
-            found = Epochs.decode(data.decode("utf-8", "replace"))
+            epochs = Epochs.decode(data.decode("utf-8", "replace"))
         except (OSError, ValueError) as error:
             failure = failure or error
             continue
         if failure is not None:
             log.warning("%s is damaged (%s); using its .bak", path, failure)
-        return found
+        return epochs
     if failure is None:
         return Epochs()
     if isinstance(failure, OSError):

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 MASTER = 1  # the master, which counts as a replica in sync
 
 
-class Replica(Protocol):
+class AcknowledgingReplica(Protocol):
     """A replica's connection, as this module uses it."""
 
     @property
@@ -44,14 +44,14 @@ class InSyncReplicas:
         self,
         replicated: Replicated,
         config: Callable[[], HaServerConfig],
-        replicas: Callable[[], Iterable[Replica]],
+        replicas: Callable[[], Iterable[AcknowledgingReplica]],
         log_end: Callable[[], int],
     ) -> None:
         self._replicated, self._config = replicated, config
         self._replicas, self._log_end = replicas, log_end
         self._was_possible: bool | None = None
 
-    def is_in_sync(self, replica: Replica) -> bool:
+    def is_in_sync(self, replica: AcknowledgingReplica) -> bool:
         """Return whether a replica's lag is below haMaxGapNotInSync."""
         end = replica.acknowledged
         return end is not None and self._log_end() - end < self._config().gap_bytes_max
@@ -107,8 +107,8 @@ def needed_replicas(config: HaServerConfig, in_sync: int) -> int:
 
 def blocking_keys(config: HaServerConfig) -> list[str]:
     """Return the settings, as `key=value`, that a master without replicas needs to continue."""
-    found = [] if config.auto_in_sync_replicas else ["enableAutoInSyncReplicas=true"]
-    return [*found, "minInSyncReplicas=1"] if config.in_sync_replicas_min > MASTER else found
+    keys = [] if config.auto_in_sync_replicas else ["enableAutoInSyncReplicas=true"]
+    return [*keys, "minInSyncReplicas=1"] if config.in_sync_replicas_min > MASTER else keys
 
 
 def refusal_of(config: HaServerConfig, in_sync: int) -> str:
@@ -117,9 +117,8 @@ def refusal_of(config: HaServerConfig, in_sync: int) -> str:
     Args:
         in_sync: Number of replicas that are in sync.
     """
-    found, least = in_sync + MASTER, config.in_sync_replicas_min
-    if found >= least:
+    members, least = in_sync + MASTER, config.in_sync_replicas_min
+    if members >= least:
         return ""
-    return (
-        f"in-sync replicas not enough: {found} including this master, minInSyncReplicas is {least}"
-    )
+    counts = f"{members} including this master, minInSyncReplicas is {least}"
+    return f"in-sync replicas not enough: {counts}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from duemq.replication.autoswitch_frames import Handshake
 from duemq.replication.controller.service import GroupService
 from duemq.replication.epoch_file import EpochFile
-from duemq.replication.role import Role
+from duemq.replication.role import ReplicationRole
 from duemq_common.errors import StoreError
 from message_store.store import MessageStore
 
@@ -34,7 +34,7 @@ class Membership:
         catch_up_ms_max: Maximum ms for which a replica may lag (haMaxTimeSlaveNotCatchup).
     """
 
-    role: Role
+    role: ReplicationRole
     epochs: EpochFile
     service: GroupService
     truncate: Callable[[int], None]
@@ -66,17 +66,17 @@ class Membership:
             OSError: The epoch file cannot be written.
         """
         before = self.epochs.epochs
-        known = before.before(store.max_offset + 1)
-        if known != before:
+        epochs = before.before(store.max_offset + 1)
+        if epochs != before:
             log.warning(
                 "%s: %d epochs that begin after the end of the log are removed",
                 self.epochs.path,
-                len(before.entries) - len(known.entries),
+                len(before.entries) - len(epochs.entries),
             )
-        known = known.since(store.min_offset)
+        epochs = epochs.since(store.min_offset)
         if not self.role.is_replica:
             try:
-                known = known.begun(self.role.epoch, store.max_offset, store.min_offset)
+                epochs = epochs.begun(self.role.epoch, store.max_offset, store.min_offset)
             except ValueError as error:
                 raise StoreError(
                     f"{self.epochs.path}: {error}: the controller has lost its data, or has the "
@@ -84,7 +84,7 @@ class Membership:
                     f"controller's epochs"
                 ) from error
             store.fence = self._refusal
-        self.epochs.replace(known)
+        self.epochs.replace(epochs)
 
     def _refusal(self) -> str:
         return "" if self.service.holds(self.role.epoch) else NO_LEASE

@@ -52,8 +52,8 @@ def _letter_at(data: bytes, row: Row) -> int:
     topic_pos, prop_pos = int(row["topic_pos"]), int(row["prop_pos"])
     if data[topic_pos : topic_pos + int(row["topic_len"])] != SCHEDULE_TOPIC.encode():
         return -1
-    found = owner_letter(data[prop_pos : prop_pos + int(row["prop_len"])])
-    return prop_pos + found if found >= 0 else -1
+    letter = owner_letter(data[prop_pos : prop_pos + int(row["prop_len"])])
+    return prop_pos + letter if letter >= 0 else -1
 
 
 def _last_start(store: MessageStore, offset: int) -> int:

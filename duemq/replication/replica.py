@@ -237,21 +237,21 @@ def master_view(
 
     def view() -> ReplicationView:
         refusal = store.refusal
-        found: ReplicationView = {
+        state: ReplicationView = {
             "role": "MASTER",
             "state": "refuses messages" if refusal else "serves",
             "refusal": refusal,
             "logEnd": store.max_offset,
         }
         if store.replicated.required:
-            found["confirmedOffset"] = store.confirm_offset
+            state["confirmedOffset"] = store.confirm_offset
         if server is not None:
-            found["failure"] = failure() or server.failure
-            found["replicas"] = [
+            state["failure"] = failure() or server.failure
+            state["replicas"] = [
                 _connection_view(each, store, server.in_sync.is_in_sync(each), clock.now_ms())
                 for each in server.connections
             ]
-        return found
+        return state
 
     return view
 

@@ -11,7 +11,7 @@ MASTER_ID: Final = 0  # MixAll.MASTER_ID: every master registers with this id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
+class ReplicationRole:
     """Role of a member of a group: master or replica, in one master epoch.
 
     Attributes:
@@ -46,7 +46,7 @@ class Role:
             ),
         )
 
-    def continues(self, former: Role) -> bool:
+    def continues(self, former: ReplicationRole) -> bool:
         """Return whether only the epoch differs: a master, or a replica of the same master."""
         same = self.is_replica == former.is_replica and self.master_address == former.master_address
         return same and (not self.is_replica or bool(self.master_address))

@@ -163,15 +163,15 @@ class SlaveSynchronize:
         """
         response = await self._read(RequestCode.GET_BROKER_CONFIG)
         lines = (line.partition("=") for line in response.decode("utf-8", "replace").splitlines())
-        found = {key.strip(): value.strip() for key, _, value in lines}
-        return found, (await self._log_bounds())[1]
+        properties = {key.strip(): value.strip() for key, _, value in lines}
+        return properties, (await self._log_bounds())[1]
 
     async def _log_bounds(self) -> tuple[int, int]:
         """Request the first offset of the master's log and its end."""
         code, address = RequestCode.GET_BROKER_RUNTIME_INFO, self.address
-        found = _table(await self._read(code), code.name).get("table") or {}
+        table = _table(await self._read(code), code.name).get("table") or {}
         try:
-            first, end = int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
+            first, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(
                 f"the response of {address} to {code.name} lacks the bounds of its log"
@@ -190,7 +190,7 @@ class SlaveSynchronize:
         order_info = await self._read_if_served(
             Request(RequestCode.GET_VIEW, {"view": ORDER_INFO_VIEW})
         )
-        found = {code: await self._read(code) for code in self._progress}
+        progress = {code: await self._read(code) for code in self._progress}
         code = RequestCode.GET_ALL_DELAY_OFFSET
         delay_offsets = _table(await self._read(code), code.name)
         first, end = await self._log_bounds()
@@ -198,7 +198,7 @@ class SlaveSynchronize:
         if not await self._log_reaches(end):
             return  # drop the responses: the next copy requests newer ones
         for code, replace in self._progress.items():
-            self._apply(code, found[code], replace, faults)
+            self._apply(code, progress[code], replace, faults)
         await self._write_delay_offsets(delay_offsets)
         self.first_needed = first
         if order_info is not None:

@@ -139,19 +139,19 @@ class SyncStateSetReplicas:
             self._replicated.advance(
                 min((acknowledged[number] for number in others), default=self._log_end())
             )
-        found = self.caught_up
-        if found != self._known:
-            self._known = found
+        caught_up = self.caught_up
+        if caught_up != self._known:
+            self._known = caught_up
             self._on_change()
 
     def _acknowledged(self) -> dict[int, int]:
         """Return the end of each replica's log by id; of several connections, the lowest."""
-        found: dict[int, int] = {}
+        offsets: dict[int, int] = {}
         for replica in self._replicas():
             number, end = replica.replica_id, replica.acknowledged
             if number is not None and end is not None and not replica.is_learner:
-                found[number] = min(end, found.get(number, end))
-        return found
+                offsets[number] = min(end, offsets.get(number, end))
+        return offsets
 
     def _update_progress(self, acknowledged: dict[int, int]) -> None:
         now_ms, log_end = self._steady_ms(), self._log_end()

@@ -27,7 +27,7 @@ Result = tuple[Response, DecodedSend | None, bool]
 
 
 class Sink(Protocol):
-    """Receiver of the result of a send: a future, or an `Outcome`."""
+    """Receiver of the result of a send: a future, or an `SendOutcome`."""
 
     def done(self) -> bool:
         """Return whether the result is not needed any longer."""
@@ -38,7 +38,7 @@ class Sink(Protocol):
 
 
 @dataclass(slots=True)
-class Outcome:
+class SendOutcome:
     """Result of a send that was made without a future.
 
     Attributes:
@@ -88,11 +88,11 @@ class DecodedSends:
         assert send is not None
         return await self.completed(response, send, waits=waits)
 
-    def append(self, requests: Iterable[Request]) -> list[Outcome]:
+    def append(self, requests: Iterable[Request]) -> list[SendOutcome]:
         """Append the messages of send requests now; return an outcome for each request."""
         outcomes = []
         for request in requests:
-            outcomes.append(Outcome())
+            outcomes.append(SendOutcome())
             self._next.append((request, outcomes[-1]))
         self._append_next()
         return outcomes

@@ -25,18 +25,18 @@ from delivery.later_copies import SENT_BYTES_MAX
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.net.connection import Connection
-from duemq.net.fair_queue import FairQueue
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
+from duemq.net.rpc_meter import RpcMeter
 from duemq.send import layout
 from duemq.send.batched_requests import BatchedRequests
+from duemq.send.fair_queue import FairQueue
 from duemq.send.grants import Grants, SendAccess
 from duemq.send.kernels.ingest import take_sends
 from duemq.send.put_path import PutPath
 from duemq.send.responses import (
     DecodedSend,
     PendingResponse,
-    SendMeter,
     SendResponses,
     SendSettings,
 )
@@ -99,7 +99,7 @@ class Ingest:
         topics: TopicTable,
         sender: SendFiller,
         settings: SendSettings,
-        meter: SendMeter | None = None,
+        meter: RpcMeter | None = None,
         *,
         access: SendAccess | None = None,
         time_s: Callable[[], float] | None = None,

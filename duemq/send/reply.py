@@ -16,7 +16,8 @@ from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_mar
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import check_writable
-from duemq.registry.managers import PERM_WRITE, Identity, Putter, Topics
+from duemq.registry.managers import PERM_WRITE, Identity, Putter
+from duemq.registry.topics import TopicManager
 from duemq.send.send_header import SendHeader, client_entries, parse_send, property_bytes
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
@@ -48,7 +49,7 @@ class ReplyProcessor:
     def __init__(
         self,
         store: MessageStore,
-        topics: Topics,
+        topics: TopicManager,
         clients: ClientTable,
         put: Putter,
         identity: Identity,

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from duemq.net.connection import Connection
 from duemq.net.dispatcher import refusal
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
+from duemq.net.rpc_meter import RpcMeter
 from duemq.registry.topic_config import RETRY_PREFIX
 from duemq.send.kernels.responses import (
     SCRATCH_BYTES,
@@ -36,7 +37,6 @@ from duemq.send.kernels.responses import (
 )
 from duemq.send.layout import PIECES, RESPONSES
 from duemq.send.put_path import LogStore
-from duemq_common.clock import Clock
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Request, Response
 from message_store.kernels.kernel import entry
@@ -111,19 +111,6 @@ Output = list[tuple[Connection, bytes]]
 """Encoded responses by connection."""
 
 
-class SendMeter(Protocol):
-    """Meter of the latency of sends."""
-
-    @property
-    def clock(self) -> Clock:
-        """Clock for latencies."""
-        ...
-
-    def sends(self, count: int, refused: int, since_ms: int) -> None:
-        """Record a batch of `count` sends received at `since_ms`, `refused` of them not stored."""
-        ...
-
-
 class SendResponses:
     """Responses to the batches of one `Ingest`.
 
@@ -141,7 +128,7 @@ class SendResponses:
         topics: TopicTable,
         settings: SendSettings,
         on_release: Callable[[], None],
-        meter: SendMeter | None = None,
+        meter: RpcMeter | None = None,
         *,
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -229,42 +216,42 @@ class SendResponses:
             return self._stored_by_row(batch, wire, connections, wait)
         if len(connections) == 1 and end > SCRATCH_BYTES:
             return [(connections[0], text.out[SCRATCH_BYTES:end].tobytes())]
-        found, start, last = [], SCRATCH_BYTES, end
+        responses, start, last = [], SCRATCH_BYTES, end
         for connection, end in zip(
             connections, turn["ends"][: len(connections)].tolist(), strict=True
         ):
             if end > start:
-                found.append((connection, text.out[start:end].tobytes()))
+                responses.append((connection, text.out[start:end].tobytes()))
             start = end
             if end == last:
                 break
-        return found
+        return responses
 
     def _stored_by_row(
         self, batch: PutBatch, wire: npt.NDArray[np.void], connections: list[Connection], wait: int
     ) -> Output:
         """Encode responses in Python, if the kernel is not compiled or an id is too long for it."""
-        found = []
+        responses = []
         for index in range(batch.count):
             row, line = batch.rows[index], wire[index]
             waits = WAIT_NO if row["prop_flags"] & PROP_WAIT_FALSE else WAIT_YES
             if not row["status"] and not line["flags"] and wait in (WAIT_ANY, waits):
                 send = DecodedSend(index, 1, int(line["queue_id"]), _unique_id(batch, row))
                 parts = codec.encode_response(self.response(batch, send), int(line["opaque"]))
-                found.append((connections[line["connection"]], bytes(parts[0])))
-        return found
+                responses.append((connections[line["connection"]], bytes(parts[0])))
+        return responses
 
     def _refused(
         self, batch: PutBatch, wire: npt.NDArray[np.void], connections: list[Connection]
     ) -> Output:
-        found = []
+        responses = []
         for index in np.flatnonzero(batch.filled["status"]).tolist():
             line = wire[index]
             if not line["flags"]:
                 response = self.response(batch, DecodedSend(index, 1, 0, None))
                 parts = codec.encode_response(response, int(line["opaque"]))
-                found.append((connections[line["connection"]], bytes(parts[0])))
-        return found
+                responses.append((connections[line["connection"]], bytes(parts[0])))
+        return responses
 
     # Decoded sends.
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from delivery.later_copies import (
@@ -28,9 +28,10 @@ from delivery.later_copies import (
 )
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.net.codes import ResponseCode
+from duemq.registry.groups import GroupManager
 from duemq.registry.internal_topics import check_writable
-from duemq.registry.managers import Groups
-from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
+from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
+from duemq.registry.topics import TopicManager
 from duemq.send.batch_body import batch_entries, count_entries
 from duemq.send.ingest import ROWS_MAX, MustWait
 from duemq.send.responses import DecodedSend
@@ -58,31 +59,6 @@ DLQ_PERM = PERM_READ | PERM_WRITE
 ENTRIES_OF_STEP: Final = 256  # messages of a batch decoded without a pause
 STALE_NAMES: Final = frozenset({"TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID", *TIMER_STALE_NAMES})
 STALE_FLAGS: Final = layout.PROP_TIMER_OUT | layout.PROP_REAL_TOPIC | layout.PROP_TIMER_STALE
-
-
-class SendTopics(Protocol):
-    """Methods of the topic manager that sends use."""
-
-    def find(self, name: str) -> TopicConfig | None: ...
-    async def create_for_send(
-        self,
-        name: str,
-        *,
-        default_topic: str,
-        default_queues: int,
-        unit_mode: bool = False,
-        announce: bool = True,
-    ) -> TopicConfig | None:
-        """Create a topic from the template `default_topic`; None if that is not allowed."""
-        ...
-
-    async def ensure(self, name: str, *, queues: int, perm: int = DLQ_PERM) -> TopicConfig:
-        """Create a topic unless it exists."""
-        ...
-
-    async def announce(self, topics: Sequence[TopicConfig]) -> None:
-        """Register topics with the name servers; return when that is done."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +107,8 @@ class SendProcessor:
     def __init__(
         self,
         table: TopicTable,
-        topics: SendTopics,
-        groups: Groups,
+        topics: TopicManager,
+        groups: GroupManager,
         *,
         half: Callable[[PutBatch, int, TopicTable], None],
         run_hooks: Callable[[PutBatch], None],

@@ -16,16 +16,10 @@ from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.internal_topics import check_readable
-from duemq.registry.managers import (
-    PERM_READ,
-    PERM_WRITE,
-    Groups,
-    GroupView,
-    Identity,
-    Putter,
-    Topics,
-)
+from duemq.registry.managers import PERM_READ, PERM_WRITE, Identity, Putter
+from duemq.registry.topics import TopicManager
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.log.copies import add_copy, batch_for, next_reconsume_times, refusal
@@ -90,8 +84,8 @@ class SendBackProcessor:
     def __init__(
         self,
         store: MessageStore,
-        topics: Topics,
-        groups: Groups,
+        topics: TopicManager,
+        groups: GroupManager,
         put: Putter,
         identity: Identity,
         sent_back: Callable[[str, str], None],
@@ -156,7 +150,7 @@ class SendBackProcessor:
         if missing := await self._store.wait_confirmed(self._store.max_offset):
             raise not_confirmed("the message was sent back", missing)
 
-    def _group(self, name: str) -> GroupView:
+    def _group(self, name: str) -> GroupConfig:
         group = self._groups.find(name)
         if group is None:
             raise RequestError(
@@ -192,7 +186,7 @@ class SendBackProcessor:
         return record
 
 
-def _times_max(request: Request, group: GroupView) -> int:
+def _times_max(request: Request, group: GroupConfig) -> int:
     times_max = request.fields.get("maxReconsumeTimes")
     if not times_max or request.version < VERSION_WITH_RECONSUME_MAX:
         return group.retry_times_max

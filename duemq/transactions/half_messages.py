@@ -23,7 +23,7 @@ from enum import Enum
 
 from delivery.redirected import queue_number
 from duemq.net.codes import ResponseCode
-from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC, Access, client_access
+from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC, TopicAccess, client_access
 from duemq_common.errors import RequestError
 from duemq_common.text import GROUP_BYTES_MAX, name_fault
 from message_store import layout
@@ -134,7 +134,7 @@ def target_of(half: Record) -> tuple[str, int]:
     topic = half.properties.get("REAL_TOPIC", "")
     queue_id = queue_number(half.properties.get("REAL_QID", "0"))
     fault = name_fault(topic, bytes_max=GROUP_BYTES_MAX)
-    if fault is not None or queue_id < 0 or not client_access(topic) & Access.WRITE:
+    if fault is not None or queue_id < 0 or not client_access(topic) & TopicAccess.WRITE:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"the half message at {half.phys_offset} has no valid target topic and queue"
@@ -210,7 +210,7 @@ class HalfMessages:
         self.op_next = self._ops[0][0] if self._ops else self.op_read
 
 
-class Step(Enum):
+class CheckStep(Enum):
     """Action of a check round on an unfinished half message."""
 
     WAIT = "end the round: this message and all later ones are too recent"
@@ -219,7 +219,7 @@ class Step(Enum):
     GIVE_UP = "give the message up: it has the maximum number of check-backs"
 
 
-def plan_step(record: Record, *, now_ms: int, timeout_ms: int, checks_max: int) -> Step:
+def plan_step(record: Record, *, now_ms: int, timeout_ms: int, checks_max: int) -> CheckStep:
     """Return the action for an unfinished half message.
 
     Args:
@@ -228,15 +228,15 @@ def plan_step(record: Record, *, now_ms: int, timeout_ms: int, checks_max: int) 
     """
     checks = check_count(record)
     if checks >= checks_max:
-        return Step.GIVE_UP
+        return CheckStep.GIVE_UP
     if record.store_ms > now_ms + CLOCK_STEP_MS_MAX:  # the clock was set back: the age is unknown
-        return Step.CHECK_BACK
+        return CheckStep.CHECK_BACK
     immunity_ms = immunity(record, timeout_ms)
     if immunity_ms is not None:
-        return Step.SKIP if now_ms - record.born_ms < immunity_ms else Step.CHECK_BACK
+        return CheckStep.SKIP if now_ms - record.born_ms < immunity_ms else CheckStep.CHECK_BACK
     if checks == 0 and now_ms - record.store_ms < timeout_ms:
-        return Step.WAIT
-    return Step.CHECK_BACK
+        return CheckStep.WAIT
+    return CheckStep.CHECK_BACK
 
 
 def is_expired(record: Record, now_ms: int, *, interval_ms: int, checks_max: int) -> bool:

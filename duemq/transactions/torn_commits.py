@@ -37,13 +37,13 @@ def torn_commits(store: MessageStore, halves: Mapping[int, int]) -> list[Record]
     if not halves:
         return []
     offsets = np.fromiter(halves, np.int64, len(halves))
-    found: dict[int, Record] = {}
+    records: dict[int, Record] = {}
     for rows in store.scan(_search_start(store, int(offsets.min()))):
         kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
         hits = (kind == layout.SYS_COMMIT) & np.isin(rows["prepared_offset"], offsets)
         for half in _committed(store, rows[hits]):
-            found[half.phys_offset] = half
-    return list(found.values())
+            records[half.phys_offset] = half
+    return list(records.values())
 
 
 def _search_start(store: MessageStore, first_half: int) -> int:

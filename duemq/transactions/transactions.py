@@ -30,7 +30,9 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.notices import Notices
 from duemq.registry.clients import ClientTable
-from duemq.registry.managers import PERM_READ, PERM_WRITE, Identity, Offsets, Putter, Topics
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.managers import PERM_READ, PERM_WRITE, Identity, Putter
+from duemq.registry.topics import TopicManager
 from duemq.transactions import half_messages
 from duemq.transactions.check_back import check_request, producer_of
 from duemq.transactions.half_messages import (
@@ -40,8 +42,8 @@ from duemq.transactions.half_messages import (
     HALF_TOPIC,
     OP_TOPIC,
     PRODUCER_GROUP,
+    CheckStep,
     HalfMessages,
-    Step,
 )
 from duemq.transactions.half_reader import HalfReader
 from duemq.transactions.meters import Meters
@@ -70,8 +72,8 @@ class Transactions:
     def __init__(
         self,
         store: MessageStore,
-        topics: Topics,
-        offsets: Offsets,
+        topics: TopicManager,
+        offsets: OffsetManager,
         clients: ClientTable,
         put: Putter,
         identity: Identity,
@@ -361,19 +363,19 @@ class Transactions:
         while offset < high and steps < STEPS_PER_ROUND_MAX:
             if not self.halves.is_finished(offset) and offset not in self._locked:
                 steps += 1
-                if await self._step(offset) is Step.WAIT:
+                if await self._step(offset) is CheckStep.WAIT:
                     break
                 await asyncio.sleep(0)  # a round may have thousands of messages
             offset += 1
         self.halves.advance(high)
         self._store_cursors()
 
-    async def _step(self, offset: int) -> Step:
+    async def _step(self, offset: int) -> CheckStep:
         try:
             half = self._reader.half(offset)
         except RecordUnreadable as fault:
             self._settle_unreadable(offset, fault)
-            return Step.SKIP
+            return CheckStep.SKIP
         config = self._config()
         step = half_messages.plan_step(
             half,
@@ -381,11 +383,13 @@ class Transactions:
             timeout_ms=config.transaction_timeout_ms,
             checks_max=config.transaction_checks_max,
         )
-        if step in (Step.CHECK_BACK, Step.GIVE_UP):
+        if step in (CheckStep.CHECK_BACK, CheckStep.GIVE_UP):
             try:
                 with self._lock(offset):
                     await (
-                        self._check_back(half) if step is Step.CHECK_BACK else self._give_up(half)
+                        self._check_back(half)
+                        if step is CheckStep.CHECK_BACK
+                        else self._give_up(half)
                     )
             except (RequestError, OSError) as fault:
                 log.warning("half message %d is tried again: %s", offset, fault)
@@ -394,8 +398,8 @@ class Transactions:
     def _settle_unreadable(self, offset: int, fault: RecordUnreadable) -> None:
         """Finish a half message that cannot be read; a damaged one goes to quarantine."""
         if fault.phys_offset >= self._store.min_offset:
-            place = HALF_TOPIC, 0, offset
-            if self.quarantine.put(place, "", Reason.UNREADABLE, str(fault)):
+            position = HALF_TOPIC, 0, offset
+            if self.quarantine.put(position, "", Reason.UNREADABLE, str(fault)):
                 return
             self._missing_ops.append(offset)
         self.halves.finish(offset)

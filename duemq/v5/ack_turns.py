@@ -19,9 +19,9 @@ from duemq.net.dispatcher import refusal
 from duemq.net.http2.grpc_call import GrpcCall
 from duemq.net.http2.grpc_status import GrpcStatus
 from duemq.net.notices import Notices
+from duemq.net.rpc_meter import RpcMeter
 from duemq.pop.ack_batch import AckBatch
 from duemq.pop.merged_acks import AckKey
-from duemq.pop.pop_turns import PopMeter
 from duemq.v5.acknowledgements import AckCalls, ack_response, names_of, refused
 from duemq.v5.batched_calls import BatchedCalls
 from duemq.v5.clients import V5Client, V5Clients
@@ -51,7 +51,7 @@ class CheckedAcks:
     results: list[AckKey | v2.Status]
 
 
-class AckTurns(BatchedCalls[CheckedAcks]):
+class V5AckTurns(BatchedCalls[CheckedAcks]):
     """Serves AckMessage.
 
     Args:
@@ -62,7 +62,7 @@ class AckTurns(BatchedCalls[CheckedAcks]):
     """
 
     def __init__(
-        self, calls: AckCalls, batch: AckBatch, clients: V5Clients, meter: PopMeter
+        self, calls: AckCalls, batch: AckBatch, clients: V5Clients, meter: RpcMeter
     ) -> None:
         super().__init__(api.AckMessageResponse)
         self._ack_calls, self._batch, self._clients, self._meter = calls, batch, clients, meter

@@ -126,8 +126,8 @@ class AckCalls:
             text = "changeInvisibleDuration failed: status is abnormal"
             raise V5Error(v2.INTERNAL_SERVER_ERROR, text)
         if response.code != ResponseCode.SUCCESS:
-            found = status_of(response)
-            raise V5Error(found.code, found.message)
+            status = status_of(response)
+            raise V5Error(status.code, status.message)
         new, receipt = response.fields or {}, handle.receipt
         start = receipt.start_offset if receipt.is_orderly else handle.offset
         parts = (
@@ -146,8 +146,8 @@ class AckCalls:
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
         handle = parse_handle(request.receipt_handle, self._broker_name)
         handle = await self.renewals.remove(group, topic, handle)
-        found = await self.forward_handle(context, client, group, topic, handle)
-        return api.ForwardMessageToDeadLetterQueueResponse(status=found)
+        status = await self.forward_handle(context, client, group, topic, handle)
+        return api.ForwardMessageToDeadLetterQueueResponse(status=status)
 
     async def forward_handle(
         self, context: CallContext, client: V5Client, group: str, topic: str, handle: Handle
@@ -204,8 +204,8 @@ def refused(response: Response) -> V5Error:
     """Return the error of a refused acknowledgement."""
     if response.code in _NOT_FOUND_CODES:
         return V5Error(v2.INTERNAL_SERVER_ERROR, "ack failed: status is abnormal")
-    found = status_of(response)
-    return V5Error(found.code, found.message)
+    status = status_of(response)
+    return V5Error(status.code, status.message)
 
 
 _NOT_FOUND_CODES: Final = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})

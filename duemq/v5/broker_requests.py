@@ -82,8 +82,8 @@ class BrokerRequests:
         Raises:
             V5Error: The account has no permission.
         """
-        found = self.dispatcher.begin(self.request(context, peer, code, fields, body))
-        response = found if isinstance(found, Response) else await found
+        result = self.dispatcher.begin(self.request(context, peer, code, fields, body))
+        response = result if isinstance(result, Response) else await result
         if response is None:
             raise V5Error(v2.INTERNAL_SERVER_ERROR, f"request {code} got no response")
         return response

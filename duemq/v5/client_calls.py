@@ -116,8 +116,8 @@ class ClientCalls:
         if settings.HasField("subscription"):
             group = self._find_group(settings.subscription.group.name)  # may create it
         client.settings = settings
-        found = effective_settings(settings, group, self._config())
-        return api.TelemetryCommand(status=status(v2.OK), settings=found)
+        effective = effective_settings(settings, group, self._config())
+        return api.TelemetryCommand(status=status(v2.OK), settings=effective)
 
     async def heartbeat(
         self, context: CallContext, client: V5Client, request: api.HeartbeatRequest
@@ -184,11 +184,12 @@ def _check_consumer(kind: v2.ClientType) -> None:
         V5Error: It is not a consumer, or is one that is not served; the code of Apache's proxy.
     """
     if kind not in CONSUMER_TYPES:
-        known = v2.ClientType.Name(kind) if kind in v2.ClientType.values() else int(kind)
+        client_type = v2.ClientType.Name(kind) if kind in v2.ClientType.values() else int(kind)
         served = ", ".join(map(v2.ClientType.Name, CONSUMER_TYPES))
         raise V5Error(
             v2.INTERNAL_SERVER_ERROR,
-            f"clients of type {known} cannot subscribe here; the types of consumers are {served}",
+            f"clients of type {client_type} cannot subscribe here; "
+            f"the types of consumers are {served}",
         )
 
 
@@ -222,12 +223,12 @@ def heartbeat_of(client_id: str, settings: v2.Settings) -> dict[str, object]:
 
     Each topic of a producer becomes a producer group, as in Apache's proxy.
     """
-    found: dict[str, object] = {"clientID": client_id}
+    members: dict[str, object] = {"clientID": client_id}
     if settings.HasField("publishing"):
-        found["producerDataSet"] = [{"groupName": name} for name in topics_of(settings)]
-        return found
+        members["producerDataSet"] = [{"groupName": name} for name in topics_of(settings)]
+        return members
     subscription = settings.subscription
-    found["consumerDataSet"] = [
+    members["consumerDataSet"] = [
         {
             "groupName": subscription.group.name,
             "consumeType": CONSUMER_TYPES[settings.client_type],
@@ -244,7 +245,7 @@ def heartbeat_of(client_id: str, settings: v2.Settings) -> dict[str, object]:
             ],
         }
     ]
-    return found
+    return members
 
 
 def _tags(expression: v2.FilterExpression) -> list[str]:

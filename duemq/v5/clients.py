@@ -168,8 +168,8 @@ def _key_of(context: CallContext) -> Key:
 
 def _host_of(address: tuple[str, int]) -> tuple[bytes, int]:
     try:
-        found = ipaddress.ip_address(address[0].partition("%")[0])
+        host = ipaddress.ip_address(address[0].partition("%")[0])
     except ValueError:
         return bytes(4), 0
-    mapped = getattr(found, "ipv4_mapped", None)
-    return (mapped or found).packed, address[1]
+    mapped = getattr(host, "ipv4_mapped", None)
+    return (mapped or host).packed, address[1]

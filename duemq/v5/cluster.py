@@ -18,9 +18,9 @@ from typing import Final
 
 from duemq.net.client import RemotingClient, split_address
 from duemq.net.notices import Notices
-from duemq.registry.managers import Identity, Routes
+from duemq.registry.managers import Identity
 from duemq.registry.topic_config import TopicConfig
-from duemq.registry.topic_routes import BrokerQueues
+from duemq.registry.topic_routes import BrokerQueues, TopicRoutes
 from duemq.v5.config import V5Config
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
@@ -38,7 +38,7 @@ class ServedQueues:
     broker: v2.Broker
 
 
-class Cluster:
+class V5Cluster:
     """Brokers of this broker's name servers.
 
     Args:
@@ -48,7 +48,7 @@ class Cluster:
 
     def __init__(
         self,
-        routes: Routes,
+        routes: TopicRoutes,
         identity: Identity,
         config: Callable[[], V5Config],
         connect: Callable[[str], RemotingClient],
@@ -141,10 +141,10 @@ class Cluster:
 
 
 def _broker(name: str, endpoints: v2.Endpoints) -> v2.Broker:
-    found = v2.Endpoints(scheme=endpoints.scheme)
+    v2_endpoints = v2.Endpoints(scheme=endpoints.scheme)
     for each in endpoints.addresses[:1]:
-        found.addresses.add(host=each.host, port=each.port)
-    return v2.Broker(name=name, id=0, endpoints=found)
+        v2_endpoints.addresses.add(host=each.host, port=each.port)
+    return v2.Broker(name=name, id=0, endpoints=v2_endpoints)
 
 
 def _endpoints(address: str) -> v2.Endpoints:

@@ -75,16 +75,16 @@ class ReceiveCalls:
     ) -> None:
         """Pop messages and stream a status, the messages, and the delivery timestamp."""
         try:
-            found = await self._pop(context, client, request)
+            messages = await self._pop(context, client, request)
         except V5Error as error:
             self.refuse(call, error)
             return
-        if found:
+        if messages:
             call.send(_OK)
         else:
             nothing = status(v2.MESSAGE_NOT_FOUND, "no new message")
             call.send(_encoded(status=nothing))
-        for message in found:
+        for message in messages:
             call.send(_encoded(message=message))
         self._end(call)
 
@@ -138,7 +138,7 @@ class ReceiveCalls:
         # The queue has only hashes of tags: the pop includes messages of tags with the same hash.
         tags = frozenset(parse_expression(topic, fields["exp"], fields["expType"]).tags)
         attempts_max = config.retry_times_max + 1 if config is not None else 17
-        found = []
+        messages = []
         for record, text in messages_of(response, topic, self._broker_name):
             if tags and record.properties.get("TAGS") not in tags:
                 await self._remove(
@@ -153,8 +153,8 @@ class ReceiveCalls:
                 self._acks.renewals.add(group, topic, handle, client, context)
             message = message_of(record, topic=topic, receipt_handle=text)
             message.system_properties.invisible_duration.FromMilliseconds(invisible_ms)
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
     async def _remove(
         self,

@@ -81,17 +81,17 @@ class Renewals:
 
     async def remove(self, group: str, topic: str, handle: Handle) -> Handle:
         """Stop renewing the invisible time of a message; return its newest handle."""
-        found = self.table.pop((group, topic, handle.text), None)
-        if found is None:
+        renewal = self.table.pop((group, topic, handle.text), None)
+        if renewal is None:
             return handle
-        if found.in_flight is not None:  # the renewal in flight invalidates the current handle
-            await found.in_flight.wait()
-        return found.handle
+        if renewal.in_flight is not None:  # the renewal in flight invalidates the current handle
+            await renewal.in_flight.wait()
+        return renewal.handle
 
     def newest(self, group: str, topic: str, handle: Handle) -> Handle:
         """Return the newest handle of a message without a renewal in flight."""
-        found = self.table.get((group, topic, handle.text))
-        return handle if found is None else found.handle
+        renewal = self.table.get((group, topic, handle.text))
+        return handle if renewal is None else renewal.handle
 
     def remove_at_rest(self, group: str, topic: str, handle: Handle) -> None:
         """Stop renewing the invisible time of a message without a renewal in flight."""
@@ -99,8 +99,8 @@ class Renewals:
 
     def is_in_flight(self, group: str, topic: str, texts: Iterable[str]) -> bool:
         """Return whether a renewal of one of these handles is in flight."""
-        found = (self.table.get((group, topic, text)) for text in texts) if self.table else ()
-        return any(each is not None and each.in_flight is not None for each in found)
+        renewals = (self.table.get((group, topic, text)) for text in texts) if self.table else ()
+        return any(each is not None and each.in_flight is not None for each in renewals)
 
     async def renew(self) -> None:
         """Renew invisible times that expire soon; shorten those of closed clients."""

@@ -18,7 +18,7 @@ from duemq.registry.topic_routes import BrokerQueues
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client
-from duemq.v5.cluster import Cluster
+from duemq.v5.cluster import V5Cluster
 from duemq.v5.context import CallContext
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
@@ -39,7 +39,7 @@ class RouteCalls:
         requests: BrokerRequests,
         find_topic: Callable[[str], TopicConfig | None],
         find_group: Callable[[str], GroupConfig | None],
-        cluster: Cluster,
+        cluster: V5Cluster,
     ) -> None:
         self._requests, self._find_topic, self._find_group = requests, find_topic, find_group
         self._cluster = cluster

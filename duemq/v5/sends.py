@@ -15,7 +15,7 @@ from duemq.send.decoded_sends import DecodedSends
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client
-from duemq.v5.cluster import Cluster
+from duemq.v5.cluster import V5Cluster
 from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext
 from duemq.v5.messages import RESERVED, message_type
@@ -55,7 +55,7 @@ class SendCalls:
         find_topic: Callable[[str], TopicConfig | None],
         config: Callable[[], V5Config],
         clock: Clock,
-        cluster: Cluster,
+        cluster: V5Cluster,
     ) -> None:
         self._requests, self._sends, self._find_topic = requests, sends, find_topic
         self._config, self._clock, self._cluster = config, clock, cluster
@@ -116,8 +116,8 @@ class SendCalls:
         if response is None:
             self._check_recall(context, client, name)
             response = await self._requests.call(context, client, code, fields)
-        found = (successful(response).fields or {}).get("msgId", "")
-        return api.RecallMessageResponse(status=status(v2.OK), message_id=found)
+        message_id = (successful(response).fields or {}).get("msgId", "")
+        return api.RecallMessageResponse(status=status(v2.OK), message_id=message_id)
 
     async def _recall_elsewhere(
         self, context: CallContext, client: V5Client, fields: dict[str, str]
@@ -264,16 +264,16 @@ def _entry(message: v2.Message, response: Response) -> api.SendResultEntry:
             code = v2.ILLEGAL_DELIVERY_TIME  # the other causes were checked before the send
         return api.SendResultEntry(status=status(code, response.remark or ""))
     fields = response.fields or {}
-    found = api.SendResultEntry(
+    entry = api.SendResultEntry(
         status=status(v2.OK),
         message_id=fields.get("transactionId", system.message_id),
         offset=int(fields.get("queueOffset", 0)),
         recall_handle=fields.get("recallHandle", ""),
     )
-    found.transaction_id = found.message_id  # as in Apache's proxy
+    entry.transaction_id = entry.message_id  # as in Apache's proxy
     if system.message_type == v2.TRANSACTION:
-        found.transaction_id = transaction_id(fields["msgId"], found.offset)
-    return found
+        entry.transaction_id = transaction_id(fields["msgId"], entry.offset)
+    return entry
 
 
 def consistent_hash(value: int, buckets: int) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from typing import Final
 
 from duemq.auth.access import AccessControl
 from duemq.net.allowed_networks import Sources
@@ -14,19 +14,19 @@ from duemq.net.dispatcher import Dispatcher
 from duemq.net.http2.grpc_call import CallTurns, GrpcLimits
 from duemq.net.http2.grpc_server import GrpcServer
 from duemq.net.memory_budget import MemoryBudget
+from duemq.net.rpc_meter import RpcMeter
 from duemq.net.tls import ServerTls
 from duemq.pop.ack_batch import AckBatch
-from duemq.pop.pop_turns import PopMeter
-from duemq.registry.groups import GroupConfig
+from duemq.registry.groups import GroupManager
 from duemq.registry.managers import Identity
-from duemq.registry.topic_config import TopicConfig
+from duemq.registry.topics import TopicManager
 from duemq.send.decoded_sends import DecodedSends
-from duemq.v5.ack_turns import AckTurns
+from duemq.v5.ack_turns import V5AckTurns
 from duemq.v5.acknowledgements import AckCalls
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.client_calls import ClientCalls
 from duemq.v5.clients import V5Client, V5Clients
-from duemq.v5.cluster import Cluster
+from duemq.v5.cluster import V5Cluster
 from duemq.v5.config import V5Config
 from duemq.v5.receives import ReceiveCalls
 from duemq.v5.routes import RouteCalls
@@ -38,20 +38,6 @@ from duemq_common.clock import Clock
 from duemq_common.request import Request
 
 IDLE_CHECK_INTERVAL_MS: Final = 10_000
-
-
-class Topics(Protocol):
-    """Interface of the topic manager."""
-
-    def find(self, name: str) -> TopicConfig | None: ...
-
-
-class Groups(Protocol):
-    """Interface of the consumer group manager."""
-
-    def find(self, name: str) -> GroupConfig | None:
-        """Return a group, auto-created if allowed; None if there is none."""
-        ...
 
 
 class V5Server:
@@ -70,14 +56,14 @@ class V5Server:
         dispatcher: Dispatcher,
         sends: DecodedSends,
         access: AccessControl | None,
-        topics: Topics,
-        groups: Groups,
+        topics: TopicManager,
+        groups: GroupManager,
         identity: Identity,
         clock: Clock,
         config: Callable[[], V5Config],
         ack_batch: AckBatch | None,
-        meter: PopMeter,
-        cluster: Cluster,
+        meter: RpcMeter,
+        cluster: V5Cluster,
     ) -> None:
         gate = access.gate if access is not None else None
         requests = BrokerRequests(dispatcher, gate)
@@ -87,7 +73,7 @@ class V5Server:
         self.clients = V5Clients(clock, requests.verify, self._on_request)
         turns: dict[str, CallTurns] = {}
         if ack_batch is not None:
-            turns["AckMessage"] = AckTurns(self._acks, ack_batch, self.clients, meter)
+            turns["AckMessage"] = V5AckTurns(self._acks, ack_batch, self.clients, meter)
         send_calls = SendCalls(requests, sends, topics.find, config, clock, cluster)
         turns["SendMessage"] = SendTurns(send_calls, sends, self.clients)
         self._service = MessagingService(

@@ -86,13 +86,13 @@ class MessagingService:
 
     def methods(self) -> dict[bytes, GrpcMethod]:
         """Return the methods by path."""
-        found = [
+        methods = [
             GrpcMethod(name, self._handler(name, *parts), turns=self._turns.get(name))
             for name, parts in self._unary.items()
         ]
-        found.append(GrpcMethod("ReceiveMessage", self._receive))
-        found.append(GrpcMethod("Telemetry", self._telemetry, streams=True))
-        return {(SERVICE + each.name).encode(): each for each in found}
+        methods.append(GrpcMethod("ReceiveMessage", self._receive))
+        methods.append(GrpcMethod("Telemetry", self._telemetry, streams=True))
+        return {(SERVICE + each.name).encode(): each for each in methods}
 
     def _handler(
         self,

@@ -30,22 +30,22 @@ def effective_settings(
     Args:
         group: Consumer group of the client; None: a producer, or an unknown group.
     """
-    found = v2.Settings()
-    found.CopyFrom(settings)
-    found.metric.CopyFrom(v2.Metric(on=False))
-    if found.HasField("publishing"):
-        found.publishing.validate_message_type = config.type_check
-        found.publishing.max_body_size = config.body_bytes_max
-        found.backoff_policy.max_attempts = SEND_ATTEMPTS
-        _set_exponential(found.backoff_policy, *SEND_BACKOFF_MS)
+    effective = v2.Settings()
+    effective.CopyFrom(settings)
+    effective.metric.CopyFrom(v2.Metric(on=False))
+    if effective.HasField("publishing"):
+        effective.publishing.validate_message_type = config.type_check
+        effective.publishing.max_body_size = config.body_bytes_max
+        effective.backoff_policy.max_attempts = SEND_ATTEMPTS
+        _set_exponential(effective.backoff_policy, *SEND_BACKOFF_MS)
     elif group is not None:
-        subscription = found.subscription
+        subscription = effective.subscription
         subscription.fifo = group.orderly
         subscription.receive_batch_size = RECEIVE_BATCH
         subscription.long_polling_timeout.FromMilliseconds(POLL_MS)
-        found.backoff_policy.max_attempts = group.retry_times_max + 1
-        _set_retries(found.backoff_policy, group)
-    return found
+        effective.backoff_policy.max_attempts = group.retry_times_max + 1
+        _set_retries(effective.backoff_policy, group)
+    return effective
 
 
 def _set_retries(policy: v2.RetryPolicy, group: GroupConfig) -> None:

@@ -32,7 +32,7 @@ from duemq_common.ledger import schema
 from duemq_common.ledger.engine import READ_ONLY, SQLITE, make_engine, parse_url, sqlite_path
 from duemq_common.ledger.errors import LedgerError, LedgerOfAnotherStore, LedgerUnavailable
 from duemq_common.ledger.location import BUSY_MS, LedgerLocation, shown_url
-from duemq_common.ledger.records import LogSnapshot, Record, Row
+from duemq_common.ledger.records import LedgerRecord, LogSnapshot, Row
 from duemq_common.ledger.tables import EVENTS, IDENTITY, METADATA, SAMPLES
 
 TEXT_CHARS_MAX: Final = 2_000
@@ -98,7 +98,7 @@ class Ledger:
         """Release its connections."""
         self.engine.dispose()
 
-    def write(self, records: Iterable[Record]) -> None:
+    def write(self, records: Iterable[LedgerRecord]) -> None:
         """Write records, all or none; of two records with one key the later one stays.
 
         Raises:
@@ -194,8 +194,8 @@ def _assign_owner(connection: Connection, where: str, place: LedgerLocation, now
         )
 
 
-def _write(connection: Connection, records: Iterable[Record]) -> None:
-    by_table: dict[str, dict[tuple[object, ...], Record]] = {}
+def _write(connection: Connection, records: Iterable[LedgerRecord]) -> None:
+    by_table: dict[str, dict[tuple[object, ...], LedgerRecord]] = {}
     for record in records:
         by_table.setdefault(record.TABLE, {})[record.identity] = record
     for name, by_key in by_table.items():
@@ -221,7 +221,7 @@ def _upsert(connection: Connection, table: Table, rows: list[Row], kept: tuple[s
     connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=new), rows)
 
 
-def _write_parts(connection: Connection, record: Record) -> None:
+def _write_parts(connection: Connection, record: LedgerRecord) -> None:
     for name, rows in record.parts().items():
         table, key = METADATA.tables[name], {n: getattr(record, n) for n in record.KEY}
         connection.execute(delete(table).filter_by(**key))

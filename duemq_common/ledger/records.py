@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol, Self, TypeVar
 Row = dict[str, object]
 
 
-class Record:
+class LedgerRecord:
     """Base of the dataclasses that are rows of a ledger; attributes have the names of columns.
 
     Attributes:
@@ -53,7 +53,7 @@ class LogSnapshot(Protocol):
     def next_record(self) -> int:
         """Queue offset after the last ownership record that was applied."""
 
-    def records(self) -> Sequence[Record]:
+    def records(self) -> Sequence[LedgerRecord]:
         """Return the records in writing order."""
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from duemq_common.ledger.errors import LedgerError, LedgerUnavailable
 from duemq_common.ledger.location import LedgerLocation, shown_url
-from duemq_common.ledger.records import LogSnapshot, Record
+from duemq_common.ledger.records import LedgerRecord, LogSnapshot
 
 if TYPE_CHECKING:
     from duemq_common.ledger.ledger import Ledger
@@ -46,7 +46,7 @@ class Worker(Protocol):
     def open(self, snapshot: LogSnapshot, now_ms: int) -> None:
         """Open the ledger, creating or upgrading it if necessary, and rebuild it from the log."""
 
-    def write(self, records: Sequence[Record]) -> None:
+    def write(self, records: Sequence[LedgerRecord]) -> None:
         """Write records in one transaction."""
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class LedgerWorker:
         ledger.rebuild(snapshot)
         self._ledger = ledger
 
-    def write(self, records: Sequence[Record]) -> None:
+    def write(self, records: Sequence[LedgerRecord]) -> None:
         assert self._ledger is not None, "it is open"
         self._ledger.write(records)
 
@@ -111,7 +111,7 @@ class LedgerProcess:
             self._start()
         self._call("open", snapshot, now_ms)
 
-    def write(self, records: Sequence[Record]) -> None:
+    def write(self, records: Sequence[LedgerRecord]) -> None:
         self._call("write", list(records))
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from typing import Final, TypeVarTuple
 from duemq_common.clock import Clock
 from duemq_common.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
 from duemq_common.ledger.location import shown_url
-from duemq_common.ledger.records import LogSnapshot, Record
+from duemq_common.ledger.records import LedgerRecord, LogSnapshot
 from duemq_common.ledger.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class LedgerWriter:
     ) -> None:
         self._worker, self._clock, self._snapshot = worker, clock, snapshot
         self.where = shown_url(worker.place.url)
-        self._pending: dict[tuple[object, ...], Record] = {}
+        self._pending: dict[tuple[object, ...], LedgerRecord] = {}
         self._pending_max = pending_max
         self._refused = LedgerError(self.where, refusal, "") if refusal else None
         self._is_open = False
@@ -95,7 +95,7 @@ class LedgerWriter:
             dropped=self._dropped,
         )
 
-    def write(self, *records: Record) -> None:
+    def write(self, *records: LedgerRecord) -> None:
         """Queue records; return at once, in any state of the ledger."""
         if self._refused is not None:
             return

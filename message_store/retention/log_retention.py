@@ -46,7 +46,7 @@ class LogFileInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RemovalPlan:
     """Number of the oldest files to remove, and the reason for not removing more."""
 
     remove: int
@@ -76,7 +76,7 @@ def plan_removal(
     pinned_from: FirstPending,
     durable: int,
     requested_until: int = 0,
-) -> Plan:
+) -> RemovalPlan:
     """Return the plan of a removal; the last file is never removed.
 
     Args:
@@ -93,9 +93,9 @@ def plan_removal(
         if count >= config.delete_files_max or file.end > durable:
             break
         if is_pinned(file.end, pinned_from):
-            return Plan(count, True)
+            return RemovalPlan(count, True)
         count += 1
-    return Plan(count, False)
+    return RemovalPlan(count, False)
 
 
 def is_expired(file: LogFileInfo, config: StoreConfig, now_ms: int) -> bool:

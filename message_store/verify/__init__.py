@@ -29,9 +29,9 @@ from message_store.verify.files import report_unreadable
 from message_store.verify.index import check_index
 from message_store.verify.log import LogSummary, read_log
 from message_store.verify.queues import check_queues
-from message_store.verify.report import Finding, Progress, Report
+from message_store.verify.report import Progress, Report, StoreFinding
 
-__all__ = ["Finding", "LogSummary", "Part", "Progress", "Report", "verify_store"]
+__all__ = ["LogSummary", "Part", "Progress", "Report", "StoreFinding", "verify_store"]
 
 DUE_TOPICS = ("SCHEDULE_TOPIC_XXXX",)
 STORE_PARTS = ("commitlog", "consumequeue", "index", "config", "checkpoint")

@@ -15,7 +15,7 @@ Progress = Callable[[str, int, int], None]  # phase, done, total
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StoreFinding:
     """One observation about a position in the store.
 
     Attributes:
@@ -47,7 +47,7 @@ class Report:
     """
 
     root: Path
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[StoreFinding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     severities: Counter[str] = field(default_factory=Counter)
     listed: Counter[str] = field(default_factory=Counter)
@@ -63,7 +63,7 @@ class Report:
         if self.listed[kind] < FINDINGS_PER_KIND_MAX:
             self.listed[kind] += 1
             name = str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
-            self.findings.append(Finding(severity, kind, name, offset, text))
+            self.findings.append(StoreFinding(severity, kind, name, offset, text))
         else:
             self.unlisted += 1
 

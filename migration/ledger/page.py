@@ -14,7 +14,7 @@ from typing import Final
 
 from duemq_common.page_style import STYLE
 from migration.ledger.charts import Series, chart, format_time
-from migration.ledger.records import EventRecord, LevelRecord, Run, SampleRecord
+from migration.ledger.records import EventRecord, LedgerLevel, MigrationRun, SampleRecord
 from migration.ownership.states import State
 
 STEP_KINDS: Final = frozenset({"handover", "giveback"})
@@ -24,7 +24,7 @@ POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
-def history_page(run: Run, *, store: str, made_ms: int) -> str:
+def history_page(run: MigrationRun, *, store: str, made_ms: int) -> str:
     """Return the page of one run as HTML that is also well-formed XML.
 
     Args:
@@ -51,7 +51,7 @@ def history_page(run: Run, *, store: str, made_ms: int) -> str:
     )
 
 
-def span_of(run: Run) -> tuple[int, int]:
+def span_of(run: MigrationRun) -> tuple[int, int]:
     """Return start and end of a run in ms; the end of an unfinished run is its newest record."""
     last = [level.updated_ms for level in run.levels] + [event.at_ms for event in run.events]
     end = run.migration.ended_ms
@@ -59,7 +59,7 @@ def span_of(run: Run) -> tuple[int, int]:
     return first, max(first, max(last, default=first) if end is None else end)
 
 
-def phases(run: Run) -> dict[str, list[SampleRecord]]:
+def phases(run: MigrationRun) -> dict[str, list[SampleRecord]]:
     """Return the samples before, during and after a run."""
     first, _ = span_of(run)
     end = run.migration.ended_ms
@@ -70,7 +70,7 @@ def phases(run: Run) -> dict[str, list[SampleRecord]]:
     return found
 
 
-def _head(run: Run, store: str) -> str:
+def _head(run: MigrationRun, store: str) -> str:
     it = run.migration
     by = f" by {_text(it.started_by)}" if it.started_by else ""
     plan = f", plan <code>{_text(it.plan_id)}</code>" if it.plan_id else ""
@@ -82,7 +82,7 @@ def _head(run: Run, store: str) -> str:
     )
 
 
-def _tiles(run: Run) -> str:
+def _tiles(run: MigrationRun) -> str:
     first, last = span_of(run)
     rates = [sample.rate_per_s for sample in run.samples if sample.rate_per_s > 0]
     during = [s.late_p99_ms for s in phases(run)["during"] if s.late_p99_ms is not None]
@@ -99,7 +99,7 @@ def _tiles(run: Run) -> str:
     return f'<div class="tiles">{"".join(shown)}</div>'
 
 
-def _levels(run: Run) -> str:
+def _levels(run: MigrationRun) -> str:
     planned = {level.level: level.pending for level in run.plan.levels} if run.plan else {}
     rows = [
         [
@@ -118,7 +118,7 @@ def _levels(run: Run) -> str:
     return _section("Levels", _table(names, rows))
 
 
-def _state(level: LevelRecord) -> str:
+def _state(level: LedgerLevel) -> str:
     name = level.state.replace("_", " ")
     style = "good" if level.state == State.DONE else ""
     text = f'<span class="state {style}">{name}</span>'
@@ -136,14 +136,14 @@ def _progress(moved: int, planned: int | None) -> str:
     return f"{_count(moved)} of {_count(planned)} planned{bar}"
 
 
-def _rate(run: Run) -> str:
+def _rate(run: MigrationRun) -> str:
     points = [(sample.at_ms, sample.rate_per_s) for sample in run.samples]
     series = [Series("messages a second", "main", points, filled=True)]
     drawn = chart("Rate", series, shown=_rate_text, run=span_of(run), annotations=_annotations(run))
     return _section("Rate", drawn)
 
 
-def _lateness(run: Run) -> str:
+def _lateness(run: MigrationRun) -> str:
     series = [
         Series("p99", "main", [(sample.at_ms, sample.late_p99_ms) for sample in run.samples]),
         Series("p50", "second", [(sample.at_ms, sample.late_p50_ms) for sample in run.samples]),
@@ -168,7 +168,7 @@ def _lateness_row(samples: Sequence[SampleRecord]) -> list[str]:
     ]
 
 
-def _annotations(run: Run) -> list[tuple[int, str]]:
+def _annotations(run: MigrationRun) -> list[tuple[int, str]]:
     return [
         (event.at_ms, _clean(f"{event.kind} {event.text}"))
         for event in run.events
@@ -176,7 +176,7 @@ def _annotations(run: Run) -> list[tuple[int, str]]:
     ]
 
 
-def _verifications(run: Run) -> str:
+def _verifications(run: MigrationRun) -> str:
     rows = [
         [
             _when(item.at_ms),
@@ -194,7 +194,7 @@ def _verifications(run: Run) -> str:
     return _section("Verifications", _table(names, rows, empty="Nothing was verified."))
 
 
-def _plan(run: Run) -> str:
+def _plan(run: MigrationRun) -> str:
     if run.plan is None:
         return ""
     rows = [
@@ -219,7 +219,7 @@ def _plan(run: Run) -> str:
     return _section("Plan", text + _table(names, rows))
 
 
-def _events(run: Run) -> str:
+def _events(run: MigrationRun) -> str:
     few = [event for event in run.events if event.kind not in STEP_KINDS]
     text = _event_table(few)
     if len(few) < len(run.events):

@@ -19,15 +19,15 @@ from typing import Final
 
 from delivery.ownership import JournalEntry, OwnershipRecord, Return, Route, StateRecord, Transfer
 from delivery.ownership_projection import JournalProjection, LevelProjection
-from duemq_common.ledger.records import Record
+from duemq_common.ledger.records import LedgerRecord
 from message_store.ranges import Range
 from migration.ledger.records import (
     LIVE,
     OFFLINE,
     EventRecord,
-    LevelRecord,
+    LedgerLevel,
+    LedgerSnapshot,
     MigrationRecord,
-    Snapshot,
     record_key,
 )
 from migration.ownership.states import State
@@ -48,7 +48,7 @@ class LedgerProjection:
     def __init__(self, before: JournalProjection | None = None) -> None:
         self._runs: dict[str, MigrationRecord] = {}
         self._projected: dict[tuple[str, int], LevelProjection] = {}
-        self._levels: dict[tuple[str, int], LevelRecord] = {}
+        self._levels: dict[tuple[str, int], LedgerLevel] = {}
         self._events: list[EventRecord] = []
         self._steps: dict[tuple[str, int], _Steps] = {}  # the last ones of a level
         self.next_record = before.next_offset if before is not None else 0
@@ -61,7 +61,7 @@ class LedgerProjection:
                     migration_id=level.migration, started_ms=at_ms
                 )
 
-    def apply(self, entry: JournalEntry) -> list[Record]:
+    def apply(self, entry: JournalEntry) -> list[LedgerRecord]:
         """Apply the next record; return the ledger's changes, none for a record applied before."""
         if entry.queue_offset < self.next_record:
             return []
@@ -76,9 +76,9 @@ class LedgerProjection:
         run = self._runs[record.migration] = self._run_after(entry)
         return [run, level, event]
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LedgerSnapshot:
         """Return all records."""
-        return Snapshot(
+        return LedgerSnapshot(
             next_record=self.next_record,
             migrations=list(self._runs.values()),
             levels=list(self._levels.values()),
@@ -149,13 +149,13 @@ class _Steps:
 
 def record_of(
     level: LevelProjection, updated_ms: int, *, excluded: int = 0, cause: str = ""
-) -> LevelRecord:
+) -> LedgerLevel:
     """Return the ledger's record of a level.
 
     Args:
         cause: Cause of the pause, "" if it is not paused.
     """
-    return LevelRecord(
+    return LedgerLevel(
         migration_id=level.migration,
         level=level.level,
         state=State(level.state or State.PLANNED),
@@ -172,8 +172,8 @@ def record_of(
 
 
 def _after(
-    before: LevelRecord | None, projected: LevelProjection, entry: JournalEntry
-) -> LevelRecord:
+    before: LedgerLevel | None, projected: LevelProjection, entry: JournalEntry
+) -> LedgerLevel:
     """Return the ledger's record after one more record, which `projected` contains."""
     record = entry.record
     excluded, cause = (before.excluded, before.cause) if before is not None else (0, "")

@@ -11,9 +11,9 @@ from duemq_common.ledger.errors import UnknownRun
 from duemq_common.ledger.ledger import Ledger, read_rows
 from migration.ledger.records import (
     EventRecord,
-    LevelRecord,
+    LedgerLevel,
     MigrationRecord,
-    Run,
+    MigrationRun,
     SampleRecord,
     VerificationRecord,
 )
@@ -40,7 +40,7 @@ class MigrationLedger(Ledger):
         with self.reading() as connection:
             return read_rows(connection, query.limit(RUNS_READ_MAX), MigrationRecord)
 
-    def run(self, migration_id: str, *, samples_max: int = SAMPLES_READ_MAX) -> Run:
+    def run(self, migration_id: str, *, samples_max: int = SAMPLES_READ_MAX) -> MigrationRun:
         """Return one run with all its records.
 
         Args:
@@ -61,10 +61,10 @@ class MigrationLedger(Ledger):
             if not found:
                 raise UnknownRun(self.where, migration_id)
             newest = rows(EventRecord, tables.EVENTS, event.at_ms.desc(), event.key.desc())
-            return Run(
+            return MigrationRun(
                 migration=found[0],
                 plan=next(iter(_plans(connection, found[0].plan_id)), None),
-                levels=rows(LevelRecord, tables.LEVELS, tables.LEVELS.c.level),
+                levels=rows(LedgerLevel, tables.LEVELS, tables.LEVELS.c.level),
                 events=newest[::-1],
                 verifications=rows(
                     VerificationRecord, tables.VERIFICATIONS, check.at_ms, check.level

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from duemq_common.ledger.records import Record
+from duemq_common.ledger.records import LedgerRecord
 from migration.plans.plan import Plan
 
 LIVE, OFFLINE = "live", "offline"
@@ -13,7 +13,7 @@ CHECKSUM_LIMIT: Final = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationRecord(Record):
+class MigrationRecord(LedgerRecord):
     """One run of a migration.
 
     Attributes:
@@ -35,7 +35,7 @@ class MigrationRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelRecord(Record):
+class LedgerLevel(LedgerRecord):
     """State and progress of one level.
 
     Attributes:
@@ -72,7 +72,7 @@ class LevelRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventRecord(Record):
+class EventRecord(LedgerRecord):
     """Event of a run, with the operator who caused it.
 
     Attributes:
@@ -96,7 +96,7 @@ class EventRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerificationRecord(Record):
+class VerificationRecord(LedgerRecord):
     """Comparison of the transferred messages of a level with its timers.
 
     Attributes:
@@ -133,7 +133,7 @@ class VerificationRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRecord(Record):
+class SampleRecord(LedgerRecord):
     """Rate and lateness over the last seconds, also before and after the run.
 
     Attributes:
@@ -160,7 +160,7 @@ class SampleRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class LedgerSnapshot:
     """All records of migrations in the log and its projection (`config/duemq.migration.json`).
 
     Events of ownership records that retention removed are missing; `levels` include their effect.
@@ -174,21 +174,21 @@ class Snapshot:
     next_record: int
 
     migrations: list[MigrationRecord] = field(default_factory=list)
-    levels: list[LevelRecord] = field(default_factory=list)
+    levels: list[LedgerLevel] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[LedgerRecord]:
         """Return all records in writing order."""
         return [*self.migrations, *self.levels, *self.events]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class MigrationRun:
     """Run with all its records; lists are sorted by time or by level."""
 
     migration: MigrationRecord
     plan: Plan | None = None
-    levels: list[LevelRecord] = field(default_factory=list)
+    levels: list[LedgerLevel] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
     verifications: list[VerificationRecord] = field(default_factory=list)
     samples: list[SampleRecord] = field(default_factory=list)

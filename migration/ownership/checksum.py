@@ -1,7 +1,7 @@
 """Checksum of a set of messages, independent of their order.
 
 It is the sum, modulo 2^63, of a hash of log offset and due time of each message. Checksums of
-disjoint sets can therefore be added, see `Tally`.
+disjoint sets can therefore be added, see `TransferTally`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from delivery.ownership_projection import CHECKSUM_MASK, Tally
+from delivery.ownership_projection import CHECKSUM_MASK, TransferTally
 from timer_store.layout import DUE_MS_MAX
 
 Offsets = npt.NDArray[np.int64]
@@ -30,6 +30,6 @@ def checksum(phys_offset: Offsets, due_ms: Offsets) -> int:
     return int(mixed.sum(dtype=np.uint64)) & CHECKSUM_MASK
 
 
-def tally_of(phys_offset: Offsets, due_ms: Offsets) -> Tally:
+def tally_of(phys_offset: Offsets, due_ms: Offsets) -> TransferTally:
     """Return count and checksum of messages; see `checksum`."""
-    return Tally(int(phys_offset.size), checksum(phys_offset, due_ms))
+    return TransferTally(int(phys_offset.size), checksum(phys_offset, due_ms))

@@ -27,8 +27,8 @@ from message_store.store import MessageStore
 from migration.ledger.projection import LedgerProjection
 from migration.ownership import projection
 from migration.ownership.owners import Owners
-from migration.ownership.states import Event, LevelState, State
-from migration.steps.drain import Drain, Step
+from migration.ownership.states import LevelState, MigrationEvent, State
+from migration.steps.drain import Drain, DrainStep
 from migration.steps.return_units import RoutedReturn, UnitReturn
 from migration.steps.router import Router
 
@@ -112,7 +112,7 @@ class Migrations:
         requested = list(levels)
         for level in requested:
             current = self.state_of(level)
-            (LevelState(level) if current.is_rolled_back else current).after(Event.START)
+            (LevelState(level) if current.is_rolled_back else current).after(MigrationEvent.START)
         for level in requested:
             owners = self._owners
             self.router.begin(
@@ -138,11 +138,11 @@ class Migrations:
         """Begin to return all messages of a level."""
         if level not in self.journal.levels:
             raise UsageError(f"level {level} was never migrated: there is nothing to roll back")
-        self._move(level, Event.ROLL_BACK, operator=operator)
+        self._move(level, MigrationEvent.ROLL_BACK, operator=operator)
 
     def verified(self, level: int) -> None:
         """Finish a level whose verification found no difference."""
-        self._move(level, Event.VERIFIED)
+        self._move(level, MigrationEvent.VERIFIED)
 
     async def wait_confirmed(self) -> Missing | None:
         """Wait until all records are confirmed; return what is missing after the time limits."""
@@ -150,7 +150,7 @@ class Migrations:
 
     # -- steps --------------------------------------------------------------------------------
 
-    def step(self, level: int, units_max: int) -> Step:
+    def step(self, level: int, units_max: int) -> DrainStep:
         """Take one step of a level; do nothing for a level in VERIFYING.
 
         Raises:
@@ -159,29 +159,29 @@ class Migrations:
         assert self._drain is not None
         current = self.state_of(level)
         if not current.is_working or current.state is State.VERIFYING:
-            return Step()
+            return DrainStep()
         step = self._step(level, current.state, units_max)
         self.catch_up()
         self.blocked_by[level] = step.blocked_by
         return step
 
-    def _step(self, level: int, state: State, units_max: int) -> Step:
+    def _step(self, level: int, state: State, units_max: int) -> DrainStep:
         assert self._drain is not None
         name = self.journal.levels[level].migration
         if state is State.ROUTING:
-            self._move(level, Event.FENCED)
+            self._move(level, MigrationEvent.FENCED)
         elif state is State.DRAINING:
             if not self.is_drained(level):
                 return self._drain.step(level, units_max, migration=name)
-            self._move(level, Event.DRAINED)
+            self._move(level, MigrationEvent.DRAINED)
         elif not self._return_units.is_finished(level):
             return self._return_units.step(level, units_max, migration=name)
         elif not self._routed_return.is_finished(level):
             return self._routed_return.step(level, units_max, migration=name)
         else:
-            self._move(level, Event.RETURNED)
+            self._move(level, MigrationEvent.RETURNED)
             self._routed_return.forget(level)
-        return Step()
+        return DrainStep()
 
     def is_drained(self, level: int) -> bool:
         """Return whether no message of the level before the fence is pending or in flight.
@@ -240,7 +240,7 @@ class Migrations:
             await asyncio.to_thread(projection.write, self._store, journal)
             self._written = journal
 
-    def _move(self, level: int, event: Event, *, operator: str = "") -> None:
+    def _move(self, level: int, event: MigrationEvent, *, operator: str = "") -> None:
         before = self.state_of(level)
         self._append_state(level, before.state, before.after(event).state, operator=operator)
 

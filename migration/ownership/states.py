@@ -23,7 +23,7 @@ from duemq_common.errors import UsageError
 State = MigrationState
 
 
-class Event(StrEnum):
+class MigrationEvent(StrEnum):
     """Event that moves a level to another state."""
 
     START = "start"  # an operator starts the migration
@@ -34,17 +34,17 @@ class Event(StrEnum):
     RETURNED = "returned"  # the level owns all its messages again, new ones included
 
 
-MOVES: Final[dict[tuple[State, Event], State]] = {
-    (State.PLANNED, Event.START): State.ROUTING,
-    (State.ROUTING, Event.FENCED): State.DRAINING,
-    (State.DRAINING, Event.DRAINED): State.VERIFYING,
-    (State.VERIFYING, Event.VERIFIED): State.DONE,
-    (State.PLANNED, Event.ROLL_BACK): State.ROLLING_BACK,
-    (State.ROUTING, Event.ROLL_BACK): State.ROLLING_BACK,
-    (State.DRAINING, Event.ROLL_BACK): State.ROLLING_BACK,
-    (State.VERIFYING, Event.ROLL_BACK): State.ROLLING_BACK,
-    (State.DONE, Event.ROLL_BACK): State.ROLLING_BACK,
-    (State.ROLLING_BACK, Event.RETURNED): State.ROLLED_BACK,
+MOVES: Final[dict[tuple[State, MigrationEvent], State]] = {
+    (State.PLANNED, MigrationEvent.START): State.ROUTING,
+    (State.ROUTING, MigrationEvent.FENCED): State.DRAINING,
+    (State.DRAINING, MigrationEvent.DRAINED): State.VERIFYING,
+    (State.VERIFYING, MigrationEvent.VERIFIED): State.DONE,
+    (State.PLANNED, MigrationEvent.ROLL_BACK): State.ROLLING_BACK,
+    (State.ROUTING, MigrationEvent.ROLL_BACK): State.ROLLING_BACK,
+    (State.DRAINING, MigrationEvent.ROLL_BACK): State.ROLLING_BACK,
+    (State.VERIFYING, MigrationEvent.ROLL_BACK): State.ROLLING_BACK,
+    (State.DONE, MigrationEvent.ROLL_BACK): State.ROLLING_BACK,
+    (State.ROLLING_BACK, MigrationEvent.RETURNED): State.ROLLED_BACK,
 }
 WORKING: Final = frozenset({State.ROUTING, State.DRAINING, State.VERIFYING, State.ROLLING_BACK})
 """States with steps; a migration in one of them can be paused."""
@@ -104,7 +104,7 @@ class LevelState:
         """Whether another migration of this level may be planned."""
         return self.state is State.ROLLED_BACK
 
-    def after(self, event: Event) -> LevelState:
+    def after(self, event: MigrationEvent) -> LevelState:
         """Return the state after an event; a rollback also ends a pause.
 
         Raises:
@@ -113,7 +113,7 @@ class LevelState:
         state = MOVES.get((self.state, event))
         if state is None:
             raise IllegalMove(self.level, self.state, event.value.replace("_", " "))
-        if event is Event.ROLL_BACK:
+        if event is MigrationEvent.ROLL_BACK:
             return LevelState(self.level, state)
         return replace(self, state=state)
 

@@ -71,7 +71,7 @@ class LevelCount:
 
 
 @dataclass(slots=True)
-class Count:
+class PlanCount:
     """Count of some levels of a store.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from duemq_common.errors import UsageError
-from duemq_common.ledger.records import Record, Row
+from duemq_common.ledger.records import LedgerRecord, Row
 
 PLAN_BYTES_MAX: Final = 1 << 20
 AGE_MS_MAX: Final = 7 * 86_400_000
@@ -78,7 +78,7 @@ class PlannedLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Record):
+class Plan(LedgerRecord):
     """Plan: saved result of a dry run.
 
     Attributes:

@@ -29,7 +29,7 @@ from timer_store.store import TimerStore
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DrainStep:
     """Result of one step.
 
     Attributes:
@@ -66,7 +66,7 @@ class Drain:
         self._levels, self._timers, self._store = levels, timers, store
         self._clock, self._wake = clock, wake
 
-    def step(self, level: int, units_max: int, *, migration: str = "") -> Step:
+    def step(self, level: int, units_max: int, *, migration: str = "") -> DrainStep:
         """Transfer up to `units_max` units of a level's queue.
 
         Raises:
@@ -74,20 +74,20 @@ class Drain:
         """
         timers, now_ms = self._timers, self._clock.now_ms()
         if reason := enqueue_transfers(timers, units_max, now_ms):
-            return Step(blocked_by=reason)
+            return DrainStep(blocked_by=reason)
         if timers.settled_timers.returning:
-            return Step(blocked_by="returned messages need a checkpoint of the timers")
+            return DrainStep(blocked_by="returned messages need a checkpoint of the timers")
         offer = self._levels.transfers.offer(level, units_max, RANGES_MAX)
         if offer is None:
             is_empty = self.is_empty(level)
-            return Step(blocked_by="" if is_empty else "deliveries of the level are retried")
+            return DrainStep(blocked_by="" if is_empty else "deliveries of the level are retried")
         limit_ms = timers.position.staged_ms + timers.config.window_ms
         near = offer.due_ms < limit_ms
         if not near.all():  # Apache's broker would copy them, without a time (decision 0019)
             count = int(np.argmin(near))
             offer = self._levels.transfers.offer(level, count, RANGES_MAX) if count else None
         if offer is None:
-            return Step(
+            return DrainStep(
                 blocked_by=f"the rest is due beyond the roll window of "
                 f"{timers.config.window_ms // 1_000} s (timerRollWindowSlot): it stays with the "
                 "level until it is due within the window"
@@ -109,7 +109,7 @@ class Drain:
         timers.transfers.on_transfer(entry)
         timers.transfers.catch_up(units_max, now_ms)
         self._wake()
-        return Step(record.count, record.end - record.first)
+        return DrainStep(record.count, record.end - record.first)
 
     def is_empty(self, level: int) -> bool:
         """Return whether the level has no undelivered units."""

@@ -41,7 +41,7 @@ from migration.ledger.records import OFFLINE, MigrationRecord
 from migration.ownership.moves import Migrations
 from migration.ownership.owners import Owners
 from migration.ownership.states import State
-from migration.plans.counting import Count
+from migration.plans.counting import PlanCount
 from migration.plans.plan import Plan, check, new_id
 from migration.plans.plan_files import DIRECTORY as PLANS
 from migration.steps.router import Router
@@ -163,7 +163,7 @@ def migrate_offline(
         unknown = [level for level in wanted if level not in owners.delays_ms]
         if unknown:
             raise UsageError(f"no level {unknown[0]} here; there are 1 to {len(owners.delays_ms)}")
-        count = Count(owners, wanted, wall.now_ms())
+        count = PlanCount(owners, wanted, wall.now_ms())
         for _ in count.pieces():
             pass
         config_directory = store.config_path("")

@@ -15,8 +15,15 @@ from duemq_common.errors import DueMQError, RequestError, UsageError
 from duemq_common.ledger.identity import store_id
 from duemq_common.request import Request, Response
 from migration.ledger.records import LIVE, MigrationRecord
-from migration.ownership.states import MOVES, ROLL_BACK_MEANS, WORKING, Event, LevelState, State
-from migration.plans.counting import Count
+from migration.ownership.states import (
+    MOVES,
+    ROLL_BACK_MEANS,
+    WORKING,
+    LevelState,
+    MigrationEvent,
+    State,
+)
+from migration.plans.counting import PlanCount
 from migration.plans.plan import Plan, check, from_json, new_id, to_json
 from migration.plans.plan_files import PlanFiles
 from migration.requests import SYSTEM_ERROR, Done, MigrationRequest, command_of
@@ -95,7 +102,7 @@ class Operations:
     async def _count(self, command: MigrationRequest) -> Plan:
         owners, now_ms = self._service.owners_or_raise(), self._clock.now_ms()
         levels = _known(command.levels or sorted(owners.delays_ms), owners.delays_ms)
-        count = Count(owners, levels, now_ms, self._service.throttle.limits.rate_per_s)
+        count = PlanCount(owners, levels, now_ms, self._service.throttle.limits.rate_per_s)
         await self._service.throttled(count.pieces(self._service.piece))
         return count.plan(
             plan_id=new_id("plan", now_ms, secrets.token_bytes(2)),
@@ -113,11 +120,11 @@ class Operations:
         )  # fmt: skip
         migrations = self._service.migrations
         if not command.levels:  # skip levels that are already migrated
-            levels = [n for n in levels if self._can(n, Event.START)]
+            levels = [n for n in levels if self._can(n, MigrationEvent.START)]
         for level in levels:
             current = migrations.state_of(level)
             if not current.is_rolled_back:
-                current.after(Event.START)
+                current.after(MigrationEvent.START)
         if not levels:
             raise UsageError(
                 "every level of this plan is migrated already: see duemq migrate status"
@@ -172,11 +179,11 @@ class Operations:
         return Done(action="resume", dry_run=command.dry_run, levels=levels)
 
     async def _rollback(self, command: MigrationRequest) -> Done:
-        levels = self._chosen(command, lambda level: self._can(level, Event.ROLL_BACK))
+        levels = self._chosen(command, lambda level: self._can(level, MigrationEvent.ROLL_BACK))
         remarks = {level: ROLL_BACK_MEANS[self._state_of(level).state] for level in levels
-                   if self._can(level, Event.ROLL_BACK)}  # fmt: skip
+                   if self._can(level, MigrationEvent.ROLL_BACK)}  # fmt: skip
         for level in levels:
-            self._state_of(level).after(Event.ROLL_BACK)
+            self._state_of(level).after(MigrationEvent.ROLL_BACK)
         if not command.dry_run:
             for level in levels:
                 self._service.migrations.roll_back(level, operator=command.operator)
@@ -203,9 +210,9 @@ class Operations:
     def _state_of(self, level: int) -> LevelState:
         return self._service.migrations.state_of(level)
 
-    def _can(self, level: int, event: Event) -> bool:
+    def _can(self, level: int, event: MigrationEvent) -> bool:
         current = self._state_of(level)
-        if event is Event.START and current.is_rolled_back:
+        if event is MigrationEvent.START and current.is_rolled_back:
             return True
         return (current.state, event) in MOVES
 

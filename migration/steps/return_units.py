@@ -30,7 +30,7 @@ from message_store.ranges import Range
 from message_store.store import MessageStore
 from migration.kernels.routed import levels_of
 from migration.ownership.checksum import checksum
-from migration.steps.drain import Step, enqueue_transfers
+from migration.steps.drain import DrainStep, enqueue_transfers
 from migration.steps.router import Router
 from schedule_service.delivery import LevelService
 from timer_store import layout
@@ -67,7 +67,7 @@ class UnitReturn:
         """Return whether the timers own no messages of a level's queue."""
         return self._timers.transfers.owned.bounds(level) is None
 
-    def step(self, level: int, units_max: int, *, migration: str = "") -> Step:
+    def step(self, level: int, units_max: int, *, migration: str = "") -> DrainStep:
         """Return the last units of a level's queue, up to `units_max`.
 
         Raises:
@@ -76,11 +76,11 @@ class UnitReturn:
         transfers, now_ms = self._timers.transfers, self._clock.now_ms()
         left = transfers.owned.bounds(level)
         if left is None:
-            return Step()
+            return DrainStep()
         if reason := enqueue_transfers(self._timers, units_max, now_ms):
-            return Step(blocked_by=reason)
+            return DrainStep(blocked_by=reason)
         if not self._levels.transfers.is_ready(level):
-            return Step(blocked_by="deliveries of the level are retried")
+            return DrainStep(blocked_by="deliveries of the level are retried")
         first, end = max(left[0], left[1] - units_max), left[1]
         names: list[Offsets] = [NO_OFFSETS]
         rows, numbers = transfers.owned_rows(level, first, end, names)
@@ -110,7 +110,7 @@ class UnitReturn:
         entry = ownership.append(self._store, record, now_ms)
         self._timers.decisions.return_units(entry, rows, locations, name_at)
         self._levels.transfers.apply_return(entry)
-        return Step(int(rows.size), end - first)
+        return DrainStep(int(rows.size), end - first)
 
 
 def _ranges(numbers: Offsets) -> list[Range]:
@@ -145,7 +145,7 @@ class RoutedReturn:
         self._read_to: dict[int, int] = {}  # by level: offset up to which the timer queue was read
         self._finished: set[int] = set()
 
-    def step(self, level: int, count_max: int, *, migration: str = "") -> Step:
+    def step(self, level: int, count_max: int, *, migration: str = "") -> DrainStep:
         """Copy up to `count_max` timers of a level back; the last step ends the route.
 
         Raises:
@@ -156,10 +156,10 @@ class RoutedReturn:
         moved, refusal = self._copy(level, now)
         if refusal:
             self._found[level] = rows  # the next call drops the copied timers
-            return Step(moved, blocked_by=refusal)
+            return DrainStep(moved, blocked_by=refusal)
         if not self._found[level].size and not self._has_unread(level):
             self._end(level, migration)
-        return Step(moved, int(now.size))
+        return DrainStep(moved, int(now.size))
 
     def is_finished(self, level: int) -> bool:
         """Return whether a level is not routed and the last steps found no timer of it."""

@@ -27,7 +27,7 @@ from migration.ledger.records import SampleRecord, VerificationRecord
 from migration.ownership.moves import Migrations
 from migration.ownership.owners import NoOwners, Owners
 from migration.ownership.states import State
-from migration.steps.drain import Step
+from migration.steps.drain import DrainStep
 from migration.steps.throttle import Interval, IntervalLateness, Throttle
 from migration.steps.verification import Verification, Verified
 
@@ -192,11 +192,11 @@ class MigrationService:
         except OwnershipRefused as error:
             log.debug("a start cannot be finished yet: %s", error)
 
-    def _step(self, level: int, units: int) -> Step:
+    def _step(self, level: int, units: int) -> DrainStep:
         try:
             return self.migrations.step(level, units)
         except OwnershipRefused as error:
-            step = Step(blocked_by=f"the store is not writable: {error}")
+            step = DrainStep(blocked_by=f"the store is not writable: {error}")
             self.migrations.blocked_by[level] = step.blocked_by
             return step
 

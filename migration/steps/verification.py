@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery import ownership
-from delivery.ownership_projection import Change, LevelProjection, Tally, changes_of
+from delivery.ownership_projection import Change, LevelProjection, TransferTally, changes_of
 from message_store.layout import PRE_BLANK_SIZE, Rows
 from message_store.ranges import Range, is_among, is_in
 from message_store.store import MessageStore
@@ -62,16 +62,16 @@ class Verified:
     """
 
     level: int
-    level_pending: Tally
-    timers_pending: Tally
-    settled: Tally
-    expected: Tally
-    transferred: Tally
-    returned: Tally
-    gone: Tally
+    level_pending: TransferTally
+    timers_pending: TransferTally
+    settled: TransferTally
+    expected: TransferTally
+    transferred: TransferTally
+    returned: TransferTally
+    gone: TransferTally
 
     @property
-    def found(self) -> Tally:
+    def found(self) -> TransferTally:
         """Messages that are pending timers or settled."""
         return self.timers_pending.plus(self.settled)
 
@@ -119,7 +119,7 @@ class Verification:
         at_level = yield from self._count_level()
         changes = yield from self._changes()
         border = border_of(low, changes)
-        expected = Tally()
+        expected = TransferTally()
         for change in changes:
             if change.first >= border:
                 expected = (
@@ -133,8 +133,8 @@ class Verification:
             journal.transferred_tally, journal.returned_tally, journal.gone_tally,
         )  # fmt: skip
 
-    def _count_level(self) -> Counting[Tally]:
-        at_level = Tally()
+    def _count_level(self) -> Counting[TransferTally]:
+        at_level = TransferTally()
         cursor = self._levels.levels.get(self._level, Level.empty(self._level)).cursor
         ranges = [(s.appended, s.end) for s in cursor.segments if s.pending]
         settled = np.array(sorted(cursor.settled), np.int64)
@@ -153,9 +153,11 @@ class Verification:
                 yield 0
         return found
 
-    def _count_timers(self, border: int) -> Counting[tuple[Tally, Tally, NotPending]]:
+    def _count_timers(
+        self, border: int
+    ) -> Counting[tuple[TransferTally, TransferTally, NotPending]]:
         """Return (pending timers, all before `border`, those that are not pending)."""
-        pending, before = Tally(), Tally()
+        pending, before = TransferTally(), TransferTally()
         not_pending: NotPending = []
         transfers = self._timers.transfers
         for low, high in transfers.owned.ranges(self._level):
@@ -175,12 +177,12 @@ class Verification:
                 first = end
         return pending, before, not_pending
 
-    def _settled(self, not_pending: NotPending) -> Counting[Tally]:
+    def _settled(self, not_pending: NotPending) -> Counting[TransferTally]:
         """Return the tally of messages that later records name as their origin."""
         phys_offset = np.concatenate([np.empty(0, np.int64), *(part for part, _ in not_pending)])
         due_ms = np.concatenate([np.empty(0, np.int64), *(part for _, part in not_pending)])
         if not phys_offset.size:
-            return Tally()
+            return TransferTally()
         order = np.argsort(phys_offset, kind="stable")
         phys_offset, due_ms = phys_offset[order], due_ms[order]
         done = np.zeros(phys_offset.size, np.bool_)

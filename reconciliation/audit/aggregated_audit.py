@@ -25,7 +25,7 @@ from reconciliation.scan.roles import Role
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from reconciliation.audit.verdicts import Survey
+    from reconciliation.audit.verdicts import AuditSurvey
 
 WHOLE: Final = frozenset(
     {Role.LEVEL_COPY, Role.TIMER_COPY, Role.MARKER, Role.CANDIDATE, Role.CLOCK}
@@ -73,7 +73,7 @@ def by_lateness(verdicts: DataFrame, *more: Column) -> DataFrame:
     )
 
 
-def aggregate_verdicts(survey: Survey, tallies: Tallies) -> AggregatedAudit:
+def aggregate_verdicts(survey: AuditSurvey, tallies: Tallies) -> AggregatedAudit:
     """Count messages without a finding and return the verdicts about all others; an action."""
     if survey.met & WHOLE:
         return AggregatedAudit([], survey.verdicts(survey.histories(survey.plain), ids=False))
@@ -96,7 +96,7 @@ def aggregate_verdicts(survey: Survey, tallies: Tallies) -> AggregatedAudit:
     return AggregatedAudit(kept, survey.verdicts(survey.histories(plain), ids=False))
 
 
-def added_up(survey: Survey, tallies: Tallies) -> DataFrame:
+def added_up(survey: AuditSurvey, tallies: Tallies) -> DataFrame:
     """Return `plain_sums.SUMS` of messages without rare records."""
     dealt = tallies.frame
     if survey.touched is not None:

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from reconciliation.arrays import Rows
-from reconciliation.scan.planning import Finding, Segment
+from reconciliation.scan.planning import Finding, ScanSegment
 from reconciliation.scan.tables import CLOCK_SET_BACK
 
 STEP_MS: Final = 10  # smaller steps are ignored
@@ -31,7 +31,7 @@ STEPS_MAX: Final = 1_000  # maximum steps of one segment
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ClockStep:
     """Attributes:
     before_ms, after_ms: Store times of the records before and after the step.
     corroborated: Whether many records show the step, not only deliveries.
@@ -46,8 +46,8 @@ class Step:
 class ClockSteps:
     """Search for clock steps in the records of one segment, in order; one use."""
 
-    def __init__(self, segment: Segment) -> None:
-        self.steps: list[Step] = []
+    def __init__(self, segment: ScanSegment) -> None:
+        self.steps: list[ClockStep] = []
         self._segment = segment
         self._offsets = np.zeros(0, np.int64)
         self._times = np.zeros(0, np.int64)
@@ -107,4 +107,4 @@ class ClockSteps:
         text = f"the clock was set back by {before_ms - after_ms} ms, from {before_ms}"
         text += "" if shown else "; too few records show it, so it explains no finding"
         found = Finding(part.store, path, offset - base, 0, CLOCK_SET_BACK, text, base)
-        self.steps.append(Step(found, before_ms, after_ms, shown))
+        self.steps.append(ClockStep(found, before_ms, after_ms, shown))

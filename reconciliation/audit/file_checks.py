@@ -37,7 +37,7 @@ from reconciliation.scan.planning import (
     OFFSET_MAX,
     Finding,
     LogPlan,
-    Segment,
+    ScanSegment,
     row_of_files,
 )
 from reconciliation.scan.roles import PENDING_TOPICS
@@ -77,7 +77,7 @@ class FilePiece:
     """
 
     kind: str
-    segment: Segment
+    segment: ScanSegment
     limit: int = 0
     end: int = 0
     read_ms: int = 0
@@ -117,7 +117,7 @@ def plan_pieces(
         orderly = attempt("abort", lambda: is_orderly(root)) or False
         about = Pending(plan, progress, precision_ms, written, orderly)
     step = max(bytes_max // UNIT_BYTES, 1) * UNIT_BYTES
-    parts = [piece for entry in row[0] for piece in Segment.whole(root, entry).pieces(step)]
+    parts = [piece for entry in row[0] for piece in ScanSegment.whole(root, entry).pieces(step)]
     pieces = [FilePiece("timerlog", part, written, about=about) for part in parts]
     read_ms = check["read_ms"] if check else 0
     wheel = attempt(WHEEL, lambda: unit_tables.named_files(root, "", OFFSET_MAX, WHEEL))

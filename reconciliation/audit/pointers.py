@@ -24,7 +24,7 @@ from reconciliation.arrays import Mask, Numbers, Rows
 from reconciliation.kernels.pointed import read_rows
 from reconciliation.scan.columns import MessageColumns
 from reconciliation.scan.files import Root
-from reconciliation.scan.planning import Finding, LogPlan, Segment, files_of_row
+from reconciliation.scan.planning import Finding, LogPlan, ScanSegment, files_of_row
 from reconciliation.scan.record_scan import RecordScan
 from reconciliation.scan.roles import PENDING_TOPICS
 from reconciliation.scan.store_state import Progress
@@ -81,7 +81,7 @@ def pending_units(rows: Rows, read_ms: int) -> Mask:
 # -- units and their records --------------------------------------------------------------------
 
 
-def check_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iterator[Finding]:
+def check_units(about: Pending, part: ScanSegment, rows: Rows, pos: Numbers) -> Iterator[Finding]:
     """Yield the wrong pointers of units in the timer log.
 
     Args:
@@ -113,7 +113,7 @@ def check_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iter
         base = int(entry.name)
         mine = np.flatnonzero(inside & (places >= base) & (places < base + entry.size))
         if mine.size:
-            segment = Segment.whole(part.root, entry, plan.end)
+            segment = ScanSegment.whole(part.root, entry, plan.end)
             wrong[mine] = ~_matching_units(about, segment, rows[mine])
     for at in np.flatnonzero(wrong)[:FOUND_MAX].tolist():
         text = f"the unit does not match the record at log offset {int(places[at])}"
@@ -121,7 +121,7 @@ def check_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iter
         yield part.finding(where, UNIT_BYTES, POINTER, text)
 
 
-def _removed_markers(part: Segment, rows: Rows, plan: LogPlan) -> Iterator[Finding]:
+def _removed_markers(part: ScanSegment, rows: Rows, plan: LogPlan) -> Iterator[Finding]:
     """Yield the pending units of Apache's markers whose own records were removed.
 
     The record that such a marker cancels is before it, so it was removed, too.
@@ -135,7 +135,7 @@ def _removed_markers(part: Segment, rows: Rows, plan: LogPlan) -> Iterator[Findi
         yield part.finding(place, UNIT_BYTES, MARKER_REMOVED, text, slot_ms)
 
 
-def _matching_units(about: Pending, segment: Segment, rows: Rows) -> Mask:
+def _matching_units(about: Pending, segment: ScanSegment, rows: Rows) -> Mask:
     """Return (n,) which units match their records, which are all in one file of the log."""
     scan = RecordScan(segment)
     if not scan.open():  # the scan of the log reports it

@@ -19,20 +19,20 @@ import pyarrow as pa
 from reconciliation.arrays import Numbers
 from reconciliation.scan.files import Root
 from reconciliation.scan.non_record_rows import removed_rows
-from reconciliation.scan.planning import LogPlan, Segment
+from reconciliation.scan.planning import LogPlan, ScanSegment
 from reconciliation.scan.roles import PENDING_TOPICS, TIMER_TOPIC, Role
 from reconciliation.scan.store_state import AHEAD, Progress
 from reconciliation.scan.unit_tables import queue_segments, read_units
 
 
-def removed_segments(root: Root, plan: LogPlan) -> list[Segment]:
+def removed_segments(root: Root, plan: LogPlan) -> list[ScanSegment]:
     """Return the files of queues whose units may point before the log."""
     if not plan.min:
         return []
     return queue_segments(root, plan.end, topics=frozenset(PENDING_TOPICS))[0]
 
 
-def removed_units(segment: Segment, progress: Progress) -> Iterator[tuple[Numbers, Numbers]]:
+def removed_units(segment: ScanSegment, progress: Progress) -> Iterator[tuple[Numbers, Numbers]]:
     """Yield the log offsets of removed records: of pending ones, and of settled ones.
 
     A unit that the timers have enqueued or own counts as settled here.
@@ -55,7 +55,7 @@ def removed_units(segment: Segment, progress: Progress) -> Iterator[tuple[Number
 
 
 def read_removed(
-    schema: pa.Schema, segments: Sequence[Segment], progress: Progress, roles: frozenset[int]
+    schema: pa.Schema, segments: Sequence[ScanSegment], progress: Progress, roles: frozenset[int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `messages` about units that point before the log."""
     for segment in segments:

@@ -63,7 +63,7 @@ COLUMNS: Final = tuple(dict.fromkeys((
 )))  # fmt: skip
 """Columns of `messages` for jobs that need all columns of an audit in one table."""
 UNREAD_ROLES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})
-"""Roles of the rows of `Survey.unread`."""
+"""Roles of the rows of `AuditSurvey.unread`."""
 COMPLETE_HISTORY_ROLES: Final = frozenset(
     {*range(RARE, Role.TOPIC), Role.UNIT, Role.REMOVED_PENDING}
 )
@@ -78,7 +78,7 @@ Queues = Callable[[Sequence[str]], "DataFrame"]
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class AuditSurvey:
     """Rare records of stores, and the messages that they belong to.
 
     Attributes:
@@ -141,7 +141,7 @@ class Survey:
 
 def take_survey(
     messages: Reader, queues: Queues, stores: DataFrame, config: AuditConfig | None = None
-) -> Survey:
+) -> AuditSurvey:
     """Find all rare records; an action. Arguments: see `audit`."""
     config = config or AuditConfig()
     looked_for = (*range(RARE, Role.GAP + 1), Role.CLOCK, Role.REMOVED_PENDING, Role.QUEUE)
@@ -163,7 +163,7 @@ def take_survey(
     if touched is not None:
         events = plain.unionByName(found, allowMissingColumns=True).join(touched, "key")
     known = stores.join(_steps(rare), "store_id", "left") if Role.CLOCK in met else stores
-    return Survey(
+    return AuditSurvey(
         messages, known, config, rare, frozenset(met), names, plain, touched, events, tuple(cached)
     )
 

@@ -22,14 +22,14 @@ from duemq_common.ledger.engine import default_url
 from duemq_common.ledger.identity import known_store_id
 from duemq_common.ledger.ledger import Ledger, read_rows
 from duemq_common.ledger.location import LedgerLocation
-from duemq_common.ledger.records import Record, Row
+from duemq_common.ledger.records import LedgerRecord, Row
 from duemq_common.ledger.tables import AUDIT_VERDICTS, AUDITS
 
 AUDITS_READ_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRecord(Record):
+class AuditRecord(LedgerRecord):
     """One run of an audit.
 
     Attributes:

@@ -25,7 +25,14 @@ from pyspark.sql import functions as F
 
 from duemq_common.clock import Clock
 from reconciliation.audit.audit_config import AuditConfig
-from reconciliation.audit.verdicts import CLEAN, COLUMNS, Survey, origin, reader_of, take_survey
+from reconciliation.audit.verdicts import (
+    CLEAN,
+    COLUMNS,
+    AuditSurvey,
+    origin,
+    reader_of,
+    take_survey,
+)
 from reconciliation.scan.options import FORMAT
 from reconciliation.scan.tables import TABLES
 
@@ -129,7 +136,7 @@ class Watch:
         (newest,) = rows.agg(F.max("store_ms").alias("ms")).collect()
         return int(newest["ms"] or 0) - self._config.delay_ms
 
-    def _survey(self, rows: DataFrame, as_of_ms: int) -> Survey:
+    def _survey(self, rows: DataFrame, as_of_ms: int) -> AuditSurvey:
         spark, config = self._spark, replace(self._config.audit, as_of_ms=as_of_ms)
         stores = rows.groupBy("store_id", "store").agg(
             F.min("phys_offset").alias("log_min"), F.max("store_ms").alias("last_ms")

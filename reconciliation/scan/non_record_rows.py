@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from reconciliation.arrays import Numbers
-from reconciliation.audit.clock_steps import Step
+from reconciliation.audit.clock_steps import ClockStep
 from reconciliation.scan.planning import Finding
 from reconciliation.scan.roles import Role
 from reconciliation.scan.tables import batch_of_columns, batch_of_rows
@@ -27,7 +27,9 @@ def gap_rows(
     return batch_of_rows(schema, facts)
 
 
-def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.RecordBatch | None:
+def clock_rows(
+    schema: pa.Schema, steps: Sequence[ClockStep], number: int = 0
+) -> pa.RecordBatch | None:
     """Return clock steps as rows of `messages` with the role Role.CLOCK."""
     facts = [
         _place(step.finding, number)

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class ScanSegment:
     """Part of one file.
 
     Attributes:
@@ -54,7 +54,7 @@ class Segment:
     queue_id: int = 0
 
     @classmethod
-    def whole(cls, root: Root, entry: Entry, limit: int = OFFSET_MAX) -> Segment:
+    def whole(cls, root: Root, entry: Entry, limit: int = OFFSET_MAX) -> ScanSegment:
         """Return a file as one segment."""
         base = int(entry.name) if is_offset(entry.name) else 0
         return cls(root, entry.path.lstrip("/"), base, entry.size, 0, entry.size, limit)
@@ -68,7 +68,7 @@ class Segment:
         """Return the bytes of the segment."""
         return self.end - self.start
 
-    def pieces(self, bytes_max: int) -> list[Segment]:
+    def pieces(self, bytes_max: int) -> list[ScanSegment]:
         """Return the segment in pieces of `bytes_max`; the last one may be shorter."""
         return [
             replace(self, start=start, end=min(start + bytes_max, self.end))
@@ -230,7 +230,7 @@ def find_log_end(
             data = root.read(entry.path, 0, entry.size)
         except OSError as error:
             text = f"it cannot be read: {error}"
-            whole = Segment.whole(root, entry)
+            whole = ScanSegment.whole(root, entry)
             findings.append(whole.finding(0, entry.size, "unreadable", text, base))
             continue
         pos, last_ms = _end_in_file(data, base, durable)
@@ -257,11 +257,11 @@ def _end_in_file(data: np.ndarray, base: int, durable: int) -> tuple[int, int]:
 
 def log_segments(
     root: Root, plan: LogPlan, *, bytes_max: int, first: int = 0, end: int = OFFSET_MAX
-) -> list[Segment]:
+) -> list[ScanSegment]:
     """Return segments of about `bytes_max` that cover the log from offset `first` to `end`."""
-    found: list[Segment] = []
+    found: list[ScanSegment] = []
     for entry in plan.files:
-        whole = Segment.whole(root, entry, plan.end)
+        whole = ScanSegment.whole(root, entry, plan.end)
         low, high = max(first - whole.base, 0), min(min(end, plan.end) - whole.base, whole.size)
         found += replace(whole, start=low, end=high).pieces(bytes_max)
     return found

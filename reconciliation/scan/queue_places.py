@@ -20,7 +20,7 @@ from message_store.queues.consume_queue import LIGHT_QUEUES
 from reconciliation.arrays import Rows
 from reconciliation.kernels.places import add_records, add_units
 from reconciliation.scan.files import Root
-from reconciliation.scan.planning import Segment
+from reconciliation.scan.planning import ScanSegment
 from reconciliation.scan.record_scan import RecordScan
 from reconciliation.scan.roles import Role
 from reconciliation.scan.unit_tables import queue_segments, read_units
@@ -30,7 +30,7 @@ UNREADABLE: Final = "the file of a queue cannot be read"
 Fields = dict[str, object]
 
 
-def segments_of_queues(root: Root, limit: int) -> list[Segment]:
+def segments_of_queues(root: Root, limit: int) -> list[ScanSegment]:
     """Return the files of all queues whose units name their own records.
 
     Raises:
@@ -63,7 +63,7 @@ class RecordPlaces:
         self._sums.fill(0)
 
 
-def unit_places(segment: Segment, first: int) -> Fields:
+def unit_places(segment: ScanSegment, first: int) -> Fields:
     """Return the sum of the units of a file, or the position from which it cannot be read.
 
     Args:

@@ -28,9 +28,9 @@ from message_store.kernels.verify import find_record
 from message_store.layout import BLANK_RECORD, SCANNED, packer
 from message_store.queues.topic_table import NAME_BYTES_MAX, TopicTable
 from reconciliation.arrays import Bytes, Rows
-from reconciliation.audit.clock_steps import NEXT_BYTES, WITNESSES, ClockSteps, Step
+from reconciliation.audit.clock_steps import NEXT_BYTES, WITNESSES, ClockStep, ClockSteps
 from reconciliation.kernels.columns import follow, name_rows, walk
-from reconciliation.scan.planning import BLANK, RECORD_BYTES_MAX, Finding, Segment
+from reconciliation.scan.planning import BLANK, RECORD_BYTES_MAX, Finding, ScanSegment
 
 BLANK_HEAD = packer(BLANK_RECORD)
 CHUNK_RECORDS = 8_192  # the columns of a chunk fit into the processor's cache
@@ -47,12 +47,12 @@ class RecordScan:
         steps: Clock steps, after all chunks were read, if `clock`.
     """
 
-    def __init__(self, segment: Segment, *, clock: bool = False) -> None:
+    def __init__(self, segment: ScanSegment, *, clock: bool = False) -> None:
         self.segment, self.topics = segment, TopicTable()
         self.findings: list[Finding] = []
         self.data: Bytes = np.empty(0, np.uint8)
         self.base = segment.base
-        self.steps: list[Step] = []
+        self.steps: list[ClockStep] = []
         self._clock = ClockSteps(segment) if clock else None
 
     def open(self) -> bool:

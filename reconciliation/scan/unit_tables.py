@@ -29,7 +29,7 @@ from reconciliation.scan.files import Entry, Root, queues_of
 from reconciliation.scan.planning import (
     RECORD_BYTES_MAX,
     Finding,
-    Segment,
+    ScanSegment,
     files_of_row,
     row_of_files,
 )
@@ -51,41 +51,41 @@ Codes = npt.NDArray[np.uint8]
 
 def queue_segments(
     root: Root, limit: int, *, topics: frozenset[str] = frozenset()
-) -> tuple[list[Segment], list[Finding]]:
+) -> tuple[list[ScanSegment], list[Finding]]:
     """Return a segment for each file of the consume queues, and findings about files."""
-    segments: list[Segment] = []
+    segments: list[ScanSegment] = []
     findings: list[Finding] = []
     for topic, queue_id, entries in queues_of(root, "consumequeue"):
         if topics and topic not in topics:
             continue
         kept, found = row_of_files(root.url, entries)
         findings += found
-        whole = (Segment.whole(root, entry, limit) for entry in kept)
+        whole = (ScanSegment.whole(root, entry, limit) for entry in kept)
         segments += [replace(one, topic=topic, queue_id=queue_id) for one in whole]
     return segments, findings
 
 
 def file_segments(
     root: Root, below: str, limit: int, *, unit_bytes: int, bytes_max: int
-) -> tuple[list[Segment], list[Finding]]:
+) -> tuple[list[ScanSegment], list[Finding]]:
     """Return segments of whole units for the files of a row."""
     kept, findings = row_of_files(root.url, root.files(below))
     step = max(bytes_max // unit_bytes, 1) * unit_bytes
-    whole = (Segment.whole(root, entry, limit) for entry in kept)
+    whole = (ScanSegment.whole(root, entry, limit) for entry in kept)
     return [piece for one in whole for piece in one.pieces(step)], findings
 
 
-def named_files(root: Root, below: str, limit: int, name: str = "") -> list[Segment]:
+def named_files(root: Root, below: str, limit: int, name: str = "") -> list[ScanSegment]:
     """Return a segment for each non-empty file of a directory, or for the file `name`."""
     found = (entry for entry in root.files(below) if entry.size and name in ("", entry.name))
-    return [replace(Segment.whole(root, entry, limit), base=0) for entry in found]
+    return [replace(ScanSegment.whole(root, entry, limit), base=0) for entry in found]
 
 
 # -- reading ------------------------------------------------------------------------------------
 
 
 def read_units(
-    table: str, segment: Segment, columns: Collection[str] = (), *, lost: bool = False
+    table: str, segment: ScanSegment, columns: Collection[str] = (), *, lost: bool = False
 ) -> Iterator[Values]:
     """Yield the columns of a segment, piece by piece: arrays, or one value for all rows.
 
@@ -107,7 +107,7 @@ def read_units(
             yield _unreadable(segment)
 
 
-def _faulty(segment: Segment, values: Values, codes: Codes) -> Values:
+def _faulty(segment: ScanSegment, values: Values, codes: Codes) -> Values:
     """Return the units with a fault; of delivered messages at most FAULTS_MAX."""
     here = np.flatnonzero(codes != verify.GOOD)
     here = here if segment.topic in PENDING_TOPICS else here[:FAULTS_MAX]
@@ -117,7 +117,7 @@ def _faulty(segment: Segment, values: Values, codes: Codes) -> Values:
     }
 
 
-def _unreadable(segment: Segment) -> Values:
+def _unreadable(segment: ScanSegment) -> Values:
     place = np.array([segment.base // CQ_UNIT.itemsize], np.int64)
     return {
         "topic": segment.topic, "queue_id": segment.queue_id, "queue_offset": place,
@@ -138,7 +138,7 @@ def _fault_texts(codes: Codes, values: Values) -> npt.NDArray[np.object_]:
     return found
 
 
-def _compare(segment: Segment, values: Values) -> Codes:
+def _compare(segment: ScanSegment, values: Values) -> Codes:
     """Return a code of `kernels.verify` for each unit; GOOD if its record cannot be read."""
     root, scratch = segment.root, np.zeros(1, SCANNED)
     offsets, numbers = values["phys_offset"], values["queue_offset"]
@@ -194,7 +194,7 @@ def _log_pieces(
                 break
 
 
-def _blocks(segment: Segment, layout: np.dtype[Any]) -> Iterator[tuple[int, Rows]]:
+def _blocks(segment: ScanSegment, layout: np.dtype[Any]) -> Iterator[tuple[int, Rows]]:
     """Yield (position in the file, native units)."""
     size = layout.itemsize
     step = CHUNK_BYTES // size * size
@@ -204,7 +204,7 @@ def _blocks(segment: Segment, layout: np.dtype[Any]) -> Iterator[tuple[int, Rows
         yield start, native_columns(units)
 
 
-def _read_queue(segment: Segment) -> Iterator[Values]:
+def _read_queue(segment: ScanSegment) -> Iterator[Values]:
     """Yield units up to the first unwritten one, except those that point after the plan's log."""
     for start, units in _blocks(segment, CQ_UNIT):
         bad = np.flatnonzero((units["size"] <= 0) | (units["phys_offset"] < 0))
@@ -227,7 +227,7 @@ def _read_queue(segment: Segment) -> Iterator[Values]:
             return
 
 
-def _read_timer_log(segment: Segment) -> Iterator[Values]:
+def _read_timer_log(segment: ScanSegment) -> Iterator[Values]:
     for start, units in _blocks(segment, TIMER_UNIT):
         bad = np.flatnonzero(units["size"] != UNIT_BYTES)
         count = int(bad[0]) if bad.size else int(units.size)
@@ -248,7 +248,7 @@ _TIMER_NAMES = (
 )  # fmt: skip
 
 
-def _read_wheel(segment: Segment) -> Iterator[Values]:
+def _read_wheel(segment: ScanSegment) -> Iterator[Values]:
     for start, slots in _blocks(segment, TIMER_SLOT):
         used = np.flatnonzero(slots["tick"] > 0)
         slots = slots[used]
@@ -257,7 +257,7 @@ def _read_wheel(segment: Segment) -> Iterator[Values]:
         }
 
 
-def _read_index(segment: Segment) -> Iterator[Values]:
+def _read_index(segment: ScanSegment) -> Iterator[Values]:
     data = segment.root.read(segment.path, 0, segment.size)
     if data.size < INDEX_HEADER.itemsize:
         return
@@ -280,7 +280,7 @@ def _read_index(segment: Segment) -> Iterator[Values]:
     }
 
 
-READERS: Final[Mapping[str, Callable[[Segment], Iterator[Values]]]] = {
+READERS: Final[Mapping[str, Callable[[ScanSegment], Iterator[Values]]]] = {
     "consume_queue": _read_queue,
     "schedule": _read_queue,
     "timer_log": _read_timer_log,

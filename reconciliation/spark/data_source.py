@@ -39,7 +39,7 @@ from pyspark.sql.types import StructType
 from duemq_common.errors import UsageError
 from reconciliation.scan.options import FORMAT, parse_options
 from reconciliation.scan.tables import TABLES, schema_of
-from reconciliation.spark.reader import PushingReader, StoreReader
+from reconciliation.spark.reader import PushingReader, SparkStoreReader
 from reconciliation.spark.stream import StoreStreamReader
 
 
@@ -74,7 +74,7 @@ class StoreSource(DataSource):
             raise UsageError(f"only the table messages can be streamed, not {wanted.table}")
         return StoreStreamReader(wanted, self._reader(schema))
 
-    def _reader(self, schema: StructType) -> StoreReader:
+    def _reader(self, schema: StructType) -> SparkStoreReader:
         wanted = parse_options(self.options)
         kinds = dict(TABLES[wanted.table])
         for field in schema.fields:
@@ -83,5 +83,5 @@ class StoreSource(DataSource):
                 raise UsageError(
                     f"the table {wanted.table} has no column {found}: {schema_of(wanted.table)}"
                 )
-        made = PushingReader if wanted.pushdown else StoreReader
+        made = PushingReader if wanted.pushdown else SparkStoreReader
         return made(wanted, [field.name for field in schema.fields])

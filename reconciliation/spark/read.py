@@ -11,13 +11,13 @@ from pyspark.sql.utils import is_remote
 
 from reconciliation.audit.aggregated_audit import AggregatedAudit, Tallies, aggregate_verdicts
 from reconciliation.audit.audit_config import AuditConfig
-from reconciliation.audit.verdicts import UNREAD_ROLES, Survey, take_survey
+from reconciliation.audit.verdicts import UNREAD_ROLES, AuditSurvey, take_survey
 from reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
 from reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
 from reconciliation.scan.planned_store import Planned, plan_store
 from reconciliation.scan.planning import PARTITION_BYTES, grouped
 from reconciliation.scan.tables import TABLES
-from reconciliation.spark.reader import Part, StoreReader
+from reconciliation.spark.reader import ScanPart, SparkStoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,10 +57,12 @@ def read_table(
         stores = [plan_store(number, path) for number, path in enumerate(wanted.paths)]
     if "partitionbytes" not in {key.lower() for key in options}:
         wanted = replace(wanted, partition_bytes=_piece_bytes(spark, stores))
-    parts = StoreReader(wanted, names, stores).partitions()
-    tasks = grouped(parts, wanted.partition_bytes, Part.length)  # the start of a task takes 25 ms
+    parts = SparkStoreReader(wanted, names, stores).partitions()
+    tasks = grouped(
+        parts, wanted.partition_bytes, ScanPart.length
+    )  # the start of a task takes 25 ms
     one_each = spark.range(0, len(tasks), 1, len(tasks))
-    return one_each.mapInArrow(partial(_read_parts, StoreReader(wanted, names), tasks), schema)
+    return one_each.mapInArrow(partial(_read_parts, SparkStoreReader(wanted, names), tasks), schema)
 
 
 def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
@@ -76,7 +78,7 @@ def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
 
 
 def _read_parts(
-    reader: StoreReader, tasks: Sequence[Sequence[Part]], numbers: Iterator[pa.RecordBatch]
+    reader: SparkStoreReader, tasks: Sequence[Sequence[ScanPart]], numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Read the parts of the tasks with some numbers. Runs on a worker."""
     for batch in numbers:
@@ -87,7 +89,7 @@ def _read_parts(
 
 def survey_stores(
     spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
-) -> tuple[Survey, Tallies]:
+) -> tuple[AuditSurvey, Tallies]:
     """Return the rare records of stores, and their tallies, of one snapshot.
 
     Raises:

@@ -26,7 +26,7 @@ from reconciliation.scan.planned_store import Planned, plan_store
 from reconciliation.scan.planning import (  # fmt: skip
     Finding,
     LogPlan,
-    Segment,
+    ScanSegment,
     grouped,
     log_segments,
 )
@@ -46,25 +46,25 @@ OF_PROGRESS: Final = ("messages", "findings", "stores", "tallies")
 
 
 @dataclass
-class Part(InputPartition):
+class ScanPart(InputPartition):
     """Work of one task: segments of one table, or findings of the planning."""
 
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[ScanSegment, ...] = ()
     findings: tuple[Finding, ...] = ()
     file_pieces: tuple[FilePiece, ...] = ()
     cursors: tuple[Root, ...] = ()
     progress: Progress = NO_PROGRESS
     rows: tuple[Mapping[str, object], ...] = ()
-    removed: tuple[Segment, ...] = ()
-    queues: tuple[Segment, ...] = ()
+    removed: tuple[ScanSegment, ...] = ()
+    queues: tuple[ScanSegment, ...] = ()
 
     def length(self) -> int:
         """Return the bytes that the task reads."""
         pieces = (piece.segment for piece in self.file_pieces)
-        return sum(map(Segment.length, (*self.segments, *self.removed, *self.queues, *pieces)))
+        return sum(map(ScanSegment.length, (*self.segments, *self.removed, *self.queues, *pieces)))
 
 
-class StoreReader(DataSourceReader):
+class SparkStoreReader(DataSourceReader):
     """Reader of one table.
 
     Args:
@@ -76,7 +76,7 @@ class StoreReader(DataSourceReader):
     ) -> None:
         self._wanted, self._columns, self._stores = wanted, list(columns), stores
 
-    def partitions(self) -> Sequence[Part]:
+    def partitions(self) -> Sequence[ScanPart]:
         """Return the parts.
 
         Raises:
@@ -90,9 +90,9 @@ class StoreReader(DataSourceReader):
                 for number, path in enumerate(self._wanted.paths)
             ]
         found = [part for store in stores for part in self._parts(store)]
-        return found or [Part()]
+        return found or [ScanPart()]
 
-    def _parts(self, store: Planned) -> list[Part]:
+    def _parts(self, store: Planned) -> list[ScanPart]:
         wanted, root, plan = self._wanted, store.root, store.plan
         progress, number = store.progress, store.progress.number
         segments, findings = self._segments(root, plan)
@@ -101,48 +101,50 @@ class StoreReader(DataSourceReader):
             progress = Progress(number)  # only what workers need is sent to them
         if with_findings:
             findings = [*findings, *store.unread]
-        groups = grouped(segments, wanted.partition_bytes, Segment.length)
-        found = [Part(group, progress=progress) for group in groups]
+        groups = grouped(segments, wanted.partition_bytes, ScanSegment.length)
+        found = [ScanPart(group, progress=progress) for group in groups]
         if with_findings:
             file_pieces, unread = plan_pieces(
                 root, plan, wanted.partition_bytes, store.progress, wanted.precision_ms
             )
             findings = [*findings, *unread]
-            found += [Part(file_pieces=(piece,), progress=progress) for piece in file_pieces]
+            found += [ScanPart(file_pieces=(piece,), progress=progress) for piece in file_pieces]
         if wanted.table == "tallies" or {Role.REMOVED_PENDING, Role.REMOVED_SETTLED} & wanted.roles:
-            groups = grouped(removed_segments(root, plan), wanted.partition_bytes, Segment.length)
-            found += [Part(removed=group, progress=store.progress) for group in groups]
+            groups = grouped(
+                removed_segments(root, plan), wanted.partition_bytes, ScanSegment.length
+            )
+            found += [ScanPart(removed=group, progress=store.progress) for group in groups]
         if Role.QUEUE in wanted.roles:
             found += [
-                Part(queues=group, progress=store.progress)
+                ScanPart(queues=group, progress=store.progress)
                 for group in grouped(
-                    self._queues(root, plan), wanted.partition_bytes, Segment.length
+                    self._queues(root, plan), wanted.partition_bytes, ScanSegment.length
                 )
             ]
         if wanted.table == "cursors":
-            found.append(Part(cursors=(root,)))
+            found.append(ScanPart(cursors=(root,)))
         if wanted.table == "stores":
             last_ms = max(plan.last_ms, store.progress.read_ms or 0)
             facts = {"store_id": number, "store": root.url, "log_min": plan.min}
             facts |= {"log_end": plan.end, "last_ms": last_ms, "log_ms": plan.last_ms}
-            found.append(Part(rows=(facts,)))
+            found.append(ScanPart(rows=(facts,)))
         if findings and wanted.table in ("findings", "messages"):
-            found.append(Part(findings=tuple(findings), progress=progress))
+            found.append(ScanPart(findings=tuple(findings), progress=progress))
         return found
 
-    def _segments(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
+    def _segments(self, root: Root, plan: LogPlan) -> tuple[list[ScanSegment], list[Finding]]:
         try:
             return self._segments_of(root, plan)
         except OSError:  # a directory: a row of `findings`
             return [], []
 
-    def _queues(self, root: Root, plan: LogPlan) -> list[Segment]:
+    def _queues(self, root: Root, plan: LogPlan) -> list[ScanSegment]:
         try:
             return segments_of_queues(root, plan.end)
         except OSError:  # a directory: a row of `findings`
             return []
 
-    def _segments_of(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
+    def _segments_of(self, root: Root, plan: LogPlan) -> tuple[list[ScanSegment], list[Finding]]:
         wanted, limit = self._wanted, plan.end
         size = wanted.partition_bytes
         if wanted.table in ("messages", "findings", "tallies"):
@@ -164,7 +166,7 @@ class StoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of a part."""
-        assert isinstance(partition, Part)
+        assert isinstance(partition, ScanPart)
         _settle_worker()
         table = self._wanted.table
         schema = arrow_schema(table, self._columns)
@@ -207,7 +209,7 @@ class StoreReader(DataSourceReader):
                 for values in unit_tables.read_units(table, segment, set(self._columns), lost=lost):
                     yield batch_of_columns(schema, more | values)
 
-    def _tallies(self, segment: Segment, progress: Progress) -> Iterator[pa.RecordBatch]:
+    def _tallies(self, segment: ScanSegment, progress: Progress) -> Iterator[pa.RecordBatch]:
         columns = MessageColumns(NEEDED, self._wanted.precision_ms, PLAIN, progress)
         scan, buckets = RecordScan(segment), Buckets(self._wanted.buckets)
         for rows in scan.chunks() if scan.open() else ():
@@ -217,7 +219,7 @@ class StoreReader(DataSourceReader):
         yield from buckets.rest()
 
     def _settled_batches(
-        self, segments: Sequence[Segment], progress: Progress
+        self, segments: Sequence[ScanSegment], progress: Progress
     ) -> Iterator[pa.RecordBatch]:
         buckets = Buckets(self._wanted.buckets)
         for segment in segments:
@@ -229,7 +231,7 @@ class StoreReader(DataSourceReader):
     def _takes_gaps(self) -> bool:
         return not self._wanted.roles or Role.GAP in self._wanted.roles
 
-    def _messages(self, segment: Segment, progress: Progress) -> Iterator[pa.RecordBatch]:
+    def _messages(self, segment: ScanSegment, progress: Progress) -> Iterator[pa.RecordBatch]:
         wanted = self._wanted
         columns = MessageColumns(
             self._columns, wanted.precision_ms, wanted.roles, progress, check=wanted.check_body
@@ -266,7 +268,7 @@ def _settle_worker() -> None:
         gc.freeze()
 
 
-class PushingReader(StoreReader):
+class PushingReader(SparkStoreReader):
     """Reader with filter pushdown."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:

@@ -22,13 +22,13 @@ from reconciliation.scan.files import Root
 from reconciliation.scan.planning import (
     Finding,
     LogPlan,
-    Segment,
+    ScanSegment,
     grouped,
     log_segments,
     plan_log,
 )
 from reconciliation.scan.store_state import Progress
-from reconciliation.spark.reader import Part, StoreReader
+from reconciliation.spark.reader import ScanPart, SparkStoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ TICK: Final = "@tick"
 class StoreStreamReader(DataSourceStreamReader):
     """Planner of micro-batches; `reader` reads their parts."""
 
-    def __init__(self, wanted: ScanOptions, reader: StoreReader) -> None:
+    def __init__(self, wanted: ScanOptions, reader: SparkStoreReader) -> None:
         self._wanted, self._reader = wanted, reader
 
     def initialOffset(self) -> Offsets:
@@ -69,12 +69,13 @@ class StoreStreamReader(DataSourceStreamReader):
             segments = log_segments(root, bounded, bytes_max=size, first=first)
             mine = Progress(number)
             found += [
-                Part(group, progress=mine) for group in grouped(segments, size, Segment.length)
+                ScanPart(group, progress=mine)
+                for group in grouped(segments, size, ScanSegment.length)
             ]
             if first < min(plan.min, until):
                 lost = (_removed(root, plan, first, until),)
-                found.append(Part(findings=lost, progress=mine))
-        return found or [Part()]
+                found.append(ScanPart(findings=lost, progress=mine))
+        return found or [ScanPart()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of a part."""

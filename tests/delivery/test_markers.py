@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.markers import MARKER, Target, target_of
+from delivery.markers import MARKER, MarkerTarget, target_of
 
 RECALL = {"TAGS": "_RECALL_TAG_", "UNIQ_KEY": "K", MARKER: "K"}
 
@@ -11,16 +11,16 @@ RECALL = {"TAGS": "_RECALL_TAG_", "UNIQ_KEY": "K", MARKER: "K"}
     ("properties", "target"),
     [
         ({}, None),
-        ({MARKER: "U+K"}, Target("U", "K")),
-        ({MARKER: "U+K+L"}, Target("U", "K+L")),
+        ({MARKER: "U+K"}, MarkerTarget("U", "K")),
+        ({MARKER: "U+K+L"}, MarkerTarget("U", "K+L")),
         ({MARKER: "K"}, None),
-        ({MARKER: "+K"}, Target("", "K")),
+        ({MARKER: "+K"}, MarkerTarget("", "K")),
         ({MARKER: "U+"}, None),
-        (RECALL, Target("T", "K")),
+        (RECALL, MarkerTarget("T", "K")),
         (RECALL | {"UNIQ_KEY": "other"}, None),
         (RECALL | {"TAGS": "a"}, None),
-        (RECALL | {MARKER: "U+K"}, Target("U", "K")),
+        (RECALL | {MARKER: "U+K"}, MarkerTarget("U", "K")),
     ],
 )
-def test_target_of(properties: dict[str, str], target: Target | None) -> None:
+def test_target_of(properties: dict[str, str], target: MarkerTarget | None) -> None:
     assert target_of(properties, "T") == target

@@ -22,7 +22,7 @@ from delivery.ownership_projection import (
     JournalProjection,
     LevelProjection,
     Ownership,
-    Tally,
+    TransferTally,
     changes_of,
 )
 from message_store.ranges import Range, joined, within
@@ -125,10 +125,10 @@ def test_counts_are_those_of_the_newest_migration(journal: list[JournalEntry]) -
         start = max((i for i, r in enumerate(mine) if r.migration != level.migration), default=-1)
         over = [record for record in mine[start + 1 :] if isinstance(record, Transfer)]
         back = [record for record in mine[start + 1 :] if isinstance(record, Return)]
-        assert level.transferred_tally == Tally(
+        assert level.transferred_tally == TransferTally(
             sum(r.count for r in over), sum(r.checksum for r in over) & CHECKSUM_MASK
         )
-        assert level.returned_tally == Tally(
+        assert level.returned_tally == TransferTally(
             sum(r.count for r in back), sum(r.checksum for r in back) & CHECKSUM_MASK
         )
         assert level.gone_tally.count == sum(record.gone for record in back)

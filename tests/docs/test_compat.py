@@ -15,11 +15,11 @@ import pytest
 from delivery.plugin import ENTRY_POINT_GROUP
 from duemq.auth.request_table import ROWS, ROWS_BY_MODULE
 from duemq.broker.broker import Broker
-from duemq.broker.plugins import Installed
+from duemq.broker.plugins import InstalledPlugin
 from duemq.configuration.apache_keys import WITHOUT_EFFECT
 from duemq.configuration.settings import key_notices, settings_from
 from duemq.net.codes import RequestCode
-from duemq.net.dispatcher import Dispatcher, Handler, Route
+from duemq.net.dispatcher import CheckedHandler, Dispatcher, Handler
 from duemq.send.ingest import SEND_CODES
 from duemq_common.config import (
     Option,
@@ -36,7 +36,7 @@ TESTS = Path(__file__).resolve().parents[1]
 TEXT = (TESTS.parent / "docs" / "compat.md").read_text()
 FULL_NAME = re.compile(r"([\w/]+\.py)`?::(\w+)")
 PLUGINS = [
-    Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
+    InstalledPlugin(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
     for name in ("migration", "reconciliation", "schedule_service", "timer_store")
 ]
 WITH_A_CONTROLLER = {RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.GET_BROKER_EPOCH_CACHE}
@@ -110,7 +110,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
 
     def recorded(dispatcher: Dispatcher, handlers: Mapping[int, Handler]) -> None:
         for code, handler in handlers.items():
-            function = handler.handler if isinstance(handler, Route) else handler
+            function = handler.handler if isinstance(handler, CheckedHandler) else handler
             modules.setdefault(code, function.__module__)
         add(dispatcher, handlers)
 

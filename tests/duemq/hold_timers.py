@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from delivery.plugin import ENTRY_POINT_GROUP, PluginBase, PluginHost, SystemTopic
-from duemq.broker.plugins import Installed
+from duemq.broker.plugins import InstalledPlugin
 from duemq_common.config import from_properties
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
@@ -42,8 +42,10 @@ class HoldTimers(PluginBase):
         self._hook(batch, now_ms)
 
 
-LEVELS = Installed(
+LEVELS = InstalledPlugin(
     "schedule_service",
     EntryPoint("schedule_service", "schedule_service.plugin:create_plugin", ENTRY_POINT_GROUP),
 )
-TIMERS = Installed("timers", EntryPoint("timers", f"{__name__}:HoldTimers", ENTRY_POINT_GROUP))
+TIMERS = InstalledPlugin(
+    "timers", EntryPoint("timers", f"{__name__}:HoldTimers", ENTRY_POINT_GROUP)
+)

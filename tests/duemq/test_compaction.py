@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from delivery.plugin import ENTRY_POINT_GROUP
-from duemq.broker.plugins import Installed
+from duemq.broker.plugins import InstalledPlugin
 from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from tests.support.running_broker import BrokerClient, running, small
@@ -18,7 +18,7 @@ from timer_store.compaction.compactor import PAUSE_MS, PIN_OWNER
 from timer_store.compaction.request import COMPACT_TIMERS
 
 PLUGINS = [
-    Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
+    InstalledPlugin(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
     for name in ("schedule_service", "timer_store")
 ]
 TURNS_MAX = 1_000

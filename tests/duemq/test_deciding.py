@@ -11,7 +11,7 @@ import pytest
 from delivery.pending import Found
 from duemq.cli.decision_client import DecisionClient, MessageSelection
 from duemq.messages.decide import NAMES_MAX
-from duemq.messages.decision_results import CANCELLED_BEFORE, Result
+from duemq.messages.decision_results import CANCELLED_BEFORE, DecisionResult
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
@@ -24,7 +24,7 @@ from timer_store.pending.lookup import PendingTimers
 HOUR_MS = 3_600_000
 
 
-def told(results: list[Result]) -> list[tuple[str, int]]:
+def told(results: list[DecisionResult]) -> list[tuple[str, int]]:
     return [(result.verdict, result.messages) for result in results]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.broker.role_runner import RoleRunner
-from duemq.replication.role import Role
+from duemq.replication.role import ReplicationRole
 from message_store.store import MessageStore
 from schedule_service.names import SCHEDULE_TOPIC
 from tests.support.replica_rig import until
@@ -17,8 +17,8 @@ from tests.support.running_broker import connected, running, small
 
 MASTERS = {"messageDelayLevel": "1h 2h"}
 OTHERS = {"messageDelayLevel": "1s 1s"}
-REPLICA = Role(is_replica=True, own_id=2)
-MASTER = Role(is_replica=False, own_id=2)
+REPLICA = ReplicationRole(is_replica=True, own_id=2)
+MASTER = ReplicationRole(is_replica=False, own_id=2)
 
 
 def delays(store: MessageStore) -> list[int]:
@@ -28,7 +28,7 @@ def delays(store: MessageStore) -> list[int]:
 
 
 def replica_at(root: Path, **keys: str) -> RoleRunner:
-    def new_broker(role: Role) -> Broker:
+    def new_broker(role: ReplicationRole) -> Broker:
         if not role.is_replica:
             return Broker(small(root, brokerId="0", **OTHERS))
         return Broker(small(root, brokerRole="SLAVE", brokerId="2", **keys, **OTHERS))

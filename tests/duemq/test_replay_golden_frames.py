@@ -17,7 +17,7 @@ import pytest
 
 from delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.broker import Broker
-from duemq.broker.plugins import Installed
+from duemq.broker.plugins import InstalledPlugin
 from duemq_common.clock import FakeClock
 from message_store.log.record import decode_record
 from tests.duemq.hold_timers import LEVELS
@@ -68,7 +68,7 @@ RECORDINGS = (
     ),
 )
 PULLS = (11, 361)
-TIMERS = Installed(
+TIMERS = InstalledPlugin(
     "timer_store",
     EntryPoint("timer_store", "timer_store.plugin:create_plugin", ENTRY_POINT_GROUP),
 )

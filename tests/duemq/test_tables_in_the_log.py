@@ -14,12 +14,12 @@ from duemq.net.codes import RequestCode
 from duemq.registry.groups import GroupConfig
 from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq.registry.topic_config import TopicConfig
-from duemq.replication.role import Role
+from duemq.replication.role import ReplicationRole
 from tests.support.replica_rig import until
 from tests.support.running_broker import BrokerClient, connected, running, small
 
-REPLICA = Role(is_replica=True, own_id=2)
-MASTER = Role(is_replica=False, own_id=2)
+REPLICA = ReplicationRole(is_replica=True, own_id=2)
+MASTER = ReplicationRole(is_replica=False, own_id=2)
 ALONE = {"brokerRole": "SYNC_MASTER", "enableAutoInSyncReplicas": "true"}
 
 
@@ -27,7 +27,7 @@ ALONE = {"brokerRole": "SYNC_MASTER", "enableAutoInSyncReplicas": "true"}
 async def replica_of(master: Broker, root: Path) -> AsyncIterator[RoleRunner]:
     """Run a replica that knows the replication port only: it never copies a table."""
 
-    def new_broker(role: Role) -> Broker:
+    def new_broker(role: ReplicationRole) -> Broker:
         if not role.is_replica:
             return Broker(small(root, brokerId="0"))
         source = f"127.0.0.1:{master.ha_port}"

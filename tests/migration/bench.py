@@ -11,7 +11,7 @@ from typing import Any
 
 from delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.broker import Broker
-from duemq.broker.plugins import Installed
+from duemq.broker.plugins import InstalledPlugin
 from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from migration.requests import MIGRATE
@@ -19,7 +19,7 @@ from migration.steps.service import MigrationService
 from tests.support.running_broker import BrokerClient, running, small
 
 PLUGINS = [
-    Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
+    InstalledPlugin(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
     for name in ("migration", "schedule_service", "timer_store")
 ]
 LEVELS = "1s 5s 10s 1m 2m"

@@ -11,7 +11,7 @@ import pytest
 
 from delivery import ownership
 from delivery.ownership import OWNERSHIP_TOPIC, Route, StateRecord
-from delivery.ownership_projection import Change, JournalProjection, Tally
+from delivery.ownership_projection import Change, JournalProjection, TransferTally
 from delivery.records import first_log_offset
 from migration.ownership import projection
 from migration.steps.verification import Verification, border_of
@@ -150,7 +150,7 @@ def test_counts_of_a_rollback_after_removed_messages(rig: RetentionRig) -> None:
     assert (rig.level_pending, rig.timers.counts.total) == (50, 0)
     found = rig.verify(4)
     assert found.is_right, found
-    assert found.timers_pending == Tally()
+    assert found.timers_pending == TransferTally()
     rig.advance(40_000)
     assert Counter(r.body for r in rig.delivered() if r.body.startswith(b"4/")).total() > 50
 

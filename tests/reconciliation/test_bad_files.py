@@ -18,7 +18,7 @@ from reconciliation.scan.options import parse_options
 from reconciliation.scan.planning import row_of_files
 from reconciliation.scan.roles import Role
 from reconciliation.scan.tables import TABLES
-from reconciliation.spark.reader import StoreReader
+from reconciliation.spark.reader import SparkStoreReader
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.plain_store import FileRow
 from tests.support.timer_rig import TimerRig
@@ -35,7 +35,7 @@ Damage = Callable[[Path], object]
 def read(path: object, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
     """Return rows as Spark gets them."""
     names = list(columns) or [name for name, _ in TABLES[table]]
-    reader = StoreReader(parse_options({"path": str(path), "table": table} | options), names)
+    reader = SparkStoreReader(parse_options({"path": str(path), "table": table} | options), names)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches).to_pylist() if batches else []
 

@@ -23,7 +23,7 @@ from delivery import ownership
 from delivery.ownership import JournalEntry, Return, Route, StateRecord, Transfer
 from delivery.ownership_projection import JournalProjection, Ownership
 from delivery.plugin import ENTRY_POINT_GROUP
-from duemq.broker.plugins import Installed
+from duemq.broker.plugins import InstalledPlugin
 from duemq_common.ledger.location import LedgerLocation
 from duemq_common.request import Request
 from message_store.ranges import minus
@@ -34,7 +34,7 @@ from migration.requests import MIGRATE
 if TYPE_CHECKING:
     from tests.simulation.group_load import GroupLoad
 
-MIGRATION: Final = Installed(
+MIGRATION: Final = InstalledPlugin(
     "migration",
     EntryPoint("migration", "migration.plugin:create_plugin", ENTRY_POINT_GROUP),
 )

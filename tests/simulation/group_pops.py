@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.net.retry_topics import RETRY_PREFIX
-from duemq.pop.checkpoints import Acknowledgement, Checkpoint, Key, parse_revive_record
+from duemq.pop.checkpoints import Acknowledgement, Key, PopCheckpoint, parse_revive_record
 from duemq.pop.names import revive_topic
 from duemq_common.request import Request
 from message_store.log.record import Record
@@ -105,7 +105,7 @@ class PopLog:
         copies: Log offsets of copies in retry topics, by the log offset of the source.
     """
 
-    checkpoints: list[tuple[int, Checkpoint]] = field(default_factory=list)
+    checkpoints: list[tuple[int, PopCheckpoint]] = field(default_factory=list)
     acknowledgements: dict[Key, list[tuple[Record, Acknowledgement]]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -123,13 +123,15 @@ class PopLog:
             direct = record.topic == REVIVE_TOPIC and record.prepared_offset >= 0
             if real == REVIVE_TOPIC or direct:
                 parsed = parse_revive_record(record, BROKER)
-                if isinstance(parsed, Checkpoint):
+                if isinstance(parsed, PopCheckpoint):
                     found.checkpoints.append((record.phys_offset, parsed))
                 else:
                     found.acknowledgements[parsed.key].append((record, parsed))
         return found
 
-    def popped(self) -> Iterator[tuple[tuple[str, int, int], Checkpoint, list[Record], list[int]]]:
+    def popped(
+        self,
+    ) -> Iterator[tuple[tuple[str, int, int], PopCheckpoint, list[Record], list[int]]]:
         """Yield position, checkpoint, acknowledgements and later copies of each popped message."""
         for at, checkpoint in self.checkpoints:
             for offset in checkpoint.offsets:

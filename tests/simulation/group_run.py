@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from message_store.verify import Finding
+from message_store.verify import StoreFinding
 from tests.simulation.group_checks import (
     Confirmed,
     CopiedOffsets,
@@ -65,7 +65,7 @@ class Outcome:
     commands: int
     transfers: int
     codes: dict[int, int]
-    findings: list[Finding]
+    findings: list[StoreFinding]
 
 
 def run_group(home: Path, seed: int) -> Outcome:
@@ -178,7 +178,7 @@ def state_of(world: GroupWorld) -> str:
     return "\n".join(found)
 
 
-def _stop(world: GroupWorld) -> list[Finding]:
+def _stop(world: GroupWorld) -> list[StoreFinding]:
     """Stop the members cleanly; return the findings of `verify` in their stores."""
     world.stop_members()
     return [fault for member in world.members for fault in faults_of(member.root)]

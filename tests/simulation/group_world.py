@@ -30,7 +30,7 @@ from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
 from duemq.replication.confirmed_file import SUFFIX
-from duemq.replication.role import Role
+from duemq.replication.role import ReplicationRole
 from duemq_common.request import Request, Response
 from tests.simulation import group_migration
 from tests.simulation.network import LOOPBACK, Network, NetworkQuality, Timeline
@@ -157,7 +157,7 @@ class Member:
         runner = self.broker.runner
         new_broker = runner.new_broker
 
-        def new(role: Role) -> Broker:
+        def new(role: ReplicationRole) -> Broker:
             self.opened = new_broker(role)
             return self.opened
 

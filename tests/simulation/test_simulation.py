@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from message_store.verify import Finding
+from message_store.verify import StoreFinding
 from tests.simulation.steps import CHANGING, Simulation
 from tests.simulation.world import Gate, World
 from tests.support.loopback_broker import faults_of
@@ -60,6 +60,6 @@ def test_simulation(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [fault for fault in faults_of(world.root) if not is_known(fault)] == []
 
 
-def is_known(fault: Finding) -> bool:
+def is_known(fault: StoreFinding) -> bool:
     """Return whether a finding follows from a deleted topic or a clock step back."""
     return CHANGING in fault.file or fault.kind == "item-time"

@@ -24,7 +24,7 @@ import pytest
 
 from delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.broker import Broker
-from duemq.broker.plugins import Installed
+from duemq.broker.plugins import InstalledPlugin
 from duemq.net import codec
 from duemq.net.connection import Connection
 from duemq.net.limits import RemotingLimits
@@ -36,7 +36,7 @@ from tests.simulation.power_cut import Loss, copy_files, lose
 from tests.support.frame_replay import Wire
 from tests.support.loopback_broker import LEVELS, TOPICS, properties_of
 
-TIMERS = Installed(
+TIMERS = InstalledPlugin(
     "timer_store",
     EntryPoint("timer_store", "timer_store.plugin:create_plugin", ENTRY_POINT_GROUP),
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.topic_config import TopicConfig
+from duemq.registry.topics import TopicManager
 from duemq_common.errors import RecordUnreadable
 from duemq_common.request import Peer, Request, Response
 from message_store import layout
@@ -64,62 +66,55 @@ class FakePeer:
         return [int(request.code) for request in self.sent]
 
 
-@dataclass
-class FakeTopic:
-    name: str
-    read_queues: int = 4
-    write_queues: int = 4
-    perm: int = 6
-    sys_flag: int = 0
+def fake_topic(
+    name: str, read_queues: int = 4, write_queues: int = 4, perm: int = 6, **others: Any
+) -> TopicConfig:
+    """Return a topic with four queues."""
+    return TopicConfig(
+        name=name, read_queues=read_queues, write_queues=write_queues, perm=perm, **others
+    )
 
 
-class FakeTopics:
-    def __init__(self, *topics: FakeTopic) -> None:
-        self.known = {topic.name: topic for topic in topics}
+class FakeTopics(TopicManager):
+    """Topic manager without a file."""
 
-    def find(self, name: str) -> FakeTopic | None:
+    def __init__(self, *topics: TopicConfig) -> None:
+        self.known = self._table = {topic.name: topic for topic in topics}
+
+    def find(self, name: str) -> TopicConfig | None:
         return self.known.get(name)
 
     async def ensure_all(self, wanted: Sequence[TopicConfig]) -> None:
         for topic in wanted:
             await self.ensure(topic.name, queues=topic.read_queues, perm=topic.perm)
 
-    async def ensure(self, name: str, *, queues: int, perm: int) -> FakeTopic:
-        return self.known.setdefault(name, FakeTopic(name, queues, queues, perm))
+    async def ensure(self, name: str, *, queues: int, perm: int = 6) -> TopicConfig:
+        return self.known.setdefault(name, fake_topic(name, queues, queues, perm))
 
 
-@dataclass
-class FakeGroup:
-    name: str
-    consume_enable: bool = True
-    broadcast_enable: bool = True
-    retry_queues: int = 1
-    retry_times_max: int = 16
-    notify_changed: bool = True
-    broker_id: int = 0
-    slow_broker_id: int = 1
-    sys_flag: int = 0
+class FakeGroups(GroupManager):
+    """Consumer group manager without a file."""
 
-
-class FakeGroups:
-    def __init__(self, *groups: FakeGroup, auto_create: bool = True) -> None:
-        self.table = {group.name: group for group in groups}
+    def __init__(self, *groups: GroupConfig, auto_create: bool = True) -> None:
+        self.table = self._table = {group.name: group for group in groups}
         self.auto_create = auto_create
 
-    def known(self, name: str) -> FakeGroup | None:
+    def known(self, name: str) -> GroupConfig | None:
         return self.table.get(name)
 
-    def find(self, name: str) -> FakeGroup | None:
+    def find(self, name: str) -> GroupConfig | None:
         if self.auto_create:
-            return self.table.setdefault(name, FakeGroup(name))
+            return self.table.setdefault(name, GroupConfig(name=name))
         return self.table.get(name)
 
 
-@dataclass
-class FakeOffsets:
-    table: dict[tuple[str, str, int], int] = field(default_factory=dict)
-    pulls: dict[tuple[str, str, int], int] = field(default_factory=dict)
-    resets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+class FakeOffsets(OffsetManager):
+    """Consumer offset manager without a file."""
+
+    def __init__(self, table: Mapping[tuple[str, str, int], int] | None = None) -> None:
+        self.table = dict(table or {})
+        self.pulls: dict[tuple[str, str, int], int] = {}
+        self.resets: dict[tuple[str, str, int], int] = {}
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         return self.table.get((group, topic, queue_id))

@@ -10,17 +10,17 @@ from typing import Any
 
 from delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.broker import Broker
-from duemq.broker.plugins import Installed
+from duemq.broker.plugins import InstalledPlugin
 from duemq.net import codec
 from duemq.net.client import RemotingClient
 from duemq_common.request import Request, Response
 from message_store.log.record import Record
-from message_store.verify import Finding, verify_store
+from message_store.verify import StoreFinding, verify_store
 from tests.support import stores
 from tests.support.raw_connection import RawPeer
 from tests.support.send_path import send_request
 
-LEVELS = Installed(
+LEVELS = InstalledPlugin(
     "schedule_service",
     EntryPoint("schedule_service", "schedule_service.plugin:create_plugin", ENTRY_POINT_GROUP),
 )
@@ -103,7 +103,7 @@ def bodies_of(broker: Broker, topic: str = "T", queue_id: int = 1) -> list[bytes
     return [record.body for record in records_of(broker, topic, queue_id)]
 
 
-def faults_of(root: Path) -> list[Finding]:
+def faults_of(root: Path) -> list[StoreFinding]:
     """Return the faults of a closed store."""
     report = verify_store(root)
     return [found for found in report.findings if found.severity != "note"]

@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from duemq.configuration.config import BrokerConfig
 from duemq.net import codec
+from duemq.registry.groups import GroupConfig
 from duemq.registry.topic_config import TopicConfig
+from duemq.registry.topics import TopicManager
 from duemq.send import layout
 from duemq.send.grants import Grants
 from duemq.send.ingest import Ingest
@@ -31,6 +33,7 @@ from message_store.layout import PUT
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from message_store.replication.acknowledgement import Missing
+from tests.support.fakes import FakeGroups
 
 SUFFIX = broker_suffix(BrokerConfig())
 HOME = (bytes([127, 0, 0, 1]), 10_911)
@@ -41,8 +44,8 @@ POSITIONS = ("body_pos", "prop_pos", "uniq_pos")
 INPUTS = tuple(name for name in PUT.names or () if name not in RESULTS + POSITIONS)
 
 
-class FakeTopics:
-    """Topic manager with the methods that the send path uses."""
+class RoutedTopics(TopicManager):
+    """Topic manager without a file; it sets the routing of its topics."""
 
     def __init__(self, table: TopicTable) -> None:
         self.table = table
@@ -60,7 +63,6 @@ class FakeTopics:
         return topic
 
     def find(self, name: str) -> TopicConfig | None:
-        """Return no group, as the send path expects for producers."""
         return self.configs.get(name)
 
     async def create_for_send(
@@ -70,20 +72,12 @@ class FakeTopics:
         await asyncio.sleep(0)
         return self.install(name, default_queues) if default_topic == "TBW102" else None
 
-    async def ensure(
-        self, name: str, *, queues: int, perm: int = 6, sys_flag: int = 0
-    ) -> TopicConfig:
+    async def ensure(self, name: str, *, queues: int, perm: int = 6) -> TopicConfig:
         return self.configs.get(name) or self.install(name, queues, perm)
 
     async def announce(self, topics: Sequence[TopicConfig]) -> None:
         await self.may_tell.wait()
         self.told += [topic.name for topic in topics]
-
-
-@dataclass
-class FakeGroup:
-    name: str
-    retry_times_max: int = 16
 
 
 @dataclass
@@ -127,12 +121,12 @@ class SendPath:
     def __init__(self, *, confirmed: bool = False, hooks: Sequence[PutHook] = ()) -> None:
         self.clock = FakeClock()
         self.table = TopicTable()
-        self.topics = FakeTopics(self.table)
+        self.topics = RoutedTopics(self.table)
         self.topics.install("TBW102", 8, 7)
         self.topics.install("T")
         self.topics.install("closed")
         self.table.set_routing("closed", write_queues=4, read_queues=4, perm=6, closed=True)
-        self.groups = {"g": FakeGroup("g")}
+        self.groups = FakeGroups(GroupConfig(name="g"), auto_create=False)
         self.locked: set[str] = set()
         self.log = FakeLog()
         self.rules = SendRules(suffix=SUFFIX, store_host=HOME, body_bytes_max=BODY_BYTES_MAX)
@@ -141,7 +135,7 @@ class SendPath:
         self.sender = SendProcessor(
             self.table,
             self.topics,
-            self,
+            self.groups,
             half=to_half_message,
             run_hooks=self.path.run_hooks,
             group_locked=self.locked.__contains__,
@@ -156,10 +150,6 @@ class SendPath:
         self.ingest = Ingest(
             self.path, self.table, self.sender, self.settings, time_s=self.clock.monotonic_s
         )
-
-    def find(self, name: str) -> Any:
-        """The group manager's part that sends use."""
-        return self.groups.get(name)
 
 
 class FastWay:

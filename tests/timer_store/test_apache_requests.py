@@ -14,14 +14,14 @@ import pytest
 
 from delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.broker import Broker
-from duemq.broker.plugins import Installed
+from duemq.broker.plugins import InstalledPlugin
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_S = 3_600
 GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61
-TIMERS = Installed(
+TIMERS = InstalledPlugin(
     "timer_store", EntryPoint("timer_store", "timer_store.plugin:create_plugin", ENTRY_POINT_GROUP)
 )
 

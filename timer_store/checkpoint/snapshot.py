@@ -118,7 +118,7 @@ def decode_check(data: bytes) -> Check | None:
 # -- duemq.timers.json --------------------------------------------------------------------------
 
 
-class Saved(NamedTuple):
+class SavedSnapshot(NamedTuple):
     """Contents of duemq.timers.json: a snapshot, and the check of the previous one."""
 
     snapshot: Snapshot
@@ -137,7 +137,7 @@ class Saved(NamedTuple):
         return backup and check.counter == now.counter + 1 and forward
 
 
-def encode_saved(saved: Saved) -> str:
+def encode_saved(saved: SavedSnapshot) -> str:
     """Return the text of duemq.timers.json."""
     snapshot = saved.snapshot
     value = {
@@ -156,7 +156,7 @@ def encode_saved(saved: Saved) -> str:
     return dumps({**value, "crc32": _crc(value)})
 
 
-def decode_saved(value: Any) -> Saved:
+def decode_saved(value: Any) -> SavedSnapshot:
     """Return the contents of a parsed duemq.timers.json.
 
     Raises:
@@ -184,7 +184,7 @@ def decode_saved(value: Any) -> Saved:
         counter=now.counter,
         generation=value.get("logGeneration", 0),
     )
-    return Saved(snapshot, before)
+    return SavedSnapshot(snapshot, before)
 
 
 def _crc(value: Mapping[str, Any]) -> int:
@@ -255,7 +255,7 @@ class SnapshotFiles:
             self._counter = self._counter % COUNTER_MAX + 1
             snapshot = replace(snapshot, counter=self._counter)
         self.metrics.update(snapshot.by_topic, snapshot.version_ms)
-        write_config(self.directory / SNAPSHOT_FILE, encode_saved(Saved(snapshot, before)))
+        write_config(self.directory / SNAPSHOT_FILE, encode_saved(SavedSnapshot(snapshot, before)))
         write_check(self.directory / CHECK_FILE, snapshot.check)
         self.check = snapshot.check
         self.metrics.write(self.directory / METRICS_FILE)
@@ -273,7 +273,7 @@ def _read_check(path: Path) -> Check | None:
     return None
 
 
-def _read(path: Path) -> Saved | None:
+def _read(path: Path) -> SavedSnapshot | None:
     if not path.exists():
         return None
     try:

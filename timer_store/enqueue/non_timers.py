@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from delivery.markers import Target, target_of
+from delivery.markers import MarkerTarget, target_of
 from duemq_common.errors import RecordUnreadable, StoreError
 from message_store.index.key_search import HIT_UNIQUE, search_now
 from message_store.ranges import distinct
@@ -81,12 +81,12 @@ class NonTimers:
         except RecordUnreadable:
             return {}
 
-    def _target_of(self, marker: Row) -> Target | None:
+    def _target_of(self, marker: Row) -> MarkerTarget | None:
         """Return the target of a marker, None if it has none."""
         properties = self._properties(marker)
         return target_of(properties, properties.get("REAL_TOPIC", ""))
 
-    def _find(self, named: Sequence[tuple[Row, Target]]) -> Offsets:
+    def _find(self, named: Sequence[tuple[Row, MarkerTarget]]) -> Offsets:
         """Return the log offsets of the named timers in the slots of their markers."""
         state, keys = self._state, [target.unique_key for _, target in named]
         try:
@@ -103,11 +103,11 @@ class NonTimers:
         same &= (rows["topic_index"] == topics[key_at]) & (rows["kind"] == layout.TIMED_PLAIN)
         return np.asarray(offsets[same])
 
-    def _find_in_slots(self, named: Sequence[tuple[Row, Target]]) -> Offsets:
+    def _find_in_slots(self, named: Sequence[tuple[Row, MarkerTarget]]) -> Offsets:
         """Return the result of `_find` without the key index: read all timers of the slots."""
         state, width_ms = self._state, self._state.config.precision_ms
         found: list[int] = []
-        wanted: dict[int, set[Target]] = {}
+        wanted: dict[int, set[MarkerTarget]] = {}
         for row, name in named:
             wanted.setdefault((int(row["due_ms"]) - 1) // width_ms, set()).add(name)
         for tick, names in wanted.items():

@@ -59,7 +59,7 @@ async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
 
     Other tasks run after every QUEUES_OF_TURN queues; at most QUEUES_MAX queues are included.
     """
-    found: list[GroupLag] = []
+    lags: list[GroupLag] = []
     queues = 0
     for group, name, pops in _consumed(parts):
         topic = parts.topics.find(name)
@@ -74,15 +74,15 @@ async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
             of_queues = parts.topics.find(queue_topic)
             count = of_queues.write_queues if of_queues is not None else 0
             if queues + count > QUEUES_MAX:
-                return found
+                return lags
             for queue_id in range(count):
-                place = GroupQueue(group, queue_topic, queue_id)
-                (_add_popped if pops else _add_queue)(parts, row, place, now_ms)
+                queue = GroupQueue(group, queue_topic, queue_id)
+                (_add_popped if pops else _add_queue)(parts, row, queue, now_ms)
                 queues += 1
                 if queues % QUEUES_PER_TURN == 0:
                     await asyncio.sleep(0)
-        found += [lag, retry] if pops else [lag]
-    return found
+        lags += [lag, retry] if pops else [lag]
+    return lags
 
 
 def _consumed(parts: BrokerComponents) -> Iterator[tuple[str, str, bool]]:

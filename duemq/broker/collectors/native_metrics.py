@@ -30,8 +30,8 @@ from prometheus_client.registry import Collector, RestrictedRegistry
 from duemq.broker.collectors.consumer_lag import GroupLag, group_lags
 from duemq.metrics.kernels import DELAY, DELAY_BOUNDS_S, FIFO, NORMAL, SIZE_BOUNDS, TRANSACTION
 from duemq.metrics.loop_collector import COLLECT_S, LoopCollector
-from duemq.metrics.rpc_meter import RpcMeter, names_of
 from duemq.net.codes import RequestCode
+from duemq.net.rpc_meter import RpcMeter, names_of
 from duemq.pop.names import REVIVE_QUEUES
 from duemq.registry.topic_config import DLQ_PREFIX
 from duemq.registry.versions import version_name
@@ -223,12 +223,12 @@ def _made(families: Iterable[Metric]) -> FamilyMaker:
 
 async def _in_turns(rows: Iterable[RowT]) -> list[RowT]:
     """Return all rows; other tasks run after every ROWS_PER_TURN rows."""
-    found: list[RowT] = []
+    collected: list[RowT] = []
     for row in rows:
-        found.append(row)
-        if len(found) % ROWS_PER_TURN == 0:
+        collected.append(row)
+        if len(collected) % ROWS_PER_TURN == 0:
             await asyncio.sleep(0)
-    return found
+    return collected
 
 
 def _traffic(traffic: Traffic) -> Iterator[Metric]:

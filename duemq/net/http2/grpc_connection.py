@@ -190,12 +190,12 @@ class GrpcConnection(asyncio.Protocol):
         """Resume output after the window of a stream, or of the connection (0), has opened."""
         if not self._blocked:
             return
-        found = set(self._blocked) if stream_id == 0 else self._blocked & {stream_id}
-        self._blocked -= found
-        for each in found:
+        resumed = set(self._blocked) if stream_id == 0 else self._blocked & {stream_id}
+        self._blocked -= resumed
+        for each in resumed:
             if (call := self._calls.get(each)) is not None:
                 self.schedule_output(call)
-        if found:
+        if resumed:
             self._stuck_since_s = NOT_STUCK
 
     def on_goaway(self) -> None:

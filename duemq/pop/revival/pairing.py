@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from duemq.pop.checkpoints import Acknowledgement, Checkpoint, Key
+from duemq.pop.checkpoints import Acknowledgement, Key, PopCheckpoint
 
 RETRY_MS: Final = 1_000  # pause after the first failure
 RETRY_MS_MAX: Final = 60_000
@@ -32,7 +32,7 @@ class Pairing:
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
         self.read_due_ms = 0
-        self._open: dict[int, Checkpoint] = {}  # by queue offset, ascending
+        self._open: dict[int, PopCheckpoint] = {}  # by queue offset, ascending
         self._by_key: dict[Key, list[int]] = {}
         self._by_time: list[tuple[int, int]] = []  # heap of (revive time, queue offset)
         self._paused: dict[int, int] = {}  # time of the next attempt, by queue offset
@@ -69,7 +69,7 @@ class Pairing:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
-    def add(self, record: Checkpoint | Acknowledgement | None) -> None:
+    def add(self, record: PopCheckpoint | Acknowledgement | None) -> None:
         """Add the record at `next_offset`; None: the record is unreadable and is skipped."""
         at = self.next_offset
         self.next_offset += 1
@@ -90,7 +90,7 @@ class Pairing:
             if not checkpoint.unacknowledged:
                 self.settle(at)
 
-    def due(self, through_ms: int, count_max: int) -> list[tuple[int, Checkpoint]]:
+    def due(self, through_ms: int, count_max: int) -> list[tuple[int, PopCheckpoint]]:
         """Return open checkpoints with revive times up to `through_ms`; they stay open.
 
         Args:
@@ -103,16 +103,16 @@ class Pairing:
             time_ms, at = heapq.heappop(self._attempts)
             if self._paused.get(at) == time_ms:
                 self._resume(at)
-        found: dict[int, tuple[int, int]] = {}  # a second item of one checkpoint is dropped
-        while len(found) < count_max:
+        items: dict[int, tuple[int, int]] = {}  # a second item of one checkpoint is dropped
+        while len(items) < count_max:
             next_ms = self._unpaused_ms()
             if next_ms is None or next_ms > through_ms:
                 break
             item = heapq.heappop(self._by_time)
-            found[item[1]] = item
-        for item in found.values():
+            items[item[1]] = item
+        for item in items.values():
             heapq.heappush(self._by_time, item)
-        return [(at, self._open[at]) for at in found]
+        return [(at, self._open[at]) for at in items]
 
     def has_failed(self, at: int) -> bool:
         """Return whether an attempt for the checkpoint at a queue offset has failed."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from delivery.later_copies import SEPARATOR_BYTES, entry_bytes, handle_bytes_max
 from duemq.net.codes import ResponseCode
-from duemq.pop.checkpoints import Checkpoint
+from duemq.pop.checkpoints import PopCheckpoint
 from duemq.pop.kernels.revival import Context, Output, add_copies
 from duemq.pop.queue_reader import RawRecords
 from duemq.pop.receipts import RECEIPT_PROPERTY
@@ -60,7 +60,7 @@ class CheckpointCopies:
     """
 
     at: int
-    checkpoint: Checkpoint
+    checkpoint: PopCheckpoint
     offsets: tuple[int, ...]
     first: int
 
@@ -84,7 +84,13 @@ class RetryCopies:
         return self._batch.staging_len >= BYTES_MAX
 
     def add_raw(
-        self, at: int, checkpoint: Checkpoint, found: RawRecords, *, topic_index: int, now_ms: int
+        self,
+        at: int,
+        checkpoint: PopCheckpoint,
+        found: RawRecords,
+        *,
+        topic_index: int,
+        now_ms: int,
     ) -> bool:
         """Add the copies of a checkpoint by the kernel.
 
@@ -123,7 +129,7 @@ class RetryCopies:
     def add(
         self,
         at: int,
-        checkpoint: Checkpoint,
+        checkpoint: PopCheckpoint,
         records: Sequence[Record],
         *,
         topic_index: int,
@@ -138,12 +144,12 @@ class RetryCopies:
         for record in records:
             self._add_record(record, checkpoint, topic_index, now_ms)
 
-    def _assign_rows(self, at: int, checkpoint: Checkpoint, offsets: tuple[int, ...]) -> None:
+    def _assign_rows(self, at: int, checkpoint: PopCheckpoint, offsets: tuple[int, ...]) -> None:
         """Assign the next rows to a checkpoint."""
         self._copied.append(CheckpointCopies(at, checkpoint, offsets, self._batch.count))
 
     def _add_record(
-        self, record: Record, checkpoint: Checkpoint, topic_index: int, now_ms: int
+        self, record: Record, checkpoint: PopCheckpoint, topic_index: int, now_ms: int
     ) -> None:
         retries = record.reconsume_times if checkpoint.suspended else next_reconsume_times(record)
         add_copy(

@@ -29,13 +29,16 @@ from delivery.stored_quarantine import StoredQuarantine
 from duemq.net.codes import ResponseCode
 from duemq.net.notices import Notices
 from duemq.net.retry_topics import normal_topic, retry_topic
-from duemq.pop.checkpoints import Checkpoint, RecordError, parse_revive_record
+from duemq.pop.checkpoints import PopCheckpoint, RecordError, parse_revive_record
 from duemq.pop.figures import PUT, REFUSED, PopFigures
 from duemq.pop.names import REVIVE_GROUP, REVIVE_QUEUES, revive_topic
 from duemq.pop.queue_reader import QueueReader, RawRecords
 from duemq.pop.revival.pairing import Pairing
 from duemq.pop.revival.retry_copies import RetryCopies
-from duemq.registry.managers import PERM_READ, PERM_WRITE, Groups, Identity, Offsets, Topics
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.groups import GroupManager
+from duemq.registry.managers import PERM_READ, PERM_WRITE, Identity
+from duemq.registry.topics import TopicManager
 from duemq.send.put_path import PutPath
 from duemq_common.clock import Clock, Signal
 from duemq_common.errors import RecordUnreadable, RequestError
@@ -72,9 +75,9 @@ class Reviver:
     def __init__(
         self,
         store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        offsets: Offsets,
+        topics: TopicManager,
+        groups: GroupManager,
+        offsets: OffsetManager,
         put_path: PutPath,
         identity: Identity,
         clock: Clock,
@@ -212,9 +215,9 @@ class Reviver:
             try:
                 if isinstance(record, RecordUnreadable):
                     raise record
-                found = parse_revive_record(record, self._identity.broker_name)
-                pairing.add(found)
-                self._figures.on_read(found, queue_id)
+                item = parse_revive_record(record, self._identity.broker_name)
+                pairing.add(item)
+                self._figures.on_read(item, queue_id)
             except (RecordUnreadable, RecordError) as error:
                 self._log_failed("a record of %s/%d is skipped: %s", self._topic, queue_id, error)
                 pairing.add(None)
@@ -250,7 +253,7 @@ class Reviver:
     # -- reviving -------------------------------------------------------------------------------
 
     async def _revive(
-        self, queue_id: int, pairing: Pairing, due: Sequence[tuple[int, Checkpoint]]
+        self, queue_id: int, pairing: Pairing, due: Sequence[tuple[int, PopCheckpoint]]
     ) -> bool:
         """Settle or postpone checkpoints; return False if the store accepts no message now."""
         targets: dict[int, str] = {}
@@ -276,7 +279,7 @@ class Reviver:
         return not self._store.refusal
 
     def _without_topic(
-        self, pairing: Pairing, at: int, checkpoint: Checkpoint, error: RequestError | OSError
+        self, pairing: Pairing, at: int, checkpoint: PopCheckpoint, error: RequestError | OSError
     ) -> None:
         """Postpone a checkpoint without retry topic; if there can be none, quarantine it."""
         refusal = str(error)
@@ -291,7 +294,7 @@ class Reviver:
         else:
             self._settle(pairing, at, checkpoint)
 
-    def _copy(self, queue_id: int, at: int, checkpoint: Checkpoint, target: str) -> None:
+    def _copy(self, queue_id: int, at: int, checkpoint: PopCheckpoint, target: str) -> None:
         """Add the copies of one checkpoint; append them if the batch is full."""
         pairing = self._queues[queue_id]
         # After a failure, a checkpoint has a batch of its own and affects no other one.
@@ -305,13 +308,13 @@ class Reviver:
         if is_alone or self._copies.is_full:
             self._put(pairing)
 
-    def _postpone(self, pairing: Pairing, at: int, checkpoint: Checkpoint, why: str) -> None:
+    def _postpone(self, pairing: Pairing, at: int, checkpoint: PopCheckpoint, why: str) -> None:
         """Try a checkpoint again later; the other checkpoints continue."""
-        place = checkpoint.group, checkpoint.topic
-        self._log_failed("messages of %s/%s are not revived yet: %s", *place, why)
+        key = checkpoint.group, checkpoint.topic
+        self._log_failed("messages of %s/%s are not revived yet: %s", *key, why)
         pairing.postpone(at, self._clock.now_ms())
 
-    def _settle(self, pairing: Pairing, at: int, checkpoint: Checkpoint) -> None:
+    def _settle(self, pairing: Pairing, at: int, checkpoint: PopCheckpoint) -> None:
         """Settle a checkpoint: its messages are no longer in flight."""
         pairing.settle(at)
         self._figures.on_settled(checkpoint, len(checkpoint.unacknowledged))
@@ -323,7 +326,7 @@ class Reviver:
             if self._offsets.query(group, target, 0) is None:
                 self._offsets.commit(group, target, 0, 0)
 
-    def _add(self, queue_id: int, at: int, checkpoint: Checkpoint, target: str) -> None:
+    def _add(self, queue_id: int, at: int, checkpoint: PopCheckpoint, target: str) -> None:
         """Add the copies of one checkpoint to the next batch."""
         if at < self._restart_ends[queue_id]:
             self._settle_earlier(queue_id, at, checkpoint, target)
@@ -332,7 +335,9 @@ class Reviver:
         if raw is None or not self._copies.add_raw(at, checkpoint, raw, **places):
             self._copies.add(at, checkpoint, self._popped(checkpoint, raw), **places)
 
-    def _settle_earlier(self, queue_id: int, at: int, checkpoint: Checkpoint, target: str) -> None:
+    def _settle_earlier(
+        self, queue_id: int, at: int, checkpoint: PopCheckpoint, target: str
+    ) -> None:
         """Settle the messages that an earlier run has copied or moved to quarantine."""
         units = self._store.units(self._topic, queue_id, at, 1)
         since = int(units[0]["phys_offset"]) if units.size else 0
@@ -345,18 +350,18 @@ class Reviver:
             if max(end if end is not None else -1 for end in ends) >= since:
                 checkpoint.acked.add(offset)
 
-    def _raw_records(self, checkpoint: Checkpoint) -> RawRecords | None:
+    def _raw_records(self, checkpoint: PopCheckpoint) -> RawRecords | None:
         offsets = checkpoint.unacknowledged
         if not offsets:
             return None
-        found = self._reader.raw_records(checkpoint.topic, checkpoint.queue_id, offsets)
-        if found is not None and is_newer(checkpoint, int(found.log_offsets.max())):
+        raw = self._reader.raw_records(checkpoint.topic, checkpoint.queue_id, offsets)
+        if raw is not None and is_newer(checkpoint, int(raw.log_offsets.max())):
             return None
-        return found
+        return raw
 
-    def _popped(self, checkpoint: Checkpoint, raw: RawRecords | None) -> list[Record]:
+    def _popped(self, checkpoint: PopCheckpoint, raw: RawRecords | None) -> list[Record]:
         """Return the unacknowledged messages of a checkpoint that still exist."""
-        topic, queue_id, found = checkpoint.topic, checkpoint.queue_id, list[Record]()
+        topic, queue_id, records = checkpoint.topic, checkpoint.queue_id, list[Record]()
         if raw is not None:
             with suppress(RecordUnreadable):
                 return raw.records()
@@ -370,11 +375,11 @@ class Reviver:
                 self._log_removed("message %d of %s/%d is not revived: %s",
                                   offset, topic, queue_id, RECREATED)  # fmt: skip
                 continue
-            found.append(record)
-        return found
+            records.append(record)
+        return records
 
     def _settle_unreadable(
-        self, checkpoint: Checkpoint, offset: int, error: RecordUnreadable
+        self, checkpoint: PopCheckpoint, offset: int, error: RecordUnreadable
     ) -> None:
         """Move a damaged message to quarantine; log one that retention has removed.
 
@@ -395,9 +400,9 @@ class Reviver:
             return
         for result in self._copies.put():
             at, checkpoint = result.copied.at, result.copied.checkpoint
-            retries, place = self._figures.retries, (checkpoint.group, checkpoint.topic)
+            retries, key = self._figures.retries, (checkpoint.group, checkpoint.topic)
             if result.stored:
-                retries.add(*place, PUT, count=len(result.stored))
+                retries.add(*key, PUT, count=len(result.stored))
                 self.revived += len(result.stored)
             refusal = result.refusal
             for offset, why in result.illegal.items():
@@ -405,16 +410,16 @@ class Reviver:
             if not refusal:
                 self._settle(pairing, at, checkpoint)
                 continue
-            retries.add(*place, REFUSED)
+            retries.add(*key, REFUSED)
             self._figures.on_settled(checkpoint, len(result.stored))
             checkpoint.acked.update(result.stored)  # a retry must not repeat these copies
             if not self._store.refusal:
                 self._postpone(pairing, at, checkpoint, refusal)
 
-    def _quarantine(self, checkpoint: Checkpoint, offset: int, reason: Reason, why: str) -> str:
+    def _quarantine(self, checkpoint: PopCheckpoint, offset: int, reason: Reason, why: str) -> str:
         """Move a message to quarantine; return why the store refuses it, or ""."""
-        place = checkpoint.topic, checkpoint.queue_id, offset
-        refusal = self.quarantine.put(place, checkpoint.group, reason, why)
+        position = checkpoint.topic, checkpoint.queue_id, offset
+        refusal = self.quarantine.put(position, checkpoint.group, reason, why)
         if not refusal:
             self._figures.on_settled(checkpoint, 1)
             checkpoint.acked.add(offset)
@@ -429,7 +434,7 @@ class Reviver:
             Log offset of the last copy, by the log offset of its source and the group of a
             quarantine record.
         """
-        read_from, known = self._revived_before.get(target, (self._log_end, {}))
+        read_from, copies = self._revived_before.get(target, (self._log_end, {}))
         if since < read_from:
             offset = self._store.queue_end_before(target, 0, since)
             end = self._store.queue_end_before(target, 0, read_from)
@@ -443,13 +448,13 @@ class Reviver:
                         is_copy = target != QUARANTINE_TOPIC
                         group = "" if is_copy else record.properties.get("DUEMQ_GROUP", "")
                         source = record.prepared_offset, group
-                        known[source] = max(known.get(source, 0), phys_offset)
+                        copies[source] = max(copies.get(source, 0), phys_offset)
                 offset += int(units.size)
-            self._revived_before[target] = since, known
-        return known
+            self._revived_before[target] = since, copies
+        return copies
 
 
-def is_newer(checkpoint: Checkpoint, log_offset: int) -> bool:
+def is_newer(checkpoint: PopCheckpoint, log_offset: int) -> bool:
     """Return whether a message was stored after the pop: its topic was deleted and created again.
 
     Log offsets are compared, not times, because the clock may have been set.

@@ -67,13 +67,13 @@ class AckTemplate:
         if parts is None:
             return None
         fields = request.fields
-        found = cls(
+        template = cls(
             fields["consumerGroup"],
             fields["topic"],
             fields["extraInfo"].split(" ")[5],
             parts,
         )
-        return found if found._is_readable(frame, request) else None
+        return template if template._is_readable(frame, request) else None
 
     def _is_readable(self, frame: bytes, request: Request) -> bool:
         """Return whether the kernel reads the numbers of the decoded request."""

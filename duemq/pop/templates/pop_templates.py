@@ -51,8 +51,8 @@ class PopTemplate:
         parts = template_of(frame, request, fields)
         if parts is None:
             return None
-        found = cls(request, arguments, int(request.fields["pollTime"]), is_of_one_queue, parts)
-        return found if found._is_readable(frame) else None
+        template = cls(request, arguments, int(request.fields["pollTime"]), is_of_one_queue, parts)
+        return template if template._is_readable(frame) else None
 
     def _is_readable(self, frame: bytes) -> bool:
         """Return whether the kernel reads the numbers of the decoded request."""

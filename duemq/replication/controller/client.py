@@ -97,23 +97,23 @@ class ControllerClient:
             ControllerFault: None of the reachable controllers is the leader.
         """
         async with self._search:
-            found = await self._leaders(self._addresses, timeout_s)
-            votes = Counter(each.address for each in found.values() if each.address)
-            leading = [address for address, each in found.items() if each.is_leader]
+            leader = await self._leaders(self._addresses, timeout_s)
+            votes = Counter(each.address for each in leader.values() if each.address)
+            leading = [address for address, each in leader.items() if each.is_leader]
             if not leading:
                 named = [address for address, _ in votes.most_common(2)]
                 more = await self._leaders(named, timeout_s)
                 leading = [address for address, each in more.items() if each.is_leader]
-                found |= more
+                leader |= more
             if not leading:
-                known = ", ".join(self._addresses)
+                addresses = ", ".join(self._addresses)
                 raise ControllerFault(
-                    f"no leader among the controllers {known}: start them, or correct "
+                    f"no leader among the controllers {addresses}: start them, or correct "
                     f"controllerAddr"
                 )
             # After a network partition, two controllers may claim to lead. Select the controller
             # that most of the others name.
-            leading.sort(key=lambda each: (votes[found[each].address], each == self.leader))
+            leading.sort(key=lambda each: (votes[leader[each].address], each == self.leader))
             if leading[-1] != self.leader:
                 self._forget(self.leader)
                 self.leader = leading[-1]

@@ -26,7 +26,7 @@ FILE_BYTES_MAX: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class MemberIdentity:
     """Id of a member of a group, assigned or applied for.
 
     Attributes:
@@ -60,24 +60,24 @@ class IdentityFiles:
         self.path = path
         self.temporary_path = path.with_name(path.name + TEMPORARY)
 
-    def load(self, group: GroupName) -> Identity | None:
+    def load(self, group: GroupName) -> MemberIdentity | None:
         """Return the assigned id, else the id that is applied for; None: neither.
 
         Raises:
             CorruptStore: A file is damaged.
             ConfigError: The files belong to another group.
         """
-        found = self._read(self.path, 3) or self._read(self.temporary_path, 4)
-        if found is not None and found.group != group:
-            theirs = f"{found.group.cluster}{SEPARATOR}{found.group.broker_name}"
+        identity = self._read(self.path, 3) or self._read(self.temporary_path, 4)
+        if identity is not None and identity.group != group:
+            theirs = f"{identity.group.cluster}{SEPARATOR}{identity.group.broker_name}"
             why = (
                 f"the store belongs to the group {theirs} ({self.path}): set brokerClusterName and "
                 "brokerName to it, or start with an empty store"
             )
             raise ConfigError("brokerName", group.broker_name, why)
-        return found
+        return identity
 
-    def store(self, identity: Identity) -> None:
+    def store(self, identity: MemberIdentity) -> None:
         """Write an id to its file; for an assigned id, remove the temporary file.
 
         Raises:
@@ -100,7 +100,7 @@ class IdentityFiles:
         """
         self.temporary_path.unlink(missing_ok=True)
 
-    def _read(self, path: Path, words_count: int) -> Identity | None:
+    def _read(self, path: Path, words_count: int) -> MemberIdentity | None:
         try:
             with path.open("rb") as file:
                 data = file.read(FILE_BYTES_MAX + 1)
@@ -115,7 +115,7 @@ class IdentityFiles:
         cluster, name, number, *rest = words
         if not (number.isascii() and number.isdigit() and 0 < int(number) <= LONG_MAX):
             raise self._corrupt(path)
-        return Identity(GroupName(cluster, name), int(number), *rest)
+        return MemberIdentity(GroupName(cluster, name), int(number), *rest)
 
     def _corrupt(self, path: Path) -> CorruptStore:
         what = "cluster#brokerName#brokerId"

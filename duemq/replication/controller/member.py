@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from duemq.replication.controller.identity import Identity
+from duemq.replication.controller.identity import MemberIdentity
 from duemq.replication.controller.member_events import (
     BecomeMaster,
     BecomeReplica,
@@ -48,13 +48,13 @@ from duemq.replication.controller.member_events import (
     IdTaken,
     InSyncAltered,
     InSyncWanted,
+    MemberState,
     NextRequest,
     Proposal,
     ProposalEnded,
     Registered,
     Require,
     Resign,
-    State,
     StoreFailed,
     StoreIdentity,
     Withdraw,
@@ -90,7 +90,7 @@ class GroupMember:
         self,
         group: GroupName,
         address: str,
-        identity: Identity | None,
+        identity: MemberIdentity | None,
         *,
         last_epoch: int,
         is_learner: bool = False,
@@ -101,7 +101,7 @@ class GroupMember:
         self.master: BecomeMaster | BecomeReplica | None = None
         self.in_sync = NO_SET
         self.failure = self.refusal = ""
-        self.state = State.INITIAL
+        self.state = MemberState.INITIAL
         self._is_alive = self._needs_election = self._ignores_views = self._resigns = False
         self._store_failed = False
         self._vacant_epoch = -1
@@ -110,7 +110,9 @@ class GroupMember:
         self._was_refused, self._joined = False, 0
         self._required: frozenset[int] = frozenset()
         if identity is not None:
-            self.state = State.REGISTERING if identity.is_assigned else State.APPLYING_ID
+            self.state = (
+                MemberState.REGISTERING if identity.is_assigned else MemberState.APPLYING_ID
+            )
 
     # -- state for the service --------------------------------------------------------------------
 
@@ -128,12 +130,16 @@ class GroupMember:
     @property
     def sees_group(self) -> bool:
         """Whether to request the view of the group periodically."""
-        return self.state in (State.WAITING_FOR_MASTER, State.REPLICA, State.MASTER)
+        return self.state in (
+            MemberState.WAITING_FOR_MASTER,
+            MemberState.REPLICA,
+            MemberState.MASTER,
+        )
 
     @property
     def is_master(self) -> bool:
         """Whether this member is the master of `epoch` according to the last view."""
-        return self.state is State.MASTER
+        return self.state is MemberState.MASTER
 
     @property
     def required_ids(self) -> frozenset[int]:
@@ -147,15 +153,15 @@ class GroupMember:
     def next_request(self) -> NextRequest | None:
         """Next request to the controller, apart from the view; None: none."""
         match self.state:
-            case State.INITIAL:
+            case MemberState.INITIAL:
                 return NextRequest.NEXT_ID
-            case State.APPLYING_ID:
+            case MemberState.APPLYING_ID:
                 return NextRequest.APPLY_ID
-            case State.REGISTERING:
+            case MemberState.REGISTERING:
                 return NextRequest.REGISTER
-            case State.WAITING_FOR_MASTER if self._needs_election and self._is_alive:
+            case MemberState.WAITING_FOR_MASTER if self._needs_election and self._is_alive:
                 return NextRequest.ELECT
-            case State.MASTER if self.proposal is not None:
+            case MemberState.MASTER if self.proposal is not None:
                 return NextRequest.ALTER_SYNC_STATE_SET
         return None
 
@@ -193,12 +199,12 @@ class GroupMember:
         return sent, self._changed_requirement()
 
     def _changed_requirement(self) -> list[Command]:
-        known, self._required = self._required, self.required_ids
-        return [] if self._required in (known, frozenset()) else [Require(self._required)]
+        required, self._required = self._required, self.required_ids
+        return [] if self._required in (required, frozenset()) else [Require(self._required)]
 
     def _offered(self, event: IdOffered) -> list[Command]:
-        self.identity = Identity(self.group, event.broker_id, event.check_code)
-        self.state = State.APPLYING_ID
+        self.identity = MemberIdentity(self.group, event.broker_id, event.check_code)
+        self.state = MemberState.APPLYING_ID
         return [StoreIdentity(self.identity)]
 
     def _granted(self, event: IdGranted) -> list[Command]:
@@ -206,18 +212,18 @@ class GroupMember:
         if event.broker_id != self.identity.broker_id:
             return []
         self.identity = replace(self.identity, check_code="")
-        self.state = State.REGISTERING
+        self.state = MemberState.REGISTERING
         return [StoreIdentity(self.identity)]
 
     def _taken(self, event: IdTaken) -> list[Command]:
         assert self.identity is not None
         if event.broker_id != self.identity.broker_id:
             return []
-        self.identity, self.state = None, State.INITIAL
+        self.identity, self.state = None, MemberState.INITIAL
         return [DropApplication()]
 
     def _registered(self, event: Registered) -> list[Command]:
-        self.state = State.WAITING_FOR_MASTER
+        self.state = MemberState.WAITING_FOR_MASTER
         self._is_alive = False
         may_lead = not self.is_learner and not self.refusal
         self._needs_election = may_lead and not event.has_master
@@ -232,7 +238,7 @@ class GroupMember:
         self.failure = "the store cannot be synced: another member becomes the master"
         self._store_failed = self._resigns = True
         self._is_alive = False
-        return [*self._leave_role(State.WAITING_FOR_MASTER), Resign()]
+        return [*self._leave_role(MemberState.WAITING_FOR_MASTER), Resign()]
 
     def _alive(self, event: HeartbeatSucceeded) -> list[Command]:
         self._is_alive = not self._resigns
@@ -248,7 +254,7 @@ class GroupMember:
             "data was lost, or the id was removed. Start it with its data, or join the group again "
             f"({LOST_DATA})"
         )
-        return self._leave_role(State.REGISTERING)
+        return self._leave_role(MemberState.REGISTERING)
 
     def _elected(self, event: Elected) -> list[Command]:
         self._needs_election = self._ignores_views = False
@@ -284,17 +290,17 @@ class GroupMember:
             )
         if view.epoch > self.epoch:
             return ""
-        known = view.master_id
+        master_id = view.master_id
         if view.epoch == self._vacant_epoch:
-            known = None
+            master_id = None
         elif isinstance(self.master, BecomeMaster):
-            known = self.broker_id
+            master_id = self.broker_id
         elif isinstance(self.master, BecomeReplica):
-            known = self.master.master_id
-        if known != view.master_id:
+            master_id = self.master.master_id
+        if master_id != view.master_id:
             return (
                 f"the controller's view has master {view.master_id} in epoch {view.epoch}, which "
-                f"had master {known} before: it is ignored"
+                f"had master {master_id} before: it is ignored"
             )
         return ""
 
@@ -312,7 +318,7 @@ class GroupMember:
                 "each member lost its disk, elect this broker by hand (docs: Run a group with "
                 "automatic failover, Lost disks)"
             )
-        return self._leave_role(State.WAITING_FOR_MASTER)
+        return self._leave_role(MemberState.WAITING_FOR_MASTER)
 
     def _seen_as_master(self, view: GroupView) -> list[Command]:
         if view.master_address != self.address:
@@ -322,10 +328,10 @@ class GroupMember:
                 "brokers have the same brokerIdentity file. Stop one, remove its file, and start "
                 "this broker again"
             )
-            return self._leave_role(State.CONFLICT)
+            return self._leave_role(MemberState.CONFLICT)
         if self.refusal and not self.is_master:
             self.failure = self.refusal
-            return self._leave_role(State.WAITING_FOR_MASTER)
+            return self._leave_role(MemberState.WAITING_FOR_MASTER)
         if view.epoch > self._last_role_epoch:
             return self._become_master(view)
         if self.is_master:
@@ -336,7 +342,7 @@ class GroupMember:
 
     def _become_master(self, view: GroupView) -> list[Command]:
         self.epoch = self._last_role_epoch = view.epoch
-        self.state = State.MASTER
+        self.state = MemberState.MASTER
         self._needs_election = self._resigns = self._store_failed = False
         self._proposals, self.in_sync = [], NO_SET
         self._update_in_sync(view.in_sync)
@@ -347,14 +353,14 @@ class GroupMember:
         role = BecomeReplica(master_id, view.master_address, view.epoch)
         if role == self.master:
             return []
-        commands = self._leave_role(State.REPLICA)
+        commands = self._leave_role(MemberState.REPLICA)
         self.epoch = view.epoch
         self._last_role_epoch = max(self._last_role_epoch, view.epoch)
         self._needs_election = self._resigns = self._store_failed = False
         self.master = role
         return [*commands, role]
 
-    def _leave_role(self, state: State) -> list[Command]:
+    def _leave_role(self, state: MemberState) -> list[Command]:
         was_master, self.state = self.is_master, state
         self.master, self.in_sync, self._proposals = None, NO_SET, []
         return [Withdraw()] if was_master else []
@@ -371,8 +377,8 @@ class GroupMember:
         ids = self._next_set(event.ids | {self.broker_id})
         if ids != self.in_sync.ids and len(self._proposals) < PROPOSALS_MAX:
             self._proposal_count += 1
-            wanted = SyncStateSet(ids, self.in_sync.epoch)
-            self._proposals.append(Proposal(self._proposal_count, wanted))
+            target = SyncStateSet(ids, self.in_sync.epoch)
+            self._proposals.append(Proposal(self._proposal_count, target))
         return []
 
     def _next_set(self, ids: frozenset[int]) -> frozenset[int]:
@@ -409,27 +415,27 @@ def _listed(ids: frozenset[int]) -> str:
     return ", ".join(map(str, sorted(ids)))
 
 
-MOVES: Final[Mapping[tuple[State, type], Callable[..., list[Command]]]] = {
-    (State.INITIAL, IdOffered): GroupMember._offered,
-    (State.APPLYING_ID, IdGranted): GroupMember._granted,
-    (State.APPLYING_ID, IdTaken): GroupMember._taken,
-    (State.REGISTERING, Registered): GroupMember._registered,
-    (State.REGISTERING, GroupUnknown): GroupMember._unknown,
-    (State.WAITING_FOR_MASTER, HeartbeatSucceeded): GroupMember._alive,
-    (State.WAITING_FOR_MASTER, ConnectionLost): GroupMember._lost,
-    (State.WAITING_FOR_MASTER, GroupSeen): GroupMember._seen,
-    (State.WAITING_FOR_MASTER, Elected): GroupMember._elected,
-    (State.WAITING_FOR_MASTER, ElectionFailed): GroupMember._not_elected,
-    (State.WAITING_FOR_MASTER, GroupUnknown): GroupMember._unknown,
-    (State.REPLICA, GroupSeen): GroupMember._seen,
-    (State.REPLICA, Elected): GroupMember._elected,
-    (State.REPLICA, GroupUnknown): GroupMember._unknown,
-    (State.MASTER, GroupSeen): GroupMember._seen,
-    (State.MASTER, Elected): GroupMember._elected,
-    (State.MASTER, GroupUnknown): GroupMember._unknown,
-    (State.MASTER, InSyncWanted): GroupMember._wanted,
-    (State.MASTER, InSyncAltered): GroupMember._altered,
-    (State.MASTER, ProposalEnded): GroupMember._ended,
-    (State.MASTER, StoreFailed): GroupMember._failed,
+MOVES: Final[Mapping[tuple[MemberState, type], Callable[..., list[Command]]]] = {
+    (MemberState.INITIAL, IdOffered): GroupMember._offered,
+    (MemberState.APPLYING_ID, IdGranted): GroupMember._granted,
+    (MemberState.APPLYING_ID, IdTaken): GroupMember._taken,
+    (MemberState.REGISTERING, Registered): GroupMember._registered,
+    (MemberState.REGISTERING, GroupUnknown): GroupMember._unknown,
+    (MemberState.WAITING_FOR_MASTER, HeartbeatSucceeded): GroupMember._alive,
+    (MemberState.WAITING_FOR_MASTER, ConnectionLost): GroupMember._lost,
+    (MemberState.WAITING_FOR_MASTER, GroupSeen): GroupMember._seen,
+    (MemberState.WAITING_FOR_MASTER, Elected): GroupMember._elected,
+    (MemberState.WAITING_FOR_MASTER, ElectionFailed): GroupMember._not_elected,
+    (MemberState.WAITING_FOR_MASTER, GroupUnknown): GroupMember._unknown,
+    (MemberState.REPLICA, GroupSeen): GroupMember._seen,
+    (MemberState.REPLICA, Elected): GroupMember._elected,
+    (MemberState.REPLICA, GroupUnknown): GroupMember._unknown,
+    (MemberState.MASTER, GroupSeen): GroupMember._seen,
+    (MemberState.MASTER, Elected): GroupMember._elected,
+    (MemberState.MASTER, GroupUnknown): GroupMember._unknown,
+    (MemberState.MASTER, InSyncWanted): GroupMember._wanted,
+    (MemberState.MASTER, InSyncAltered): GroupMember._altered,
+    (MemberState.MASTER, ProposalEnded): GroupMember._ended,
+    (MemberState.MASTER, StoreFailed): GroupMember._failed,
 }
 """Every legal move; an event without a move is a late or repeated response, and is ignored."""

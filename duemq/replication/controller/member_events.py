@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from duemq.replication.controller.identity import Identity
+from duemq.replication.controller.identity import MemberIdentity
 from duemq.replication.controller.requests import GroupView, SyncStateSet
 
 
-class State(Enum):
+class MemberState(Enum):
     """State of a member; the value is the text for operators."""
 
     INITIAL = "has no id"
@@ -141,7 +141,7 @@ Event = (
 class StoreIdentity:
     """Write the identity to its file before the next request."""
 
-    identity: Identity
+    identity: MemberIdentity
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,14 +63,14 @@ class ControllerNotifications:
 
     def epoch_cache(self, request: Request) -> Response:
         """Return the epochs of the log (1007); the end of the last epoch is `LONG_MAX`."""
-        found = self._epochs()
-        ends = [start for _, start in found[1:]] + [LONG_MAX]
+        epochs = self._epochs()
+        ends = [start for _, start in epochs[1:]] + [LONG_MAX]
         entries = (
             [
                 {"epoch": epoch, "startOffset": start, "endOffset": end}
-                for (epoch, start), end in zip(found, ends, strict=True)
+                for (epoch, start), end in zip(epochs, ends, strict=True)
             ]
-            if found
+            if epochs
             else []
         )
         value = {

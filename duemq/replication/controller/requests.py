@@ -122,7 +122,7 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class BrokerHeartbeat:
     """Content of a heartbeat.
 
     Attributes:
@@ -264,7 +264,7 @@ def altered_of(response: Response) -> SyncStateSet:
     return _sync_state_set(body, body.get("syncStateSetEpoch"))
 
 
-def heartbeat(group: GroupName, beat: Heartbeat) -> Request:
+def heartbeat(group: GroupName, beat: BrokerHeartbeat) -> Request:
     """Return a heartbeat."""
     fields = {
         "brokerAddr": beat.address,

@@ -54,9 +54,9 @@ from duemq.replication.controller.member_events import (
     Withdraw,
 )
 from duemq.replication.controller.requests import (
+    BrokerHeartbeat,
     ControllerRefusal,
     GroupName,
-    Heartbeat,
 )
 from duemq_common.clock import Clock
 from duemq_common.errors import PeerError
@@ -251,9 +251,9 @@ class GroupService:
         self._end_old_proposals()
         return True
 
-    def _heartbeat(self) -> Heartbeat:
+    def _heartbeat(self) -> BrokerHeartbeat:
         host, config = self._host, self._config
-        return Heartbeat(
+        return BrokerHeartbeat(
             address=host.address,
             broker_id=self.member.broker_id,
             epoch=host.last_epoch,
@@ -352,10 +352,10 @@ class GroupService:
         proposal, commands = self.member.send_proposal()
         self._execute(commands)
         self._sent_proposals[proposal.number] = self._clock.steady_ms()
-        wanted, now_ms = proposal.wanted, self._clock.now_ms()
+        target, now_ms = proposal.wanted, self._clock.now_ms()
         response = await self._call(
             requests.alter_sync_state_set(
-                self._group, self.member.broker_id, self.member.epoch, wanted, now_ms
+                self._group, self.member.broker_id, self.member.epoch, target, now_ms
             )
         )
         try:

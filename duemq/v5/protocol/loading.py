@@ -26,10 +26,10 @@ def _pool() -> DescriptorPool:
 
 def names_of(proto: str) -> Iterator[tuple[str, object]]:
     """Yield the names and values of the module that protoc would generate."""
-    found = _pool().FindFileByName(proto)
-    for name, message in found.message_types_by_name.items():
+    file = _pool().FindFileByName(proto)
+    for name, message in file.message_types_by_name.items():
         yield name, GetMessageClass(message)
-    for name, enum in found.enum_types_by_name.items():
+    for name, enum in file.enum_types_by_name.items():
         yield name, EnumTypeWrapper(enum)
         for value in enum.values:
             yield value.name, value.number

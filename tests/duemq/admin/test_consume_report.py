@@ -10,7 +10,7 @@ import pytest
 from duemq.admin.consume_report import ConsumeReport
 from duemq.registry.clients import ClientTable
 from duemq_common.request import Request, Response
-from tests.support.fakes import FakeGroups, FakeOffsets, FakeTopics
+from tests.support.fakes import FakeGroups, FakeOffsets, FakeTopics, fake_topic
 from tests.support.stores import open_store, put_one
 
 
@@ -27,17 +27,12 @@ class ListedOffsets(FakeOffsets):
         return sorted({group for group, name, _ in self.table if name == topic})
 
 
-class OrderTopic:
-    def __init__(self, name: str, order: bool = False) -> None:
-        self.name, self.order, self.read_queues = name, order, 2
-
-
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Mapping[int, Callable[..., Any]]]:
     with open_store(tmp_path) as store:
         for queue in (0, 0, 0, 1):
             put_one(store, "T", queue)
-        topics = FakeTopics(OrderTopic("T"), OrderTopic("O", order=True))
+        topics = FakeTopics(fake_topic("T", 2), fake_topic("O", 2, order=True))
         groups, offsets = ListedGroups(), ListedOffsets()
         groups.find("G")
         groups.find("H")

@@ -11,8 +11,8 @@ from duemq.admin.runtime_info import RuntimeInfo, binary_size, run_time
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net.codes import RequestCode
-from duemq.send.put_latency import PutLatency
 from duemq_common.clock import FakeClock
+from duemq_common.put_latency import PutLatency
 from duemq_common.request import Request
 from message_store.store import MessageStore
 from tests.support.stores import open_store, put_one

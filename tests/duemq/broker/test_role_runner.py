@@ -21,12 +21,12 @@ from duemq.replication.controller.requests import GroupName
 from duemq.replication.controller.service import GroupService
 from duemq.replication.epoch_file import EpochFile
 from duemq.replication.membership import Membership
-from duemq.replication.role import Role
+from duemq.replication.role import ReplicationRole
 from tests.support.running_broker import BrokerClient, small
 
-WAITING = Role(is_replica=True, own_id=2)
-MASTER = Role(is_replica=False, own_id=2, epoch=1)
-DEMOTED = Role(is_replica=True, own_id=2, epoch=2, master_address="127.0.0.1:1")
+WAITING = ReplicationRole(is_replica=True, own_id=2)
+MASTER = ReplicationRole(is_replica=False, own_id=2, epoch=1)
+DEMOTED = ReplicationRole(is_replica=True, own_id=2, epoch=2, master_address="127.0.0.1:1")
 SERVICE_NOT_AVAILABLE = 14
 WAIT_S_MAX = 60
 
@@ -48,7 +48,7 @@ class Alone:
     def check_in_sync(self) -> None: ...
 
 
-def broker_in(root: Path, role: Role) -> Broker:
+def broker_in(root: Path, role: ReplicationRole) -> Broker:
     """Return a broker of a role, not entered."""
     properties = small(root)
     membership = Membership(
@@ -67,7 +67,7 @@ async def running(root: Path) -> AsyncIterator[RoleRunner]:
     assert await work == ""
 
 
-async def send_in_role(runner: RoleRunner, role: Role, body: bytes) -> int:
+async def send_in_role(runner: RoleRunner, role: ReplicationRole, body: bytes) -> int:
     """Change the role and return the code of the answer to a send."""
     runner.assign(role)
     await runner.serves()
@@ -96,7 +96,7 @@ def test_only_the_master_accepts_messages_and_the_store_follows_the_role(tmp_pat
 
 @pytest.mark.finding("3D6")
 def test_the_same_master_elected_again_keeps_its_store_open(tmp_path: Path) -> None:
-    again = Role(is_replica=False, own_id=2, epoch=4)
+    again = ReplicationRole(is_replica=False, own_id=2, epoch=4)
 
     async def main() -> None:
         async with running(tmp_path) as runner:
@@ -120,7 +120,9 @@ def test_a_replica_whose_master_is_elected_again_keeps_its_store_open(tmp_path: 
         async with running(tmp_path) as runner:
             brokers = []
             for epoch, address in ((2, "127.0.0.1:1"), (3, "127.0.0.1:1"), (4, "127.0.0.1:2")):
-                role = Role(is_replica=True, own_id=2, epoch=epoch, master_address=address)
+                role = ReplicationRole(
+                    is_replica=True, own_id=2, epoch=epoch, master_address=address
+                )
                 assert await send_in_role(runner, role, b"a") == SERVICE_NOT_AVAILABLE
                 assert runner.role == role
                 brokers.append(runner.broker)
@@ -159,7 +161,7 @@ def test_a_collection_frees_a_closed_broker(tmp_path: Path) -> None:
     """Objects of the time before the first broker are frozen in a process of `duemq broker`."""
     made: list[weakref.ref[Broker]] = []
 
-    def new_broker(role: Role) -> Broker:
+    def new_broker(role: ReplicationRole) -> Broker:
         broker = broker_in(tmp_path, role)
         made.append(weakref.ref(broker))
         return broker

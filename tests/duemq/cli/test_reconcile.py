@@ -204,7 +204,7 @@ def test_a_clean_store_of_apache(tmp_path: Path) -> None:
 def test_a_bar_shows_nothing_until_a_task_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.progress import Progress
 
-    from duemq.cli.reconcile_spark import _Progress
+    from duemq.cli.reconcile_spark import _StageProgress
 
     shown: list[tuple[float, float | None, str]] = []
 
@@ -214,7 +214,7 @@ def test_a_bar_shows_nothing_until_a_task_is_done(monkeypatch: pytest.MonkeyPatc
         shown.append((completed, total, part))
 
     monkeypatch.setattr(Progress, "update", note)
-    progress = _Progress(shown=False)
+    progress = _StageProgress(shown=False)
     for done in (0, 3):
         progress.show(0, done, 8)
     progress.show(0, 0, 0)

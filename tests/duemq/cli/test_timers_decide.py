@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from duemq.cli.decision_client import DecisionClient, MessageSelection, combined, decide_and_show
 from duemq.cli.options import Target
 from duemq.cli.timers import timers_app
-from duemq.messages.decision_results import Result
+from duemq.messages.decision_results import DecisionResult
 from duemq_common.errors import UsageError
 
 
-def result(verdict: str, messages: int = 0, **more: int) -> Result:
-    return Result("a", verdict, messages, **more)
+def result(verdict: str, messages: int = 0, **more: int) -> DecisionResult:
+    return DecisionResult("a", verdict, messages, **more)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     async def decide(
         self: DecisionClient, action: str, named: MessageSelection, **more: int
-    ) -> list[Result]:
+    ) -> list[DecisionResult]:
         found.append((action, named, more))
         return found[0]
 
@@ -117,7 +117,9 @@ def test_a_whole_topic_needs_confirmation_at_a_terminal(
         ),
     ],
 )
-def test_answers_of_several_brokers_make_one(of_brokers: list[Result], expected: Result) -> None:
+def test_answers_of_several_brokers_make_one(
+    of_brokers: list[DecisionResult], expected: DecisionResult
+) -> None:
     assert combined(of_brokers) == expected
 
 

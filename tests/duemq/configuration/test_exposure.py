@@ -11,7 +11,7 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.configuration.exposure import (
-    Listener,
+    ListeningPort,
     exposure_warning,
     is_loopback,
     keep_store_private,
@@ -32,7 +32,7 @@ from tests.support.running_broker import running, small
 )  # fmt: skip
 def test_loopback(address: str, only_here: bool) -> None:
     assert is_loopback(address) == only_here
-    listener = Listener(purpose="x", address=address, port=1, key="bindAddress")
+    listener = ListeningPort(purpose="x", address=address, port=1, key="bindAddress")
     assert (exposure_warning(listener) is None) == only_here
 
 

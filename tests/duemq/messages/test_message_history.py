@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from delivery.pending import Verdict
-from duemq.messages.message_history import Event, HistoryRecord, State, chains, event_of, history_of
+from duemq.messages.message_history import (
+    HistoryEvent,
+    HistoryRecord,
+    HistoryState,
+    chains,
+    event_of,
+    history_of,
+)
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 from schedule_service.names import SCHEDULE_TOPIC
@@ -43,43 +50,74 @@ TIMER = entry(100, TIMER_TOPIC, due_ms=900, verdict=Verdict.DELIVERED)
     ("records", "events", "state", "due_ms"),
     [
         pytest.param(
-            [TIMER, entry(950, "T")], [Event.SCHEDULED, Event.DELIVERED], State.DELIVERED, 900,
+            [TIMER, entry(950, "T")],
+            [HistoryEvent.SCHEDULED, HistoryEvent.DELIVERED],
+            HistoryState.DELIVERED,
+            900,
             id="apache's delivery names no origin",
         ),
         pytest.param(
             [TIMER, entry(300, TIMER_TOPIC, origin=100, due_ms=900, verdict=Verdict.DONE)],
-            [Event.SCHEDULED, Event.PUT_AGAIN], State.PENDING, 900, id="a copy with equal due time",
+            [HistoryEvent.SCHEDULED, HistoryEvent.PUT_AGAIN],
+            HistoryState.PENDING,
+            900,
+            id="a copy with equal due time",
         ),
         pytest.param(
-            [TIMER,
-             entry(300, TIMER_TOPIC, due_ms=900, verdict=Verdict.DONE, TIMER_ROLL_TIMES="1")],
-            [Event.SCHEDULED, Event.PUT_AGAIN], State.PENDING, 900, id="apache's roll",
+            [
+                TIMER,
+                entry(300, TIMER_TOPIC, due_ms=900, verdict=Verdict.DONE, TIMER_ROLL_TIMES="1"),
+            ],
+            [HistoryEvent.SCHEDULED, HistoryEvent.PUT_AGAIN],
+            HistoryState.PENDING,
+            900,
+            id="apache's roll",
         ),
         pytest.param(
-            [entry(100, TIMER_TOPIC, due_ms=900, verdict=Verdict.CANCELLED),
-             entry(300, TIMER_TOPIC, due_ms=900, TIMER_DEL_UNIQKEY="T+U")],
-            [Event.SCHEDULED, Event.CANCEL_REQUESTED], State.CANCELLED, 900, id="a client's marker",
+            [
+                entry(100, TIMER_TOPIC, due_ms=900, verdict=Verdict.CANCELLED),
+                entry(300, TIMER_TOPIC, due_ms=900, TIMER_DEL_UNIQKEY="T+U"),
+            ],
+            [HistoryEvent.SCHEDULED, HistoryEvent.CANCEL_REQUESTED],
+            HistoryState.CANCELLED,
+            900,
+            id="a client's marker",
         ),
         pytest.param(
-            [TIMER], [Event.SCHEDULED], State.DELIVERED, 900, id="the delivery was removed",
+            [TIMER],
+            [HistoryEvent.SCHEDULED],
+            HistoryState.DELIVERED,
+            900,
+            id="the delivery was removed",
         ),
         pytest.param(
             [entry(950, "T", origin=100, TIMER_DELIVER_MS="900")],
-            [Event.DELIVERED], State.DELIVERED, 900, id="the scheduled record was removed",
+            [HistoryEvent.DELIVERED],
+            HistoryState.DELIVERED,
+            900,
+            id="the scheduled record was removed",
         ),
         pytest.param(
-            [entry(100, "T"),
-             entry(200, SCHEDULE_TOPIC, due_ms=700, verdict=Verdict.DONE, REAL_TOPIC="%RETRY%g")],
-            [Event.STORED, Event.SCHEDULED], State.PENDING, 700, id="sent back by a consumer",
+            [
+                entry(100, "T"),
+                entry(200, SCHEDULE_TOPIC, due_ms=700, verdict=Verdict.DONE, REAL_TOPIC="%RETRY%g"),
+            ],
+            [HistoryEvent.STORED, HistoryEvent.SCHEDULED],
+            HistoryState.PENDING,
+            700,
+            id="sent back by a consumer",
         ),
         pytest.param(
-            [entry(100, TIMER_TOPIC, due_ms=900)], [Event.SCHEDULED], State.UNKNOWN, 900,
+            [entry(100, TIMER_TOPIC, due_ms=900)],
+            [HistoryEvent.SCHEDULED],
+            HistoryState.UNKNOWN,
+            900,
             id="a timer of a broker without a timer store",
         ),
     ],
-)  # fmt: skip
+)
 def test_events_state_and_due_time_of_records(
-    records: list[HistoryRecord], events: list[Event], state: State, due_ms: int
+    records: list[HistoryRecord], events: list[HistoryEvent], state: HistoryState, due_ms: int
 ) -> None:
     [chain] = chains(records)
     by_offset = {one.at: one for one in chain}

@@ -16,7 +16,7 @@ from duemq_common.errors import RequestError
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Request, Response
 from message_store.store import MessageStore
-from tests.support.fakes import HOST, FakeTopic, FakeTopics
+from tests.support.fakes import HOST, FakeTopics, fake_topic
 from tests.support.stores import open_store
 
 IDENTITY = Identity("broker-a", "DefaultCluster", 0, HOST)
@@ -39,7 +39,7 @@ class World:
     def __init__(self, store: MessageStore, *, recalls: Port | None = DONE, **config: int) -> None:
         self.store, self.config = store, {"recall_enable": True} | config
         self.processor = RecallProcessor(
-            FakeTopics(FakeTopic("T"), FakeTopic("U")), IDENTITY,
+            FakeTopics(fake_topic("T"), fake_topic("U")), IDENTITY,
             store.clock, lambda: BrokerConfig(**self.config), recalls,
         )  # fmt: skip
 

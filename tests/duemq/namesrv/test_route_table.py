@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from duemq.namesrv.route_table import (
     BrokerAddrInfo,
     QueueData,
-    Registered,
     Registration,
+    RegistrationResult,
     RouteTable,
 )
 from duemq.registry.topic_config import TopicConfig
@@ -130,13 +130,13 @@ def test_a_slave_brings_no_topics_and_hears_of_its_master() -> None:
     response = table.register(
         told(broker_id=1, address="1:2", topics=[*TOPICS, TopicConfig(name="V")]), 0
     )
-    assert response == Registered("1:1-ha", "1:1")
+    assert response == RegistrationResult("1:1-ha", "1:1")
     assert addresses(table) == {"a": {"0": "1:1", "1": "1:2"}}
     assert table.route("V") is None
 
 
 def test_a_slave_without_master_hears_nothing() -> None:
-    assert RouteTable().register(told(broker_id=1), 0) == Registered()
+    assert RouteTable().register(told(broker_id=1), 0) == RegistrationResult()
 
 
 @pytest.mark.parametrize(("acting", "perm"), [(None, None), (False, 6), (True, 4)])

@@ -17,7 +17,7 @@ from duemq.namesrv.registration import (
     BrokerAddress,
     NameServerRegistration,
     Registrar,
-    Snapshot,
+    RegistrationSnapshot,
 )
 from duemq.namesrv.second_master import GONE_MS, SecondMaster
 from duemq.namesrv.server import NameServer
@@ -196,7 +196,7 @@ def test_the_master_before_a_failover_by_hand_is_not_reported(tmp_path: Path) ->
             former = BrokerAddress(cluster="C", broker_name="a", address=ONE, ha_address=ONE)
             topics = Topics()
             topics.add("a")
-            snapshot = Snapshot(former, topics, clock, lambda: 6)
+            snapshot = RegistrationSnapshot(former, topics, clock, lambda: 6)
             server.table.register(replace(snapshot.local(), local=False), clock.steady_ms())
             two = Master(TWO, f"127.0.0.1:{server.port}", clock)
             async with two.running():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from duemq.net import codec, layout
-from duemq.net.dispatcher import Dispatcher, Route, encode_response
+from duemq.net.dispatcher import CheckedHandler, Dispatcher, encode_response
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 
@@ -67,8 +67,8 @@ TABLE: dict[int, Any] = {
     12: silent,
     13: refused,
     14: broken,
-    15: Route(at_once, required=("topic",), body_bytes_max=4),
-    16: Route(later),
+    15: CheckedHandler(at_once, required=("topic",), body_bytes_max=4),
+    16: CheckedHandler(later),
 }
 CASES = [
     ("at once", Request(10, {}), (0, "at once")),

@@ -8,14 +8,14 @@ import pytest
 
 from duemq.pop.checkpoints import (
     Acknowledgement,
-    Checkpoint,
+    PopCheckpoint,
     RecordError,
     parse_revive_record,
 )
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record, decode_record, encode_record
 
-CHECKPOINT = Checkpoint("T", "g", 2, 17, 1_000_000, 60_000, (17, 19, 20), "broker-a")
+CHECKPOINT = PopCheckpoint("T", "g", 2, 17, 1_000_000, 60_000, (17, 19, 20), "broker-a")
 ACK = Acknowledgement("T", "g", 2, 17, 1_000_000, (19,), "broker-a", 1_060_000)
 BATCH_ACK = Acknowledgement("T", "g", 2, 17, 1_000_000, (17, 20), "broker-a", 1_060_000)
 APACHES = {  # written by the classes of Apache 5.3.3
@@ -24,7 +24,7 @@ APACHES = {  # written by the classes of Apache 5.3.3
     "ack": '{"ao":19,"bn":"broker-a","c":"g","pt":1000000,"q":2,"so":17,"t":"T"}',
     "bAck": '{"ao":-1,"aol":[17,20],"bn":"broker-a","c":"g","pt":1000000,"q":2,"so":17,"t":"T"}',
 }
-OURS: dict[str, Checkpoint | Acknowledgement] = {"ck": CHECKPOINT, "ack": ACK, "bAck": BATCH_ACK}
+OURS: dict[str, PopCheckpoint | Acknowledgement] = {"ck": CHECKPOINT, "ack": ACK, "bAck": BATCH_ACK}
 
 
 def record_of(body: bytes, **properties: str) -> Record:
@@ -73,7 +73,7 @@ def test_unique_keys_equal_apaches() -> None:
 def test_a_checkpoint_of_an_old_broker_has_neither_distances_nor_broker() -> None:
     body = b'{"bm":2,"c":"g","it":60000,"n":3,"pt":1000000,"q":2,"so":17,"t":"T"}'
     found = parse_revive_record(record_of(body, TAGS="ck"), "broker-a")
-    assert isinstance(found, Checkpoint)
+    assert isinstance(found, PopCheckpoint)
     assert found.offsets == (17, 18, 19)
     assert found.unacknowledged == [17, 19]
     assert found.broker_name == "broker-a"

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from duemq.pop import figures as module
-from duemq.pop.checkpoints import Acknowledgement, Checkpoint
+from duemq.pop.checkpoints import Acknowledgement, PopCheckpoint
 from duemq.pop.figures import PUT, REFUSED, PopFigures
 
 STARTED_MS = 1_000
-POP = Checkpoint(
+POP = PopCheckpoint(
     topic="T",
     group="g",
     queue_id=1,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.pop.checkpoints import Checkpoint
+from duemq.pop.checkpoints import PopCheckpoint
 from duemq.pop.pop import PopProcessor, PopRequest, PopResult
 from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
@@ -204,7 +204,7 @@ def test_the_next_long_poll_gets_the_messages_of_a_failed_pop(
 
         def failing(
             self: PopProcessor, arguments: PopRequest, popped: PopResult
-        ) -> list[tuple[int, Checkpoint]]:
+        ) -> list[tuple[int, PopCheckpoint]]:
             if popped.results and failures:
                 raise failures.pop()
             return checkpoints(self, arguments, popped)  # type: ignore[return-value]

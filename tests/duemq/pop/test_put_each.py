@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from duemq.pop.checkpoints import Acknowledgement, Checkpoint
+from duemq.pop.checkpoints import Acknowledgement, PopCheckpoint
 from duemq.pop.figures import PopFigures
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.undecided_pops import UndecidedPops
@@ -37,9 +37,9 @@ def log(rig: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def checkpoint(rig: PopRig, invisible_ms: int = 60_000) -> tuple[int, Checkpoint]:
+def checkpoint(rig: PopRig, invisible_ms: int = 60_000) -> tuple[int, PopCheckpoint]:
     now_ms = rig.clock.now_ms()
-    return 0, Checkpoint("T", "g", 0, 0, now_ms, invisible_ms, (0,), "test")
+    return 0, PopCheckpoint("T", "g", 0, 0, now_ms, invisible_ms, (0,), "test")
 
 
 def acknowledgement(rig: PopRig, in_ms: int = 60_000) -> tuple[int, Acknowledgement]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.pop.checkpoints import Checkpoint
+from duemq.pop.checkpoints import PopCheckpoint
 from duemq.pop.undecided_pops import MINUTE_MS, MINUTES_MAX, UndecidedPops
 from duemq_common.clock import FakeClock
 from tests.duemq.test_retention import clean, expiring
@@ -20,8 +20,8 @@ from tests.support.running_broker import BrokerClient, running
 HOUR_MS = 3_600_000
 
 
-def checkpoint(offset: int, minute: int) -> Checkpoint:
-    return Checkpoint("T", "g", 0, offset, minute * MINUTE_MS, 0, (offset,), "b")
+def checkpoint(offset: int, minute: int) -> PopCheckpoint:
+    return PopCheckpoint("T", "g", 0, offset, minute * MINUTE_MS, 0, (offset,), "b")
 
 
 @pytest.fixture

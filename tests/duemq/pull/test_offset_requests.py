@@ -7,16 +7,16 @@ import pytest
 
 from duemq.pull.offset_requests import OffsetProcessor
 from duemq.pull.pull_plan import PullLimits
+from duemq.registry.groups import GroupConfig
 from duemq_common.clock import FakeClock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 from tests.support.fakes import (
-    FakeGroup,
     FakeGroups,
     FakeOffsets,
     FakeStore,
-    FakeTopic,
     FakeTopics,
+    fake_topic,
     put,
 )
 
@@ -26,10 +26,10 @@ class World:
         self.clock = FakeClock(1_000)
         self.store = FakeStore(self.clock)
         self.offsets = FakeOffsets()
-        self.groups = FakeGroups(FakeGroup("G"))
+        self.groups = FakeGroups(GroupConfig(name="G"))
         self.handlers = OffsetProcessor(
             self.store,
-            FakeTopics(FakeTopic("T")),
+            FakeTopics(fake_topic("T")),
             self.groups,
             self.offsets,
             lambda: PullLimits(**limits),

@@ -12,20 +12,21 @@ from duemq.metrics.put_get_stats import BrokerStats
 from duemq.pull.long_polls import LongPolls
 from duemq.pull.pull import PullProcessor
 from duemq.registry.clients import ClientTable
+from duemq.registry.groups import GroupConfig
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
+from duemq.registry.topic_config import TopicConfig
 from duemq_common.clock import FakeClock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 from message_store.store import MessageStore
 from tests.support.fakes import (
-    FakeGroup,
     FakeGroups,
     FakeOffsets,
     FakePeer,
     FakeStore,
-    FakeTopic,
     FakeTopics,
+    fake_topic,
     put,
     settle,
 )
@@ -50,14 +51,14 @@ class World:
         self,
         *,
         store: FakeStore | MessageStore | None = None,
-        group: FakeGroup | None = None,
-        topic: FakeTopic | None = None,
+        group: GroupConfig | None = None,
+        topic: TopicConfig | None = None,
         auto_create: bool = True,
         **config: int,
     ) -> None:
         self.store = store or FakeStore(FakeClock())
         self.clock = self.store.clock
-        self.topics = FakeTopics(topic or FakeTopic("T"))
+        self.topics = FakeTopics(topic or fake_topic("T"))
         self.groups = FakeGroups(*([group] if group else ()), auto_create=auto_create)
         self.offsets, self.clients = FakeOffsets(), ClientTable()
         self.long_polls = LongPolls(self.clock, self.store)
@@ -193,15 +194,15 @@ def test_records_removed_by_retention_are_skipped(run: Callable[..., Any]) -> No
     [
         ({"permission": 2}, {}, {}, 16),
         ({"auto_create": False}, {}, {}, 26),
-        ({"group": FakeGroup("G", consume_enable=False)}, {}, {}, 16),
+        ({"group": GroupConfig(name="G", consume_enable=False)}, {}, {}, 16),
         ({}, {}, {"topic": "U"}, 17),
-        ({"topic": FakeTopic("T", perm=2)}, {}, {}, 16),
+        ({"topic": fake_topic("T", perm=2)}, {}, {}, 16),
         ({}, {}, {"queueId": 4}, 29),
         ({}, {}, {"queueId": -1}, 29),
         ({}, {}, {"subscription": "||"}, 23),
         ({}, None, {"sysFlag": 0}, 24),
         (
-            {"group": FakeGroup("G", broadcast_enable=False)},
+            {"group": GroupConfig(name="G", broadcast_enable=False)},
             {"model": "BROADCASTING"},
             {"sysFlag": 0},
             16,
@@ -223,7 +224,7 @@ def test_records_removed_by_retention_are_skipped(run: Callable[..., Any]) -> No
 )
 def test_codes_of_refused_pulls(
     run: Callable[..., Any],
-    settings: dict[str, int | FakeGroup | FakeTopic],
+    settings: dict[str, int | GroupConfig | TopicConfig],
     joined: dict[str, str | int | tuple[str]] | None,
     changes: dict[str, str | int],
     code: int,

@@ -10,6 +10,7 @@ import pytest
 from duemq.pull.long_polls import LongPolls, ResumeReason
 from duemq.pull.reset_offsets import ResetProcessor
 from duemq.registry.clients import ClientTable
+from duemq.registry.groups import GroupConfig
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.managers import Identity
 from duemq.registry.subscriptions import parse_expression
@@ -18,12 +19,11 @@ from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 from tests.support.fakes import (
     HOST,
-    FakeGroup,
     FakeGroups,
     FakeOffsets,
     FakePeer,
-    FakeTopic,
     FakeTopics,
+    fake_topic,
 )
 from tests.support.stores import open_store, put_one
 
@@ -41,9 +41,10 @@ class World:
             put_one(self.store, "T")
             self.clock.advance(1_000)
         self.offsets, self.clients = FakeOffsets(), ClientTable()
-        self.groups, self.long_polls = FakeGroups(FakeGroup("G")), LongPolls(self.clock, self.store)
+        self.groups = FakeGroups(GroupConfig(name="G"))
+        self.long_polls = LongPolls(self.clock, self.store)
         self.processor = ResetProcessor(
-            self.store, FakeTopics(FakeTopic("T", 2, 2)), self.groups, self.offsets,
+            self.store, FakeTopics(fake_topic("T", 2, 2)), self.groups, self.offsets,
             self.clients, self.long_polls, Identity("b", "C", 0, HOST),
             push=lambda: self.pushes,
         )  # fmt: skip

@@ -11,15 +11,16 @@ import pytest
 from duemq.configuration.config import BrokerConfig
 from duemq.registry.client_requests import PIECE_MAX, SCAN_MS, ClientProcessor
 from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable, GroupChange
+from duemq.registry.groups import GroupConfig
 from duemq.registry.heartbeats import Heartbeat
 from duemq_common.clock import FakeClock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
-from tests.support.fakes import FakeGroup, FakeGroups, FakePeer, FakeTopics, settle
+from tests.support.fakes import FakeGroups, FakePeer, FakeTopics, settle
 
 
 class World:
-    def __init__(self, *groups: FakeGroup) -> None:
+    def __init__(self, *groups: GroupConfig) -> None:
         self.clock, self.clients = FakeClock(), ClientTable()
         self.topics, self.groups = FakeTopics(), FakeGroups(*groups)
         self.processor = ClientProcessor(
@@ -90,9 +91,12 @@ def test_everybody_of_a_changed_group_gets_40(run: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     ("group", "model"),
-    [(FakeGroup("G", notify_changed=False), "CLUSTERING"), (FakeGroup("G"), "BROADCASTING")],
+    [
+        (GroupConfig(name="G", notify_changed=False), "CLUSTERING"),
+        (GroupConfig(name="G"), "BROADCASTING"),
+    ],
 )
-def test_who_is_not_told(run: Callable[..., Any], group: FakeGroup, model: str) -> None:
+def test_who_is_not_told(run: Callable[..., Any], group: GroupConfig, model: str) -> None:
     async def scene() -> None:
         world, peer = World(group), FakePeer()
         await world.beat(peer, model=model)
@@ -280,7 +284,7 @@ def test_an_account_that_may_not_send_registers_no_producer_groups(
     run: Callable[..., Any],
 ) -> None:
     async def scene() -> None:
-        world = World(FakeGroup("G"))
+        world = World(GroupConfig(name="G"))
         world.processor = ClientProcessor(
             world.clients, world.topics, world.groups, world.clock, BrokerConfig,
             NoRights(),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from delivery.ownership import OWNERSHIP_TOPIC
-from duemq.registry.internal_topics import INTERNAL_TOPICS, Access, client_access, is_internal
+from duemq.registry.internal_topics import INTERNAL_TOPICS, TopicAccess, client_access, is_internal
 from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import encode_record
 from schedule_service import names as level_names
@@ -19,7 +19,7 @@ from timer_store import names as timer_names
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 TOPICS = [*INTERNAL_TOPICS, REVIVE]
-CLOSED = [name for name in TOPICS if not client_access(name) & Access.READ]
+CLOSED = [name for name in TOPICS if not client_access(name) & TopicAccess.READ]
 NO_PERMISSION, INVALID_PARAMETER, SYSTEM_ERROR = 16, 29, 1
 LETTERS = "abcdefghi"
 BODY_AT = 88  # of a record whose hosts are IPv4
@@ -234,17 +234,17 @@ def test_every_topic_of_a_plugin_is_in_the_list() -> None:
 @pytest.mark.parametrize(
     ("name", "access"),
     [
-        ("SCHEDULE_TOPIC_XXXX", Access.NONE),
-        ("rmq_sys_anything", Access.NONE),
-        ("DUEMQ_QUARANTINE", Access.READ),
-        ("TRANS_CHECK_MAX_TIME_TOPIC", Access.READ),
-        ("rmq_sys_TRACE_DATA_region", Access.READ | Access.WRITE),
-        ("RMQ_SYS_TRACE_TOPIC", Access.READ | Access.WRITE),
-        ("DefaultCluster_REPLY_TOPIC", Access.READ | Access.WRITE),
-        ("%RETRY%SCHEDULE_TOPIC_XXXX", Access.READ | Access.WRITE),
-        ("TBW102", Access.READ | Access.WRITE),
+        ("SCHEDULE_TOPIC_XXXX", TopicAccess.NONE),
+        ("rmq_sys_anything", TopicAccess.NONE),
+        ("DUEMQ_QUARANTINE", TopicAccess.READ),
+        ("TRANS_CHECK_MAX_TIME_TOPIC", TopicAccess.READ),
+        ("rmq_sys_TRACE_DATA_region", TopicAccess.READ | TopicAccess.WRITE),
+        ("RMQ_SYS_TRACE_TOPIC", TopicAccess.READ | TopicAccess.WRITE),
+        ("DefaultCluster_REPLY_TOPIC", TopicAccess.READ | TopicAccess.WRITE),
+        ("%RETRY%SCHEDULE_TOPIC_XXXX", TopicAccess.READ | TopicAccess.WRITE),
+        ("TBW102", TopicAccess.READ | TopicAccess.WRITE),
     ],
 )
-def test_what_clients_may_do_with_a_topic(name: str, access: Access) -> None:
+def test_what_clients_may_do_with_a_topic(name: str, access: TopicAccess) -> None:
     assert client_access(name) == access
-    assert is_internal(name) == (access != Access.READ | Access.WRITE)
+    assert is_internal(name) == (access != TopicAccess.READ | TopicAccess.WRITE)

@@ -6,9 +6,10 @@ import pytest
 
 from duemq.auth.model import Action
 from duemq.auth.record_access import UnrestrictedAccess
+from duemq.registry.groups import GroupConfig
 from duemq.registry.shared_retries import SharedRetries, owners
 from duemq_common.request import Request
-from tests.support.fakes import FakeGroup, FakeGroups, FakeTopic, FakeTopics
+from tests.support.fakes import FakeGroups, FakeTopics, fake_topic
 
 OWN = ("a", "b_c")
 
@@ -53,7 +54,9 @@ def test_the_permissions_of_all_that_exist_are_checked(
 ) -> None:
     access = RecordedAccess()
     retries = SharedRetries(
-        access, FakeTopics(*map(FakeTopic, topics)), FakeGroups(*map(FakeGroup, groups))
+        access,
+        FakeTopics(*map(fake_topic, topics)),
+        FakeGroups(*(GroupConfig(name=name) for name in groups)),
     )
     retries.check(Request(11, {}), "%RETRY%a_b_c", OWN)
     assert access.checked == checked

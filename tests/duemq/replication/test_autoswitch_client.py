@@ -15,10 +15,10 @@ from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.autoswitch_frames import (
     STATE_BYTES,
     Handshake,
+    LogEndReport,
+    LogTransfer,
     MasterHandshake,
     ReplicaFrames,
-    Report,
-    Transfer,
 )
 from duemq.replication.epoch_file import FILE_NAME, EpochFile, Epochs
 from duemq.replication.ha_client import RETRY_MS, HaClient, HaState
@@ -74,7 +74,7 @@ class Rig:
             entry = self.epochs.covering(at)
             assert entry is not None
             stop = min(end, at + CHUNK, self.epochs.end_after(at))
-            data += Transfer(at, stop - at, entry, at).encode() + self.log[at:stop]
+            data += LogTransfer(at, stop - at, entry, at).encode() + self.log[at:stop]
             at = stop
         return data
 
@@ -100,7 +100,7 @@ def with_replica(
             frames = ReplicaFrames()
             while True:
                 for frame in frames.receive(await reader.readexactly(STATE_BYTES)):
-                    if isinstance(frame, Report):
+                    if isinstance(frame, LogEndReport):
                         return frame.log_end
                     handshakes.append(frame)
                     writer.write(MasterHandshake(rig.log_end, rig.epochs).encode())
@@ -150,7 +150,7 @@ def test_log_and_epochs_are_copied(tmp_path: Path) -> None:
         assert rig.client.master_offset == len(rig.log)
         assert rig.file.epochs == EpochFile(rig.file.path).epochs == rig.epochs
         last = rig.epochs.entries[-1]
-        writer.write(Transfer(len(rig.log), 0, last, len(rig.log)).encode())
+        writer.write(LogTransfer(len(rig.log), 0, last, len(rig.log)).encode())
         await until(lambda: rig.confirmed[-1] == len(rig.log))
         rig.clock.advance(5_000)
         await rig.master.reported(len(rig.log))
@@ -267,7 +267,7 @@ def test_a_replica_whose_log_has_no_epochs_compares_its_last_record(tmp_path: Pa
         at = last + RECORD_AT.store_ms
         other = rig.log[:at] + b"x" + rig.log[at + 1 :]
         entry = rig.epochs.entries[1]
-        writer.write(Transfer(last, 500, entry, 0).encode() + other[last : last + 500])
+        writer.write(LogTransfer(last, 500, entry, 0).encode() + other[last : last + 500])
         await rig.failed("differs from the master's")
         assert rig.file.epochs == Epochs()
         writer = await rig.asked(last)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from duemq.replication.autoswitch_frames import (
     AutoSwitchStream,
     Handshake,
+    LogEndReport,
+    LogTransfer,
     MasterHandshake,
     OwnLog,
     ReplicaFrames,
-    Report,
-    Transfer,
     TruncationNeeded,
 )
 from duemq.replication.epoch_file import ENTRIES_KEPT, EpochEntry, Epochs
@@ -51,9 +51,9 @@ APACHE_EARLY_HEARTBEAT = bytes.fromhex(
 
 def test_bytes_are_apaches() -> None:
     assert MasterHandshake(25_230, EPOCHS).encode() == APACHE_HANDSHAKE
-    head = Transfer(0, 6_300, EpochEntry(5, 6_300), 25_230)
+    head = LogTransfer(0, 6_300, EpochEntry(5, 6_300), 25_230)
     assert head.encode() == APACHE_HEAD
-    heartbeat = Transfer(-1, 0, EpochEntry(1, 0), 0)
+    heartbeat = LogTransfer(-1, 0, EpochEntry(1, 0), 0)
     assert heartbeat.encode() == APACHE_EARLY_HEARTBEAT
 
 
@@ -67,13 +67,13 @@ def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 CUTS = st.lists(st.integers(0, 1 << 20), max_size=40)
 REPLICA_FRAMES = st.one_of(
     st.builds(Handshake, st.integers(1, (1 << 31) - 1), st.booleans(), st.booleans()),
-    st.builds(Report, st.integers(0, (1 << 63) - 1)),
+    st.builds(LogEndReport, st.integers(0, (1 << 63) - 1)),
 )
 
 
 @given(st.lists(REPLICA_FRAMES, max_size=20), CUTS)
 def test_a_master_reads_what_replicas_write(
-    frames: list[Handshake | Report], cuts: list[int]
+    frames: list[Handshake | LogEndReport], cuts: list[int]
 ) -> None:
     reader = ReplicaFrames()
     data = b"".join(frame.encode() for frame in frames)
@@ -97,9 +97,9 @@ def test_a_replica_reads_what_masters_write(
         epoch = (entries[-1].epoch if entries else 0) + more
         entries.append(EpochEntry(epoch, len(log)))
         for part in parts:
-            frames.append(Transfer(len(log), len(part), entries[-1], len(log)).encode() + part)
+            frames.append(LogTransfer(len(log), len(part), entries[-1], len(log)).encode() + part)
             log += part
-        frames.append(Transfer(len(log), 0, entries[-1], len(log)).encode())
+        frames.append(LogTransfer(len(log), 0, entries[-1], len(log)).encode())
     before = APACHE_EARLY_HEARTBEAT if early and entries[0].epoch == 1 else b""
     end = 0 if before else len(log)
     data = MasterHandshake(end, Epochs(tuple(entries))).encode() + before + b"".join(frames)
@@ -108,7 +108,7 @@ def test_a_replica_reads_what_masters_write(
     for piece in pieces(data, cuts):
         stream.feed(memoryview(piece))
         sent += stream.data_to_send()
-    assert sent == Report(0).encode()
+    assert sent == LogEndReport(0).encode()
     assert stream.pending.tobytes() == log
     assert stream.confirm_offset == stream.master_offset == len(log)
     # an epoch in which nothing was written may only be known to the master
@@ -131,7 +131,7 @@ def test_a_log_may_begin_before_its_first_epoch() -> None:
     entry = EpochEntry(2, 500)
     stream.feed(memoryview(MasterHandshake(600, Epochs((entry,))).encode()))
     for offset in (100, 300, 500):
-        stream.feed(memoryview(Transfer(offset, 200, entry, 0).encode() + bytes(200)))
+        stream.feed(memoryview(LogTransfer(offset, 200, entry, 0).encode() + bytes(200)))
     assert (stream.offset, stream.pending.size) == (100, 600)
     assert stream.epochs.entries == (entry,)
 
@@ -184,7 +184,7 @@ def test_transfers_begin_with_the_last_record(
 ) -> None:  # fmt: skip
     stream = AutoSwitchStream(log)
     stream.feed(memoryview(MasterHandshake(their_end, Epochs.of(theirs)).encode()))
-    assert stream.data_to_send() == Report(asked).encode()
+    assert stream.data_to_send() == LogEndReport(asked).encode()
     assert stream.epochs == Epochs.of(left)
     assert stream.is_compared == (asked in (0, log.end))
     assert stream.master_offset == their_end
@@ -194,8 +194,8 @@ def test_transfers_begin_with_the_last_record(
 def test_a_log_is_truncated_if_what_remains_is_the_masters(equal: bool) -> None:
     stream = AutoSwitchStream(own(950, MINE))
     stream.feed(memoryview(MasterHandshake(990, Epochs.of([(1, 0), (2, 500), (5, 700)])).encode()))
-    assert stream.data_to_send() == Report(700 - len(RECORD)).encode()
-    head = Transfer(692, len(RECORD), EpochEntry(5, 700), 0).encode()
+    assert stream.data_to_send() == LogEndReport(700 - len(RECORD)).encode()
+    head = LogTransfer(692, len(RECORD), EpochEntry(5, 700), 0).encode()
     if equal:
         with pytest.raises(TruncationNeeded, match="truncated to offset 700") as raised:
             stream.feed(memoryview(head + RECORD))
@@ -254,7 +254,7 @@ def test_another_log_is_refused(
 def test_a_controller_may_know_a_newer_epoch_than_the_masters_file() -> None:
     """Apache's file lacks an epoch that began where the one before it did."""
     log = replace(own(950, MINE), master_epoch=5)
-    assert answered(log, 990, [(1, 0), (3, 500)]).data_to_send() == Report(492).encode()
+    assert answered(log, 990, [(1, 0), (3, 500)]).data_to_send() == LogEndReport(492).encode()
 
 
 # -- bad input ------------------------------------------------------------------------------------
@@ -343,8 +343,8 @@ def test_a_replica_reads_any_bytes_as_frames_or_refuses_them(data: bytes, cuts: 
 
 def test_a_master_without_the_log_that_is_missing_here_is_noticed() -> None:
     stream = answered(own(950, MINE), 990, MINE)
-    stream.feed(memoryview(Transfer(942, 8, EpochEntry(4, 800), 0).encode() + RECORD))
-    heartbeat = memoryview(Transfer(950, 0, EpochEntry(4, 800), 0).encode())
+    stream.feed(memoryview(LogTransfer(942, 8, EpochEntry(4, 800), 0).encode() + RECORD))
+    heartbeat = memoryview(LogTransfer(950, 0, EpochEntry(4, 800), 0).encode())
     for _ in range(HEARTBEATS_MAX - 1):
         stream.feed(heartbeat)
     with pytest.raises(ReplicationFault, match="expired"):
@@ -362,5 +362,5 @@ def test_a_handshake_has_no_more_epochs_than_apaches_replicas_expect() -> None:
 def test_an_invalid_confirm_offset_confirms_nothing() -> None:
     stream = empty_replica()
     stream.feed(memoryview(MasterHandshake(900, Epochs.of(MINE)).encode()))
-    stream.feed(memoryview(Transfer(0, 2, EpochEntry(1, 0), -1).encode() + b"xx"))
+    stream.feed(memoryview(LogTransfer(0, 2, EpochEntry(1, 0), -1).encode() + b"xx"))
     assert stream.confirm_offset == 0

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from duemq.replication.autoswitch_frames import (
     AutoSwitchStream,
     Handshake,
+    LogEndReport,
+    LogTransfer,
     MasterHandshake,
     OwnLog,
-    Report,
-    Transfer,
 )
 from duemq.replication.autoswitch_master import AutoSwitchMaster
 from duemq.replication.epoch_file import EpochEntry, Epochs
@@ -36,7 +36,9 @@ def master(epochs: Epochs = EPOCHS, confirmed: int = 900) -> AutoSwitchMaster:
     return AutoSwitchMaster(OWN_ID, lambda: epochs, lambda: confirmed, file_bytes=FILE_BYTES)
 
 
-def received(frames: Iterable[Handshake | Report], log_end: int = LOG_END) -> AutoSwitchMaster:
+def received(
+    frames: Iterable[Handshake | LogEndReport], log_end: int = LOG_END
+) -> AutoSwitchMaster:
     """Return the framing of a connection that has received these frames."""
     found = master()
     found.receive(b"".join(frame.encode() for frame in frames), log_end)
@@ -73,12 +75,12 @@ def test_a_replica_is_known_after_its_handshake_only() -> None:
 def test_an_empty_replica_may_ask_for_the_last_file(
     from_last_file: bool, report: int, log_end: int, start: int
 ) -> None:
-    found = received([Handshake(2, from_last_file), Report(report)], log_end)
+    found = received([Handshake(2, from_last_file), LogEndReport(report)], log_end)
     assert (found.start, found.acknowledged) == (start, report)
 
 
 def test_reports_are_acknowledgements() -> None:
-    found = received([Handshake(2), Report(500), Report(500), Report(900)])
+    found = received([Handshake(2), LogEndReport(500), LogEndReport(500), LogEndReport(900)])
     assert (found.start, found.acknowledged) == (500, 900)
 
 
@@ -91,15 +93,15 @@ def test_a_repeated_handshake_is_answered_once() -> None:
 @pytest.mark.parametrize(
     ("frames", "why"),
     [
-        ([Report(0)], "before its handshake"),
+        ([LogEndReport(0)], "before its handshake"),
         ([Handshake(OWN_ID)], "two stores share one identity"),
         ([Handshake(2), Handshake(3)], "a second handshake, with id 3"),
-        ([Handshake(2), Report(0), Handshake(2)], "a second handshake"),
-        ([Handshake(2), Report(951)], "acknowledgement beyond the log.*951.*950"),
-        ([Handshake(2), Report(500), Report(499)], "reports log offset 499 after 500"),
+        ([Handshake(2), LogEndReport(0), Handshake(2)], "a second handshake"),
+        ([Handshake(2), LogEndReport(951)], "acknowledgement beyond the log.*951.*950"),
+        ([Handshake(2), LogEndReport(500), LogEndReport(499)], "reports log offset 499 after 500"),
     ],
 )
-def test_what_cannot_be_is_refused(frames: list[Handshake | Report], why: str) -> None:
+def test_what_cannot_be_is_refused(frames: list[Handshake | LogEndReport], why: str) -> None:
     with pytest.raises(ReplicationFault, match=why):
         received(frames)
 
@@ -110,15 +112,17 @@ def test_a_transfer_never_crosses_an_epoch() -> None:
         500, 500, 800, 800, 950,
     ]  # fmt: skip
     assert found.transfer_end(0, 100) == 100
-    assert found.transfer_header(499, 1) == Transfer(499, 1, EpochEntry(1, 0), 900).encode()
-    assert found.transfer_header(500, 9) == Transfer(500, 9, EpochEntry(4, 500), 900).encode()
-    assert found.transfer_header(950, 0) == Transfer(950, 0, EpochEntry(7, 800), 900).encode()
+    assert found.transfer_header(499, 1) == LogTransfer(499, 1, EpochEntry(1, 0), 900).encode()
+    assert found.transfer_header(500, 9) == LogTransfer(500, 9, EpochEntry(4, 500), 900).encode()
+    assert found.transfer_header(950, 0) == LogTransfer(950, 0, EpochEntry(7, 800), 900).encode()
 
 
 def test_log_that_was_written_before_the_first_epoch_is_transferred_with_it() -> None:
     found = master(Epochs.of([(2, 500)]))
     assert found.transfer_end(100, 900) == 500
-    assert found.transfer_header(100, 400) == Transfer(100, 400, EpochEntry(2, 500), 900).encode()
+    assert (
+        found.transfer_header(100, 400) == LogTransfer(100, 400, EpochEntry(2, 500), 900).encode()
+    )
 
 
 def test_a_growing_confirm_offset_is_news() -> None:

@@ -16,7 +16,7 @@ from duemq.configuration.ha_server_config import HaServerConfig
 from duemq.configuration.replication_config import ReplicationConfig
 from duemq.registry.internal_topics import SCHEDULE_TOPIC
 from duemq.replication.autoswitch_client import autoswitch_sessions
-from duemq.replication.autoswitch_frames import Handshake, Report
+from duemq.replication.autoswitch_frames import Handshake, LogEndReport
 from duemq.replication.controller.service import GroupService
 from duemq.replication.epoch_file import FILE_NAME, EpochFile, Epochs
 from duemq.replication.ha_client import RETRY_MS, HaClient
@@ -24,7 +24,7 @@ from duemq.replication.ha_server import HaServer
 from duemq.replication.membership import Membership
 from duemq.replication.own_log import record_before
 from duemq.replication.replica_connection import CONFIRM_MS
-from duemq.replication.role import Role
+from duemq.replication.role import ReplicationRole
 from duemq.replication.sync_state_set import SyncStateSetReplicas
 from duemq_common.clock import FakeClock
 from message_store.replication.truncation import truncate_store
@@ -77,7 +77,7 @@ class Pair:
     @asynccontextmanager
     async def master(self, store: MessageStore, epoch: int) -> AsyncIterator[str]:
         """Run the HA server of a store in an epoch; yield its address."""
-        role = Role(is_replica=False, own_id=MASTER_ID, epoch=epoch)
+        role = ReplicationRole(is_replica=False, own_id=MASTER_ID, epoch=epoch)
         member = Membership(
             role, EpochFile(store.root / FILE_NAME), cast(GroupService, self.service),
             lambda offset: None, is_learner=False, catch_up_ms_max=15_000,
@@ -309,9 +309,9 @@ def test_a_full_disk_at_the_replica_ends_when_there_is_room(
 
 FORGED = {
     "two stores share one identity": [Handshake(MASTER_ID)],
-    "before its handshake": [Report(0)],
-    "acknowledgement beyond the log": [Handshake(STRANGER_ID), Report(1 << 40)],
-    "after": [Handshake(STRANGER_ID), Report(100), Report(50)],
+    "before its handshake": [LogEndReport(0)],
+    "acknowledgement beyond the log": [Handshake(STRANGER_ID), LogEndReport(1 << 40)],
+    "after": [Handshake(STRANGER_ID), LogEndReport(100), LogEndReport(50)],
     "a second handshake": [Handshake(STRANGER_ID), Handshake(REPLICA_ID)],
 }
 
@@ -344,7 +344,7 @@ def test_a_forged_id_of_a_member_confirms_nothing_that_the_member_lacks(tmp_path
             await until(lambda: master.confirm_offset == master.max_offset)
             confirmed = master.confirm_offset
             _, writer = await asyncio.open_connection(*joined.address)
-            writer.write(Handshake(REPLICA_ID).encode() + Report(confirmed).encode())
+            writer.write(Handshake(REPLICA_ID).encode() + LogEndReport(confirmed).encode())
             await until(lambda: pair.server is not None and len(pair.server.connections) == 2)
             fill(master, 50, 50)
             await until(lambda: store.max_offset == master.max_offset)

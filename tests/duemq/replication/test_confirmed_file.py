@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from duemq.replication.confirmed_file import ConfirmedFile
-from duemq.replication.controller.identity import Identity
+from duemq.replication.controller.identity import MemberIdentity
 from tests.support.group_host import GROUP
 
-ME = Identity(GROUP, 1)
+ME = MemberIdentity(GROUP, 1)
 
 
 @pytest.mark.finding("3D8")
@@ -33,7 +33,9 @@ def test_a_log_that_ends_earlier_is_an_old_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("identity", [None, replace(ME, broker_id=2)])
-def test_the_file_of_another_member_is_ignored(tmp_path: Path, identity: Identity | None) -> None:
+def test_the_file_of_another_member_is_ignored(
+    tmp_path: Path, identity: MemberIdentity | None
+) -> None:
     root = tmp_path / "store"
     ConfirmedFile(root, ME).record(ME, 500)
     assert ConfirmedFile(root, identity).refusal(0) == ""

@@ -14,7 +14,7 @@ from duemq_common.clock import FakeClock
 from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
-from tests.support.fakes import HOST, FakePeer, FakeTopic, FakeTopics
+from tests.support.fakes import HOST, FakePeer, FakeTopics, fake_topic
 from tests.support.stores import open_store
 
 LETTERS = "abcdefghi"
@@ -39,7 +39,7 @@ class World:
             Heartbeat("asker", ("P",), ()), self.asker, language="JAVA", version=1, now_ms=0
         )
         self.processor = ReplyProcessor(
-            store, FakeTopics(FakeTopic("C_REPLY_TOPIC", 1, 1)), self.clients, self.put,
+            store, FakeTopics(fake_topic("C_REPLY_TOPIC", 1, 1)), self.clients, self.put,
             Identity("b", "C", 0, HOST), FakeClock(99), suffix=b"CLUSTER\x01C\x02",
             stores_replies=lambda: keeps,
         )  # fmt: skip

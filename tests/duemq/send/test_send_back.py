@@ -8,6 +8,7 @@ import pytest
 
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
+from duemq.registry.groups import GroupConfig
 from duemq.registry.managers import Identity
 from duemq.send.send_back import SendBackProcessor, plan_retry
 from duemq_common.errors import RequestError
@@ -16,7 +17,7 @@ from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.store import MessageStore
-from tests.support.fakes import HOST, FakeGroup, FakeGroups, FakeTopic, FakeTopics
+from tests.support.fakes import HOST, FakeGroups, FakeTopics, fake_topic
 from tests.support.stores import open_store, put_one
 
 IDENTITY = Identity("broker-a", "DefaultCluster", 0, HOST)
@@ -46,7 +47,7 @@ class World:
         self,
         store: MessageStore,
         *,
-        group: FakeGroup | None = None,
+        group: GroupConfig | None = None,
         topics: FakeTopics | None = None,
         auto_create: bool = True,
         refuse: int = 0,
@@ -86,7 +87,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 def test_a_retry_is_a_delayed_copy_with_an_incremented_count(
     run: Callable[..., Any], store: MessageStore
 ) -> None:
-    world = World(store, group=FakeGroup("G", retry_queues=1))
+    world = World(store, group=GroupConfig(name="G", retry_queues=1))
     properties = {"KEYS": "k", "TAGS": "TagB", "UNIQ_KEY": "u", "seq": "5"}
     row = put_one(store, "T", 2, b"hello", properties=properties, flag=7, sys_flag=0x301)
     response = run(world.send_back(row["phys_offset"]))
@@ -145,7 +146,7 @@ def test_a_dead_letter_is_not_delayed(run: Callable[..., Any], store: MessageSto
     [
         ({"auto_create": False}, {}, 26),
         ({"permission": 4}, {}, 16),
-        ({"topics": FakeTopics(FakeTopic("%RETRY%G", perm=4))}, {}, 16),
+        ({"topics": FakeTopics(fake_topic("%RETRY%G", perm=4))}, {}, 16),
         ({}, {"offset": 999_999}, 1),
         ({}, {"offset": 3}, 1),
         ({"refuse": 14}, {}, 1),
@@ -169,7 +170,7 @@ def test_codes_of_refused_send_backs(
 def test_a_send_back_without_retry_queues_has_no_effect(
     run: Callable[..., Any], store: MessageStore
 ) -> None:
-    world = World(store, group=FakeGroup("G", retry_queues=0))
+    world = World(store, group=GroupConfig(name="G", retry_queues=0))
     put_one(store, "T")
     assert run(world.send_back(0)).code == 0
     assert world.batches == []
@@ -182,7 +183,9 @@ def test_a_send_back_is_counted_under_an_existing_topic(
     run: Callable[..., Any], store: MessageStore, origin: str, counted: str
 ) -> None:
     """A client cannot add topics that do not exist to the statistics."""
-    world = World(store, group=FakeGroup("G", retry_queues=1), topics=FakeTopics(FakeTopic("T")))
+    world = World(
+        store, group=GroupConfig(name="G", retry_queues=1), topics=FakeTopics(fake_topic("T"))
+    )
     row = put_one(store, "T")
     run(world.send_back(row["phys_offset"], originTopic=origin))
     assert world.stats.windows("SNDBCK_PUT_NUMS", f"{counted}@G") is not None

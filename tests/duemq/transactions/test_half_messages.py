@@ -3,8 +3,8 @@ import random
 import pytest
 
 from duemq.transactions.half_messages import (
+    CheckStep,
     HalfMessages,
-    Step,
     check_count,
     parse_op,
     plan_step,
@@ -81,20 +81,20 @@ IMMUNE = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}
 @pytest.mark.parametrize(
     ("age_ms", "properties", "step"),
     [
-        (0, {}, Step.WAIT),
-        (5_999, {}, Step.WAIT),
-        (6_000, {}, Step.CHECK_BACK),
-        (0, {"TRANSACTION_CHECK_TIMES": "1"}, Step.CHECK_BACK),
-        (0, {"TRANSACTION_CHECK_TIMES": "15"}, Step.GIVE_UP),
-        (6_000, IMMUNE, Step.SKIP),
-        (59_999, IMMUNE, Step.SKIP),
-        (60_000, IMMUNE, Step.CHECK_BACK),
-        (5_999, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, Step.SKIP),
-        (6_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, Step.CHECK_BACK),
+        (0, {}, CheckStep.WAIT),
+        (5_999, {}, CheckStep.WAIT),
+        (6_000, {}, CheckStep.CHECK_BACK),
+        (0, {"TRANSACTION_CHECK_TIMES": "1"}, CheckStep.CHECK_BACK),
+        (0, {"TRANSACTION_CHECK_TIMES": "15"}, CheckStep.GIVE_UP),
+        (6_000, IMMUNE, CheckStep.SKIP),
+        (59_999, IMMUNE, CheckStep.SKIP),
+        (60_000, IMMUNE, CheckStep.CHECK_BACK),
+        (5_999, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, CheckStep.SKIP),
+        (6_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, CheckStep.CHECK_BACK),
     ],
 )
 def test_step_of_an_unfinished_half_message(
-    age_ms: int, properties: dict[str, str], step: Step
+    age_ms: int, properties: dict[str, str], step: CheckStep
 ) -> None:
     record = half(1_000, 1_000, **properties)
     planned = plan_step(record, now_ms=1_000 + age_ms, timeout_ms=6_000, checks_max=15)

@@ -11,7 +11,7 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.net.http2.grpc_call import GrpcCall, GrpcLimits, GrpcMethod
-from duemq.send.decoded_sends import DecodedSends, Outcome
+from duemq.send.decoded_sends import DecodedSends, SendOutcome
 from duemq.v5.batched_calls import CALLS_MAX
 from duemq.v5.clients import V5Clients
 from duemq.v5.protocol import definition as v2
@@ -121,16 +121,16 @@ class Connection:
 class Sends:
     """Append path that has the same outcome for each request."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: SendOutcome) -> None:
         self.outcome, self.requests = outcome, list[Request]()
 
-    def append(self, requests: Any) -> list[Outcome]:
+    def append(self, requests: Any) -> list[SendOutcome]:
         found = list(requests)
         self.requests += found
         return [self.outcome] * len(found)
 
 
-def taken(outcome: Outcome, *, is_lost: bool = False) -> tuple[Connection, Sends, GrpcCall]:
+def taken(outcome: SendOutcome, *, is_lost: bool = False) -> tuple[Connection, Sends, GrpcCall]:
     """Take one call, and end the turn."""
 
     async def handler(call: GrpcCall) -> None: ...
@@ -159,19 +159,19 @@ def taken(outcome: Outcome, *, is_lost: bool = False) -> tuple[Connection, Sends
 
 
 def test_a_send_that_must_wait_for_its_topic_is_left_to_the_handler() -> None:
-    connection, _, call = taken(Outcome())
+    connection, _, call = taken(SendOutcome())
     assert connection.served == [call]
     assert call.received() is not None  # the handler reads it again
     assert not call.is_finished
 
 
 def test_a_call_cancelled_before_the_end_of_the_turn_is_not_stored() -> None:
-    _, sends, _ = taken(Outcome((Response(), None, False)), is_lost=True)
+    _, sends, _ = taken(SendOutcome((Response(), None, False)), is_lost=True)
     assert sends.requests == []
 
 
 def test_a_stored_send_is_answered_without_a_task() -> None:
-    connection, sends, call = taken(Outcome((Response(), None, False)))
+    connection, sends, call = taken(SendOutcome((Response(), None, False)))
     assert len(sends.requests) == 1
     assert connection.served == []
     assert call.is_finished

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from migration.ledger.records import (
     CHECKSUM_LIMIT,
     EventRecord,
-    LevelRecord,
+    LedgerLevel,
+    LedgerSnapshot,
     MigrationRecord,
     SampleRecord,
-    Snapshot,
     VerificationRecord,
     record_key,
 )
@@ -27,9 +27,9 @@ def migration(**changes: Any) -> MigrationRecord:
     return MigrationRecord(**(values | changes))
 
 
-def level(number: int = 3, **changes: Any) -> LevelRecord:
+def level(number: int = 3, **changes: Any) -> LedgerLevel:
     values = {"migration_id": RUN_ID, "level": number, "state": State.DRAINING, "updated_ms": 2}
-    return LevelRecord(**(values | changes))
+    return LedgerLevel(**(values | changes))
 
 
 def mark(offset: int, **changes: Any) -> EventRecord:
@@ -48,14 +48,14 @@ def sample(at_ms: int, **changes: Any) -> SampleRecord:
     return SampleRecord(**({"migration_id": RUN_ID, "at_ms": at_ms} | changes))
 
 
-def snapshot(marks: int = 2, **changes: Any) -> Snapshot:
+def snapshot(marks: int = 2, **changes: Any) -> LedgerSnapshot:
     values: dict[str, Any] = {
         "next_record": marks,
         "migrations": [migration()],
         "levels": [level(moved=marks)],
         "events": [mark(offset) for offset in range(marks)],
     }
-    return Snapshot(**(values | changes))
+    return LedgerSnapshot(**(values | changes))
 
 
 IDS = st.text("abcdefghij-0123456789", min_size=1, max_size=64)
@@ -95,7 +95,7 @@ PLANS = st.builds(
     ),
 )
 LEVEL_RECORDS = st.builds(
-    LevelRecord,
+    LedgerLevel,
     migration_id=st.just(RUN_ID),
     level=LEVELS,
     state=st.sampled_from(State),

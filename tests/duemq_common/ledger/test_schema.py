@@ -25,9 +25,9 @@ from duemq_common.ledger.tables import METADATA, VERSION_TABLE
 from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import (
     EventRecord,
-    LevelRecord,
+    LedgerLevel,
     MigrationRecord,
-    Run,
+    MigrationRun,
     SampleRecord,
     VerificationRecord,
 )
@@ -63,7 +63,7 @@ DATA = {
     """,
 }
 """Rows in a ledger of each earlier version; a new version adds its own."""
-TOLD = Run(
+TOLD = MigrationRun(
     migration=MigrationRecord(migration_id="r", plan_id="p", started_ms=11, started_by="anna"),
     plan=Plan(
         plan_id="p",
@@ -87,7 +87,7 @@ TOLD = Run(
         obstacles=[Obstacle(kind=ObstacleKind.UNREADABLE, level=3, count=1, text="one is torn")],
     ),
     levels=[
-        LevelRecord(
+        LedgerLevel(
             migration_id="r",
             level=3,
             state=State.DRAINING,

@@ -23,7 +23,7 @@ from duemq_common.ledger.errors import (
 from duemq_common.ledger.location import LedgerLocation
 from duemq_common.ledger.worker import LedgerProcess, LedgerWorker, Worker
 from migration.ledger.reader import MigrationLedger
-from migration.ledger.records import EventRecord, MigrationRecord, Snapshot
+from migration.ledger.records import EventRecord, LedgerSnapshot, MigrationRecord
 
 GONE_MS = 120_000
 RUN = MigrationRecord(migration_id="m", started_ms=1)
@@ -79,10 +79,10 @@ def test_both_write_the_same(tmp_path: Path) -> None:
     for kind in (LedgerWorker, LedgerProcess):
         path = tmp_path / f"{kind.__name__}.sqlite"
         worker: Worker = kind(place(path))
-        worker.open(Snapshot(next_record=0), 1)
+        worker.open(LedgerSnapshot(next_record=0), 1)
         worker.write([RUN, event("one")])
         worker.close()
-        worker.open(Snapshot(next_record=0), 2)
+        worker.open(LedgerSnapshot(next_record=0), 2)
         worker.write([event("two"), event("three")])
         worker.end()
         found.append(events(path))
@@ -93,10 +93,10 @@ def test_both_write_the_same(tmp_path: Path) -> None:
 def test_the_process_starts_with_the_ledger(process: LedgerProcess) -> None:
     process.close()
     assert process.pid is None
-    process.open(Snapshot(next_record=0), 1)
+    process.open(LedgerSnapshot(next_record=0), 1)
     first = pid_of(process)
     process.close()
-    process.open(Snapshot(next_record=0), 2)
+    process.open(LedgerSnapshot(next_record=0), 2)
     assert pid_of(process) == first
 
 
@@ -104,11 +104,11 @@ def test_another_stores_ledger_is_refused_with_its_own_error(tmp_path: Path) -> 
     path = tmp_path / "l.sqlite"
     for kind in (LedgerWorker, LedgerProcess):
         owner: Worker = kind(place(path))
-        owner.open(Snapshot(next_record=0), 1)
+        owner.open(LedgerSnapshot(next_record=0), 1)
         owner.end()
         other: Worker = kind(place(path, "s-2"))
         with pytest.raises(LedgerOfAnotherStore, match="it belongs to store s-1") as refusal:
-            other.open(Snapshot(next_record=0), 1)
+            other.open(LedgerSnapshot(next_record=0), 1)
         assert (refusal.value.wanted, refusal.value.found) == ("s-2", "s-1")
         other.end()
 
@@ -130,7 +130,7 @@ def test_errors_are_transferred(error: LedgerError) -> None:
 
 
 def test_a_killed_process_is_restarted(process: LedgerProcess, tmp_path: Path) -> None:
-    process.open(Snapshot(next_record=0), 1)
+    process.open(LedgerSnapshot(next_record=0), 1)
     process.write([RUN, event("before")])
     fd = os.pidfd_open(pid_of(process))
     os.kill(pid_of(process), signal.SIGKILL)
@@ -139,7 +139,7 @@ def test_a_killed_process_is_restarted(process: LedgerProcess, tmp_path: Path) -
     with pytest.raises(LedgerUnavailable, match=r"has ended.*Another one is started"):
         process.write([event("lost")])
     process.close()
-    process.open(Snapshot(next_record=0), 2)
+    process.open(LedgerSnapshot(next_record=0), 2)
     process.write([event("after")])
     process.end()
     assert sorted(events(tmp_path / "l.sqlite")) == ["after", "before"]
@@ -148,13 +148,13 @@ def test_a_killed_process_is_restarted(process: LedgerProcess, tmp_path: Path) -
 def test_a_process_that_does_not_respond_is_killed(
     process: LedgerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    process.open(Snapshot(next_record=0), 1)
+    process.open(LedgerSnapshot(next_record=0), 1)
     monkeypatch.setattr("duemq_common.ledger.worker.RESPONSE_S", 0.2)
     os.kill(pid_of(process), signal.SIGSTOP)
     with pytest.raises(LedgerUnavailable, match="did not respond"):
         process.write([RUN, event("lost")])
     monkeypatch.undo()
-    process.open(Snapshot(next_record=0), 2)
+    process.open(LedgerSnapshot(next_record=0), 2)
     process.write([RUN, event("after")])
     process.end()
     assert events(tmp_path / "l.sqlite") == ["after"]
@@ -163,7 +163,7 @@ def test_a_process_that_does_not_respond_is_killed(
 def test_a_failed_call_is_reported_and_the_process_continues(
     process: LedgerProcess, tmp_path: Path
 ) -> None:
-    process.open(Snapshot(next_record=0), 1)
+    process.open(LedgerSnapshot(next_record=0), 1)
     odd: Any = object()
     for name in ("write", "nothing_that_it_has"):
         with pytest.raises(LedgerError, match=r"(?i)please report this") as refusal:
@@ -179,10 +179,10 @@ def test_a_process_that_cannot_be_started_is_a_ledger_error(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(LedgerUnavailable, match="no process can be started"):
-        process.open(Snapshot(next_record=0), 1)
+        process.open(LedgerSnapshot(next_record=0), 1)
     process.close()
     monkeypatch.undo()
-    process.open(Snapshot(next_record=0), 1)
+    process.open(LedgerSnapshot(next_record=0), 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -190,7 +190,7 @@ def test_signals_to_the_process_group_let_it_finish(
     process: LedgerProcess, number: int, tmp_path: Path
 ) -> None:
     """A terminal or a service manager signals all processes at once."""
-    process.open(Snapshot(next_record=0), 1)
+    process.open(LedgerSnapshot(next_record=0), 1)
     os.kill(pid_of(process), number)
     process.write([RUN, event("the last")])
     process.end()

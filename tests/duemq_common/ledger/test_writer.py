@@ -22,11 +22,11 @@ from duemq_common.ledger.engine import default_url, make_engine, parse_url
 from duemq_common.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
 from duemq_common.ledger.ledger import Ledger
 from duemq_common.ledger.location import LedgerLocation
-from duemq_common.ledger.records import Record
+from duemq_common.ledger.records import LedgerRecord
 from duemq_common.ledger.worker import LedgerProcess, LedgerWorker
 from duemq_common.ledger.writer import LINGER_MS, RETRY_MS, Health, LedgerWriter
 from migration.ledger.reader import MigrationLedger
-from migration.ledger.records import Snapshot
+from migration.ledger.records import LedgerSnapshot
 from migration.plans.plan import Plan
 from tests.duemq_common.ledger import records_of as some
 from tests.duemq_common.ledger.conftest import NOW_MS, Opener, open_ledger
@@ -61,10 +61,10 @@ class Rig:
     def health(self) -> Health:
         return self.writer.health
 
-    def recorded(self) -> Snapshot:
+    def recorded(self) -> LedgerSnapshot:
         """Return the marks in the ledger."""
         run = self.open().run(RUN_ID)
-        return Snapshot(
+        return LedgerSnapshot(
             next_record=len(run.events),
             migrations=[run.migration],
             levels=run.levels,
@@ -124,10 +124,10 @@ def test_closing_writes_the_queue(url: str) -> None:
 
 
 def test_records_are_written_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches: list[list[Record]] = []
+    batches: list[list[LedgerRecord]] = []
     write = Ledger.write
 
-    def counted(ledger: Ledger, records: list[Record]) -> None:
+    def counted(ledger: Ledger, records: list[LedgerRecord]) -> None:
         batches.append(records)
         write(ledger, records)
 
@@ -221,7 +221,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Ev
     """Let the ledger hang; return (event that ends it, event set while it hangs)."""
     free, inside, write = threading.Event(), threading.Event(), Ledger.write
 
-    def hanging(ledger: Ledger, records: list[Record]) -> None:
+    def hanging(ledger: Ledger, records: list[LedgerRecord]) -> None:
         inside.set()
         assert free.wait(REACHED_S_MAX)
         write(ledger, records)

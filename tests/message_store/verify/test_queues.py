@@ -11,7 +11,7 @@ from message_store.layout import CQ_UNIT, RECORD_AT, SYS_ROLLBACK, UNIT_BYTES
 from message_store.log.gaps import BRIDGE_TOPIC
 from message_store.queues.consume_queue import PRE_BLANK
 from message_store.verify import verify_store
-from message_store.verify.report import Finding
+from message_store.verify.report import StoreFinding
 from tests.support.stores import open_store, put_one
 
 COUNT = 60
@@ -34,7 +34,7 @@ def make_blank(root: Path, first: int, after: int) -> None:
             file.write(PRE_BLANK.tobytes())
 
 
-def blanks(root: Path) -> list[Finding]:
+def blanks(root: Path) -> list[StoreFinding]:
     return [found for found in verify_store(root).findings if found.kind == "queue-blank"]
 
 

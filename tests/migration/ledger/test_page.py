@@ -24,9 +24,9 @@ from migration.ledger.charts import (
 from migration.ledger.page import history_page, phases, span_of
 from migration.ledger.records import (
     EventRecord,
-    LevelRecord,
+    LedgerLevel,
     MigrationRecord,
-    Run,
+    MigrationRun,
     SampleRecord,
     VerificationRecord,
 )
@@ -55,8 +55,8 @@ def a_plan(text: str) -> Plan:
     )
 
 
-def a_level(level: int, state: State, **values: Any) -> LevelRecord:
-    return LevelRecord(migration_id="r", level=level, state=state, updated_ms=END_MS, **values)
+def a_level(level: int, state: State, **values: Any) -> LedgerLevel:
+    return LedgerLevel(migration_id="r", level=level, state=state, updated_ms=END_MS, **values)
 
 
 def a_verification(text: str, **values: int) -> VerificationRecord:
@@ -72,8 +72,8 @@ def a_verification(text: str, **values: int) -> VerificationRecord:
     )
 
 
-def a_run(text: str = "started by hand") -> Run:
-    return Run(
+def a_run(text: str = "started by hand") -> MigrationRun:
+    return MigrationRun(
         migration=MigrationRecord(
             migration_id="r",
             plan_id=f"p {text}",
@@ -109,7 +109,7 @@ def a_run(text: str = "started by hand") -> Run:
     )
 
 
-def parsed(run: Run) -> ElementTree.Element:
+def parsed(run: MigrationRun) -> ElementTree.Element:
     page = history_page(run, store="/stores/one", made_ms=END_MS)
     return ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>"))
 
@@ -179,7 +179,7 @@ def test_lateness_before_during_and_after() -> None:
 
 def test_a_current_run_has_no_end() -> None:
     run = a_run()
-    under_way = Run(
+    under_way = MigrationRun(
         migration=MigrationRecord(migration_id="r", started_ms=START_MS),
         levels=run.levels,
         samples=run.samples,
@@ -190,7 +190,9 @@ def test_a_current_run_has_no_end() -> None:
 
 
 def test_an_empty_run() -> None:
-    text = text_of(parsed(Run(migration=MigrationRecord(migration_id="r", started_ms=START_MS))))
+    text = text_of(
+        parsed(MigrationRun(migration=MigrationRecord(migration_id="r", started_ms=START_MS)))
+    )
     assert "Rate: nothing was measured." in text
     assert "Nothing was verified." in text
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from delivery.ownership import JournalEntry, OwnershipRecord, Return, Route, StateRecord, Transfer
 from delivery.ownership_projection import JournalProjection
 from migration.ledger.projection import STEPS_MS, LedgerProjection, event_of
-from migration.ledger.records import EventRecord, LevelRecord, MigrationRecord
+from migration.ledger.records import EventRecord, LedgerLevel, MigrationRecord
 from migration.ownership.states import State
 from tests.duemq_common.ledger.conftest import Opener
 
@@ -54,7 +54,7 @@ def test_a_whole_run() -> None:
         MigrationRecord(migration_id="r", started_ms=1_000, started_by="anna", ended_ms=1_008)
     ]
     assert snapshot.levels == [
-        LevelRecord(
+        LedgerLevel(
             migration_id="r",
             level=3,
             state=State.DONE,

@@ -20,14 +20,14 @@ from duemq_common.ledger.errors import (
     UnknownRun,
 )
 from duemq_common.ledger.ledger import TEXT_CHARS_MAX
-from duemq_common.ledger.records import Record
+from duemq_common.ledger.records import LedgerRecord
 from duemq_common.ledger.tables import METADATA
 from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import (
     EventRecord,
-    LevelRecord,
+    LedgerLevel,
     MigrationRecord,
-    Run,
+    MigrationRun,
     SampleRecord,
     VerificationRecord,
 )
@@ -40,7 +40,7 @@ from tests.duemq_common.ledger.postgres import Server
 RUN_ID = some.RUN_ID
 RECORDS: tuple[Any, ...] = (
     MigrationRecord,
-    LevelRecord,
+    LedgerLevel,
     EventRecord,
     VerificationRecord,
     SampleRecord,
@@ -56,7 +56,7 @@ def test_columns_are_the_fields_of_the_records() -> None:
         assert [column.name for column in table.primary_key] == list(record.KEY)
 
 
-def later(records: list[Record]) -> list[Any]:
+def later(records: list[LedgerRecord]) -> list[Any]:
     """Return the last record of each key."""
     return list({record.identity: record for record in records}.values())
 
@@ -69,7 +69,7 @@ def test_runs_round_trip(opener: Opener, data: st.DataObject) -> None:
     with ledger.engine.begin() as connection:
         for record in RECORDS:
             connection.execute(METADATA.tables[record.TABLE].delete())
-    run = Run(
+    run = MigrationRun(
         migration=some.migration(plan_id="p", ended_ms=data.draw(some.MAYBE)),
         levels=later(data.draw(st.lists(some.LEVEL_RECORDS, max_size=4))),
         events=later(data.draw(st.lists(some.EVENTS, max_size=4))),
@@ -77,7 +77,7 @@ def test_runs_round_trip(opener: Opener, data: st.DataObject) -> None:
         samples=later(data.draw(st.lists(some.SAMPLES, max_size=4))),
     )
     ledger.write([*run.levels, *run.events, *run.verifications, *run.samples, run.migration])
-    assert ledger.run(RUN_ID) == Run(
+    assert ledger.run(RUN_ID) == MigrationRun(
         migration=run.migration,
         levels=sorted(run.levels, key=lambda item: item.level),
         events=sorted(run.events, key=lambda item: (item.at_ms, item.key)),

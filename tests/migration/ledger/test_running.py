@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 from duemq_common.ledger.engine import parse_url
 from duemq_common.ledger.worker import LedgerWorker
 from migration.ledger.reader import MigrationLedger
-from migration.ledger.records import Run
+from migration.ledger.records import MigrationRun
 from migration.ownership.states import State
 from tests.migration.bench import Bench, with_broker
 
@@ -29,7 +29,7 @@ async def until_written(bench: Bench) -> None:
     await bench.ledger_until(lambda ledger: not ledger["pending"] and not ledger["trouble"])
 
 
-def run_of(url: str, migration: str) -> Run:
+def run_of(url: str, migration: str) -> MigrationRun:
     ledger = MigrationLedger.open_existing(url)
     run = ledger.run(migration)
     ledger.close()

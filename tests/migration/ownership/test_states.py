@@ -10,9 +10,9 @@ from migration.ownership.states import (
     MOVES,
     ROLL_BACK_MEANS,
     WORKING,
-    Event,
     IllegalMove,
     LevelState,
+    MigrationEvent,
     State,
 )
 
@@ -35,20 +35,20 @@ STATES = st.sampled_from(list(State))
 
 
 def test_the_table_contains_every_state_and_event() -> None:
-    assert [event.value for event in Event] == HEAD
+    assert [event.value for event in MigrationEvent] == HEAD
     assert [row[0] for row in ROWS] == [state.value for state in State]
 
 
-@given(st.lists(st.sampled_from([event.value for event in Event]), max_size=40))
+@given(st.lists(st.sampled_from([event.value for event in MigrationEvent]), max_size=40))
 def test_any_sequence_of_events_follows_the_table(events: list[str]) -> None:
     current, state = LevelState(3), "planned"
     for event in events:
         after = EXPECTED[state, event]
         if after == "-":
             with pytest.raises(IllegalMove, match="level 3 is"):
-                current.after(Event(event))
+                current.after(MigrationEvent(event))
             continue
-        current, state = current.after(Event(event)), after
+        current, state = current.after(MigrationEvent(event)), after
         assert current == LevelState(3, State(state))
 
 
@@ -72,23 +72,25 @@ def test_steps_are_taken_in_running_states_unless_paused(state: State) -> None:
 
 
 def test_effects_are_described_for_the_states_they_apply_to() -> None:
-    rollable = {state for state, event in MOVES if event is Event.ROLL_BACK}
+    rollable = {state for state, event in MOVES if event is MigrationEvent.ROLL_BACK}
     assert ROLL_BACK_MEANS.keys() == rollable
 
 
 def test_a_rollback_ends_a_pause() -> None:
     paused = LevelState(1, State.DRAINING).pause("the disk is full")
-    assert paused.after(Event.ROLL_BACK) == LevelState(1, State.ROLLING_BACK)
+    assert paused.after(MigrationEvent.ROLL_BACK) == LevelState(1, State.ROLLING_BACK)
 
 
 def test_other_events_keep_a_pause() -> None:
     paused = LevelState(1, State.ROUTING).pause("the window closed")
-    assert paused.after(Event.FENCED) == LevelState(1, State.DRAINING, True, "the window closed")
+    assert paused.after(MigrationEvent.FENCED) == LevelState(
+        1, State.DRAINING, True, "the window closed"
+    )
 
 
 def test_an_error_has_state_cause_and_action() -> None:
     with pytest.raises(IllegalMove) as caught:
-        LevelState(5, State.ROLLED_BACK).after(Event.START)
+        LevelState(5, State.ROLLED_BACK).after(MigrationEvent.START)
     assert str(caught.value) == (
         "level 5 is rolled back: start does not apply. "
         "It has ended; make a new plan with `duemq migrate plan`"

@@ -10,7 +10,7 @@ import pytest
 
 from message_store.store import MessageStore
 from migration.ownership.owners import Owners
-from migration.plans.counting import Count
+from migration.plans.counting import PlanCount
 from migration.plans.plan import Obstacle, ObstacleKind, Plan
 from tests.migration.steps.test_drain import fill
 from tests.support.migration_rig import MigrationRig
@@ -24,7 +24,7 @@ def plan_of(rig: MigrationRig, *levels: int, rate_per_s: int = 0) -> Plan:
         store=rig.store, levels=rig.levels, timers=rig.timers, queues=rig.queues,
         history=rig.history, keeper=rig.keeper,
     )  # fmt: skip
-    count = Count(owners, levels, rig.clock.now_ms(), rate_per_s)
+    count = PlanCount(owners, levels, rig.clock.now_ms(), rate_per_s)
     assert all(size > 0 for size in count.pieces())
     return count.plan(plan_id="p", store_id="s", made_by="anna")
 

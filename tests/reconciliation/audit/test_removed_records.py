@@ -19,7 +19,7 @@ from reconciliation.scan.planning import plan_log
 from reconciliation.scan.roles import SCHEDULE_TOPIC, Role
 from reconciliation.scan.store_state import OwnedRange, Progress
 from reconciliation.spark.read import audit_stores, count_stores
-from reconciliation.spark.reader import StoreReader
+from reconciliation.spark.reader import SparkStoreReader
 from tests.reconciliation.test_bad_files import read
 from tests.support.migration_rig import MigrationRig
 from tests.support.stores import add_message
@@ -123,7 +123,9 @@ def test_units_in_the_timers_checkpoint_are_examined_in_the_timer_log(
 def test_a_whole_log_has_none(tmp_path: Path) -> None:
     filled(tmp_path)
     assert rows_of(tmp_path, Role.REMOVED_PENDING) == rows_of(tmp_path, Role.REMOVED_SETTLED) == []
-    reader = StoreReader(parse_options({"path": str(tmp_path), "roles": str(Role.GAP)}), ["note"])
+    reader = SparkStoreReader(
+        parse_options({"path": str(tmp_path), "roles": str(Role.GAP)}), ["note"]
+    )
     assert [row for part in reader.partitions() for row in reader.read(part)] == []
 
 

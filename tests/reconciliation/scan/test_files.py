@@ -15,7 +15,7 @@ from duemq_common.errors import UsageError
 from reconciliation.scan.files import Root
 from reconciliation.scan.options import parse_options
 from reconciliation.scan.tables import TABLES
-from reconciliation.spark.reader import StoreReader
+from reconciliation.spark.reader import SparkStoreReader
 from tests.support.golden_stores import copy_golden_store
 
 
@@ -35,7 +35,7 @@ def remote(store: Path) -> Iterator[str]:
 
 def rows(path: str, table: str) -> list[Any]:
     names = [name for name, _ in TABLES[table] if name != "store"]
-    reader = StoreReader(
+    reader = SparkStoreReader(
         parse_options({"path": path, "table": table, "partitionBytes": "20000"}), names
     )
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]

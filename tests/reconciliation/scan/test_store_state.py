@@ -24,7 +24,7 @@ from reconciliation.scan.store_state import (
     read_progress,
 )
 from reconciliation.scan.tables import TABLES
-from reconciliation.spark.reader import StoreReader
+from reconciliation.spark.reader import SparkStoreReader
 from tests.support.migration_rig import MigrationRig
 
 HOUR_MS = 3_600_000
@@ -35,7 +35,7 @@ BLOCKED_MS = 5_000
 def read(root: Path, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
     """Return rows as Spark gets them."""
     names = list(columns) or [name for name, _ in TABLES[table]]
-    reader = StoreReader(parse_options({"path": str(root), "table": table} | options), names)
+    reader = SparkStoreReader(parse_options({"path": str(root), "table": table} | options), names)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches).to_pylist() if batches else []
 

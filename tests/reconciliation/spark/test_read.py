@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from reconciliation.scan.options import parse_options
 from reconciliation.scan.planning import PARTITION_BYTES, grouped
-from reconciliation.spark.reader import Part, StoreReader
+from reconciliation.spark.reader import ScanPart, SparkStoreReader
 from tests.support.golden_stores import golden_store
 
 
 def test_parts_of_a_small_store_share_a_task() -> None:
     given = {"path": str(golden_store("apache-5.3.3-clean")), "table": "findings"}
-    parts = StoreReader(parse_options(given), ["file"]).partitions()
+    parts = SparkStoreReader(parse_options(given), ["file"]).partitions()
     assert len(parts) > 1
-    assert sum(map(Part.length, parts)) < PARTITION_BYTES
-    assert grouped(parts, PARTITION_BYTES, Part.length) == [tuple(parts)]
-    assert grouped(parts, 1, Part.length) == [(part,) for part in parts]
+    assert sum(map(ScanPart.length, parts)) < PARTITION_BYTES
+    assert grouped(parts, PARTITION_BYTES, ScanPart.length) == [tuple(parts)]
+    assert grouped(parts, 1, ScanPart.length) == [(part,) for part in parts]

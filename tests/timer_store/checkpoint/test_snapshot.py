@@ -19,7 +19,7 @@ from timer_store.checkpoint.snapshot import (
     CHECK_FILE,
     SNAPSHOT_FILE,
     Check,
-    Saved,
+    SavedSnapshot,
     Snapshot,
     SnapshotFiles,
     decode_check,
@@ -117,7 +117,7 @@ def test_a_timercheck_that_is_silent(tmp_path: Path, data: bytes) -> None:
     st.builds(Check, *[counts] * 7),
 )
 def test_snapshots_there_and_back(snapshot: Snapshot, before: Check) -> None:
-    saved = Saved(snapshot, before)
+    saved = SavedSnapshot(snapshot, before)
     assert decode_saved(loads(encode_saved(saved))) == saved
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.pop.checkpoints import Checkpoint
+from duemq.pop.checkpoints import PopCheckpoint
 from duemq.pop.queue_reader import RawRecords
 from duemq.pop.revival.retry_copies import RetryCopies
 from duemq.registry.managers import Identity
@@ -105,7 +105,7 @@ def copies(
     found: RawRecords, host: tuple[bytes, int] = HOSTS[0]
 ) -> tuple[Captured | None, Captured]:
     """Return the copies of the kernel, None if Python is needed, and the copies of Python."""
-    checkpoint = Checkpoint("T", "g", 2, 3, POP_MS, 1_000, OFFSETS, "b")
+    checkpoint = PopCheckpoint("T", "g", 2, 3, POP_MS, 1_000, OFFSETS, "b")
     made: list[Captured | None] = []
     for compiled in (True, False):
         path = Captured()
@@ -179,7 +179,7 @@ def test_a_damaged_record_is_not_copied() -> None:
     damaged = bytearray(record(b"KEYS\x01k\x02", 7))
     damaged[damaged.index(b"body")] ^= 1
     batch = RetryCopies(Captured(), Identity("b", "c", 0, HOSTS[0]), lambda: True)
-    checkpoint = Checkpoint("T", "g", 2, 3, POP_MS, 1_000, OFFSETS, "b")
+    checkpoint = PopCheckpoint("T", "g", 2, 3, POP_MS, 1_000, OFFSETS, "b")
     for data in (bytes(damaged), record(b"", 8)):
         found = raw_records(record(b"", 3), data)
         assert not batch.add_raw(0, checkpoint, found, topic_index=5, now_ms=NOW_MS)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.pop.checkpoints import Acknowledgement, Checkpoint
+from duemq.pop.checkpoints import Acknowledgement, PopCheckpoint
 from duemq.pop.revive_records import NAME_CHARS_MAX, ReviveRecords, texts_of
 from duemq.registry.managers import Identity
 from message_store.log.batch import PutBatch
@@ -20,7 +20,7 @@ NAMES = st.sampled_from(
 NUMBERS = st.integers(0, 10**18 - 1) | st.sampled_from([0, 1, 9, 10, 999, 1_000, 10**17])
 OFFSETS = st.lists(NUMBERS, min_size=1, max_size=40, unique=True).map(tuple)
 CHECKPOINTS = st.builds(
-    Checkpoint,
+    PopCheckpoint,
     topic=NAMES, group=NAMES, queue_id=st.integers(0, 2**31 - 1), start_offset=NUMBERS,
     pop_ms=NUMBERS, invisible_ms=NUMBERS, offsets=OFFSETS, broker_name=NAMES,
     suspended=st.booleans(),
@@ -34,7 +34,7 @@ ENTRIES = st.lists(st.tuples(st.integers(0, 7), CHECKPOINTS | ACKS), max_size=6)
 
 
 def batch_of(
-    entries: list[tuple[int, Checkpoint | Acknowledgement]],
+    entries: list[tuple[int, PopCheckpoint | Acknowledgement]],
     host: tuple[bytes, int],
     *,
     compiled: bool,
@@ -72,7 +72,7 @@ def rows_of(batch: PutBatch) -> list[tuple[dict[str, int], bytes, bytes, bytes]]
 @pytest.mark.parametrize("host", HOSTS, ids=["IPv4", "IPv6"])
 @given(entries=ENTRIES)
 def test_rows_equal_those_of_python(
-    entries: list[tuple[int, Checkpoint | Acknowledgement]], host: tuple[bytes, int]
+    entries: list[tuple[int, PopCheckpoint | Acknowledgement]], host: tuple[bytes, int]
 ) -> None:
     expected = batch_of(entries, host, compiled=False)
     found = batch_of(entries, host, compiled=True)
@@ -92,7 +92,7 @@ def test_names_that_need_python_have_no_texts(name: str) -> None:
 
 def test_long_names_are_encoded_in_python() -> None:
     long = "g" * (NAME_CHARS_MAX + 1)
-    record = Checkpoint("T", long, 0, 0, 1, 1_000, (0,), "b")
+    record = PopCheckpoint("T", long, 0, 0, 1, 1_000, (0,), "b")
     found = batch_of([(0, record)], HOSTS[0], compiled=True)
     assert found is not None
     assert found.body(1) == record.body()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.pop.checkpoints import Acknowledgement, Checkpoint
+from duemq.pop.checkpoints import Acknowledgement, PopCheckpoint
 from duemq.pop.revival.pairing import Pairing
 
 
-def checkpoint(start: int, revive_ms: int, *offsets: int) -> Checkpoint:
-    return Checkpoint("T", "g", 0, start, 0, revive_ms, offsets or (start,), "b")
+def checkpoint(start: int, revive_ms: int, *offsets: int) -> PopCheckpoint:
+    return PopCheckpoint("T", "g", 0, start, 0, revive_ms, offsets or (start,), "b")
 
 
 def ack(start: int, *offsets: int) -> Acknowledgement:
@@ -49,13 +49,13 @@ RECORDS = st.lists(
 
 @given(records=RECORDS, through_ms=st.integers(0, 9))
 def test_due_checkpoints_are_unacknowledged_and_in_order_of_time(
-    records: list[Checkpoint | Acknowledgement | None], through_ms: int
+    records: list[PopCheckpoint | Acknowledgement | None], through_ms: int
 ) -> None:
     pairing = Pairing(0)
-    naive: list[tuple[int, Checkpoint]] = []
+    naive: list[tuple[int, PopCheckpoint]] = []
     for at, record in enumerate(records):
         pairing.add(record)
-        if isinstance(record, Checkpoint):
+        if isinstance(record, PopCheckpoint):
             naive.append((at, record))
         elif record is not None:
             naive = [

@@ -11,7 +11,7 @@ from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.pop.kernels.matching_frames import read_matching
 from duemq.pop.pop import PopRequest
-from duemq.pop.pop_queues import Target
+from duemq.pop.pop_queues import PopTarget
 from duemq.pop.templates.pop_templates import COLUMNS, PopTemplate
 from duemq.registry.subscriptions import Subscription
 from duemq_common.errors import FrameError
@@ -40,7 +40,7 @@ def header_of(form: bytes, queue: bytes = b"-1") -> bytes:
 
 def template_of(header: bytes) -> PopTemplate | None:
     request = decoded(frame(header))
-    target = Target("g", "T", int(request.fields["queueId"]))
+    target = PopTarget("g", "T", int(request.fields["queueId"]))
     arguments = PopRequest(target, 32, 60_000, 0, 0, Subscription("T"))
     return PopTemplate.of(frame(header), request, arguments)
 
@@ -133,5 +133,5 @@ def test_frames_of_the_codec_have_a_template() -> None:
     request = decoded(frame(header_of(JAVA)))
     assert request.code == RequestCode.POP_MESSAGE
     data = codec.encode_request(request)
-    arguments = PopRequest(Target("g", "T", -1), 32, 60_000, 0, 0, Subscription("T"))
+    arguments = PopRequest(PopTarget("g", "T", -1), 32, 60_000, 0, 0, Subscription("T"))
     assert PopTemplate.of(data, request, arguments) is not None

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller import requests
-from duemq.replication.controller.identity import Identity
+from duemq.replication.controller.identity import MemberIdentity
 from duemq.replication.controller.member import GroupMember
 from duemq.replication.controller.member_events import (
     BecomeMaster,
@@ -59,7 +59,7 @@ class Process:
 
     number: int
     incarnation: int = 0
-    identity: Identity | None = None
+    identity: MemberIdentity | None = None
     last_epoch: int = 0
     epoch_seen: int = 0
     channel: object = field(default_factory=object)
@@ -256,7 +256,7 @@ class World:
 def heartbeat_of(process: Process) -> Request:
     return requests.heartbeat(
         GROUP,
-        requests.Heartbeat(
+        requests.BrokerHeartbeat(
             address=process.member.address,
             broker_id=process.member.broker_id,
             epoch=process.last_epoch,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from duemq.replication.controller.identity import Identity, IdentityFiles, check_group
+from duemq.replication.controller.identity import IdentityFiles, MemberIdentity, check_group
 from duemq.replication.controller.requests import GroupName
 from duemq_common.errors import ConfigError, CorruptStore
 
 GROUP = GroupName("DefaultCluster", "broker-a")
-APPLIED = Identity(GROUP, 2, "10.0.0.1:10911;1700000000000")
-ASSIGNED = Identity(GROUP, 2)
+APPLIED = MemberIdentity(GROUP, 2, "10.0.0.1:10911;1700000000000")
+ASSIGNED = MemberIdentity(GROUP, 2)
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def test_an_assigned_id_replaces_the_application(files: IdentityFiles) -> None:
 
 
 def test_after_a_crash_between_the_two_steps_the_assigned_id_counts(files: IdentityFiles) -> None:
-    files.store(Identity(GROUP, 3))
+    files.store(MemberIdentity(GROUP, 3))
     files.store(APPLIED)
-    assert files.load(GROUP) == Identity(GROUP, 3)
+    assert files.load(GROUP) == MemberIdentity(GROUP, 3)
 
 
 def test_an_application_can_be_dropped(files: IdentityFiles) -> None:
@@ -57,7 +57,7 @@ def test_an_application_can_be_dropped(files: IdentityFiles) -> None:
 def test_a_cut_file_is_an_error_and_never_a_reason_for_a_new_id(
     files: IdentityFiles, temporary: bool
 ) -> None:
-    identity = APPLIED if temporary else Identity(GROUP, 2)
+    identity = APPLIED if temporary else MemberIdentity(GROUP, 2)
     files.store(identity)
     path = files.temporary_path if temporary else files.path
     text = path.read_text()

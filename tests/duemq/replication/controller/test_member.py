@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from duemq.replication.controller.identity import Identity
+from duemq.replication.controller.identity import MemberIdentity
 from duemq.replication.controller.member import GroupMember
 from duemq.replication.controller.member_events import (
     BecomeMaster,
@@ -25,12 +25,12 @@ from duemq.replication.controller.member_events import (
     IdTaken,
     InSyncAltered,
     InSyncWanted,
+    MemberState,
     NextRequest,
     ProposalEnded,
     Registered,
     Require,
     Resign,
-    State,
     StoreFailed,
     StoreIdentity,
     Withdraw,
@@ -39,7 +39,7 @@ from duemq.replication.controller.requests import GroupView, SyncStateSet
 from tests.support.group_host import GROUP
 
 OURS, OTHERS = "10.0.0.1:10911", "10.0.0.2:10911"
-ME = Identity(GROUP, 1)
+ME = MemberIdentity(GROUP, 1)
 NOBODY = frozenset[int]()
 
 
@@ -71,30 +71,34 @@ REPLICA_OF_2 = GroupSeen(view(3, 2))
 
 def test_a_new_member_applies_for_an_id_and_registers() -> None:
     new = GroupMember(GROUP, OURS, None, last_epoch=0)
-    assert (new.state, new.next_request, new.broker_id) == (State.INITIAL, NextRequest.NEXT_ID, 0)
-    applied = Identity(GROUP, 4, "code")
+    assert (new.state, new.next_request, new.broker_id) == (
+        MemberState.INITIAL,
+        NextRequest.NEXT_ID,
+        0,
+    )
+    applied = MemberIdentity(GROUP, 4, "code")
     assert new.receive(IdOffered(4, "code")) == [StoreIdentity(applied)]
     assert (new.state, new.next_request, new.broker_id) == (
-        State.APPLYING_ID,
+        MemberState.APPLYING_ID,
         NextRequest.APPLY_ID,
         0,
     )
     assert new.receive(IdTaken(4)) == [DropApplication()]
-    assert (new.state, new.identity) == (State.INITIAL, None)
+    assert (new.state, new.identity) == (MemberState.INITIAL, None)
     new.receive(IdOffered(5, "again"))
     assert new.receive(IdGranted(4)) == []  # of the first application, late
-    assert new.receive(IdGranted(5)) == [StoreIdentity(Identity(GROUP, 5))]
+    assert new.receive(IdGranted(5)) == [StoreIdentity(MemberIdentity(GROUP, 5))]
     assert (new.state, new.next_request, new.broker_id) == (
-        State.REGISTERING,
+        MemberState.REGISTERING,
         NextRequest.REGISTER,
         5,
     )
     assert new.receive(Registered(has_master=True)) == []
-    assert (new.state, new.next_request) == (State.WAITING_FOR_MASTER, None)
+    assert (new.state, new.next_request) == (MemberState.WAITING_FOR_MASTER, None)
 
 
 def test_a_start_continues_where_the_files_end() -> None:
-    applied = GroupMember(GROUP, OURS, Identity(GROUP, 4, "code"), last_epoch=0)
+    applied = GroupMember(GROUP, OURS, MemberIdentity(GROUP, 4, "code"), last_epoch=0)
     assert applied.next_request is NextRequest.APPLY_ID
     assert GroupMember(GROUP, OURS, ME, last_epoch=0).next_request is NextRequest.REGISTER
 
@@ -107,23 +111,25 @@ def test_a_member_is_seen_only_after_it_registered() -> None:
 @pytest.mark.parametrize(
     ("events", "seen", "commands", "state"),
     [
-        ([], view(3, 1), [Require(ids(1)), BecomeMaster(3)], State.MASTER),
-        ([], view(3, 2), [BecomeReplica(2, OTHERS, 3)], State.REPLICA),
-        ([], view(3, None), [], State.WAITING_FOR_MASTER),
-        ([MASTER_OF_3], view(3, 1), [], State.MASTER),
-        ([MASTER_OF_3], view(2, 2), [], State.MASTER),  # late
-        ([MASTER_OF_3], view(4, 2), [Withdraw(), BecomeReplica(2, OTHERS, 4)], State.REPLICA),
-        ([MASTER_OF_3], view(4, None), [Withdraw()], State.WAITING_FOR_MASTER),
-        ([MASTER_OF_3], view(5, 1), [BecomeMaster(5)], State.MASTER),
-        ([MASTER_OF_3, GroupSeen(view(4, None))], view(3, 1), [], State.WAITING_FOR_MASTER),
-        ([REPLICA_OF_2], view(3, 2), [], State.REPLICA),
-        ([REPLICA_OF_2], view(4, 1), [Require(ids(1)), BecomeMaster(4)], State.MASTER),
-        ([REPLICA_OF_2], view(2, 1), [], State.REPLICA),
-        ([REPLICA_OF_2], view(4, None), [], State.WAITING_FOR_MASTER),
-        ([REPLICA_OF_2], view(4, 2), [BecomeReplica(2, OTHERS, 4)], State.REPLICA),
+        ([], view(3, 1), [Require(ids(1)), BecomeMaster(3)], MemberState.MASTER),
+        ([], view(3, 2), [BecomeReplica(2, OTHERS, 3)], MemberState.REPLICA),
+        ([], view(3, None), [], MemberState.WAITING_FOR_MASTER),
+        ([MASTER_OF_3], view(3, 1), [], MemberState.MASTER),
+        ([MASTER_OF_3], view(2, 2), [], MemberState.MASTER),  # late
+        ([MASTER_OF_3], view(4, 2), [Withdraw(), BecomeReplica(2, OTHERS, 4)], MemberState.REPLICA),
+        ([MASTER_OF_3], view(4, None), [Withdraw()], MemberState.WAITING_FOR_MASTER),
+        ([MASTER_OF_3], view(5, 1), [BecomeMaster(5)], MemberState.MASTER),
+        ([MASTER_OF_3, GroupSeen(view(4, None))], view(3, 1), [], MemberState.WAITING_FOR_MASTER),
+        ([REPLICA_OF_2], view(3, 2), [], MemberState.REPLICA),
+        ([REPLICA_OF_2], view(4, 1), [Require(ids(1)), BecomeMaster(4)], MemberState.MASTER),
+        ([REPLICA_OF_2], view(2, 1), [], MemberState.REPLICA),
+        ([REPLICA_OF_2], view(4, None), [], MemberState.WAITING_FOR_MASTER),
+        ([REPLICA_OF_2], view(4, 2), [BecomeReplica(2, OTHERS, 4)], MemberState.REPLICA),
     ],
 )
-def test_roles(events: list[Event], seen: GroupView, commands: list[Command], state: State) -> None:
+def test_roles(
+    events: list[Event], seen: GroupView, commands: list[Command], state: MemberState
+) -> None:
     found = member(*events)
     assert found.receive(GroupSeen(seen)) == commands
     assert found.state is state
@@ -171,7 +177,7 @@ def test_a_second_process_with_the_same_id_is_no_master(events: list[Event]) -> 
     forged = replace(view(3, 1), master_address=OTHERS)
     withdrawn: list[Command] = [Withdraw()] if events else []
     assert found.receive(GroupSeen(forged)) == withdrawn
-    assert (found.state, found.required_ids) == (State.CONFLICT, NOBODY)
+    assert (found.state, found.required_ids) == (MemberState.CONFLICT, NOBODY)
     assert OTHERS in found.failure
     assert not found.sends_heartbeats
     assert found.receive(GroupSeen(view(9, 1))) == []
@@ -181,7 +187,7 @@ def test_a_started_member_does_not_continue_the_epoch_of_its_log() -> None:
     """Its log may have lost the end that replicas have; a new epoch shows them where."""
     found = member(last_epoch=3)
     assert found.receive(GroupSeen(view(3, 1))) == [Resign()]
-    assert (found.state, found.sends_heartbeats) == (State.WAITING_FOR_MASTER, False)
+    assert (found.state, found.sends_heartbeats) == (MemberState.WAITING_FOR_MASTER, False)
     assert found.receive(GroupSeen(view(3, 1))) == [Resign()]
     found.receive(GroupSeen(view(4, None)))
     assert found.sends_heartbeats
@@ -201,7 +207,7 @@ def test_a_member_that_resigns_requests_an_election_only_after_another_heartbeat
 def test_a_master_that_cannot_store_lets_another_member_be_elected() -> None:
     found = member(GroupSeen(view(3, 1, in_sync=ids(1, 2))))
     assert found.receive(StoreFailed()) == [Withdraw(), Resign()]
-    assert (found.state, found.sends_heartbeats) == (State.WAITING_FOR_MASTER, False)
+    assert (found.state, found.sends_heartbeats) == (MemberState.WAITING_FOR_MASTER, False)
     assert "cannot be synced" in found.failure
     assert found.receive(GroupSeen(view(3, 1, in_sync=ids(1, 2)))) == [Resign()]
     found.receive(GroupSeen(view(4, None, in_sync=ids(1, 2))))
@@ -217,7 +223,7 @@ def test_a_master_that_cannot_store_lets_another_member_be_elected() -> None:
 def test_a_master_whose_messages_no_other_member_has_does_not_resign() -> None:
     found = member(MASTER_OF_3)
     assert found.receive(StoreFailed()) == []
-    assert (found.state, found.sends_heartbeats) == (State.MASTER, True)
+    assert (found.state, found.sends_heartbeats) == (MemberState.MASTER, True)
 
 
 def test_a_former_replica_does_not_become_master_of_the_epoch_in_which_it_was_replica() -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller import requests
 from duemq.replication.controller.requests import (
+    BrokerHeartbeat,
     ControllerFault,
     ControllerRefusal,
     GroupName,
     GroupView,
-    Heartbeat,
     Leader,
     SyncStateSet,
 )
@@ -26,7 +26,7 @@ from duemq_common.request import Request, Response
 GROUP = GroupName("c", "b")
 GET, ELECT = RequestCode.CONTROLLER_GET_REPLICA_INFO, RequestCode.CONTROLLER_ELECT_MASTER
 NAMES = {"clusterName": "c", "brokerName": "b"}
-BEAT = Heartbeat(
+BEAT = BrokerHeartbeat(
     address="h:1", broker_id=2, epoch=3, max_offset=9, confirm_offset=8, limit_ms=10_000,
     election_priority=7,
 )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.replication.controller.member_events import State
+from duemq.replication.controller.member_events import MemberState
 from duemq.replication.controller.service import GroupService
 from duemq_common.request import Request, Response
 from tests.support.fake_controller import ADDRESS
@@ -365,7 +365,7 @@ def test_a_forged_registration_of_its_id_ends_the_office(tmp_path: Path) -> None
             rig.controller.response(Request(code, fields), object())
             await rig.run(BEAT_MS + 100)
             assert not first.holds(1)
-            assert first.member.state is State.CONFLICT
+            assert first.member.state is MemberState.CONFLICT
             assert "evil:1" in str(first.view()["groupFailure"])
             assert host.roles == [("master", 1)]
             asked = len(rig.network.asked)

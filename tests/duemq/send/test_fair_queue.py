@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duemq.net.fair_queue import FairQueue
+from duemq.send.fair_queue import FairQueue
 
 
 @pytest.mark.parametrize(

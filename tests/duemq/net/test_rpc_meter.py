@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from duemq.metrics.rpc_meter import RpcMeter, names_of
 from duemq.net.dispatcher import Dispatcher, Handler
+from duemq.net.rpc_meter import RpcMeter, names_of
 from duemq_common.clock import FakeClock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response

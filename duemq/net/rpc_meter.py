@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.send.put_latency import PutLatency
 from duemq_common.clock import Clock
 from duemq_common.meters import CREATE_BOUNDS_MS, RPC_BOUNDS_MS, Observations
+from duemq_common.put_latency import PutLatency
 from duemq_common.request import Request
 
 CREATES: Final = frozenset(

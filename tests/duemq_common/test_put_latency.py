@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.send.put_latency import CLASSES, MS_MAX, PutLatency
 from duemq_common.clock import FakeClock
+from duemq_common.put_latency import CLASSES, MS_MAX, PutLatency
 from tests.support.running_broker import running, small
 
 puts = st.lists(st.tuples(st.integers(-5, MS_MAX), st.integers(1, 50)), min_size=1, max_size=30)
