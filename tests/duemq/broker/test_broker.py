@@ -358,7 +358,7 @@ def test_metrics_are_served(tmp_path: Path) -> None:
             await client.send("T", b"later", DELAY="3")
             text = await asyncio.to_thread(read, broker.metrics_port)
         assert "duemq_up 1.0" in text
-        assert 'rocketmq_messages_in_total{topic="SCHEDULE_TOPIC_XXXX"' in text
+        assert "rocketmq_messages_in_total{" in text
         assert 'level="3"' in text
 
     asyncio.run(main())
