@@ -31,6 +31,7 @@ from delivery.redirected import NoTarget
 from duemq_common.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
+from message_store.queues.topic_table import TopicTable
 from message_store.store import MessageStore
 
 NOT_PUT: Final = -1
@@ -120,6 +121,11 @@ class Outcome:
             return columns
         put = self.store_ms != NOT_PUT
         return columns[0][put], columns[1][put], columns[2][put]
+
+
+def has_routes(topics: TopicTable) -> bool:
+    """Return whether the table has queue counts, so that a topic without queues was deleted."""
+    return bool((topics.arrays.topics["write_queues"] > 0).any())
 
 
 class UnitReader(Protocol[UnitIn]):

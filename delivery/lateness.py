@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from delivery.kernels.lateness import count_late
+from delivery.kernels.outcome import count_late
 
 Times = npt.NDArray[np.int64]
 

@@ -208,11 +208,17 @@ class PluginBase:
         return ()
 
     def put_hooks(self) -> Sequence[PutHook]:
-        """Return the functions that are called with every batch before it is appended."""
+        """Return the functions that are called with batches before they are appended.
+
+        Called once all plugins run. See `message_store.hooks.PutHook`.
+        """
         return ()
 
     def dispatchers(self) -> Sequence[Dispatcher]:
-        """Return the functions that are called with every batch after it was appended."""
+        """Return the functions that are called with every batch after it was appended.
+
+        In `running`, `store.add_dispatcher` registers a function for the batches of one topic.
+        """
         return ()
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:

@@ -36,7 +36,7 @@ def read_damaged(store: MessageStore, phys_offset: int, size: int) -> tuple[byte
     """
     data = b""
     try:
-        data = store.log.view(phys_offset, size).tobytes()
+        data = store.log_view(phys_offset, size).tobytes()
         return data, decode_record(memoryview(data), phys_offset, check_crc=False)
     except RecordUnreadable:
         return data, None

@@ -67,11 +67,6 @@ def owner_letter(property_text: bytes) -> int:
     return found[0] if len(found) == 1 else -1
 
 
-def has_routes(topics: TopicTable) -> bool:
-    """Return whether the table has queue counts, so that a topic without queues was deleted."""
-    return bool((topics.arrays.topics["write_queues"] > 0).any())
-
-
 def queue_number(text: str) -> int:
     """Return the queue id of a text, -1 if it is invalid."""
     digits = text[1:] if text[:1] == "+" else text

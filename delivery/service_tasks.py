@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 from duemq_common.clock import Clock
 from message_store.kernels import registry
@@ -14,15 +14,10 @@ log = logging.getLogger(__name__)
 PRELOAD_AFTER_MS = 100  # pause after the start, until the broker serves
 
 
-async def guarded(
-    work: Coroutine[object, object, None], service: str, on_failure: Callable[[str], None]
-) -> None:
-    """Run a task; log and report its failure, so that the broker stops cleanly."""
-    try:
-        await work
-    except Exception as error:
-        log.exception("the %s service cannot continue", service)
-        on_failure(f"{type(error).__name__}: {error}")
+def report_failure(service: str, error: Exception, on_failure: Callable[[str], None]) -> None:
+    """Log and report the failure of a service's task, so that the broker stops cleanly."""
+    log.error("the %s service cannot continue", service, exc_info=error)
+    on_failure(f"{type(error).__name__}: {error}")
 
 
 async def preload(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from duemq_common.config import option
 from duemq_common.errors import ConfigError
 
+ASYNC_FLUSH: Final = "ASYNC_FLUSH"
+SYNC_FLUSH: Final = "SYNC_FLUSH"
 PULL_BYTES_MAX = (16 << 20) - (64 << 10)  # a frame of 16 MiB, without room for its header
 
 
@@ -45,11 +48,11 @@ class StoreConfig:
         wire=True,
     )
     flush_disk_type: str = option(
-        "ASYNC_FLUSH",
+        ASYNC_FLUSH,
         "flushDiskType",
         "SYNC_FLUSH: a message is on disk before the response to its send, and before consumers "
         "receive it.",
-        choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
+        choices=(ASYNC_FLUSH, SYNC_FLUSH),
     )
     flush_commitlog_interval_ms: int = option(
         500,
@@ -181,11 +184,6 @@ class StoreConfig:
         """The commit log's directory."""
         text = os.path.expanduser(self.commitlog_text)
         return Path(text) if text else self.root / "commitlog"
-
-    @property
-    def sync_flush(self) -> bool:
-        """Whether the response to a send waits until its message is on the disk."""
-        return self.flush_disk_type == "SYNC_FLUSH"
 
     @property
     def clean_hours(self) -> tuple[int, ...]:

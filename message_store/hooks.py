@@ -15,7 +15,11 @@ if TYPE_CHECKING:  # a client starts without the compiler
     from message_store.log.commit_log import CommitLog
 
 PutHook = Callable[[PutBatch, int], None]
-"""Called with a batch and now_ms before it is appended; changes columns, sets `status`."""
+"""Called with a batch and now_ms before it is appended; changes columns, sets `status`.
+
+A hook with an attribute `delays` is called only with batches that may have one of these kinds of
+delay (`PutBatch.delays`).
+"""
 Dispatcher = Callable[[PutBatch], None]
 """Called with every appended batch, in log order, after its queues are written."""
 

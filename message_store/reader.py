@@ -6,31 +6,35 @@ Pulls get slices of the mapped log; no record is decoded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from duemq_common.errors import RecordUnreadable, UnitsRewritten
 from duemq_common.text import index_hash
 from message_store import layout
-from message_store.config import StoreConfig
+from message_store.config import SYNC_FLUSH, StoreConfig
+from message_store.hooks import TagsCodeRule
 from message_store.index.index_service import CATCH_UP_BYTES_MAX, IndexService
 from message_store.index.key_search import newest_in_tail
 from message_store.kernels import scan
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import entry
 from message_store.layout import Row, Rows
-from message_store.log.commit_log import CommitLog
+from message_store.log.commit_log import CommitLog, LogFile
 from message_store.log.flusher import Flusher
 from message_store.log.frames import frame_at, topic_of
 from message_store.log.page_guard import PAGE_BYTES
 from message_store.log.record import Record, decode_record
-from message_store.log.unreadable import READS_MAX
+from message_store.log.unreadable import READS_MAX, UnreadableRanges
 from message_store.queues.consume_queue import LIGHT_QUEUES
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.topic_table import TopicTable
 from message_store.recovery import recover
+from message_store.recovery.log_identity import LastRecord, last_record
 from message_store.recovery.truncations import Truncations
 from message_store.recovery.unit_repair import UnitRepair
 from message_store.replication.acknowledgement import Replicated
@@ -73,7 +77,7 @@ class StoreReader:
         """Call `call` on the event loop once `confirm_offset` has reached `offset`."""
         if self.replicated.required:
             call = partial(self.replicated.when_reached, offset, call)
-        if self.config.sync_flush:
+        if self.config.flush_disk_type == SYNC_FLUSH:
             self.flusher.when_durable(offset, call)
         else:
             call()
@@ -84,7 +88,7 @@ class StoreReader:
 
         A replica with more bytes than its master after a power cut could not continue to copy.
         """
-        return self.flusher.durable if self.config.sync_flush else self.log.end
+        return self.flusher.durable if self.config.flush_disk_type == SYNC_FLUSH else self.log.end
 
     @property
     def min_offset(self) -> int:
@@ -105,6 +109,66 @@ class StoreReader:
         """Return the log offset up to which the log has not changed since a generation."""
         return min(self.truncations.floor(generation), self.log.end)
 
+    # The log itself is private to this package; others use these methods.
+
+    @property
+    def log_files(self) -> list[LogFile]:
+        """The files of the log, in order."""
+        return list(self.log.files)
+
+    def log_file(self, phys_offset: int) -> LogFile:
+        """Return the file of the log that holds an offset.
+
+        Raises:
+            RecordUnreadable: The offset is outside of the log.
+        """
+        return self.log.file_of(phys_offset)
+
+    def written_span(self, file: LogFile) -> tuple[int, int]:
+        """Return the log offset of a file's first byte, and the number of its written bytes."""
+        return file.base, min(file.size, self.log.end - file.base)
+
+    def log_file_before(self, time_ms: int) -> int:
+        """Return the first log offset of the last file without a record after a time before it."""
+        return recover.file_before(self.log, time_ms)
+
+    def log_view(self, phys_offset: int, size: int) -> Bytes:
+        """Return bytes of the log without a copy; unreadable pages are zero.
+
+        Raises:
+            RecordUnreadable: Part of them is outside of the log or in another file.
+        """
+        return self.log.view(phys_offset, size)
+
+    @property
+    def unreadable(self) -> UnreadableRanges:
+        """Ranges of the log that the disk cannot read."""
+        return self.log.unreadable
+
+    def frame_at(self, phys_offset: int) -> Row | None:
+        """Return the columns of the valid record at a log offset, (`layout.SCANNED`), or None."""
+        return frame_at(self.log, phys_offset)
+
+    def record_identity(self, phys_offset: int) -> LastRecord:
+        """Return the record at a log offset, `NO_RECORD` without one, for files of progress."""
+        return last_record(self.log, phys_offset)
+
+    def tags_codes(self, rule: TagsCodeRule, rows: Rows) -> npt.NDArray[np.int64]:
+        """Return the tags codes that a rule has for (n,) `layout.SCANNED` records."""
+        return rule.tags_codes(rows, self.log)
+
+    def has_changed(self, phys_offset: int, size: int) -> bool | None:
+        """Return whether the disk has changed a range of the log, None if it has no checksums."""
+        return self.log.sums.has_changed(phys_offset, size)
+
+    def rewriting(self, phys_offsets: npt.NDArray[np.int64]) -> AbstractContextManager[None]:
+        """Withdraw the checksums of bytes that the block changes.
+
+        Raises:
+            OSError: The checksums cannot be withdrawn.
+        """
+        return self.log.sums.rewriting(phys_offsets)
+
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return (first, one past the last) queue offset; (0, 0) if there is no such queue."""
         queue = self.queues.find(topic, queue_id)
@@ -124,7 +188,7 @@ class StoreReader:
         queue = self.queues.find(topic, queue_id)
         if queue is None:
             return 0, 0
-        if not self.config.sync_flush and not self.replicated.required:
+        if self.config.flush_disk_type != SYNC_FLUSH and not self.replicated.required:
             return queue.min_offset, queue.max_offset
         confirmed = self.confirm_offset
         if confirmed >= self.log.end:
@@ -223,14 +287,14 @@ class StoreReader:
             if count == 0:
                 self._refuse_foreign(topic, queue_id, offset, units[0])
             out = np.empty(size, np.uint8)
-            reading = self.log.unreadable.reading()
-            while True:
-                copied = copy_records(
-                    file.data, units[:count], file.base, name, place, scratch, out
-                )
-                if not reading.again(int(copied)):
-                    break
-            if self.log.unreadable.ranges:
+            unreadable = self.log.unreadable
+            arguments = file.data, units[:count], file.base, name, place, scratch, out
+            seen, copied = unreadable.seen, copy_records(*arguments)
+            if unreadable.replaced[0] != seen:  # zeros were read in place of some pages
+                reading = unreadable.reading(seen)
+                while reading.again(int(copied)):
+                    copied = copy_records(*arguments)
+            if unreadable.ranges:
                 self._refuse_unreadable(units[:count])
             if copied < count:
                 self._refuse_foreign(topic, queue_id, offset, units[copied])

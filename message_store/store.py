@@ -20,7 +20,7 @@ from typing import Self
 
 from duemq_common.clock import Clock
 from duemq_common.errors import StoreFull
-from message_store.config import StoreConfig
+from message_store.config import SYNC_FLUSH, StoreConfig
 from message_store.descriptors import is_out_of_descriptors
 from message_store.hooks import Dispatcher, TagsCodeRule
 from message_store.index.index_service import IndexService
@@ -268,6 +268,7 @@ class MessageStore(StoreReader):
             return
         self.appender.prepare(batch)
         store_ms = self.appender.next_store_ms()
+        of_topics: dict[Dispatcher, None] = {}
         first = 0
         while first < count:
             try:
@@ -282,12 +283,12 @@ class MessageStore(StoreReader):
                 self._refuse_all(batch, first, self.refusal)
                 break
             if end > first:
-                self._queue_units(batch, first, end)
+                self._queue_units(batch, first, end, of_topics)
             first = end
-        self.progress.mark_dispatched(step_bytes=MARK_STEP_BYTES)
-        self.index.notify()
-        self.read_ahead.notify(self.log.end)
-        for dispatcher in self._dispatchers:
+        self._log_grew()
+        if self.log.end >= self.read_ahead.wake_at:
+            self.read_ahead.wake()
+        for dispatcher in (*self._dispatchers, *of_topics):
             dispatcher(batch)
 
     def append_raw(self, offset: int, data: Bytes) -> int:
@@ -306,14 +307,21 @@ class MessageStore(StoreReader):
         except OSError as error:
             self.gate.disk_failed(error)
             raise
-        self.progress.mark_dispatched(step_bytes=MARK_STEP_BYTES)
-        self.index.notify()
+        self._log_grew()
         # No read-ahead: large writes cost less into pages that do not exist.
         return taken
 
-    def _queue_units(self, batch: PutBatch, first: int, end: int) -> None:
+    def _log_grew(self) -> None:
+        if self.log.end - self.progress.marked >= MARK_STEP_BYTES:
+            self.progress.mark_dispatched()
+        if not self.index.work.is_set():
+            self.index.work.set()
+
+    def _queue_units(
+        self, batch: PutBatch, first: int, end: int, of_topics: dict[Dispatcher, None]
+    ) -> None:
         try:
-            self.queues.append(batch.rows, first, end)
+            self.queues.append(batch.rows, first, end, of_topics)
         except OSError as error:
             self.gate.disk_failed(error)
 
@@ -376,9 +384,20 @@ class MessageStore(StoreReader):
         """Return the path of a file in the store's config directory."""
         return self.root / "config" / name
 
-    def add_dispatcher(self, dispatcher: Dispatcher) -> None:
-        """Register a function that is called with every batch after it was appended."""
-        self._dispatchers.append(dispatcher)
+    def add_dispatcher(self, dispatcher: Dispatcher, *, topic: str = "") -> None:
+        """Register a function that is called with every batch after it was appended.
+
+        Args:
+            topic: Call it only with batches that have a message in a queue of this topic.
+        """
+        self._dispatchers_of(topic).append(dispatcher)
+
+    def remove_dispatcher(self, dispatcher: Dispatcher, *, topic: str = "") -> None:
+        """Remove a function that `add_dispatcher` registered with the same topic."""
+        self._dispatchers_of(topic).remove(dispatcher)
+
+    def _dispatchers_of(self, topic: str) -> list[Dispatcher]:
+        return self.queues.dispatchers_of(topic) if topic else self._dispatchers
 
     def detach_topic(self, name: str) -> Path | None:
         """Detach a topic's queues; return the directory that `topic_removal` erases."""
@@ -434,7 +453,7 @@ class MessageStore(StoreReader):
         A message needs the disk (group commit) with SYNC_FLUSH, replicas with SYNC_MASTER;
         otherwise it is confirmed at once.
         """
-        if self.config.sync_flush and not await self.wait_durable(end_offset):
+        if self.config.flush_disk_type == SYNC_FLUSH and not await self.wait_durable(end_offset):
             return Missing.DISK
         return await self.replicated.wait(end_offset) if self.replicated.required else None
 

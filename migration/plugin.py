@@ -20,7 +20,6 @@ from duemq_common.ledger.worker import LedgerProcess
 from duemq_common.ledger.writer import LedgerWriter
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.hooks import PutHook
-from message_store.log.batch import PutBatch
 from migration.collector import MigrationCollector
 from migration.config import MigrationConfig
 from migration.ownership.moves import Migrations
@@ -71,7 +70,7 @@ class MigrationPlugin(PluginBase):
         return (SystemTopic(OWNERSHIP_TOPIC, 1, READ_ONLY),)
 
     def put_hooks(self) -> Sequence[PutHook]:
-        return (self._route,)
+        return () if self._running is None else (self._running.router,)
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
         return {MIGRATE: self._handle}
@@ -160,10 +159,6 @@ class MigrationPlugin(PluginBase):
         except Exception as error:
             log.exception("the migration cannot continue")
             self._host.stop(f"{type(error).__name__}: {error}")
-
-    def _route(self, batch: PutBatch, now_ms: int) -> None:
-        if self._running is not None:
-            self._running.router(batch, now_ms)
 
     async def _handle(self, request: Request) -> Response:
         if self._running is None:

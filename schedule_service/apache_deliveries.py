@@ -32,7 +32,6 @@ from delivery.redirected import queue_number
 from duemq_common.errors import RecordUnreadable
 from message_store.layout import Rows
 from message_store.log.record import Record
-from message_store.recovery.recover import file_before
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 from schedule_service.undelivered import Offsets, Undelivered
@@ -172,7 +171,7 @@ class _Copies:
 
     def _position(self, time_ms: int) -> int:
         """Return a log offset before the first record that was stored at or after a time."""
-        found = file_before(self._store.log, time_ms)
+        found = self._store.log_file_before(time_ms)
         for level in self._queues.levels:
             at = self._store.search_offset(SCHEDULE_TOPIC, level - 1, time_ms, upper=True)
             for phys_offset in self._queues.units(level, at, 1)["phys_offset"].tolist():

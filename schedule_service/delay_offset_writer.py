@@ -10,7 +10,6 @@ from pathlib import Path
 
 from duemq_common.clock import Clock
 from duemq_common.json_dialect import write_config
-from message_store.recovery.log_identity import last_record
 from message_store.store import MessageStore
 from schedule_service.delivery import LevelService
 from schedule_service.recovery import OFFSETS_FILE, Saved, encode_saved, saved_of
@@ -52,7 +51,7 @@ class DelayOffsetWriter:
         now = saved_of(
             cursors, self._store.max_offset, self._saved, self._service.transfers.floors,
             generation=self._store.generation,
-            last_record=last_record(self._store.log, self._store.last_record),
+            last_record=self._store.record_identity(self._store.last_record),
         )  # fmt: skip
         delivered = sum(level.stats.delivered for level in self._service.levels.values())
         counter = self._first_counter + delivered // self._version_step

@@ -17,14 +17,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delivery.deliverer import NO_TOPIC, NOT_PUT, Outcome, SingleDeliverer
+from delivery.deliverer import NO_TOPIC, NOT_PUT, Outcome, SingleDeliverer, has_routes
 from delivery.quarantine import Reason, Undeliverable
 from delivery.records import add_message, clear_client_columns, read_damaged, read_record
 from delivery.redirected import (
     LEVEL_NAME,
     MOVED_NAME,
     NoTarget,
-    has_routes,
     real_target,
     renamed,
     without,
@@ -61,7 +60,7 @@ class DueReader:
 
     def is_lost(self, unit: Due) -> bool:
         """Return whether retention has removed the record of a unit."""
-        return unit.phys_offset < self._store.log.min_offset
+        return unit.phys_offset < self._store.min_offset
 
     def read(self, unit: Due) -> Record:
         """Return the record of a unit.
@@ -150,13 +149,13 @@ class Deliverer:
         level, first_offset, delay_ms = of
         rest = units[outcome.done :]
         try:
-            file = self._store.log.file_of(int(rest[0]["phys_offset"]))
+            file = self._store.log_file(int(rest[0]["phys_offset"]))
         except RecordUnreadable:
             return
         file_end = file.base + file.size
         if rest[-1]["phys_offset"] >= file_end:
             rest = rest[: int(np.argmax(rest["phys_offset"] >= file_end))]
-        unreadable = self._store.log.unreadable
+        unreadable = self._store.unreadable
         seen = unreadable.seen
         if unreadable.ranges:
             rest = rest[: _leading(unreadable.mask(rest["phys_offset"], rest["size"]))]
@@ -166,16 +165,17 @@ class Deliverer:
         batch.clear()
         batch.reserve(rest.size, 0)
         batch.staging = file.data  # rows point into the mapped log, so no body is copied
-        written = min(file.size, self._store.log.end - file.base)
         source = kernels.Source(
             self._schedule, self._half, level - 1, int(has_routes(self._store.topics)),
             first_offset, delay_ms,
         )  # fmt: skip
         batch.count = kernels.read_due(
-            file.data, (file.base, written), rest, self._store.topics.arrays, source,
+            file.data, self._store.written_span(file), rest, self._store.topics.arrays, source,
             self._scratch, batch.rows,
         )  # fmt: skip
-        if unreadable.changed(seen):  # zeros were read in place of some records
+        if unreadable.replaced[0] != seen and unreadable.changed(
+            seen
+        ):  # zeros were read in place of some records
             if reads_max > 1:  # `_single` delivers the next one
                 self._deliver_compiled(of, units, outcome, reads_max - 1)
         elif batch.count:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from delivery.deliverer import Outcome
 from delivery.records import first_log_offset
-from delivery.service_tasks import guarded, preload
+from delivery.service_tasks import preload, report_failure
 from duemq_common.clock import Clock, Signal
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation
@@ -36,8 +36,7 @@ from schedule_service import kernels
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS, Cut, LevelCursor, Segment
 from schedule_service.deliverer import Deliverer
-from schedule_service.in_flight import Event, InFlight, State
-from schedule_service.level import READ_UNITS_MIN, Level
+from schedule_service.level import READ_UNITS_MIN, Event, InFlight, Level, State
 from schedule_service.levels import LEVELS_MAX
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
@@ -77,7 +76,7 @@ class LevelService:
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._wake, self._sent, self._stop = Signal(), asyncio.Event(), asyncio.Event()
         self._sleeping_until = -1
-        self._turn = 0
+        self._turns = 0
         size = max([LEVELS_MAX, *self.levels])
         self._last_due: npt.NDArray[np.int64] = np.full(size, -NEVER_MS, np.int64)
         self._track: Callable[..., tuple[int, int]] | None = None
@@ -95,12 +94,8 @@ class LevelService:
     async def running(self) -> AsyncIterator[Self]:
         """Deliver while the block is open; leaving it finishes the current batch."""
         async with asyncio.TaskGroup() as tasks:
-            delivering = guarded(self.run(), "level", self._on_failure)
-            tasks.create_task(delivering, name="level delivery")
-            acknowledging = tasks.create_task(
-                guarded(self._acknowledge(), "level", self._on_failure),
-                name="level acknowledgement",
-            )
+            tasks.create_task(self.run(), name="level delivery")
+            acknowledging = tasks.create_task(self._acknowledge(), name="level acknowledgement")
             loading = preload(self._kernels, (KERNELS,), self._clock, self._stop)
             tasks.create_task(loading, name="level preload")
             try:
@@ -127,29 +122,36 @@ class LevelService:
 
     async def run(self) -> None:
         """Deliver until stopped, once the kernels are ready."""
-        await self._kernels.wait(KERNELS, stop=self._stop)
         now_ms = 0
-        while not self._stop.is_set():
-            before_ms, now_ms = now_ms, self._clock.now_ms()
-            if now_ms < before_ms:  # the clock was set back: pauses would last too long
-                for level in self.levels.values():
-                    level.end_pauses()
-            due = self.due_levels(now_ms)
-            for level in due:
-                self.deliver_or_retry(level, self._clock.now_ms())  # the clock may be set back
-                await asyncio.sleep(0)
-            if not self.config.async_deliver and await self._wait_acknowledged():
-                continue
-            if self.config.async_deliver and due:
-                self._sent.set()
-            if not due:
-                await self._sleep()
+        try:
+            await self._kernels.wait(KERNELS, stop=self._stop)
+            while not self._stop.is_set():
+                before_ms, now_ms = now_ms, self._clock.now_ms()
+                if now_ms < before_ms:  # the clock was set back: pauses would last too long
+                    for level in self.levels.values():
+                        level.end_pauses()
+                await self._turn(now_ms)
+        except Exception as error:
+            report_failure("level", error, self._on_failure)
+
+    async def _turn(self, now_ms: int) -> None:
+        """Deliver one batch of each level that is due; without any, sleep until one is."""
+        due = self.due_levels(now_ms)
+        for level in due:
+            self.deliver_or_retry(level, self._clock.now_ms())  # the clock may be set back
+            await asyncio.sleep(0)
+        if not self.config.async_deliver and await self._wait_acknowledged():
+            return
+        if self.config.async_deliver and due:
+            self._sent.set()
+        if not due:
+            await self._sleep()
 
     def due_levels(self, now_ms: int) -> list[Level]:
         """Return the levels that can deliver now; each call begins with another level."""
         due = [lv for lv in self.levels.values() if lv.next_work_ms(self.config) <= now_ms]
-        self._turn += 1
-        first = self._turn % len(due) if due else 0
+        self._turns += 1
+        first = self._turns % len(due) if due else 0
         return due[first:] + due[:first]
 
     async def _sleep(self) -> None:
@@ -355,15 +357,18 @@ class LevelService:
 
     async def _acknowledge(self) -> None:
         """Acknowledge asynchronous deliveries as the log becomes durable."""
-        while True:
-            await self._sent.wait()
-            self._sent.clear()
-            while (end := self._log_end_in_flight()) is not None:
-                if await self._store.wait_confirmed(end):
-                    await self._pause()
-                else:
-                    self.acknowledge_to(end)
-                    self._wake.set()
+        try:
+            while True:
+                await self._sent.wait()
+                self._sent.clear()
+                while (end := self._log_end_in_flight()) is not None:
+                    if await self._store.wait_confirmed(end):
+                        await self._pause()
+                    else:
+                        self.acknowledge_to(end)
+                        self._wake.set()
+        except Exception as error:
+            report_failure("level", error, self._on_failure)
 
     def _log_end_in_flight(self) -> int | None:
         ends = [lv.in_flight.log_end for lv in self.levels.values() if len(lv.in_flight)]

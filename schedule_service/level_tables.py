@@ -60,6 +60,7 @@ class LevelTables:
         history: Level tables, shared by all components that compute due times; changed in place.
         adopted: See `StoredLevels`.
         delivered: Returns the progress of the levels for a record (`level_journal`).
+        needs_record: Whether a record must be appended to the log, before the next message.
         follows_apache: Whether an Apache broker was the master before this one, and no record has
             its progress yet.
     """
@@ -70,7 +71,7 @@ class LevelTables:
         self._is_known = history is not None
         self.adopted = known.adopted if known is not None else None
         self.history = history or LevelHistory([LevelText(0, levels)])
-        self._needs_record = False  # whether a record must be appended to the log
+        self.needs_record = False
         self.delivered: Callable[[], Mapping[int, int]] = dict
         self.follows_apache = False
 
@@ -172,7 +173,7 @@ class LevelTables:
         found = level_journal.newest(store)
         known = found.history.trimmed(log_min, log_end).texts if found is not None else ()
         differs = known != self.history.trimmed(log_min, log_end).texts
-        self._needs_record = differs or self.follows_apache
+        self.needs_record = differs or self.follows_apache
         self.append_due(store)
 
     def append_due(self, store: MessageStore) -> None:
@@ -180,12 +181,12 @@ class LevelTables:
 
         Called before each batch of messages, because the table must precede them in the log.
         """
-        if self._needs_record and not store.refusal:
+        if self.needs_record and not store.refusal:
             history = self.history.trimmed(store.min_offset, store.max_offset)
             now_ms = store.clock.now_ms()
             refusal = level_journal.append(store, history, self.delivered(), now_ms)
-            self._needs_record = bool(refusal)
-            self.follows_apache &= self._needs_record
+            self.needs_record = bool(refusal)
+            self.follows_apache &= self.needs_record
             if refusal:
                 log.debug("the level tables are not appended yet: %s", refusal)
 

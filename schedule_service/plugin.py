@@ -15,15 +15,15 @@ from delivery.plugin import PluginBase, PluginHost, SystemTopic, every
 from duemq_common.config import from_properties
 from duemq_common.errors import ConfigError, CorruptStore
 from duemq_common.request import Request, RequestHandler, Response
-from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
-from message_store.log.batch import PutBatch
+from message_store.hooks import PutHook, TagsCodeRule
 from message_store.retention.pins import UNKNOWN, FirstPending
 from schedule_service import level_journal
+from schedule_service.collector import LevelCollector
 from schedule_service.config import ScheduleConfig
 from schedule_service.decisions import PendingLevels
 from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.delivery import LevelService
-from schedule_service.level import Level
+from schedule_service.level import Level, LevelStats
 from schedule_service.level_tables import LevelTables
 from schedule_service.levels import KEY
 from schedule_service.names import (
@@ -43,7 +43,6 @@ from schedule_service.recovery import (
     load_saved,
     restore,
 )
-from schedule_service.stats import LevelCollector, LevelStats
 from schedule_service.tags_code_rule import LevelRule
 from schedule_service.views import levels_view, runtime_view
 
@@ -101,10 +100,7 @@ class SchedulePlugin(PluginBase):
         return (LevelRule(SCHEDULE_TOPIC, self.history.tables),)
 
     def put_hooks(self) -> Sequence[PutHook]:
-        return (self._redirect,)
-
-    def dispatchers(self) -> Sequence[Dispatcher]:
-        return (self._on_put,)
+        return () if self._running is None else (self._running.hook,)
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
         return {GET_ALL_DELAY_OFFSET: self._get_delay_offsets}
@@ -161,6 +157,7 @@ class SchedulePlugin(PluginBase):
             await running.keeper.persist()
         async with running.service.running():
             self._running = running
+            store.add_dispatcher(running.service.on_put, topic=SCHEDULE_TOPIC)
             collector = LevelCollector(self._stats)
             self._host.metrics.register(collector)
             every(scheduler, self.config.persist_interval_ms, running.keeper.persist, PERSIST_JOB)
@@ -172,6 +169,7 @@ class SchedulePlugin(PluginBase):
                 scheduler.remove_job(PERSIST_JOB)
                 self._host.metrics.unregister(collector)
         self._running = None
+        store.remove_dispatcher(running.service.on_put, topic=SCHEDULE_TOPIC)
         await running.keeper.persist()
 
     async def _check_log(self) -> None:
@@ -217,7 +215,7 @@ class SchedulePlugin(PluginBase):
         keeper = DelayOffsetWriter(
             store, self._host.clock, service, start.saved, version_step=self.config.version_step
         )
-        hook = LevelHook(store.topics, self.history)
+        hook = LevelHook(store.topics, self.history, (tables, store))
         store.topics.add(HALF_TOPIC)
         pending = sum(cursor.pending for cursor in cursors.values())
         log.info("levels %s; %d messages pending", self.history.text, pending)
@@ -247,15 +245,6 @@ class SchedulePlugin(PluginBase):
             return None
 
     # -- handlers and views ---------------------------------------------------------------------
-
-    def _redirect(self, batch: PutBatch, now_ms: int) -> None:
-        assert self._running is not None, "messages are stored only while plugins run"
-        self.tables.append_due(self._running.store)
-        self._running.hook(batch, now_ms)
-
-    def _on_put(self, batch: PutBatch) -> None:
-        if self._running is not None:
-            self._running.service.on_put(batch)
 
     async def _get_delay_offsets(self, request: Request) -> Response:
         """Handle request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""

@@ -10,14 +10,20 @@ Source: HookUtils.handleScheduleMessage
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
-from message_store.log.batch import PutBatch
+from message_store.log.batch import DELAYED_BY_LEVEL, PutBatch
 from message_store.queues.topic_table import TopicTable
 from schedule_service import kernels
 from schedule_service.levels import LevelHistory
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+    from schedule_service.level_tables import LevelTables
 
 MESSAGE_ILLEGAL = 13
 TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
@@ -29,10 +35,21 @@ STALE_PROPERTIES = (
 
 
 class LevelHook:
-    """Put hook that redirects rows with a level."""
+    """Put hook that redirects rows with a level.
 
-    def __init__(self, topics: TopicTable, levels: LevelHistory) -> None:
-        self._levels = levels
+    Args:
+        tables: Level tables and the store whose log must have their record before the message.
+    """
+
+    delays = DELAYED_BY_LEVEL
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        levels: LevelHistory,
+        tables: tuple[LevelTables, MessageStore] | None = None,
+    ) -> None:
+        self._levels, self._tables = levels, tables
         self._schedule = topics.add(SCHEDULE_TOPIC)
         self._half = topics.add(HALF_TOPIC)
         self._report: npt.NDArray[np.uint8] = np.zeros(1024, np.uint8)
@@ -43,6 +60,8 @@ class LevelHook:
         Half messages are not redirected: their delay counts from the commit.
         """
         count = batch.count
+        if self._tables is not None and self._tables[0].needs_record:
+            self._tables[0].append_due(self._tables[1])
         if self._report.size < count:
             self._report = np.zeros(count * 2, np.uint8)
         unhandled = kernels.redirect(

@@ -105,7 +105,7 @@ class ScheduleQueues:
             ours &= (rows["record_size"] > 0) & (units["size"] != PRE_BLANK_SIZE)
             rows["delay_level"] = level
             due_ms = units["tags_code"].copy()
-            due_ms[ours] = rule.tags_codes(rows[ours], self._store.log)
+            due_ms[ours] = self._store.tags_codes(rule, rows[ours])
             differing = int(np.count_nonzero(due_ms != units["tags_code"]))
             if differing:
                 units["tags_code"] = due_ms

@@ -39,7 +39,7 @@ from delivery.ownership import JournalEntry
 from delivery.ownership_projection import changes_of
 from duemq_common.json_dialect import backup_path, dumps, load_config, loads
 from message_store.ranges import distinct
-from message_store.recovery.log_identity import NO_RECORD, LastRecord, last_record
+from message_store.recovery.log_identity import NO_RECORD, LastRecord
 from message_store.store import MessageStore
 from schedule_service.apache_deliveries import settle_delivered
 from schedule_service.cursor import (
@@ -151,7 +151,7 @@ def is_supported(store: MessageStore, saved: Saved) -> bool:
     if saved.log_offset is None:
         return True
     is_unchanged = saved.log_offset <= store.unchanged_end(saved.generation)
-    return is_unchanged and saved.last_record == last_record(store.log, saved.last_record.offset)
+    return is_unchanged and saved.last_record == store.record_identity(saved.last_record.offset)
 
 
 def encode_saved(saved: Saved, *, own: bool = True) -> str:

@@ -64,6 +64,26 @@ def test_imports_point_down(package: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def is_log_of_a_store(node: ast.AST) -> bool:
+    """Return whether an expression is `store.log` or `x._store.log`."""
+    if not (isinstance(node, ast.Attribute) and node.attr == "log"):
+        return False
+    owner = node.value
+    name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+    return name in ("store", "_store")
+
+
+def test_only_its_package_reaches_the_log_of_a_store() -> None:
+    wrong = [
+        f"{path.relative_to(TOP)}:{node.lineno}"
+        for package in sorted(ARROWS.keys() - {"message_store"})
+        for path in sources(package)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.expr) and is_log_of_a_store(node)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_imports_between_the_layers_of_duemq_point_down() -> None:
     wrong = []
     for path in sources("duemq"):

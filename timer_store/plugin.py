@@ -15,8 +15,7 @@ from delivery.quarantine import QUARANTINE_TOPIC
 from duemq_common.config import from_properties, with_live
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
-from message_store.hooks import Dispatcher, PutHook
-from message_store.log.batch import PutBatch
+from message_store.hooks import PutHook
 from message_store.retention.pins import UNKNOWN, FirstPending
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.checkpoint.snapshot import CHECK_BYTES, Check, SnapshotFiles, encode_check
@@ -79,10 +78,7 @@ class TimerPlugin(PluginBase):
         return (SystemTopic(TIMER_TOPIC, 1), SystemTopic(QUARANTINE_TOPIC, 1, READ_ONLY))
 
     def put_hooks(self) -> Sequence[PutHook]:
-        return (self._redirect,) if self.config.enabled else ()
-
-    def dispatchers(self) -> Sequence[Dispatcher]:
-        return (self._on_put,) if self.config.enabled else ()
+        return () if self._running is None else (self._running.hook,)
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
         return {
@@ -169,6 +165,7 @@ class TimerPlugin(PluginBase):
         await keeper.persist(last=True)  # the next start recovers from here
         async with service.running():
             self._running = RunningTimers(timers, hook, service, keeper)
+            store.add_dispatcher(service.on_put, topic=TIMER_TOPIC)
             collector = StoreCollector(timers)
             self._host.metrics.register(collector)
             every(
@@ -186,18 +183,11 @@ class TimerPlugin(PluginBase):
                 scheduler.remove_job(PERSIST_JOB)
                 self._host.metrics.unregister(collector)
         self._running = None
+        store.remove_dispatcher(service.on_put, topic=TIMER_TOPIC)
         await keeper.persist_last()
         timers.close()
 
     # -- handlers and views ---------------------------------------------------------------------
-
-    def _redirect(self, batch: PutBatch, now_ms: int) -> None:
-        assert self._running is not None, "messages are stored only while plugins run"
-        self._running.hook(batch, now_ms)
-
-    def _on_put(self, batch: PutBatch) -> None:
-        if self._running is not None:
-            self._running.service.on_put(batch)
 
     async def _get_checkpoint(self, request: Request) -> Response:
         """Handle request 60. Source: AdminBrokerProcessor.getTimerCheckPoint"""

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Self
 
-from delivery.service_tasks import guarded, preload
+from delivery.service_tasks import preload, report_failure
 from duemq_common.clock import Clock, Signal
 from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
@@ -50,9 +50,7 @@ class TimerService:
         loop = asyncio.get_running_loop()
         loader = self._timers.dequeue.loader
         with loader.threaded(lambda: _call_soon(loop, self._wake.set)):
-            delivering = asyncio.create_task(
-                guarded(self.run(), "timer", self._on_failure), name="timer delivery"
-            )
+            delivering = asyncio.create_task(self.run(), name="timer delivery")
             loading = asyncio.create_task(
                 preload(self._kernels, KERNELS, self._clock, self._stop), name="timer preload"
             )
@@ -66,12 +64,15 @@ class TimerService:
 
     async def run(self) -> None:
         """Run turns until stopped, once the kernels are ready."""
-        await self._kernels.wait(KERNELS[0], stop=self._stop)
-        while not self._stop.is_set():
-            if self._timers.turn(self._clock.now_ms()):
-                await asyncio.sleep(0)
-            else:
-                await self._sleep()
+        try:
+            await self._kernels.wait(KERNELS[0], stop=self._stop)
+            while not self._stop.is_set():
+                if self._timers.turn(self._clock.now_ms()):
+                    await asyncio.sleep(0)
+                else:
+                    await self._sleep()
+        except Exception as error:
+            report_failure("timer", error, self._on_failure)
 
     async def _sleep(self) -> None:
         self._wake.clear()  # there was no await since the turn

@@ -106,7 +106,8 @@ class TimerStats:
         self.lost += outcome.lost
         for item in outcome.quarantined:
             self.quarantined[item.reason] += 1
-        report(outcome.quarantined)
+        if outcome.quarantined:
+            report(outcome.quarantined)
 
     def _count_topics(self, topic_index: npt.NDArray[np.int32]) -> None:
         counts = np.bincount(topic_index)

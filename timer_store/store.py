@@ -121,9 +121,10 @@ class TimerStore:
         self.enqueue.stopped = self.config.stop_enqueue
         if self.enqueue.lag_units and self.enqueue.has_room(now_ms):
             moved += self.enqueue.catch_up(CATCH_UP_UNITS, now_ms)
-        if self.transfers.has_unenqueued and not self.config.stop_enqueue:
+        if self.transfers.incomplete and not self.enqueue.stopped:
             moved += self.transfers.catch_up(CATCH_UP_UNITS, now_ms)
-        moved += self.non_timers.settle(now_ms)
+        if self.enqueue.broken or self.enqueue.markers:
+            moved += self.non_timers.settle(now_ms)
         if self.enqueue.early:
             self.enqueue.early = False
             self.dequeue.load_next(now_ms)
@@ -131,7 +132,7 @@ class TimerStore:
         if self.dequeue.broken is not None and not self.writing:
             self._rebuild(now_ms)
         moved += self.dequeue.deliver(now_ms)
-        if not self.dequeue.is_due(now_ms):
+        if self.compaction.work is not None and not self.dequeue.is_due(now_ms):
             self.compaction.turn(now_ms)
         return moved > 0 or self.dequeue.parts + self.dequeue.rolled > loaded
 
@@ -140,7 +141,7 @@ class TimerStore:
         times = [self.dequeue.next_work_ms(now_ms)]
         if self.enqueue.blocked_by:
             times.append(now_ms + RETRY_MS)
-        if self.compaction.running:
+        if self.compaction.work is not None:
             times.append(self.compaction.next_piece_ms)
         return min(times)
 
@@ -169,7 +170,7 @@ class TimerStore:
 
     def delivered_ms(self, now_ms: int) -> int:
         """Return a time, at most `now_ms`, up to which every due timer has been delivered."""
-        if self.enqueue.lag_units or self.transfers.has_unenqueued:
+        if self.enqueue.lag_units or self.transfers.incomplete:
             return 0  # timers that are not enqueued may be due at any time
         bounds = [now_ms]
         if (due_ms := self.stage.next_due_ms) is not None:

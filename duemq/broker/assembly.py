@@ -69,6 +69,7 @@ from duemq.transactions.meters import Meters
 from duemq.transactions.transactions import Transactions
 
 if TYPE_CHECKING:
+    from message_store.hooks import PutHook
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -168,9 +169,8 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     topics, groups, offsets = _load_tables(store, context, memory)
     filters = FilterFile.loaded(store.config_path, clock)
-    hooks = list(context.plugins.put_hooks())
-    if not has_timer_topic(context.plugins.system_topics()):
-        hooks.append(refuse_timers)
+    has_timers = has_timer_topic(context.plugins.system_topics())
+    hooks: list[PutHook] = [] if has_timers else [refuse_timers]
     return BrokerComponents(
         store=store,
         topics=topics,
@@ -223,7 +223,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
     )
     pull = PullProcessor(
         store, topics, groups, offsets, parts.clients, parts.long_polls, parts.stats, config,
-        replication=context.replication, access_version=lambda: records.version,
+        replication=context.replication, records=records,
         compiled=lambda: context.kernels.is_done, retries=parts.pop.retries,
     )  # fmt: skip
     topics.resized = parts.pop.resized

@@ -247,6 +247,7 @@ class Broker:
         if self.parts.ha_server is not None:
             await stack.enter_async_context(self.parts.ha_server.running())
             await self.plugins.run(self.store, stack, self._steps.done)
+            self.parts.hooks[:0] = self.plugins.put_hooks()
         for task in self.parts.tasks:
             await stack.enter_async_context(task)
 

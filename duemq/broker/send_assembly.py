@@ -12,6 +12,7 @@ from duemq.send.responses import SendResponses, SendSettings
 from duemq.send.send import SendProcessor, SendRules
 from duemq.send.send_header import broker_suffix
 from duemq.transactions.half_messages import to_half_message
+from message_store.config import SYNC_FLUSH
 
 
 def make_ingest(parts: BrokerComponents, context: BrokerContext) -> Ingest:
@@ -89,4 +90,4 @@ def _settings(parts: BrokerComponents, context: BrokerContext) -> SendSettings:
 
 def _confirms(parts: BrokerComponents, context: BrokerContext) -> bool:
     """Return whether responses wait for disk or replicas."""
-    return context.store_config.sync_flush or parts.store.replicated.required
+    return context.store_config.flush_disk_type == SYNC_FLUSH or parts.store.replicated.required

@@ -178,7 +178,6 @@ class PopService:
         if self.refusal:
             yield
             return
-        self._store.add_dispatcher(self.reviver.on_append)
         async with self.reviver.running(), self.orderly.running():
             yield
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import ACCESS_KEY
 from duemq.configuration.config import BrokerConfig
 from duemq.configuration.replication_config import ReplicationConfig
@@ -93,7 +94,7 @@ class PullProcessor:
 
     Args:
         config: Returns the current configuration.
-        access_version: Returns a number that changes with the accounts.
+        records: Access of accounts, whose version changes with them.
         replication: Returns the replication section; without slaveReadEnable a replica serves no
             pulls.
         retries: Check of the permissions for retry topics; None: no accounts.
@@ -113,12 +114,12 @@ class PullProcessor:
         config: Callable[[], BrokerConfig],
         limits: Callable[[], PullLimits] | None = None,
         replication: Callable[[], ReplicationConfig] = ReplicationConfig,
-        access_version: Callable[[], int] = lambda: 0,
+        records: RecordAccess | None = None,
         compiled: Callable[[], bool] = lambda: True,
         retries: SharedRetries | None = None,
     ) -> None:
         self._compiled = compiled
-        self._access_version, self._retries = access_version, retries
+        self._records, self._retries = records or UnrestrictedAccess(), retries
         self._replication = replication
         self._store, self._topics, self._groups = store, topics, groups
         self._offsets, self._clients, self._long_polls = offsets, clients, long_polls
@@ -177,7 +178,7 @@ class PullProcessor:
     async def _wait(
         self, poll: LongPoll, request: Request, checked: CheckedPull
     ) -> Response | None:
-        version, pull = self._access_version(), checked.request
+        version, pull = self._records.version, checked.request
         while True:
             try:
                 reason = await poll.resumed
@@ -185,10 +186,10 @@ class PullProcessor:
                 self._long_polls.release(poll)
             if reason is ResumeReason.DROPPED:
                 return None
-            if version != self._access_version():  # access is checked at the client's next pull
+            if version != self._records.version:  # access is checked at the client's next pull
                 return self._response(checked, PullOutcome(RETRY, ACCOUNTS_CHANGED, pull.offset))
             try:
-                checked.group, checked.topic = self._readable(request, pull)
+                checked.group, checked.topic = self._readable(request, pull, resumed=True)
             except Forbidden as refusal:
                 return refusal.response()
             outcome = self._read(checked)
@@ -238,9 +239,13 @@ class PullProcessor:
             )
         return CheckedPull(pull, group, topic, subscription)
 
-    def _readable(self, request: Request, pull: PullRequest) -> tuple[GroupConfig, TopicConfig]:
+    def _readable(
+        self, request: Request, pull: PullRequest, *, resumed: bool = False
+    ) -> tuple[GroupConfig, TopicConfig]:
         """Return the group and the topic of a pull, if the group may read the queue now.
 
+        Args:
+            resumed: Whether the same pull was readable before its long poll.
         Raises:
             RequestError: It may not, or one of them does not exist.
         """
@@ -249,7 +254,7 @@ class PullProcessor:
         if self._retries is not None and pull.topic.startswith(RETRY_PREFIX):
             own = pull.topic.removeprefix(RETRY_PREFIX), ""
             self._retries.check(request, pull.topic, own)
-        return self._group(pull.group), self._topic(pull)
+        return self._group(pull.group), self._topic(pull, resumed=resumed)
 
     def _group(self, name: str) -> GroupConfig:
         group = self._groups.find(name)
@@ -263,14 +268,15 @@ class PullProcessor:
             raise Forbidden(FORBIDDEN_GROUP, f"subscription group no permission, {name}")
         return group
 
-    def _topic(self, pull: PullRequest) -> TopicConfig:
+    def _topic(self, pull: PullRequest, *, resumed: bool) -> TopicConfig:
         topic = self._topics.find(pull.topic)
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{pull.topic}] not exist, apply first please",
             )
-        if not topic.perm & PERM_READ or not client_access(pull.topic) & TopicAccess.READ:
+        is_open = resumed or client_access(pull.topic) & TopicAccess.READ  # this never changes
+        if not topic.perm & PERM_READ or not is_open:
             raise Forbidden(FORBIDDEN_TOPIC, f"the topic[{pull.topic}] has no permission to read")
         if not 0 <= pull.queue_id < topic.read_queues:
             raise RequestError(

@@ -49,7 +49,7 @@ from duemq_common.clock import Clock
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError
 from message_store.queues.topic_table import QUEUES_MAX
-from message_store.recovery.log_identity import NO_RECORD, last_record
+from message_store.recovery.log_identity import NO_RECORD
 from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class OffsetManager(SavedTable):
         store, last = self._store, self._last_record
         if store is None or not store.min_offset <= last.offset < self._unchanged_end(store):
             return False
-        return last_record(store.log, last.offset) != last
+        return store.record_identity(last.offset) != last
 
     @staticmethod
     def _unchanged_end(store: MessageStore) -> int:
@@ -285,7 +285,7 @@ class OffsetManager(SavedTable):
         self._written_before = 0 if pops is None else pops.before
         own: dict[str, object] = {} if pops is None else {POPS: pops._asdict()}
         store = self._store
-        last = NO_RECORD if store is None else last_record(store.log, store.last_record)
+        last = NO_RECORD if store is None else store.record_identity(store.last_record)
         own |= {LAST_RECORD: list(last), CRC: checksum(offsets, pops, last)}
         return {
             "dataVersion": self.version.to_json(),

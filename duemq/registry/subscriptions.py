@@ -29,6 +29,8 @@ class Subscription:
     Attributes:
         version: Version number chosen by the client; only compared.
         filter: Compiled property filter; None: tag filter.
+        is_tag: Whether the expression is a tag filter, as it is for an empty kind.
+        matches_all: Whether every message matches.
     """
 
     topic: str
@@ -41,15 +43,13 @@ class Subscription:
         default_factory=lambda: np.empty(0, np.int64), compare=False, repr=False
     )
     filter: Expression | None = field(default=None, compare=False, repr=False)
+    is_tag: bool = field(init=False, compare=False, repr=False)
+    matches_all: bool = field(init=False, compare=False, repr=False)
 
-    @property
-    def is_tag(self) -> bool:
-        """Whether the expression is a tag filter, as it is for an empty kind."""
-        return self.kind in ("", TAG)
-
-    @property
-    def matches_all(self) -> bool:
-        return self.expression == ALL and self.is_tag
+    def __post_init__(self) -> None:
+        is_tag = self.kind in ("", TAG)
+        object.__setattr__(self, "is_tag", is_tag)
+        object.__setattr__(self, "matches_all", is_tag and self.expression == ALL)
 
     @property
     def skips_by_code(self) -> bool:

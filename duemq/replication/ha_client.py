@@ -28,6 +28,7 @@ from duemq.replication.autoswitch_frames import TruncationNeeded
 from duemq.replication.log_stream import LogStream
 from duemq_common.clock import Clock
 from duemq_common.errors import PeerError, ReplicationFault
+from message_store.config import SYNC_FLUSH
 from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -281,7 +282,7 @@ class HaClient:
 
     @property
     def _reports_durable(self) -> bool:
-        return self._store.config.sync_flush
+        return self._store.config.flush_disk_type == SYNC_FLUSH
 
     async def _report(self) -> None:
         """Report the end of this log; with SYNC_FLUSH, as soon as it is synced."""

@@ -69,7 +69,7 @@ class HaServer:
         self._connected = Notices(log, logging.INFO)
         self._reported = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_stopping = False
+        self._is_stopping = self._follows_log = False
         self.connections: list[ReplicaConnection] = []
         self.failure = ""
         self.in_sync: InSyncReplicas | SyncStateSetReplicas = (
@@ -113,7 +113,7 @@ class HaServer:
     async def running(self) -> AsyncIterator[None]:
         """Serve replicas until the block ends."""
         self._socket.listen(BACKLOG)
-        self._store.add_dispatcher(self._on_append)
+        self._follow_log()
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(REPLICAS_MAX, thread_name_prefix="replication") as bulk:
             self._bulk = bulk
@@ -154,6 +154,15 @@ class HaServer:
     def _on_report(self) -> None:
         self._reported.set()
         self.in_sync.update()
+
+    def _follow_log(self) -> None:
+        """Observe appends while replicas copy the log, or are configured to."""
+        follows = self._store.replicated.is_copied()
+        if follows and not self._follows_log:
+            self._store.add_dispatcher(self._on_append)
+        elif self._follows_log and not follows:
+            self._store.remove_dispatcher(self._on_append)
+        self._follows_log = follows
 
     def _on_append(self, batch: PutBatch) -> None:
         """Send the batch to all replicas (a dispatcher of the store)."""
@@ -208,12 +217,13 @@ class HaServer:
             member.role.own_id,
             lambda: member.epochs.epochs,
             lambda: replicated.offset,
-            file_bytes=self._store.log.file_bytes,
+            file_bytes=self._store.config.commitlog_file_bytes,
         )
 
     async def _serve(self, connection: ReplicaConnection) -> None:
         self._connected("replica %s: connected", connection.address)
         self.connections.append(connection)
+        self._follow_log()
         try:
             await connection.run()
         except (OSError, PeerError, StoreError) as error:
@@ -224,5 +234,6 @@ class HaServer:
             log.exception("replica %s: closed after an internal error", connection.address)
         finally:
             self.connections.remove(connection)
+            self._follow_log()
             if not self._is_stopping:  # a stopping master keeps the sync state set for the election
                 self._on_report()

@@ -8,7 +8,6 @@ from delivery.redirected import owner_letter
 from duemq.registry.internal_topics import SCHEDULE_TOPIC
 from duemq_common.errors import RecordUnreadable
 from message_store.layout import Row
-from message_store.log.frames import frame_at
 from message_store.store import MessageStore
 
 
@@ -38,7 +37,7 @@ def record_before(store: MessageStore, offset: int) -> OwnRecord | None:
     For an offset before the end of the log, scans the log file from its start.
     """
     start = store.last_record if offset == store.max_offset else _last_start(store, offset)
-    row = frame_at(store.log, start) if start >= 0 else None
+    row = store.frame_at(start) if start >= 0 else None
     if row is None:
         return None
     try:
@@ -58,7 +57,7 @@ def _letter_at(data: bytes, row: Row) -> int:
 
 def _last_start(store: MessageStore, offset: int) -> int:
     """Return the log offset of the last record that begins before `offset`; -1: none."""
-    for file in reversed(store.log.files):
+    for file in reversed(store.log_files):
         start = -1
         if file.base < offset:
             for rows in store.scan(file.base, min(offset, file.base + file.size)):

@@ -211,16 +211,17 @@ class ReplicaConnection:
 
     def _next_round(self, start: int) -> tuple[Buffers, int]:
         """Return headers and views of the log from `start` on, and the end of the last view."""
-        log, protocol = self._store.log, self.protocol
+        store, protocol = self._store, self.protocol
+        file_bytes = store.config.commitlog_file_bytes
         limit = min(self._store.transfer_end, start + ROUND_BYTES)
         buffers: Buffers = []
         at = start
         while at < limit and len(buffers) < 2 * ROUND_TRANSFERS:
-            file_end = at - at % log.file_bytes + log.file_bytes
+            file_end = at - at % file_bytes + file_bytes
             end = protocol.transfer_end(at, min(limit, file_end, at + self._transfer_bytes))
-            buffers += protocol.transfer_header(at, end - at), log.view(at, end - at).data
+            buffers += protocol.transfer_header(at, end - at), store.log_view(at, end - at).data
             at = end
-        log.unreadable.check(start, at - start)
+        store.unreadable.check(start, at - start)
         return buffers, at
 
     async def _send(self, buffers: Buffers, *, on_loop: bool) -> None:

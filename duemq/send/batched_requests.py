@@ -15,7 +15,7 @@ class BatchedRequests(Protocol):
     def codes(self) -> frozenset[int]: ...
 
     def begin(self) -> None:
-        """Begin a turn."""
+        """Begin a turn, at the first frame that is not a send."""
         ...
 
     def take(
@@ -29,7 +29,7 @@ class BatchedRequests(Protocol):
         ...
 
     def finish(self) -> None:
-        """Handle the requests added in this turn."""
+        """Handle the requests added in this turn; called if it was begun."""
         ...
 
     async def drain(self) -> None:

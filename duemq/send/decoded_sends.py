@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from duemq.send.ingest import ROWS_MAX, STAGING_BYTES, MustWait, SendFiller
+from duemq.send.ingest import ROWS_MAX, STAGING_BYTES, SendFiller
 from duemq.send.put_path import PutPath
-from duemq.send.responses import DecodedSend, SendResponses
+from duemq.send.responses import DecodedSend, MustWait, SendResponses
 from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 

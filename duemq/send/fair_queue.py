@@ -21,20 +21,20 @@ class FairQueue(Generic[K, T]):
     Attributes:
         small, large: Non-empty queues by key, in turn order, of the keys whose next item is small
             or large; read only.
+        count: Number of items.
     """
 
     def __init__(self) -> None:
         self.small: dict[K, deque[tuple[T, bool]]] = {}
         self.large: dict[K, deque[tuple[T, bool]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.small or self.large)
+        self.count = 0
 
     def __contains__(self, key: K) -> bool:
         return key in self.small or key in self.large
 
     def add(self, key: K, item: T, *, is_large: bool = False) -> None:
         """Append an item to its key's queue."""
+        self.count += 1
         queue = self.small.get(key) or self.large.get(key)
         if queue is None:
             (self.large if is_large else self.small)[key] = deque(((item, is_large),))
@@ -43,6 +43,7 @@ class FairQueue(Generic[K, T]):
 
     def pop(self, *, is_large: bool = False) -> tuple[K, T]:
         """Remove and return the next key and small or large item; the key's turn ends."""
+        self.count -= 1
         queues = self.large if is_large else self.small
         key, queue = next(iter(queues.items()))
         item, _ = queue.popleft()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import numpy as np
@@ -36,6 +36,7 @@ from duemq.send.kernels.ingest import take_sends
 from duemq.send.put_path import PutPath
 from duemq.send.responses import (
     DecodedSend,
+    MustWait,
     PendingResponse,
     SendResponses,
     SendSettings,
@@ -46,7 +47,7 @@ from duemq_common.request import Request
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation
-from message_store.log.batch import PutBatch
+from message_store.log.batch import ANY_DELAY, PutBatch
 from message_store.queues.topic_table import TopicArrays, TopicTable
 
 log = logging.getLogger(__name__)
@@ -63,14 +64,6 @@ BEGUN_BYTES_MAX: Final = 1 << 16  # bodies of the other requests that begin in o
 STAGING_BYTES: Final = 1 << 20
 STAGING_BYTES_REUSED_MAX: Final = 8 << 20  # a larger batch is replaced after its append
 UNPARSED_BYTES_MAX: Final = 1 << 20  # unparsed bytes above which reading pauses
-
-
-class MustWait(Exception):
-    """Send that must wait: await `prepare()`, which may raise RequestError, then retry."""
-
-    def __init__(self, prepare: Callable[[], Awaitable[None]]) -> None:
-        self.prepare = prepare
-        super().__init__("a send must wait")
 
 
 class SendFiller(Protocol):
@@ -117,11 +110,11 @@ class Ingest:
         self._arrays: TopicArrays | None = None  # the source of `_names`
         self._ready: list[Connection] = []
         self._scheduled = False
-        self._call_soon: Callable[[Callable[[], None]], object] | None = None
         self._in_turn: list[Connection] = []
         self._requests: FairQueue[Connection, tuple[Request, int]] = FairQueue()  # other than sends
         self._malformed: list[tuple[Connection, FrameError]] = []
         self._turn_exceeded = self._smallest_first = False
+        self._accepts = self._has_batched = False  # whether `_batched` has begun its turn
         self._time_s = time_s or SystemClock().monotonic_s
         self._failed = Notices(log, logging.ERROR)
         self._suffix = np.frombuffer(settings.suffix, np.uint8).copy()
@@ -147,13 +140,12 @@ class Ingest:
             connection.pause()
 
     def _schedule(self) -> None:
-        if self._scheduled or not (self._ready or self._requests or self._malformed):
+        requests = self._requests.count
+        if self._scheduled or not (self._ready or requests or self._malformed):
             return
-        if self._requests or not self._responses.is_full:
+        if requests or not self._responses.is_full:
             self._scheduled = True
-            if self._call_soon is None:
-                self._call_soon = asyncio.get_running_loop().call_soon
-            self._call_soon(self.run_turn)
+            asyncio.get_running_loop().call_soon(self.run_turn)
 
     def run_turn(self) -> None:
         """Handle the frames of the connections that are ready.
@@ -165,19 +157,17 @@ class Ingest:
         if not self._responses.is_full:
             if self._ready:
                 self._responses.begin()
-                if self._batched is not None:
-                    self._batched.begin()
                 self._use_topics()
                 self._take_ready(self._time_s() + TURN_S)
             self._finish()
-            if self._batched is not None:
+            if self._batched is not None and self._has_batched:
+                self._has_batched = False
                 self._batched.finish()
-        if self._requests:
+        if self._requests.count:
             self._begin_requests(self._time_s() + TURN_S)
         if self._malformed:
             self._close_malformed()
-        if self._ready or self._requests or self._malformed:
-            self._schedule()
+        self._schedule()
 
     def _begin_requests(self, end_s: float) -> None:
         """Begin small requests until `end_s`, then one large request.
@@ -204,9 +194,9 @@ class Ingest:
         if self._turn_exceeded:  # parse connections with few bytes first, every second time
             self._smallest_first = not self._smallest_first
             if self._smallest_first:
-                ready.sort(key=_received_bytes)
+                ready.sort(key=lambda connection: len(connection.received))
         self._turn_exceeded = False
-        queued = self._requests or None
+        queued = self._requests if self._requests.count else None
         for index, connection in enumerate(ready, 1):
             if queued and connection in queued:  # its earlier requests are handled first
                 self._ready.append(connection)
@@ -241,7 +231,7 @@ class Ingest:
     async def drain(self) -> None:
         """Handle all received frames, and wait until every response is sent."""
         self.run_turn()
-        while self._ready or self._requests or self._malformed:
+        while self._ready or self._requests.count or self._malformed:
             await self._responses.drain()
             self.run_turn()
         await self._responses.drain()
@@ -254,6 +244,9 @@ class Ingest:
         received = connection.received
         if connection.sender is None:
             connection.sender = self._grants.sender(connection.born_host)
+        sender = connection.sender.record
+        if self._access is not None:
+            sender = self._grants.record(connection.sender)
         self._begin_connection(connection)
         if connection.is_prepared:
             self._decode_prepared(connection)
@@ -261,9 +254,8 @@ class Ingest:
         decoded_left = DECODED_FRAMES_MAX
         while not connection.closed and not connection.in_turn:
             stop, pos = take(
-                received.data, received.start, received.end,
-                self._grants.record(connection.sender), self._output, self._names,
-            )  # fmt: skip
+                received.data, received.start, received.end, sender, self._output, self._names
+            )
             received.take(pos)
             if stop == layout.STOP_INCOMPLETE:
                 return
@@ -273,7 +265,7 @@ class Ingest:
                     self._continue_next_turn(connection)
             elif stop == layout.STOP_MALFORMED:
                 self._raise_malformed(connection)
-            elif self._batched is not None and self._batched.take_matching(connection):
+            elif (batched := self._batched_turn()) and batched.take_matching(connection):
                 if not len(received):
                     return
                 if self._time_s() > end_s:
@@ -324,7 +316,8 @@ class Ingest:
 
         While sends are not accepted, the kernel gets no topics, so that Python refuses each send.
         """
-        arrays = (self._topics if self._sender.accepts() else self._no_topics).arrays
+        self._accepts = self._accepts or self._sender.accepts()
+        arrays = (self._topics if self._accepts else self._no_topics).arrays
         if arrays is not self._arrays:  # the table replaces its arrays when it grows
             self._arrays = arrays
             self._names = (arrays.topics, arrays.names, arrays.table)
@@ -390,13 +383,21 @@ class Ingest:
             connection.dispatch(command, frame.serialize_type)
         received.take(end)
 
+    def _batched_turn(self) -> BatchedRequests | None:
+        """Return the batched handler, which begins its turn at the first frame for it."""
+        if self._batched is not None and not self._has_batched:
+            self._has_batched = True
+            self._batched.begin()
+        return self._batched
+
     def _take_batched(self, connection: Connection, request: Request, frame: codec.Frame) -> bool:
         """Add a request to the batched handler; return False if the dispatcher must handle it."""
-        if self._batched is None or request.code not in self._batched.codes:
+        batched = self._batched_turn()
+        if batched is None or request.code not in batched.codes:
             return False
         start = frame.header_start - PREFIX_BYTES
         data = bytes(connection.received.view[start : frame.end])
-        return self._batched.take(connection, request, frame.serialize_type, data)
+        return batched.take(connection, request, frame.serialize_type, data)
 
     def _fill_send(self, connection: Connection, request: Request, serialize_type: int) -> None:
         request.peer = connection
@@ -416,6 +417,7 @@ class Ingest:
             connection.respond(request, refusal, serialize_type)
             return
         self._use_batch()
+        self._numbers[layout.STATE_DELAYS] = ANY_DELAY
         if self._access is not None and self._is_ready():
             self._grants.extend(connection.sender, request)
         lines = self._wire[send.first : send.first + send.count]
@@ -450,6 +452,7 @@ class Ingest:
     def _new_batch(self) -> None:
         self._batch = PutBatch(ROWS_MAX, STAGING_BYTES)
         self._wire: npt.NDArray[np.void] = np.zeros(0, layout.WIRE)
+        self._numbers[layout.STATE_DELAYS] = 0
         self._use_batch()
 
     def _use_batch(self) -> None:
@@ -467,6 +470,7 @@ class Ingest:
     def _sync_batch(self) -> None:
         self._batch.count = self._numbers[layout.STATE_ROWS]
         self._batch.staging_len = self._numbers[layout.STATE_STAGED]
+        self._batch.delays = self._numbers[layout.STATE_DELAYS]
 
     def _finish(self) -> None:
         """Append the batch, send its responses, begin the next batch; never put a batch twice."""
@@ -493,7 +497,4 @@ class Ingest:
             else:
                 batch.clear()
                 self._numbers[layout.STATE_ROWS] = self._numbers[layout.STATE_STAGED] = 0
-
-
-def _received_bytes(connection: Connection) -> int:
-    return len(connection.received)
+                self._numbers[layout.STATE_DELAYS] = 0

@@ -29,7 +29,8 @@ HOST = np.dtype(
 # Indexes into TURN.state, which `take_sends` reads and writes.
 STATE_FRAME_END, STATE_ROWS, STATE_STAGED, STATE_CONNECTION = range(4)
 STATE_FRAME_MAX, STATE_BODY_MAX, STATE_PROPERTIES_MAX = range(4, 7)
-STATE_SIZE: Final = 7
+STATE_DELAYS: Final = 7  # `PutBatch.delays` of the rows
+STATE_SIZE: Final = 8
 
 CONNECTIONS_MAX: Final = 32_768  # connections per turn
 
@@ -43,6 +44,9 @@ RESPONSES = np.dtype(
         ("ends", "i8", (CONNECTIONS_MAX,)),  # end of each connection's responses in `out`
     ]
 )
+
+RESPONSE_COUNT, RESPONSE_WAIT = range(2)  # the same record as numbers
+RESPONSE_ENDS: Final = 2 + PIECES + 1
 
 # Reason why `take_sends` stopped.
 STOP_INCOMPLETE, STOP_DECODE, STOP_FULL, STOP_MALFORMED = range(4)

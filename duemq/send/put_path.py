@@ -43,7 +43,7 @@ class PutPath:
     """Path of a batch through the put hooks into the message store.
 
     Args:
-        hooks: Put hooks in call order; the sequence may grow later.
+        hooks: Put hooks in call order; those of plugins are added when the plugins run.
     """
 
     def __init__(self, store: LogStore, hooks: Sequence[PutHook], clock: Clock) -> None:
@@ -74,7 +74,9 @@ class PutPath:
             return
         now_ms = self._clock.now_ms()
         for hook in self._hooks:
-            hook(batch, now_ms)
+            delays = getattr(hook, "delays", None)
+            if delays is None or batch.delays & delays:
+                hook(batch, now_ms)
 
     @staticmethod
     def _refuse_without_result(batch: PutBatch, why: str) -> None:

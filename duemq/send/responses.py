@@ -35,7 +35,13 @@ from duemq.send.kernels.responses import (
     ResponseText,
     put_responses,
 )
-from duemq.send.layout import PIECES, RESPONSES
+from duemq.send.layout import (
+    PIECES,
+    RESPONSE_COUNT,
+    RESPONSE_ENDS,
+    RESPONSE_WAIT,
+    RESPONSES,
+)
 from duemq.send.put_path import LogStore
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Request, Response
@@ -95,6 +101,14 @@ class DecodedSend:
     transaction_id: str | None
     before_response: Callable[[], Awaitable[None]] | None = None
     recallable: bool = True
+
+
+class MustWait(Exception):
+    """Send that must wait: await `prepare()`, which may raise RequestError, then retry."""
+
+    def __init__(self, prepare: Callable[[], Awaitable[None]]) -> None:
+        self.prepare = prepare
+        super().__init__("a send must wait")
 
 
 @dataclass(slots=True)
@@ -166,6 +180,7 @@ class SendResponses:
             rows_max, region=settings.region, trace_on=settings.trace_on,
             broker_name=settings.broker_name,
         )  # fmt: skip
+        self._numbers = self._text.turn.view(np.int64).data  # faster for single numbers
 
     def refusal(self, error: Exception, request: Request) -> Response:
         """Return the response to a send that failed before it was added to a batch."""
@@ -206,8 +221,8 @@ class SendResponses:
             put = self._put_responses = entry(
                 put_responses, batch.rows, wire, batch.staging, arrays.topics, arrays.names, *text
             )
-        turn = text.turn[0]
-        turn["count"], turn["wait"] = batch.count, wait
+        numbers = self._numbers
+        numbers[RESPONSE_COUNT], numbers[RESPONSE_WAIT] = batch.count, wait
         end, self._refused_count = put(
             batch.rows, wire, batch.staging, arrays.topics, arrays.names, *text
         )
@@ -217,9 +232,8 @@ class SendResponses:
         if len(connections) == 1 and end > SCRATCH_BYTES:
             return [(connections[0], text.out[SCRATCH_BYTES:end].tobytes())]
         responses, start, last = [], SCRATCH_BYTES, end
-        for connection, end in zip(
-            connections, turn["ends"][: len(connections)].tolist(), strict=True
-        ):
+        ends = numbers[RESPONSE_ENDS : RESPONSE_ENDS + len(connections)].tolist()
+        for connection, end in zip(connections, ends, strict=True):
             if end > start:
                 responses.append((connection, text.out[start:end].tobytes()))
             start = end

@@ -33,8 +33,8 @@ from duemq.registry.internal_topics import check_writable
 from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from duemq.registry.topics import TopicManager
 from duemq.send.batch_body import batch_entries, count_entries
-from duemq.send.ingest import ROWS_MAX, MustWait
-from duemq.send.responses import DecodedSend
+from duemq.send.ingest import ROWS_MAX
+from duemq.send.responses import DecodedSend, MustWait
 from duemq.send.send_header import (
     PRIORITY,
     SendHeader,

@@ -66,7 +66,7 @@ class IndexService:
         self._position = 0  # log offset of the first record that is not completely indexed
         self._indexed = 0, 0  # log offset of a record, number of its keys that are indexed
         self._lock = threading.Lock()
-        self._work = threading.Event()
+        self.work = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._keys = np.zeros(BATCH_KEYS, layout.KEYED)
@@ -109,7 +109,7 @@ class IndexService:
         self._position = min(max(self._position, self._log.min_offset), self._log.end)
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
         self._thread.start()
-        self.notify()
+        self.work.set()
         return self
 
     def _load(self, safe_ms: int | None, *, is_copy: bool = False) -> None:
@@ -194,7 +194,7 @@ class IndexService:
         if self._thread is None:
             return
         self._stopping.set()
-        self._work.set()
+        self.work.set()
         self._thread.join()
         self.catch_up(bytes_max=STOP_BYTES_MAX)
         self._unsynced += self._files[-1:]
@@ -204,8 +204,8 @@ class IndexService:
 
     def _run(self) -> None:
         while not self._stopping.wait(PAUSE_S):
-            self._work.wait()
-            self._work.clear()
+            self.work.wait()
+            self.work.clear()
             while self._step(self._log.end) and not self._stopping.is_set():
                 self.sync()
 
@@ -226,11 +226,6 @@ class IndexService:
             self.safe_ms = file.end_ms
 
     # -- indexing -----------------------------------------------------------------------------
-
-    def notify(self) -> None:
-        """Wake the thread after the log has grown."""
-        if not self._work.is_set():
-            self._work.set()
 
     def catch_up(self, *, bytes_max: int = CATCH_UP_BYTES_MAX) -> None:
         """Index the log up to its end, at most `bytes_max` of it. Any thread may call it."""
@@ -279,7 +274,7 @@ class IndexService:
         self._indexed = (0, 0)
         found = self._end_of(self._files[-1]) if self._files else 0
         self._position = min(max(found, self._log.min_offset), self._log.end)
-        self._work.set()
+        self.work.set()
         return True
 
     def check(self) -> None:

@@ -43,6 +43,7 @@ class Appender:
         self._log, self._topics, self._config, self._clock = log, topics, config, clock
         self._out: npt.NDArray[np.uint8] = np.empty(OUT_BYTES_MIN, np.uint8)
         self._encoders: dict[bool, Encoders] = {}  # by whether the staging buffer is writable
+        self._encode: Callable[..., tuple[int, int, int]]  # for the prepared batch
         self.last_record = -1
         self.last_store_ms = 0
 
@@ -52,7 +53,7 @@ class Appender:
         record_max = self._config.commitlog_file_bytes - BLANK_BYTES
         body_max = record_max if batch.trusted else self._config.message_bytes_max
         record_max = min(record_max, body_max + RECORD_EXTRA_BYTES_MAX)
-        prepare, _ = self._encoders_of(batch)
+        prepare, self._encode = self._encoders_of(batch)
         refused = 0
         while True:
             at, total, refused_now = prepare(
@@ -124,14 +125,15 @@ class Appender:
     def append(self, batch: PutBatch, first: int, store_ms: int) -> int:
         """Write the rows from `first` on that fit into the current file; return the next row.
 
+        Call `prepare` with the same batch before.
+
         Raises:
             OSError: The disk refused the write; none of the rows is in the log.
         """
         log = self._log
         file = log.file_at_end or log.writable_file()
         left = file.base + file.size - log.end
-        _, encode_rows = self._encoders_of(batch)
-        end, size, last = encode_rows(
+        end, size, last = self._encode(
             batch.rows, (first, batch.count), batch.staging, self._topics.arrays, self._out,
             log.end, left, store_ms,
         )  # fmt: skip

@@ -296,7 +296,7 @@ class BlockSums:
 
 def _is_readable(file: MappedFile) -> bool:
     """Return whether no page of a file was replaced by zeros."""
-    if file.pages.replaced:
+    if file.pages.replaced[0]:
         file.pages.update()
     return not file.pages.unreadable
 

@@ -63,7 +63,7 @@ class LogFile:
         done = os.pwritev(self.fd, (data,), pos)
         while done < len(data):
             done += os.pwritev(self.fd, (memoryview(data)[done:],), pos + done)
-        if self.pages.replaced:
+        if self.pages.replaced[0]:
             self.pages.written(pos, len(data))
 
     def sync(self) -> None:

@@ -134,23 +134,19 @@ class PageGuard:
 
     Attributes:
         words: The table that the handler reads and writes; see `kernels.bus_error`.
+        replaced: (1,): Number of pages replaced so far.
         found: Unreadable pages, in the order of their discovery; at most FOUND_MAX.
     """
 
     def __init__(self) -> None:
         self._handler = bus_error.Installed()
         self.words: memoryview[int] = self._handler.table.data
+        self.replaced = self.words[REPLACED : REPLACED + 1]
         self.mappings: dict[int, Mapping] = {}
         self._free: list[int] = []
         self._lock = threading.RLock()  # a finalizer may run while it is held
         self._seen = 0
         self.found: list[UnreadablePage] = []
-
-    @property
-    def replaced(self) -> int:
-        """Number of pages replaced so far."""
-        count: int = self.words[bus_error.REPLACED]
-        return count
 
     def add(self, mapping: Mapping) -> int:
         """Guard a mapping; return its row, for `remove`.
@@ -184,7 +180,7 @@ class PageGuard:
     def update(self) -> int:
         """Classify the pages replaced since the last call; return the total of classified pages."""
         with self._lock:
-            count = self.replaced
+            count = self.replaced[0]
             self._seen = max(self._seen, count - bus_error.RING_SIZE)
             while self._seen < count:
                 at = bus_error.RING + self._seen % bus_error.RING_SIZE
@@ -218,6 +214,8 @@ class GuardedMap:
         fd: Descriptor of the file; the caller keeps it open until `forget_file`.
     Attributes:
         data: (size,) u1; unreadable pages are zero.
+        replaced: (1,): Number of replaced pages of all mappings so far; 0: all data come from the
+            files.
 
     Raises:
         OSError: The file cannot be mapped.
@@ -229,15 +227,10 @@ class GuardedMap:
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self.map, np.uint8)
         self.mapping = Mapping(path, fd, int(self.data.ctypes.data), size, protection)
         self._guard = page_guard()
-        self._words = self._guard.words
+        self.replaced = self._guard.replaced
         row = self._guard.add(self.mapping)
         self._unguard = weakref.finalize(self.map, self._guard.remove, row)
         self._unguard.atexit = False
-
-    @property
-    def replaced(self) -> int:
-        """Number of replaced pages of all mappings so far; 0: all data come from the files."""
-        return self._words[REPLACED]
 
     @property
     def unreadable(self) -> list[Range]:

@@ -21,12 +21,16 @@ EXPECTED_BYTES_MAX = 512 << 20
 
 
 class ReadAhead:
-    """Thread that reads ahead of the end of a log."""
+    """Thread that reads ahead of the end of a log.
+
+    Attributes:
+        wake_at: End of the log at which the thread must be woken.
+    """
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self.reached = 0  # log offset up to which pages are loaded
-        self._wake_at = 0  # end of the log at which the thread is woken
+        self.wake_at = 0
         self._expected = 0  # announced log end
         self._buffer = bytearray(STEP_BYTES)
         self._work = threading.Event()
@@ -36,7 +40,7 @@ class ReadAhead:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
-        self.notify(self._log.end)
+        self.wake()
 
     def stop(self) -> None:
         """End the thread; the log's files may be closed afterwards."""
@@ -44,9 +48,9 @@ class ReadAhead:
         self._work.set()
         self._thread.join()
 
-    def notify(self, end: int) -> None:
-        """Set the new end of the log; wake the thread after REFILL_BYTES."""
-        if end >= self._wake_at and not self._work.is_set():
+    def wake(self) -> None:
+        """Wake the thread; the log has reached `wake_at`."""
+        if not self._work.is_set():
             self._work.set()
 
     def expect(self, size: int) -> None:
@@ -74,11 +78,11 @@ class ReadAhead:
         end = self._log.end
         file = next((f for f in list(self._log.files) if f.base <= end < f.base + f.size), None)
         if file is None:
-            self._wake_at = end + 1  # the next append creates the file
+            self.wake_at = end + 1  # the next append creates the file
             return
         file_end = file.base + file.size
         limit = min(max(end + AHEAD_BYTES, self._expected), file_end)
-        self._wake_at = file_end if limit == file_end else end + REFILL_BYTES
+        self.wake_at = file_end if limit == file_end else end + REFILL_BYTES
         at = max(end, self.reached)
         while at < limit and not self._stopping:
             size = min(STEP_BYTES, limit - at)

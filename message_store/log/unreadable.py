@@ -54,11 +54,14 @@ class UnreadableRanges:
     Attributes:
         ranges: Log offsets, ascending.
         seen: Number of replaced pages that `ranges` covers; for `changed`.
+        replaced: (1,): Number of replaced pages; a read is complete if it still equals `seen` from
+            before the read.
     """
 
     def __init__(self, log: MappedLog, notice: Callable[[str], None] = logger.warning) -> None:
         self._log, self.notice = log, notice
         self._guard = page_guard()
+        self.replaced = self._guard.replaced
         self._lock = threading.Lock()
         self.seen = 0
         self.ranges: list[Range] = []
@@ -68,18 +71,22 @@ class UnreadableRanges:
 
         If so, `ranges` is updated, readable pages are mapped again, and the caller must read again.
         """
-        if self._guard.replaced == seen:
+        if self.replaced[0] == seen:
             return False
         self.update()
         return True
 
-    def reading(self) -> Reading:
-        """Begin a reading that stops at zeros."""
-        return Reading(self)
+    def reading(self, seen: int | None = None) -> Reading:
+        """Begin a reading that stops at zeros.
+
+        Args:
+            seen: `seen` before the first read; None: it has not begun.
+        """
+        return Reading(self, self.seen if seen is None else seen)
 
     def update(self) -> bool:
         """Update `ranges`; return whether there are new ones."""
-        if self._guard.replaced == self.seen:
+        if self.replaced[0] == self.seen:
             return False
         with self._lock:
             seen = self._guard.update()
@@ -133,8 +140,8 @@ class UnreadableRanges:
 class Reading:
     """A read that stops at zeros, repeated until no readable page was replaced by zeros."""
 
-    def __init__(self, unreadable: UnreadableRanges) -> None:
-        self._unreadable, self._seen = unreadable, unreadable.seen
+    def __init__(self, unreadable: UnreadableRanges, seen: int) -> None:
+        self._unreadable, self._seen = unreadable, seen
         self._reach, self._idle = -1, 0
 
     def again(self, reach: int) -> bool:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from duemq_common.errors import CorruptStore
 from message_store.descriptors import is_out_of_descriptors
+from message_store.hooks import Dispatcher
 from message_store.kernels import scan
 from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Rows
 from message_store.log.zeroing import restored_size, zero_range
@@ -174,6 +175,7 @@ class ConsumeQueue:
     Attributes:
         min_offset: First queue offset whose record still exists.
         max_offset: Queue offset after the last unit.
+        dispatchers: Functions that are called with each batch that has a message in this topic.
     """
 
     def __init__(self, directory: Path, file_bytes: int, files: FileCache) -> None:
@@ -186,6 +188,7 @@ class ConsumeQueue:
         self._write_path = ""
         self.min_offset = 0
         self.max_offset = 0
+        self.dispatchers: list[Dispatcher] = []
 
     @property
     def file_units(self) -> int:

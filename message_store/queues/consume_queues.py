@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from duemq_common.errors import CorruptStore
+from message_store.hooks import Dispatcher
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
 from message_store.layout import UNIT_BYTES, Rows
@@ -46,6 +47,7 @@ class QueueSet:
         self._touched = np.zeros((1024, 4), np.int64)
         self._units = np.zeros(1024 * UNIT_BYTES, np.uint8)
         self._group_units: dict[np.dtype[np.void], Callable[..., int]] = {}
+        self._dispatchers: dict[str, list[Dispatcher]] = {}  # by topic
         self._backlog: list[tuple[int, int, bytes]] = []
 
     def load(self) -> None:
@@ -114,8 +116,14 @@ class QueueSet:
         while len(self._by_slot) <= slot:
             topic_index, queue_id = self.topics.queue_of(len(self._by_slot))
             path = self.directory / self.topics.name(topic_index) / str(queue_id)
-            self._by_slot.append(ConsumeQueue(path, self.file_bytes, self.files))
+            queue = ConsumeQueue(path, self.file_bytes, self.files)
+            queue.dispatchers = self.dispatchers_of(self.topics.name(topic_index))
+            self._by_slot.append(queue)
         return self._by_slot[slot]
+
+    def dispatchers_of(self, topic: str) -> list[Dispatcher]:
+        """Return the functions that are called with batches for queues of a topic; changeable."""
+        return self._dispatchers.setdefault(topic, [])
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue by name, or None."""
@@ -133,11 +141,14 @@ class QueueSet:
         """Return every queue, by slot."""
         return [self.at(slot) for slot in range(self.topics.queue_count)]
 
-    def append(self, rows: Rows, first: int, end: int) -> None:
+    def append(
+        self, rows: Rows, first: int, end: int, of_topics: dict[Dispatcher, None] | None = None
+    ) -> None:
         """Write the units of rows[first:end], grouped by queue.
 
         Args:
             rows: (n,) `layout.PUT` or `layout.QUEUED`.
+            of_topics: The dispatchers of the queues' topics are added to it.
         Raises:
             OSError: The disk refused a write; the units are in the backlog.
         """
@@ -153,9 +164,12 @@ class QueueSet:
         failure = None
         for slot, start, first_offset, stop in self._touched[:blocks].tolist():
             block = data[start * UNIT_BYTES : stop * UNIT_BYTES]
+            queue = self.at(slot)
+            if queue.dispatchers and of_topics is not None:
+                of_topics.update(dict.fromkeys(queue.dispatchers))
             if failure is None and not self._backlog:
                 try:
-                    self.at(slot).write(first_offset, block)
+                    queue.write(first_offset, block)
                     continue
                 except OSError as error:
                     failure = error

@@ -17,6 +17,8 @@ class QueueProgress:
 
     Args:
         confirmed: Returns the log offset up to which consumers may read.
+    Attributes:
+        marked: Log offset of the last mark.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class QueueProgress:
         self._log, self._appender, self._queues = log, appender, queues
         self._mark, self._checkpoint, self._notice = mark, checkpoint, notice
         self._confirmed = confirmed
-        self._marked = 0  # log offset of the last mark
+        self.marked = 0
         self._synced_before: Marks | None = None  # marks at the last sync of the queues
         self._checkpoint_failed = False
 
@@ -43,15 +45,15 @@ class QueueProgress:
             self._mark.update(durable=0, durable_record=-1, durable_units=0)
         self.mark_dispatched()
 
-    def mark_dispatched(self, *, step_bytes: int = 0) -> None:
-        """Mark dispatched records, if the log has grown by `step_bytes` since the last mark."""
-        if self._log.end - self._marked >= step_bytes and not self._queues.has_backlog:
+    def mark_dispatched(self) -> None:
+        """Mark every record as dispatched, unless units are missing."""
+        if not self._queues.has_backlog:
             self._mark.update(
                 dispatched=self._log.end,
                 last_record=self._appender.last_record,
                 units=self._queues.ends_sum,
             )
-            self._marked = self._log.end
+            self.marked = self._log.end
 
     def detach_topic(self, name: str) -> Path | None:
         """Detach a topic's queues from the store; return the directory to be erased.

@@ -189,7 +189,7 @@ class Migrations:
         Messages that cannot be routed (see `migration.steps.router`) still go to the level, after
         the fence.
         """
-        if self._owners.timers.transfers.has_unenqueued:
+        if self._owners.timers.transfers.incomplete:
             return False
         found = self._owners.levels.levels.get(level)
         if found is None or not found.cursor.undelivered:

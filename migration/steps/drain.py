@@ -45,9 +45,9 @@ class DrainStep:
 
 def enqueue_transfers(timers: TimerStore, units_max: int, now_ms: int) -> str:
     """Enqueue earlier transfers as timers; return the reason if some remain, else empty."""
-    if timers.transfers.has_unenqueued:
+    if timers.transfers.incomplete:
         timers.transfers.catch_up(units_max, now_ms)
-        if timers.transfers.has_unenqueued:
+        if timers.transfers.incomplete:
             return timers.enqueue.blocked_by or "the timers enqueue earlier transfers"
     return ""
 

@@ -201,9 +201,9 @@ class RoutedReturn:
         return np.asarray(rows[order])
 
     def _levels_of(self, rows: Rows) -> Offsets:
-        out, log = np.zeros(rows.size, np.int64), self._store.log
-        for file in list(log.files):
-            span = file.base, min(file.size, log.end - file.base)
+        out = np.zeros(rows.size, np.int64)
+        for file in self._store.log_files:
+            span = self._store.written_span(file)
             inside = (rows["phys_offset"] >= span[0]) & (rows["phys_offset"] < sum(span))
             if inside.any():
                 levels_of(file.data, span, rows, self._scratch, out)

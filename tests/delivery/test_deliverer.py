@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from delivery.deliverer import NO_TOPIC, NOT_PUT, Outcome, SingleDeliverer
+from delivery.deliverer import NO_TOPIC, NOT_PUT, Outcome, SingleDeliverer, has_routes
 from delivery.quarantine import NOT_WRITABLE, QUARANTINE_TOPIC, Reason, Undeliverable
 from delivery.records import add_message, read_record
 from delivery.redirected import NoTarget
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
 from message_store.log.record import Record
+from message_store.queues.topic_table import TopicTable
 from message_store.store import MessageStore
 from tests.support import stores
 from tests.support.stores import open_store, put_one
@@ -141,3 +142,11 @@ def test_a_batch_is_settled_up_to_the_first_refused_row(store: MessageStore) -> 
     assert (outcome.done, outcome.delivered, outcome.refusal) == (3, 1, NOT_WRITABLE)
     assert outcome.store_ms.tolist() == [NOT_PUT, int(batch.rows[0]["store_ms"]), NOT_PUT]
     assert outcome.topic_index.tolist() == [NO_TOPIC, store.topics.find("T"), 7]
+
+
+def test_a_table_has_routes_once_a_topic_has_queues() -> None:
+    topics = TopicTable()
+    topics.add("T")
+    assert not has_routes(topics)
+    topics.set_routing("T", write_queues=4, read_queues=4, perm=6)
+    assert has_routes(topics)

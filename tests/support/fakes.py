@@ -189,7 +189,7 @@ class FakeStore:
         for call in ready:
             call()
 
-    def add_dispatcher(self, dispatcher: Callable[[PutBatch], None]) -> None:
+    def add_dispatcher(self, dispatcher: Callable[[PutBatch], None], *, topic: str = "") -> None:
         self.dispatchers.append(dispatcher)
 
     def put(self, batch: PutBatch) -> None:

@@ -111,9 +111,7 @@ class CheckpointWriter:
             count = timers.non_timers.settle(timers.clock.now_ms())
         if timers.enqueue.broken or timers.enqueue.markers:
             return False
-        timers.state.is_adopting &= bool(
-            timers.enqueue.lag_units or timers.transfers.has_unenqueued
-        )
+        timers.state.is_adopting &= bool(timers.enqueue.lag_units or timers.transfers.incomplete)
         if timers.state.is_adopting:  # the next start adopts the store again
             return False
         if last:

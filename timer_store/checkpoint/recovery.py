@@ -195,7 +195,7 @@ def enqueue_rest(state: TimerState, settled: Offsets, progress: Progress | None 
             progress("timers enqueued", total - state.enqueue.lag_units, total)
     while state.transfers.catch_up(TAKE_UNITS, now_ms):
         pass
-    if not state.enqueue.lag_units and not state.transfers.has_unenqueued:
+    if not state.enqueue.lag_units and not state.transfers.incomplete:
         state.enqueue.skip = NO_OFFSETS
 
 

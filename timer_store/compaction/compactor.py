@@ -42,7 +42,7 @@ class Survey:
     """Count of the pending timers in each log file before an offset."""
 
     def __init__(self, state: TimerState, until: int) -> None:
-        self._file_bytes = state.store.log.file_bytes
+        self._file_bytes = state.store.config.commitlog_file_bytes
         self._first = state.store.min_offset // self._file_bytes
         self._walk = UnitWalk(state, until)
         count = max(-(-until // self._file_bytes) - self._first, 1)
@@ -74,11 +74,12 @@ class Compaction:
         freed_bytes: Bytes of log files that no timer needs any more because of the copies.
         progress: Processed units and all units of the current walk.
         next_piece_ms: Earliest time of the next piece.
+        work: Pieces that are left; None: no compaction runs.
     """
 
     def __init__(self, state: TimerState, decisions: Decisions) -> None:
         self._state, self._decisions = state, decisions
-        self._work: Iterator[None] | None = None
+        self.work: Iterator[None] | None = None
         self.next_piece_ms = self._again_ms = 0
         self.plan = NO_PLAN
         self.blocked_by, self.why = Blocked.NOTHING, ""
@@ -90,18 +91,18 @@ class Compaction:
     @property
     def running(self) -> bool:
         """Whether a compaction runs."""
-        return self._work is not None
+        return self.work is not None
 
     def begin_if_needed(self) -> bool:
         """Begin a compaction if the disk is filling up; return whether one runs."""
-        if self._work is None:
+        if self.work is None:
             state = self._state
             removal = state.store.retention.files_to_free()
             if not (removal.bytes and state.config.compact_percent):
                 self._report(Blocked.NOTHING, "")
             elif state.clock.now_ms() >= self._again_ms:
                 self._begin(removal)
-        return self._work is not None
+        return self.work is not None
 
     def end_pauses(self) -> None:
         """End the pause between two pieces or two attempts."""
@@ -109,19 +110,19 @@ class Compaction:
 
     def start(self, plan: CompactionPlan) -> None:
         """Begin a requested compaction."""
-        if self._work is None and plan.until:
+        if self.work is None and plan.until:
             self._report(Blocked.NOTHING, "")
-            self._work, self.next_piece_ms = self._execute(plan, by_hand=True), 0
+            self.work, self.next_piece_ms = self._execute(plan, by_hand=True), 0
 
     def _begin(self, removal: Removal) -> None:
         first, end, why = self.span(removal)
         self._report(Blocked.OTHER_PINS if why else Blocked.NOTHING, why)
         if first < end:
-            self._work, self.next_piece_ms = self._run(removal), 0
+            self.work, self.next_piece_ms = self._run(removal), 0
 
     def turn(self, now_ms: int) -> None:
         """Do one piece if its pause has ended. Called when no timer is due."""
-        if self._work is None or now_ms < self.next_piece_ms:
+        if self.work is None or now_ms < self.next_piece_ms:
             return
         blocked_by, why = self._obstacle()
         if blocked_by:
@@ -130,9 +131,9 @@ class Compaction:
             return
         self.next_piece_ms = now_ms + PAUSE_MS
         try:
-            next(self._work)
+            next(self.work)
         except StopIteration:
-            self._work, self.progress = None, (0, 0)
+            self.work, self.progress = None, (0, 0)
             self._again_ms = now_ms + (AGAIN_MS if self.blocked_by else 0)
 
     def _obstacle(self) -> tuple[Blocked, str]:
@@ -162,7 +163,7 @@ class Compaction:
 
         Files that another plugin pins are not candidates.
         """
-        state, file_bytes = self._state, self._state.store.log.file_bytes
+        state, file_bytes = self._state, self._state.store.config.commitlog_file_bytes
         first = state.counts.first_file
         if first is None or first >= removal.until or self._free_bytes >= removal.bytes:
             return removal.until, removal.until, ""
@@ -189,12 +190,12 @@ class Compaction:
 
     def decide(self, removal: Removal, survey: Survey) -> CompactionPlan:
         """Return the plan for a survey."""
-        state = self._state
+        state, file_bytes = self._state, self._state.store.config.commitlog_file_bytes
         first, end, why = self.span(removal)
         if first >= end:
             return CompactionPlan(blocked_by=Blocked.OTHER_PINS, why=why) if why else NO_PLAN
         plan = plan_compaction(
-            [survey.file(base) for base in range(first, end, state.store.log.file_bytes)],
+            [survey.file(base) for base in range(first, end, file_bytes)],
             enough=removal.bytes - self._free_bytes,
             percent=state.config.compact_percent,
             room=state.store.retention.room // 2,  # the other half is reserved for producers

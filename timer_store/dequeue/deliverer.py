@@ -69,12 +69,12 @@ class TimerDeliverer:
         """
         outcome, self.broken = Outcome(rows.size), None
         while outcome.done < rows.size and not outcome.refusal:
-            unreadable = self._store.log.unreadable
+            unreadable = self._store.unreadable
             for _ in range(READS_MAX):
                 seen = unreadable.seen
                 load = self._gatherer.plan(rows[outcome.done :], self._batch, now_ms)
                 load.read()
-                if not unreadable.changed(seen):
+                if unreadable.replaced[0] == seen or not unreadable.changed(seen):
                     break
             else:
                 load.is_malformed[:] = 1  # Python reads each record alone

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from delivery.deliverer import NO_TOPIC, SINGLE_STAGING_BYTES, Convert, build
+from delivery.deliverer import NO_TOPIC, SINGLE_STAGING_BYTES, Convert, build, has_routes
 from delivery.kernels.outcome import SKIPPED
 from delivery.quarantine import Reason, Undeliverable, quarantine
 from delivery.records import add_message, clear_client_columns, read_damaged, read_record
-from delivery.redirected import HALF_TOPIC, NoTarget, has_routes, real_target
+from delivery.redirected import HALF_TOPIC, NoTarget, real_target
 from duemq_common.errors import RecordUnreadable
 from duemq_common.text import java_hash
 from message_store import layout as store_layout
@@ -102,11 +102,10 @@ class Gatherer:
         """Return the load of some timers: a batch with room for all, and the current log files."""
         store = self._store
         sizes = rows["record_size"].astype(np.int64)
-        file_bytes = int(store.log.file_bytes)
+        file_bytes = int(store.config.commitlog_file_bytes)
         alone = (sizes < 0) | (sizes + GROWTH_BYTES_MAX > file_bytes)
         batch.clear()
         batch.reserve(int(rows.size), int(sizes[~alone].sum()))
-        end = store.log.end
         return Load(
             rows=rows,
             now_ms=now_ms,
@@ -123,7 +122,7 @@ class Gatherer:
                 self._precision_ms,
             ),
             scratch=Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)),
-            files=[(f.base, min(f.size, end - f.base), f.data) for f in store.log.files],
+            files=[(*store.written_span(file), file.data) for file in store.log_files],
         )
 
     def finish(self, load: Load) -> None:
@@ -151,7 +150,7 @@ class Gatherer:
 
     def is_lost(self, unit: Row) -> bool:
         """Return whether retention has removed a timer's record."""
-        return bool(unit["phys_offset"] < self._store.log.min_offset)
+        return bool(unit["phys_offset"] < self._store.min_offset)
 
     def read(self, unit: Row) -> Record:
         """Return a timer's record.

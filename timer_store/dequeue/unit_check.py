@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from duemq_common.errors import CorruptStore
-from message_store.log.frames import frame_at, topic_of
+from message_store.log.frames import topic_of
 from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.layout import Mask, Offsets, Row, Rows
@@ -103,16 +103,17 @@ class UnitCheck:
     def _fault(self, row: Row) -> str:
         """Return the difference of the record if the unit is damaged, else an empty text."""
         phys_offset, size = int(row["phys_offset"]), int(row["record_size"])
-        log = self._store.log
-        if phys_offset < log.min_offset:
+        store = self._store
+        if phys_offset < store.min_offset:
             return self._removal_fault()
-        has_changed = log.sums.has_changed(phys_offset, min(max(size, 1), log.file_bytes))
+        size_max = store.config.commitlog_file_bytes
+        has_changed = store.has_changed(phys_offset, min(max(size, 1), size_max))
         if has_changed:
             return ""
-        frame = frame_at(log, phys_offset)
+        frame = store.frame_at(phys_offset)
         if frame is None or frame["record_size"] != size:
             return "no record begins and ends there"
-        file = log.file_of(phys_offset)
+        file = store.log_file(phys_offset)
         topic = topic_of(file.data, file.base, frame)
         if topic == SCHEDULE_TOPIC:
             return ""
@@ -124,7 +125,7 @@ class UnitCheck:
     def _removal_fault(self) -> str:
         """Return the fault of a unit whose record was removed, although no timer needed it."""
         first = self._counts.first_file
-        if first is not None and first < self._store.log.min_offset:
+        if first is not None and first < self._store.min_offset:
             return ""  # files with pending timers were removed: the message is lost
         return "no timer there is pending"
 

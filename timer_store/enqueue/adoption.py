@@ -255,18 +255,18 @@ def _identify(state: TimerState, offsets: Offsets, wanted: int) -> Rows:
         wanted: See `kernels.identify`.
     """
     found = [np.empty(0, layout.IDENTIFIED)]
-    store_log, at = state.store.log, 0
+    at = 0
     frames = np.zeros(1, store_layout.SCANNED)
     while at < offsets.size:
         try:
-            file = store_log.file_of(int(offsets[at]))
+            file = state.store.log_file(int(offsets[at]))
         except RecordUnreadable:
             at += 1
             continue
         inside = (offsets[at:] >= file.base) & (offsets[at:] < file.base + file.size)
         count = int(inside.size if inside.all() else np.argmin(inside))
         out = np.zeros(count, layout.IDENTIFIED)
-        span = file.base, min(file.size, store_log.end - file.base)
+        span = state.store.written_span(file)
         made = kernels.identify(file.data, span, offsets[at : at + count], wanted, frames, out)
         found.append(out[:made])
         at += count

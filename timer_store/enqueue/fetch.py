@@ -17,13 +17,13 @@ from duemq_common.errors import RecordUnreadable
 from message_store import layout as store_layout
 from message_store.kernels.kernel import entry
 from message_store.log.batch import PutBatch
+from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.config import TimerConfig
 from timer_store.kernels.fetch import Context, Scratch, from_put, from_records
 from timer_store.layout import Offsets, Rows
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
-from timer_store.pending.records import name_topics
 
 log = logging.getLogger(__name__)
 NO_BYTES = np.frombuffer(b"", np.uint8)
@@ -103,10 +103,9 @@ class Fetcher:
 
     def read(self, units: Rows, offset: int, timed: Rows) -> int:
         """Read the leading units with records in one log file; return their number."""
-        log = self._store.log
         try:
-            file = log.file_of(int(units[0]["phys_offset"]))
-            data, span = file.data, (file.base, min(file.size, log.end - file.base))
+            file = self._store.log_file(int(units[0]["phys_offset"]))
+            data, span = file.data, self._store.written_span(file)
             outside = (units["phys_offset"] < file.base) | (
                 units["phys_offset"] >= file.base + file.size
             )
@@ -122,3 +121,36 @@ class Fetcher:
     def _room(self, count: int) -> None:
         if self._timed.size < count:
             self._timed = np.zeros(max(count, self._timed.size * 2), layout.TIMED)
+
+
+def name_topics(store: MessageStore, timed: Rows) -> None:
+    """Add real topics to the topic table, so that they are counted.
+
+    Args:
+        timed: (n,) `layout.TIMED`; `topic_index` is set where it was -1.
+    """
+    unknown = timed["topic_index"] < 0
+    if not unknown.any():
+        return
+    unknown &= timed["kind"] != layout.TIMED_BROKEN
+    known: dict[int, list[tuple[int, bytes]]] = {}  # by hash: index, entry in a record
+    for at in np.flatnonzero(unknown).tolist():
+        row = timed[at]
+        alike = known.setdefault(int(row["topic_hash"]), [])
+        try:
+            data = bytes(store.record_bytes(int(row["phys_offset"]), int(row["record_size"])))
+            found = next((index for index, entry in alike if entry in data), -1)
+            if found < 0:
+                found = _add_topic(store, int(row["phys_offset"]), alike)
+        except RecordUnreadable:
+            continue
+        row["topic_index"] = found
+
+
+def _add_topic(store: MessageStore, phys_offset: int, alike: list[tuple[int, bytes]]) -> int:
+    """Return the index of the real topic of a record, -1 if its name is invalid."""
+    name = store.read_record(phys_offset).properties.get("REAL_TOPIC", "")
+    if not is_topic_name(name):
+        return -1
+    alike.append((store.topics.add(name), b"REAL_TOPIC\x01%s\x02" % name.encode()))
+    return alike[-1][0]

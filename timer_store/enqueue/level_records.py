@@ -27,11 +27,11 @@ from message_store.log.page_guard import GuardedMap
 from message_store.ranges import Range
 from message_store.store import MessageStore
 from timer_store import layout
+from timer_store.enqueue.fetch import name_topics
 from timer_store.kernels.fetch import Scratch
 from timer_store.kernels.transfer import read_levels
 from timer_store.layout import DUE_MS_MAX, NO_OFFSETS, Offsets, Rows
 from timer_store.names import SCHEDULE_TOPIC
-from timer_store.pending.records import name_topics
 
 Bytes = npt.NDArray[np.uint8]
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
@@ -138,26 +138,25 @@ class LevelRecords:
         """
         named = name_at >= 0
         self.unnamed += int(named.size - np.count_nonzero(named))
-        for file in list(self._store.log.files):
+        for file in self._store.log_files:
             mine = np.flatnonzero((name_at >= file.base) & (name_at < file.base + file.size))
             data = self._map(file) if mine.size else NO_BYTES
             mine = mine[data[name_at[mine] - file.base] != name]
             if mine.size:
                 self._populate(file.base, units["phys_offset"][mine], units["record_size"][mine])
-                with self._store.log.sums.rewriting(name_at[mine]):
+                with self._store.rewriting(name_at[mine]):
                     data[name_at[mine] - file.base] = name
 
     def _piece(self, units: Rows) -> tuple[Bytes, tuple[int, int], int]:
         """Return the file of the first unit, writable, and the number of units in it."""
-        log = self._store.log
         try:
-            file = log.file_of(int(units[0]["phys_offset"]))
+            file = self._store.log_file(int(units[0]["phys_offset"]))
         except RecordUnreadable:
             return np.zeros(0, np.uint8), (0, 0), 1
         inside = units["phys_offset"] < file.base + file.size
         inside &= units["phys_offset"] >= file.base
         count = int(units.size if inside.all() else np.argmin(inside))
-        return self._map(file), (file.base, min(file.size, log.end - file.base)), count
+        return self._map(file), self._store.written_span(file), count
 
     def _populate(self, base: int, offsets: Offsets, sizes: npt.NDArray[np.int32]) -> None:
         """Make the pages of neighbouring records writable in one call.
@@ -177,7 +176,7 @@ class LevelRecords:
     def _map(self, file: LogFile) -> Bytes:
         found = self._maps.get(file.base)
         if found is None:
-            bases = {other.base for other in self._store.log.files}
+            bases = {other.base for other in self._store.log_files}
             self._maps = {base: pages for base, pages in self._maps.items() if base in bases}
             found = GuardedMap(file.path, file.fd, file.size, writable=True)
             found.forget_file()  # the log may close it first

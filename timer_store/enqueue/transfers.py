@@ -42,6 +42,7 @@ class TransferredUnits:
     Attributes:
         owned: Ranges that the timers own according to the applied records.
         enqueued, returned: Numbers of messages enqueued and returned by this process.
+        incomplete: Transfers whose messages are not completely enqueued.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class TransferredUnits:
         self.owned = Ownership()
         self._gone = Ownership()  # see `settled_at_offsets`
         self.enqueued = self.returned = 0
-        self._incomplete: list[JournalEntry] = []  # transfers that are not completely enqueued
+        self.incomplete: list[JournalEntry] = []
         self._next = 0  # queue offset of the next record to apply
 
     # -- journal ------------------------------------------------------------------------------
@@ -72,18 +73,13 @@ class TransferredUnits:
         self._next = entry.queue_offset + 1
         self.owned.apply(entry)
         if isinstance(entry.record, Transfer):
-            self._incomplete.append(entry)
-        elif not self._incomplete:
+            self.incomplete.append(entry)
+        elif not self.incomplete:
             position.handover_offset, position.handover_unit = entry.queue_offset + 1, 0
-
-    @property
-    def has_unenqueued(self) -> bool:
-        """Whether transferred messages are not enqueued yet."""
-        return bool(self._incomplete)
 
     def scan_from(self) -> int:
         """Return a log offset before all decisions about messages that are not enqueued."""
-        return self._incomplete[0].phys_offset if self._incomplete else int(self._store.max_offset)
+        return self.incomplete[0].phys_offset if self.incomplete else int(self._store.max_offset)
 
     def first_unenqueued(self) -> int | None:
         """Return the log offset of the first record that is not enqueued, None without any."""
@@ -99,7 +95,7 @@ class TransferredUnits:
 
     def _unenqueued_rows(self) -> Iterator[Rows]:
         unit = self._position.handover_unit
-        for entry in self._incomplete:
+        for entry in self.incomplete:
             assert isinstance(entry.record, Transfer)
             for first, end in self.owned.ranges_of(entry):
                 first = max(first, unit)
@@ -117,8 +113,8 @@ class TransferredUnits:
         """
         total = 0
         self._enqueue.blocked_by = ""
-        while self._incomplete and total < count_max:
-            done, complete = self._enqueue_transfer(self._incomplete[0], count_max - total, now_ms)
+        while self.incomplete and total < count_max:
+            done, complete = self._enqueue_transfer(self.incomplete[0], count_max - total, now_ms)
             total += done
             if not complete:
                 break
@@ -128,11 +124,11 @@ class TransferredUnits:
 
     def _next_transfer(self) -> None:
         """Advance the position to the next transfer."""
-        self._incomplete.pop(0)
+        self.incomplete.pop(0)
         position = self._position
         position.handover_unit = 0
         position.handover_offset = (
-            self._incomplete[0].queue_offset if self._incomplete else self._next
+            self.incomplete[0].queue_offset if self.incomplete else self._next
         )
 
     def _enqueue_transfer(
@@ -191,7 +187,7 @@ class TransferredUnits:
             log_offset: End of the log at the checkpoint.
             scan_from: Log offset after which all deliveries from the slots of the checkpoint are.
         """
-        self.owned, self._incomplete, self._next = Ownership(), [], at
+        self.owned, self.incomplete, self._next = Ownership(), [], at
         self._gone = Ownership()
         position = self._position
         for entry in ownership.read(self._store, quiet=True):
@@ -242,7 +238,7 @@ class TransferredUnits:
                 returned.append((change.level, went))
             self.on_transfer(entry)
         self._next = max(self._next, ownership.bounds(self._store)[1])
-        if not self._incomplete:
+        if not self.incomplete:
             position.handover_offset, position.handover_unit = self._next, 0
         return [(level, ranges) for level, ranges in returned if ranges]
 

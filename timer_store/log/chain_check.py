@@ -20,7 +20,6 @@ from timer_store.layout import Mask, Offsets, Rows
 from timer_store.log.timer_log import TimerLog
 from timer_store.log.wheel import TimerWheel
 
-LONG_MAX: Final = (1 << 63) - 1
 FAULT_TEXTS: Final = {
     chain.FAULT_PLACE: "no unit can be there",
     chain.FAULT_SIZE: "there is no unit",
@@ -69,10 +68,3 @@ def chain_error(log: TimerLog, pos: int, fault: int, slot_ms: int | None = None)
 def is_pending(units: Rows) -> Mask:
     """Return which units, (n,) `layout.LOGGED`, are pending timers: not markers, not settled."""
     return np.asarray((units["due_ms"] >= 0) & (units["magic"] & layout.MAGIC_DELETE == 0))
-
-
-def new_walk(last_pos: int) -> Offsets:
-    """Return the start of a walk along one chain."""
-    walk = np.zeros(chain.WALK_SIZE, np.int64)
-    walk[chain.WALK_POS], walk[chain.WALK_PHYS] = last_pos, LONG_MAX
-    return walk

@@ -26,18 +26,14 @@ from timer_store.kernels import units as kernels
 from timer_store.kernels.wheel import add_num
 from timer_store.layout import NO_OFFSETS, UNIT_BYTES, Offsets, Rows
 from timer_store.log import repair
-from timer_store.log.chain_check import (
-    LONG_MAX,
-    chain_error,
-    cursors_of,
-    new_walk,
-)
+from timer_store.log.chain_check import chain_error, cursors_of
 from timer_store.log.repair import Progress, Relinked
 from timer_store.log.timer_log import SCAN_UNITS, TimerLog, UnitFile
 from timer_store.log.wheel import TimerWheel
 
 ADD_ROWS: Final = 16_384  # maximum rows that are linked and written at once
 PART_UNITS: Final = 1 << 20  # units of a slot per part
+LONG_MAX: Final = (1 << 63) - 1
 
 
 class SlotRows(NamedTuple):
@@ -459,3 +455,10 @@ def _without_duplicates(rows: Rows) -> Rows:
         rows = rows[~is_in(rows["phys_offset"], rows["phys_offset"][settled])]
     _, firsts = np.unique(rows["phys_offset"], return_index=True)
     return rows if firsts.size == rows.size else rows[np.sort(firsts)]
+
+
+def new_walk(last_pos: int) -> Offsets:
+    """Return the start of a walk along one chain."""
+    walk = np.zeros(chain.WALK_SIZE, np.int64)
+    walk[chain.WALK_POS], walk[chain.WALK_PHYS] = last_pos, LONG_MAX
+    return walk

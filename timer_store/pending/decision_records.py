@@ -101,13 +101,11 @@ class DecidingRecords:
         output = kernels.Output(batch.rows, batch.staging, np.array([batch.staging_len], np.int64))
         order = np.argsort(timers["phys_offset"], kind="stable")
         ranked = timers["phys_offset"][order]
-        log = self._store.log
-        for file in list(log.files):
+        for file in self._store.log_files:
             low, high = np.searchsorted(ranked, (file.base, file.base + file.size))
             if low == high:
                 continue
-            size = min(file.size, log.end - file.base)
-            source = kernels.Source(file.data, file.base, size, self._frames)
+            source = kernels.Source(file.data, *self._store.written_span(file), self._frames)
             if due_ms is None:
                 kernels.make_markers(source, timers, order[low:high], context, keeps, output)
             else:

@@ -72,7 +72,7 @@ class Decisions:
         ahead = rows["queue_offset"] >= self._state.position.queue_offset
         if ahead.any():
             ahead &= ~is_among(rows["phys_offset"], self._state.enqueue.skip)
-        if self._state.transfers.has_unenqueued:
+        if self._state.transfers.incomplete:
             ahead |= self._state.transfers.unenqueued(rows)
         return np.asarray(ahead)
 

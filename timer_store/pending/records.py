@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from duemq_common.errors import RecordUnreadable
 from message_store import layout as store_layout
 from message_store.kernels.bytes import Bytes
-from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore
 from timer_store import layout
+from timer_store.enqueue.fetch import name_topics
 from timer_store.kernels.fetch import Context, Scratch, from_records, units_at
 from timer_store.layout import Offsets, Rows
 from timer_store.names import TIMER_TOPIC
@@ -42,15 +41,14 @@ class RecordReader:
         timed = np.zeros(offsets.size, layout.TIMED)
         timed["phys_offset"], timed["kind"] = offsets, layout.TIMED_BROKEN
         timed["queue_offset"] = timed["origin"] = timed["topic_index"] = -1
-        log = self._store.log
         order = np.argsort(offsets, kind="stable")
         ranked = offsets[order]
-        for file in list(log.files):
+        for file in self._store.log_files:
             first, end = np.searchsorted(ranked, [file.base, file.base + file.size])
             if first == end:
                 continue
             mine = order[first:end]
-            span = file.base, min(file.size, log.end - file.base)
+            span = self._store.written_span(file)
             timed[mine] = self._read_file(file.data, span, ranked[first:end])
         broken = np.flatnonzero(timed["kind"] == layout.TIMED_BROKEN)
         rows, at = self._read_transferred(offsets[broken])
@@ -68,36 +66,3 @@ class RecordReader:
         timed["queue_offset"] = queues
         name_topics(self._store, timed)
         return timed
-
-
-def name_topics(store: MessageStore, timed: Rows) -> None:
-    """Add real topics to the topic table, so that they are counted.
-
-    Args:
-        timed: (n,) `layout.TIMED`; `topic_index` is set where it was -1.
-    """
-    unknown = timed["topic_index"] < 0
-    if not unknown.any():
-        return
-    unknown &= timed["kind"] != layout.TIMED_BROKEN
-    known: dict[int, list[tuple[int, bytes]]] = {}  # by hash: index, entry in a record
-    for at in np.flatnonzero(unknown).tolist():
-        row = timed[at]
-        alike = known.setdefault(int(row["topic_hash"]), [])
-        try:
-            data = bytes(store.record_bytes(int(row["phys_offset"]), int(row["record_size"])))
-            found = next((index for index, entry in alike if entry in data), -1)
-            if found < 0:
-                found = _add_topic(store, int(row["phys_offset"]), alike)
-        except RecordUnreadable:
-            continue
-        row["topic_index"] = found
-
-
-def _add_topic(store: MessageStore, phys_offset: int, alike: list[tuple[int, bytes]]) -> int:
-    """Return the index of the real topic of a record, -1 if its name is invalid."""
-    name = store.read_record(phys_offset).properties.get("REAL_TOPIC", "")
-    if not is_topic_name(name):
-        return -1
-    alike.append((store.topics.add(name), b"REAL_TOPIC\x01%s\x02" % name.encode()))
-    return alike[-1][0]

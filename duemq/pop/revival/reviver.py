@@ -55,7 +55,6 @@ CHECKPOINTS_MAX: Final = 64  # checkpoints that one turn decides
 SETTLE_MS: Final = 5  # pause while due timers are still being delivered
 RECREATED: Final = "the topic was deleted and created again"
 RETRY_MS: Final = 1_000  # pause after a refusal of the store
-LISTED_ROWS_MAX: Final = 64  # rows of a batch that a list compares faster than an array
 
 
 class Reviver:
@@ -90,7 +89,7 @@ class Reviver:
         self._clock, self._delivered_ms, self._figures = clock, delivered_ms, figures
         self._reader, self._copies = QueueReader(store), RetryCopies(put_path, identity, compiled)
         self._topic = revive_topic(identity.cluster_name)
-        self._topic_index = store.topics.add(self._topic)
+        store.topics.add(self._topic)
         self._queues: list[Pairing] = []
         self._restart_ends: list[int] = []  # queue ends at the start
         # see `_copied_before`
@@ -109,6 +108,7 @@ class Reviver:
     async def running(self) -> AsyncIterator[Self]:
         """Revive while the block is open; leaving it finishes the current turn."""
         self.begin()
+        self._store.add_dispatcher(self.on_append, topic=self._topic)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="pop revival")
             try:
@@ -128,11 +128,8 @@ class Reviver:
             self._restart_ends.append(high)
 
     def on_append(self, batch: PutBatch) -> None:
-        """Resume the loop when records of the revive topic were appended. A store dispatcher."""
-        column = batch.filled["topic_index"]
-        few = batch.count <= LISTED_ROWS_MAX
-        if self._topic_index in (column.tolist() if few else column):
-            self._wake.set()
+        """Resume the loop. The dispatcher of the revive topic."""
+        self._wake.set()
 
     async def run(self) -> None:
         """Run turns until stopped."""

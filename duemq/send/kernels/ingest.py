@@ -37,6 +37,7 @@ from duemq.send.layout import (
     SPAN_START,
     STATE_BODY_MAX,
     STATE_CONNECTION,
+    STATE_DELAYS,
     STATE_FRAME_END,
     STATE_FRAME_MAX,
     STATE_PROPERTIES_MAX,
@@ -52,7 +53,14 @@ from message_store.kernels.bytes import Bytes, copy, get_i4, get_u4
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import parse_number
 from message_store.kernels.topics import TopicNames, find_topic
-from message_store.layout import ENTRY_END, SYS_BORN_IPV6, SYS_STORE_IPV6, SYS_TRANSACTION_MASK
+from message_store.layout import (
+    ENTRY_END,
+    SYS_BORN_IPV6,
+    SYS_STORE_IPV6,
+    SYS_TRANSACTION_MASK,
+    TIMER_NONE,
+)
+from message_store.log.batch import DELAYED_BY_LEVEL, DELAYED_BY_TIME
 
 (GROUP, TOPIC, DEFAULT_TOPIC, DEFAULT_QUEUES, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG) = range(8)
 (PROPERTIES, RECONSUME, UNIT_MODE, MAX_RECONSUME, BATCH, BROKER_NAME) = range(8, 14)
@@ -248,6 +256,9 @@ def take_send(
     set_hosts(row, sender["born"], output.turn["store_host"], row["sys_flag"])
     set_defaults(row)
     stage_body(data, body, end, row, output)
+    # The put hooks of levels and timers skip a batch without any delay.
+    state[STATE_DELAYS] |= DELAYED_BY_LEVEL if row["delay_level"] != 0 else 0
+    state[STATE_DELAYS] |= DELAYED_BY_TIME if row["timer_kind"] != TIMER_NONE else 0
     set_wire(output.wire[state[STATE_ROWS]], opaque, row["queue_id"], flag, state)
     return True
 

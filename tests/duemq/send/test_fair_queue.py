@@ -21,7 +21,7 @@ def test_turns(added: str, popped: str) -> None:
     for word in added.split():
         queue.add(word[0], word)
     found = []
-    while queue:
+    while queue.count:
         key, word = queue.pop()
         assert word[0] == key
         found.append(word)

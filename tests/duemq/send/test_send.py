@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from duemq.send.ingest import MustWait
-from duemq.send.responses import DecodedSend
+from duemq.send.responses import DecodedSend, MustWait
 from duemq.send.send import ENTRIES_OF_STEP, STALE_NAMES
 from duemq_common.errors import RequestError
 from duemq_common.request import Request

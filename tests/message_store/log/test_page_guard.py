@@ -43,13 +43,13 @@ def mapped(path: Path, **more: bool) -> tuple[GuardedMap, int]:
 @pytest.mark.finding("E4")
 def test_an_unreadable_page_is_zeroed_and_recorded(disk: BadDisk, path: Path) -> None:
     pages, _ = mapped(path)
-    before = pages.replaced
+    before = pages.replaced[0]
     disk.break_page(path, 2 * PAGE_BYTES)
     disk.break_page(path, 3 * PAGE_BYTES)
     assert pages.data[2 * PAGE_BYTES - 1] == ord("a")
     assert not pages.data[2 * PAGE_BYTES : 4 * PAGE_BYTES].any()
     assert pages.data[4 * PAGE_BYTES] == ord("a")
-    assert pages.replaced == before + 2 == pages.update()
+    assert pages.replaced[0] == before + 2 == pages.update()
     assert pages.unreadable == [(2 * PAGE_BYTES, 4 * PAGE_BYTES)]
     assert pages.why == EIO
     assert page_guard().found[-1] == (path, 3 * PAGE_BYTES, EIO)

@@ -17,7 +17,7 @@ from tests.support import naive_timer_log as naive
 from tests.support.naive_timer_log import Unit, columns, is_plain_marker, staged
 from timer_store import layout
 from timer_store.kernels import chain
-from timer_store.log.chain_check import new_walk
+from timer_store.log.units import new_walk
 
 BASE, PRECISION, WINDOW = 2_600, 1_000, 60_000
 TICKS = (1_700_000_000, 1_700_000_001)

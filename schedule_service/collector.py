@@ -1,61 +1,19 @@
-"""Statistics of the level service: lateness, deliveries, quarantine, losses to retention.
-
-Lateness is the store time of the delivery minus the due time, counted once per batch.
-"""
+"""Collector of the level service's metrics."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
-import numpy as np
-import numpy.typing as npt
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from delivery.lateness import Lateness
 from delivery.metric_families import counter, gauge, lateness
-from delivery.quarantine import Reason, Undeliverable, report
+from schedule_service.level import LevelStats
 
 COUNTERS = {
     "delivered": "Messages delivered to their topic.",
     "expired": "Messages that retention removed before they were due.",
     "refused": "Deliveries that the store refused; they are repeated.",
 }
-
-
-class LevelStats:
-    """Counters of one level since the start of the process."""
-
-    def __init__(self) -> None:
-        self.delivered = 0
-        self.expired = 0
-        self.refused = 0
-        self.quarantined: Counter[Reason] = Counter()
-        self.lateness = Lateness()
-
-    def record_delivered(
-        self, due_ms: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64], *, timed: bool
-    ) -> None:
-        """Count deliveries; with `timed` also their lateness."""
-        self.delivered += int(due_ms.size)
-        if timed:
-            self.lateness.record(due_ms, store_ms)
-
-    def record_quarantined(self, items: Sequence[Undeliverable]) -> None:
-        """Count and log messages that went to quarantine."""
-        for item in items:
-            self.quarantined[item.reason] += 1
-        report(items)
-
-    def as_dict(self) -> dict[str, object]:
-        """Return plain data for views."""
-        return {
-            "delivered": self.delivered,
-            "expired": self.expired,
-            "refused": self.refused,
-            "quarantined": {reason.value: count for reason, count in self.quarantined.items()},
-            "lateness_ms": self.lateness.as_dict(),
-        }
 
 
 class LevelCollector:
