@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from message_store.log.record import decode_record
-from reconciliation.audit.verdicts import AUDITED
-from reconciliation.scan.options import parse_options
-from reconciliation.scan.roles import Role
-from reconciliation.scan.tables import TABLES
-from reconciliation.spark.reader import ScanPart, SparkStoreReader
+from spark_reconciliation.audit.verdicts import AUDITED
+from spark_reconciliation.scan.options import parse_options
+from spark_reconciliation.scan.roles import Role
+from spark_reconciliation.scan.tables import TABLES
+from spark_reconciliation.spark.reader import ScanPart, SparkStoreReader
 
 PROCESSES = 2
 HEAD = ["phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "record_size"]

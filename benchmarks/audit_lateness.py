@@ -24,8 +24,8 @@ from benchmarks import machine
 from benchmarks.bench import WIRELOAD, Bench
 from benchmarks.loads.timers import TRICKLE_PER_S, trickled
 from benchmarks.run import OURS, SERVERS, parse
-from reconciliation.config import ReconcileConfig
-from reconciliation.jobs.child_process import command_of, run
+from spark_reconciliation.config import ReconcileConfig
+from spark_reconciliation.jobs.child_process import command_of, run
 from tests.interop.programs import go_program
 
 TARGET = Path(__file__).parents[1] / "docs" / "figures" / "audit-lateness.json"

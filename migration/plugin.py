@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delivery.ownership import OWNERSHIP_TOPIC
-from delivery.plugin import PluginBase, PluginHost, SystemTopic, every
+from delayed_delivery.ownership import OWNERSHIP_TOPIC
+from delayed_delivery.plugin import PluginBase, PluginHost, SystemTopic, every
 from duemq_common.config import from_properties, with_live
 from duemq_common.errors import CorruptStore, RequestError
 from duemq_common.ledger.identity import store_id

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from delivery.plugin import referral_text
+from delayed_delivery.plugin import referral_text
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 

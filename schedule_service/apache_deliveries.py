@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from delivery.redirected import queue_number
+from delayed_delivery.redirected import queue_number
 from duemq_common.errors import RecordUnreadable
 from message_store.layout import Rows
 from message_store.log.record import Record

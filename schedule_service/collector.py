@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from delivery.metric_families import counter, gauge, lateness
+from delayed_delivery.metric_families import counter, gauge, lateness
 from schedule_service.level import LevelStats
 
 COUNTERS = {

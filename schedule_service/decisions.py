@@ -21,11 +21,11 @@ from typing import Final
 
 import numpy as np
 
-from delivery.deliverer import Outcome, has_routes
-from delivery.pending import Decided, Found, Hooks, Offsets, Verdict, none_found
-from delivery.quarantine import NO_HOST, origin_of
-from delivery.records import add_message
-from delivery.redirected import without
+from delayed_delivery.deliverer import Outcome, has_routes
+from delayed_delivery.pending import Decided, Found, Hooks, Offsets, Verdict, none_found
+from delayed_delivery.quarantine import NO_HOST, origin_of
+from delayed_delivery.records import add_message
+from delayed_delivery.redirected import without
 from duemq_common.clock import Clock
 from duemq_common.errors import RecordUnreadable
 from message_store.index.key_search import HIT_UNIQUE, frames, search

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delivery.deliverer import NO_TOPIC, NOT_PUT, Outcome, SingleDeliverer, has_routes
-from delivery.quarantine import Reason, Undeliverable
-from delivery.records import add_message, clear_client_columns, read_damaged, read_record
-from delivery.redirected import (
+from delayed_delivery.deliverer import NO_TOPIC, NOT_PUT, Outcome, SingleDeliverer, has_routes
+from delayed_delivery.quarantine import Reason, Undeliverable
+from delayed_delivery.records import add_message, clear_client_columns, read_damaged, read_record
+from delayed_delivery.redirected import (
     LEVEL_NAME,
     MOVED_NAME,
     NoTarget,

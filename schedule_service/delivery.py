@@ -23,9 +23,9 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from delivery.deliverer import Outcome
-from delivery.records import first_log_offset
-from delivery.service_tasks import preload, report_failure
+from delayed_delivery.deliverer import Outcome
+from delayed_delivery.records import first_log_offset
+from delayed_delivery.service_tasks import preload, report_failure
 from duemq_common.clock import Clock, Signal
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delivery.kernels.redirected import (
+from delayed_delivery.kernels.redirected import (
     CRC32,
     CRC32_ENTRY_BYTES,
     DUE_MS,

@@ -25,8 +25,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from delivery.lateness import Lateness
-from delivery.quarantine import Reason, Undeliverable, report
+from delayed_delivery.lateness import Lateness
+from delayed_delivery.quarantine import Reason, Undeliverable, report
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS, LevelCursor, Segment
 

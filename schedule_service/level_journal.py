@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from delivery.own_records import put_own
-from delivery.ownership import JournalEntry, Return
-from delivery.quarantine import NO_HOST
+from delayed_delivery.own_records import put_own
+from delayed_delivery.ownership import JournalEntry, Return
+from delayed_delivery.quarantine import NO_HOST
 from duemq_common.errors import RecordUnreadable
 from schedule_service.levels import LevelHistory, history_of, rows_of
 from schedule_service.names import LEVELS_TOPIC

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from delivery.quarantine import QUARANTINE_TOPIC as QUARANTINE_TOPIC
-from delivery.redirected import HALF_TOPIC as HALF_TOPIC
+from delayed_delivery.quarantine import QUARANTINE_TOPIC as QUARANTINE_TOPIC
+from delayed_delivery.redirected import HALF_TOPIC as HALF_TOPIC
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # TopicValidator.RMQ_SYS_SCHEDULE_TOPIC
 SCHEDULE_QUEUES: Final = 18  # queues at the creation of the topic; higher levels add more

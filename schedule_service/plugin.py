@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delivery import ownership
-from delivery.pending import PendingMessages
-from delivery.plugin import PluginBase, PluginHost, SystemTopic, every
+from delayed_delivery import ownership
+from delayed_delivery.pending import PendingMessages
+from delayed_delivery.plugin import PluginBase, PluginHost, SystemTopic, every
 from duemq_common.config import from_properties
 from duemq_common.errors import ConfigError, CorruptStore
 from duemq_common.request import Request, RequestHandler, Response

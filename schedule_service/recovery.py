@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from delivery.ownership import JournalEntry
-from delivery.ownership_projection import changes_of
+from delayed_delivery.ownership import JournalEntry
+from delayed_delivery.ownership_projection import changes_of
 from duemq_common.json_dialect import backup_path, dumps, load_config, loads
 from message_store.ranges import distinct
 from message_store.recovery.log_identity import NO_RECORD, LastRecord

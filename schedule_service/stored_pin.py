@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delivery.records import first_log_offset
+from delayed_delivery.records import first_log_offset
 from duemq_common.errors import CorruptStore
 from message_store.retention.pins import UNKNOWN, FirstPending, first_pending
 from schedule_service.names import SCHEDULE_TOPIC

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delivery.ownership import JournalEntry, Return, Transfer
-from delivery.ownership_projection import Ownership
+from delayed_delivery.ownership import JournalEntry, Return, Transfer
+from delayed_delivery.ownership_projection import Ownership
 from message_store.ranges import Range, within
 from schedule_service.cursor import NEVER_MS, Cut, Segment, find_cuts
 from schedule_service.queues import LONGEST_HASH, ScheduleQueues

@@ -18,11 +18,11 @@ WAIT_FOR_PROCESSES = ("tests/interop/", "tests/crash/", "tests/support/wait_unti
 PACKAGES = (
     "duemq_common",
     "message_store",
-    "delivery",
+    "delayed_delivery",
     "schedule_service",
     "timer_store",
     "migration",
-    "reconciliation",
+    "spark_reconciliation",
     "duemq",
 )
 FILE_LINES_MAX = 500

@@ -12,17 +12,17 @@ TOP = Path(__file__).resolve().parent.parent
 ARROWS: dict[str, set[str]] = {
     "duemq_common": set(),
     "message_store": {"duemq_common"},
-    "delivery": {"duemq_common", "message_store"},
-    "schedule_service": {"duemq_common", "message_store", "delivery"},
-    "timer_store": {"duemq_common", "message_store", "delivery"},
+    "delayed_delivery": {"duemq_common", "message_store"},
+    "schedule_service": {"duemq_common", "message_store", "delayed_delivery"},
+    "timer_store": {"duemq_common", "message_store", "delayed_delivery"},
     "migration": {
-        *("duemq_common", "message_store", "delivery", "schedule_service"),
+        *("duemq_common", "message_store", "delayed_delivery", "schedule_service"),
         "timer_store",
     },
-    "reconciliation": {"duemq_common", "message_store", "delivery"},
+    "spark_reconciliation": {"duemq_common", "message_store", "delayed_delivery"},
     "duemq": {
-        *("duemq_common", "message_store", "delivery", "schedule_service", "timer_store"),
-        *("migration", "reconciliation"),
+        *("duemq_common", "message_store", "delayed_delivery", "schedule_service", "timer_store"),
+        *("migration", "spark_reconciliation"),
     },
 }
 ORDER = (
@@ -31,7 +31,7 @@ ORDER = (
 )
 LAYERS = ORDER.split(" > ")
 """Sub-packages of duemq/: each may import only those after it, and none the root."""
-LAYOUTS_OF_OTHERS = {"reconciliation": {"timer_store.layout"}}
+LAYOUTS_OF_OTHERS = {"spark_reconciliation": {"timer_store.layout"}}
 """Byte layouts that a package may read without importing their owner (decision 16)."""
 FOUND_BY_ENTRY_POINT = {"schedule_service", "timer_store"}
 """Plugins, loaded through their entry points; only the command line may import them."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from delivery.metric_families import counter, gauge
+from delayed_delivery.metric_families import counter, gauge
 from timer_store import views
 from timer_store.compaction.plan import Blocked
 from timer_store.pending.forecast import Span, of_slots

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from delivery.pending import Decided
+from delayed_delivery.pending import Decided
 from duemq_common.clock import Clock, SystemClock
 from duemq_common.config import from_properties
 from message_store.config import StoreConfig

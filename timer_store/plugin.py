@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from delivery.pending import PendingMessages
-from delivery.plugin import PluginBase, PluginHost, Recalls, SystemTopic, every
-from delivery.quarantine import QUARANTINE_TOPIC
+from delayed_delivery.pending import PendingMessages
+from delayed_delivery.plugin import PluginBase, PluginHost, Recalls, SystemTopic, every
+from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq_common.config import from_properties, with_live
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Self
 
-from delivery.service_tasks import preload, report_failure
+from delayed_delivery.service_tasks import preload, report_failure
 from duemq_common.clock import Clock, Signal
 from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch

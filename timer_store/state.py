@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from delivery.records import first_log_offset
+from delayed_delivery.records import first_log_offset
 from duemq_common.clock import Clock
 from message_store.store import MessageStore
 from timer_store.checkpoint.snapshot import SnapshotFiles

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from delivery.deliverer import Outcome
-from delivery.lateness import Lateness
-from delivery.metric_families import counter, lateness
-from delivery.quarantine import Reason, report
+from delayed_delivery.deliverer import Outcome
+from delayed_delivery.lateness import Lateness
+from delayed_delivery.metric_families import counter, lateness
+from delayed_delivery.quarantine import Reason, report
 from message_store.queues.topic_table import TopicTable
 from timer_store.layout import Offsets
 

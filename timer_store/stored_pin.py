@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from delivery import ownership
-from delivery.ownership import Transfer
-from delivery.records import first_log_offset
+from delayed_delivery import ownership
+from delayed_delivery.ownership import Transfer
+from delayed_delivery.records import first_log_offset
 from message_store.retention.pins import FirstPending, first_pending
 from timer_store.checkpoint.snapshot import SnapshotFiles
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC

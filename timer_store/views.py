@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from delivery.plugin import ParameterizedView, referral_text
+from delayed_delivery.plugin import ParameterizedView, referral_text
 from duemq_common.config import INT_MAX
 from duemq_common.errors import RequestError
 from timer_store import layout

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from delivery import ownership
+from delayed_delivery import ownership
 from duemq_common.clock import SystemClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch

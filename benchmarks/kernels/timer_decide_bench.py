@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kernels.timer_put_bench import LOOPBACK
-from delivery.pending import Verdict
+from delayed_delivery.pending import Verdict
 from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch

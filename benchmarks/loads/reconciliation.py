@@ -151,7 +151,7 @@ def first(folder: Path, scale: float) -> list[Metric]:
     for name, value in (("before there is a class archive", "off"), ("", str(folder / "java"))):
         env = {**os.environ, "DUEMQ_CLASS_ARCHIVE": value}
         if value != "off":
-            making = [sys.executable, "-m", "reconciliation.spark.class_archive"]
+            making = [sys.executable, "-m", "spark_reconciliation.spark.class_archive"]
             subprocess.run(making, env=env, check=True, capture_output=True)
         seconds = sorted(_first_output_s(command, env) for _ in range(3))
         for which, took in (("", seconds[0]), ("slowest of 3", seconds[-1])):

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.bench import Load, Metric
 from benchmarks.fill import ROWS, Filler, far
-from delivery.pending import Decided, Verdict
+from delayed_delivery.pending import Decided, Verdict
 from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.store import MessageStore

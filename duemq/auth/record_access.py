@@ -1,7 +1,7 @@
 """Access checks that need more than the header of a request.
 
 record   requested by offset; its topic is known only after reading
-cancel   of a timer that a message or a recall handle names; see `delivery.markers`
+cancel   of a timer that a message or a recall handle names; see `delayed_delivery.markers`
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from delivery.markers import target_of
+from delayed_delivery.markers import target_of
 from duemq.auth.model import Action
 from duemq_common.request import Request
 

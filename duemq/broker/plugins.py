@@ -22,7 +22,7 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, TypeVar
 
-from delivery.plugin import (
+from delayed_delivery.plugin import (
     ENTRY_POINT_GROUP,
     BrokerPlugin,
     JobScheduler,
@@ -40,7 +40,7 @@ from message_store.retention.pins import FirstPending, Pin
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from delivery.pending import PendingMessages
+    from delayed_delivery.pending import PendingMessages
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ Done = Callable[[str, AsyncExitStack], None]  # StepTimes.done
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Services of the broker for one plugin, the `PluginHost` of delivery/plugin.py."""
+    """Services of the broker for one plugin, the `PluginHost` of delayed_delivery/plugin.py."""
 
     plugin_name: str
     clock: Clock

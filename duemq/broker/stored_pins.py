@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from delivery.plugin import ENTRY_POINT_GROUP
+from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from message_store.retention.pins import UNKNOWN, FirstPending, Pin
 
 if TYPE_CHECKING:

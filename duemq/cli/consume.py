@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from delivery.quarantine import QUARANTINE_TOPIC
+from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.cli.client import READ, Cluster, Queue, bytes_of
 from duemq.cli.messages import describe, time_text
 from duemq.cli.options import Target

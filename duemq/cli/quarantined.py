@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from delivery.quarantine import QUARANTINE_TOPIC
+from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.cli.client import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
 from duemq.cli.messages import PRODUCER_GROUP, STORED, body_text, time_text
 from duemq.cli.options import Target

@@ -21,8 +21,8 @@ from duemq.cli.options import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from reconciliation.jobs.run import AuditRequest
-    from reconciliation.spark.master import SparkMaster
+    from spark_reconciliation.jobs.run import AuditRequest
+    from spark_reconciliation.spark.master import SparkMaster
 
 reconcile_app = typer.Typer(
     no_args_is_help=True, help="Audit the outcome of every scheduled message."
@@ -221,8 +221,8 @@ def _wanted(
     stores: list[str], late: int = 2_000, as_of: str = "", levels: str = "", **more: Any
 ) -> AuditRequest:
     from duemq.cli.reconcile_run import as_of_ms, user
-    from reconciliation.jobs.run import AuditRequest, absolute
-    from reconciliation.scan.levels import levels_ms_of
+    from spark_reconciliation.jobs.run import AuditRequest, absolute
+    from spark_reconciliation.scan.levels import levels_ms_of
 
     return AuditRequest(
         stores=tuple(map(absolute, stores)), late_ms=late, as_of_ms=as_of_ms(as_of),
@@ -231,8 +231,8 @@ def _wanted(
 
 
 def _spark_master(spark: SparkOptions | StreamOptions) -> SparkMaster:
-    from reconciliation.spark.master import SparkMaster
-    from reconciliation.spark.requirements import require_packages
+    from spark_reconciliation.spark.master import SparkMaster
+    from spark_reconciliation.spark.requirements import require_packages
 
     require_packages()
     return SparkMaster(

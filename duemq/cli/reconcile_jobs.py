@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from reconciliation.jobs.run import AuditRequest
-    from reconciliation.spark.master import SparkMaster
+    from spark_reconciliation.jobs.run import AuditRequest
+    from spark_reconciliation.spark.master import SparkMaster
 
 Rows = list[dict[str, Any]]
 Found = dict[str, Rows]
@@ -36,7 +36,7 @@ FORMAT: Final = "duemq-repair-1"
 
 def forecast(wanted: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
     """Print due messages by time, and the backlog of a broker with the given capacity."""
-    from reconciliation.jobs import jobs
+    from spark_reconciliation.jobs import jobs
 
     def work(spark: SparkSession) -> Found:
         verdicts, unread = _audited(spark, wanted)
@@ -51,7 +51,7 @@ def forecast(wanted: AuditRequest, master: SparkMaster, *, minutes: int, as_json
 
 def lateness(wanted: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
     """Print the lateness of deliveries, its trend and the worst cases."""
-    from reconciliation.jobs import jobs
+    from spark_reconciliation.jobs import jobs
 
     def work(spark: SparkSession) -> Found:
         verdicts, unread = _audited(spark, wanted)
@@ -73,8 +73,8 @@ def proof(
     wanted: AuditRequest, master: SparkMaster, migration_id: str, *, out: str, as_json: bool
 ) -> None:
     """Print whether each migrated message was delivered once and on time; exit 1 if not."""
-    from reconciliation.audit.migration_proof import migration_proof, proof_totals
-    from reconciliation.spark.read import read_table
+    from spark_reconciliation.audit.migration_proof import migration_proof, proof_totals
+    from spark_reconciliation.spark.read import read_table
 
     columns = ("store", "phys_offset", "topic", "queue_offset", "level", "due_ms", "body")
 
@@ -109,9 +109,9 @@ def _proof_text(found: Found, migration_id: str) -> str:
 
 def plan(wanted: AuditRequest, master: SparkMaster, *, as_json: bool) -> None:
     """Print what a migration would move, counted from the store files."""
-    from reconciliation.jobs.jobs import PLAN_COLUMNS, backfill_plan
-    from reconciliation.scan.roles import SCHEDULE_TOPIC, Role
-    from reconciliation.spark.read import read_table
+    from spark_reconciliation.jobs.jobs import PLAN_COLUMNS, backfill_plan
+    from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, Role
+    from spark_reconciliation.spark.read import read_table
 
     as_of_ms = SystemClock().now_ms() if wanted.as_of_ms is None else wanted.as_of_ms
 
@@ -137,9 +137,9 @@ def plan(wanted: AuditRequest, master: SparkMaster, *, as_json: bool) -> None:
 
 def replicas(wanted: AuditRequest, master: SparkMaster, *, as_json: bool) -> None:
     """Compare the records of a group's stores; exit 1 if they differ."""
-    from reconciliation.jobs.replicas import COLUMNS, differences, extents
-    from reconciliation.scan.roles import Role
-    from reconciliation.spark.read import read_table
+    from spark_reconciliation.jobs.replicas import COLUMNS, differences, extents
+    from spark_reconciliation.scan.roles import Role
+    from spark_reconciliation.spark.read import read_table
 
     if len(wanted.stores) < 2:
         raise UsageError("a single store cannot be compared: give all stores of the group")
@@ -165,9 +165,9 @@ def replicas(wanted: AuditRequest, master: SparkMaster, *, as_json: bool) -> Non
 
 def repair(wanted: AuditRequest, master: SparkMaster, file: Path, *, as_json: bool) -> None:
     """Write lost and quarantined messages into a file for `duemq send --from`."""
-    from reconciliation.jobs.jobs import TO_REPAIR
-    from reconciliation.jobs.jobs import repair as lost
-    from reconciliation.spark.read import read_table
+    from spark_reconciliation.jobs.jobs import TO_REPAIR
+    from spark_reconciliation.jobs.jobs import repair as lost
+    from spark_reconciliation.spark.read import read_table
 
     if file.exists():
         raise UsageError(f"{file} already exists: give another file")
@@ -228,9 +228,9 @@ def watch(
     once: bool,
 ) -> None:
     """Audit the growing log until Ctrl-C; print each violation as a JSON line."""
-    from reconciliation.jobs.run import check_stores
-    from reconciliation.jobs.watch import Watch, WatchConfig
-    from reconciliation.spark.master import session_at
+    from spark_reconciliation.jobs.run import check_stores
+    from spark_reconciliation.jobs.watch import Watch, WatchConfig
+    from spark_reconciliation.spark.master import session_at
 
     alarm_count = [0]
 
@@ -308,8 +308,8 @@ def wait_for(query: StreamingQuery, report_batch: Callable[[], None] = lambda: N
 
 def _audited(spark: SparkSession, wanted: AuditRequest) -> tuple[DataFrame, Rows]:
     """Return the verdicts and the unreadable positions."""
-    from reconciliation.scan.tables import CLOCK_SET_BACK
-    from reconciliation.spark.read import audit_stores
+    from spark_reconciliation.scan.tables import CLOCK_SET_BACK
+    from spark_reconciliation.spark.read import audit_stores
 
     verdicts, unread = audit_stores(spark, wanted.stores, wanted.config)
     gone = unread.where(unread.damage != CLOCK_SET_BACK)
@@ -328,7 +328,7 @@ def _run_job(
     *,
     as_json: bool,
 ) -> Found:
-    from reconciliation.jobs.run import check_stores
+    from spark_reconciliation.jobs.run import check_stores
 
     with could_not_run(what=f"`reconcile {what}`"):
         check_stores(wanted.stores)
@@ -369,7 +369,7 @@ def _print(
 
 
 def _table(title: str, rows: Rows) -> None:
-    from reconciliation.report.page import shown_cell
+    from spark_reconciliation.report.page import shown_cell
 
     names: Sequence[str] = list(rows[0]) if rows else ["nothing"]
     columns = [_header(name, rows) for name in names]
@@ -380,7 +380,7 @@ def _table(title: str, rows: Rows) -> None:
 
 
 def _header(name: str, rows: Rows) -> str:
-    from reconciliation.report.page import TIMES
+    from spark_reconciliation.report.page import TIMES
 
     if name in TIMES:
         return name.removesuffix("_ms").replace("_", " ")

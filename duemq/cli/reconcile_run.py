@@ -17,9 +17,9 @@ from duemq.cli.times import parse_time
 from duemq_common.clock import SystemClock
 
 if TYPE_CHECKING:
-    from reconciliation.audit.summary import Summary
-    from reconciliation.jobs.run import AuditRequest
-    from reconciliation.spark.master import SparkMaster
+    from spark_reconciliation.audit.summary import Summary
+    from spark_reconciliation.jobs.run import AuditRequest
+    from spark_reconciliation.spark.master import SparkMaster
 
 Row = dict[str, Any]  # row of a summary
 AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findings", "#p99 ms")
@@ -27,10 +27,10 @@ AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findi
 
 def reconcile(wanted: AuditRequest, master: SparkMaster, ledger: str, *, as_json: bool) -> None:
     """Audit, print, and exit 0 (clean), 1 (findings) or 2 (could not run)."""
-    from reconciliation.jobs.run import LedgerRow, check_request, run_audit
-    from reconciliation.spark.archive_file import ClassArchive
-    from reconciliation.spark.class_archive import make_later
-    from reconciliation.spark.requirements import find_java, require_packages
+    from spark_reconciliation.jobs.run import LedgerRow, check_request, run_audit
+    from spark_reconciliation.spark.archive_file import ClassArchive
+    from spark_reconciliation.spark.class_archive import make_later
+    from spark_reconciliation.spark.requirements import find_java, require_packages
 
     clock, warn = SystemClock(), _warn
     master = replace(master, light=wanted.brief)
@@ -72,7 +72,7 @@ def history(store: str, url: str, *, as_json: bool) -> None:
     """Print the audits of a ledger, without Spark."""
     from duemq_common.errors import UsageError
     from duemq_common.ledger.engine import default_url
-    from reconciliation.jobs.audit_ledger import AuditLedger
+    from spark_reconciliation.jobs.audit_ledger import AuditLedger
 
     if bool(store) == bool(url):
         raise UsageError("give either the store's directory or --ledger URL")
@@ -90,7 +90,7 @@ def history(store: str, url: str, *, as_json: bool) -> None:
 
 
 def _row(record: Any) -> tuple[object, ...]:
-    from reconciliation.audit.verdicts import CLEAN
+    from spark_reconciliation.audit.verdicts import CLEAN
 
     bad = [f"{name} {count:,}" for name, count in record.verdicts.items() if name not in CLEAN]
     remark = record.why or ", ".join(bad) or ("" if record.complete else "incomplete")
@@ -120,7 +120,7 @@ def _print(summary: Summary) -> None:
         position = f"{row['store']}/{row['file']} at byte {row['offset']}"
         out.print(f"{'clock':20}{position}: {row['note']}", markup=False, soft_wrap=True)
     if summary.clock:
-        from reconciliation.report.page import clock_text
+        from spark_reconciliation.report.page import clock_text
 
         out.print(clock_text(summary), markup=False, soft_wrap=True)
     out.print(_verdict(summary), markup=False)

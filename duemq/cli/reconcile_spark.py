@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.progress import TaskID
 
-    from reconciliation.spark.master import SparkMaster
+    from spark_reconciliation.spark.master import SparkMaster
 
 T = TypeVar("T")
 LOOK_S: Final = 0.2
@@ -33,7 +33,7 @@ def could_not_run(
         failed: Called with the error text before the exit.
         what: Subject of the error text.
     """
-    from reconciliation.jobs.run import is_sparks, reason_of
+    from spark_reconciliation.jobs.run import is_sparks, reason_of
 
     try:
         yield
@@ -54,7 +54,7 @@ def in_spark(
 
     Spark stops at the exit of the process: that takes a second, and the result is printed before.
     """
-    from reconciliation.spark.master import session_at
+    from spark_reconciliation.spark.master import session_at
 
     with _StageProgress(shown=shown) as progress:
         spark = progress.run("starting Spark", lambda: session_at(master))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 import numpy as np
 
-from delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
+from delayed_delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
 from duemq.messages.decision_results import OTHER_NAME, DecisionResult, DecisionTally, text_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import Clock

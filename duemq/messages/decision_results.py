@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from delivery.pending import Verdict
+from delayed_delivery.pending import Verdict
 
 TEXTS: Final = {
     Verdict.DONE: "done",

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from delivery.pending import PendingMessages, Verdict
-from delivery.quarantine import origin_of
+from delayed_delivery.pending import PendingMessages, Verdict
+from delayed_delivery.quarantine import origin_of
 from duemq.messages.message_history import (
     OWN_TOPICS,
     SCHEDULED_TOPICS,

@@ -22,8 +22,8 @@ from typing import Final
 
 import msgspec
 
-from delivery.pending import Verdict
-from delivery.quarantine import QUARANTINE_TOPIC
+from delayed_delivery.pending import Verdict
+from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.registry.internal_topics import DECISION_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC
 from message_store.layout import SYS_TRANSACTION_MASK

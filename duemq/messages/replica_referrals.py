@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from delivery.plugin import referral_text
+from delayed_delivery.plugin import referral_text
 from duemq.messages.decide import ACTIONS
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from delivery.redirected import without
+from delayed_delivery.redirected import without
 from duemq.pop.kernels.retries import DIGITS_MAX, OTHER_FORM, add_handles
 from duemq.pop.kernels.units import HAS_GAP, count_units
 from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from delivery.plugin import SystemTopic
+from delayed_delivery.plugin import SystemTopic
 from duemq.configuration.config import BrokerConfig
 from duemq.registry import topic_config
 from duemq.registry.internal_topics import (

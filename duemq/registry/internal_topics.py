@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from enum import Flag
 from typing import Final
 
-from delivery.ownership import OWNERSHIP_TOPIC
-from delivery.quarantine import QUARANTINE_TOPIC
+from delayed_delivery.ownership import OWNERSHIP_TOPIC
+from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.net.codes import ResponseCode
 from duemq_common.errors import RequestError
 

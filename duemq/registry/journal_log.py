@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from delivery.own_records import put_own
-from delivery.plugin import SystemTopic
-from delivery.quarantine import NO_HOST
+from delayed_delivery.own_records import put_own
+from delayed_delivery.plugin import SystemTopic
+from delayed_delivery.quarantine import NO_HOST
 from duemq.net.codes import ResponseCode
 from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq.registry.table_journal import TableKind

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from delivery.plugin import SystemTopic
+from delayed_delivery.plugin import SystemTopic
 from duemq.configuration.config import BrokerConfig
 from duemq.net.codes import ResponseCode
 from duemq.registry import topic_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from delivery.redirected import owner_letter
+from delayed_delivery.redirected import owner_letter
 from duemq.registry.internal_topics import SCHEDULE_TOPIC
 from duemq_common.errors import RecordUnreadable
 from message_store.layout import Row

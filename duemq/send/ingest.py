@@ -21,7 +21,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from delivery.later_copies import SENT_BYTES_MAX
+from delayed_delivery.later_copies import SENT_BYTES_MAX
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.net.connection import Connection

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from delivery.later_copies import SENT_BYTES_MAX
+from delayed_delivery.later_copies import SENT_BYTES_MAX
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.clients import ClientTable

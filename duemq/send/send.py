@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from delivery.later_copies import (
+from delayed_delivery.later_copies import (
     HALF_BYTES_MAX,
     SENT_BYTES_MAX,
     SENT_RETRY_BYTES_MAX,

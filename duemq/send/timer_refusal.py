@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from delivery.plugin import SystemTopic
+from delayed_delivery.plugin import SystemTopic
 from duemq.net.codes import ResponseCode
 from duemq.send.kernels.timers import count_timers
 from message_store.layout import PROP_TIMER_OUT, TIMER_NONE

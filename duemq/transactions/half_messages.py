@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from delivery.redirected import queue_number
+from delayed_delivery.redirected import queue_number
 from duemq.net.codes import ResponseCode
 from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC, TopicAccess, client_access
 from duemq_common.errors import RequestError

@@ -21,8 +21,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Self
 
-from delivery.quarantine import Reason
-from delivery.stored_quarantine import StoredQuarantine
+from delayed_delivery.quarantine import Reason
+from delayed_delivery.stored_quarantine import StoredQuarantine
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.configuration.config import BrokerConfig

@@ -1,8 +1,9 @@
 """Tables of the ledger. A change here needs a step in `versions/`; a test compares both.
 
 Columns have the names of the records' fields (migration/ledger/records.py, migration/plans/plan.py,
-reconciliation/jobs/audit_ledger.py). All times are in ms since the epoch. Only dependent rows of
-plans and audits have foreign keys, because records that are rebuilt from the log come in any order.
+spark_reconciliation/jobs/audit_ledger.py). All times are in ms since the epoch. Only dependent
+rows of plans and audits have foreign keys, because records that are rebuilt from the log come in
+any order.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ import numba
 
 CACHE_VARIABLE = "DUEMQ_KERNEL_CACHE"
 PACKAGES = (
-    "duemq_common", "message_store", "delivery", "schedule_service", "timer_store", "migration",
-    "duemq",
+    "duemq_common", "message_store", "delayed_delivery", "schedule_service", "timer_store",
+    "migration", "duemq",
 )  # fmt: skip
 TOP = Path(__file__).resolve().parents[2]
 SIGNATURES = Path(__file__).with_name("signatures.txt")  # see registry.py

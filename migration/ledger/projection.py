@@ -4,8 +4,8 @@
                               |
                               +-- snapshot() --> records to rebuild a ledger from
 
-State, route and counts of a level come from `delivery.ownership_projection`. Consecutive steps
-within STEPS_MS are one event, because a migration takes hundreds of steps per second.
+State, route and counts of a level come from `delayed_delivery.ownership_projection`. Consecutive
+steps within STEPS_MS are one event, because a migration takes hundreds of steps per second.
 
 A pause of a level is a state record from its state to the same state, with the cause as `why`. Such
 a record without a cause ends the pause.
@@ -17,8 +17,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from delivery.ownership import JournalEntry, OwnershipRecord, Return, Route, StateRecord, Transfer
-from delivery.ownership_projection import JournalProjection, LevelProjection
+from delayed_delivery.ownership import (
+    JournalEntry,
+    OwnershipRecord,
+    Return,
+    Route,
+    StateRecord,
+    Transfer,
+)
+from delayed_delivery.ownership_projection import JournalProjection, LevelProjection
 from duemq_common.ledger.records import LedgerRecord
 from message_store.ranges import Range
 from migration.ledger.records import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from delivery.ownership_projection import CHECKSUM_MASK, TransferTally
+from delayed_delivery.ownership_projection import CHECKSUM_MASK, TransferTally
 from timer_store.layout import DUE_MS_MAX
 
 Offsets = npt.NDArray[np.int64]

@@ -17,9 +17,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from delivery import ownership
-from delivery.ownership import StateRecord
-from delivery.ownership_projection import JournalProjection
+from delayed_delivery import ownership
+from delayed_delivery.ownership import StateRecord
+from delayed_delivery.ownership_projection import JournalProjection
 from duemq_common.clock import Clock
 from duemq_common.errors import CorruptStore, UsageError
 from message_store.replication.acknowledgement import Missing

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from delivery.plugin import PluginHost
+from delayed_delivery.plugin import PluginHost
 from duemq_common.errors import UsageError
 from message_store.store import MessageStore
 from schedule_service.delivery import LevelService
@@ -58,7 +58,7 @@ class Owners:
         return {level: int(delays[level]) for level in range(1, delays.size)}
 
     def lateness(self) -> npt.NDArray[np.int64]:
-        """Return the lateness histogram of the deliveries of both; see `delivery.lateness`."""
+        """Return the lateness histogram of both deliveries; see `delayed_delivery.lateness`."""
         parts = [level.stats.lateness.buckets for level in self.levels.levels.values()]
         parts += [late.buckets for late in self.timers.stats.lateness]
         return np.asarray(np.sum(parts, axis=0, dtype=np.int64))

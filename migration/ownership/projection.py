@@ -15,8 +15,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from delivery import ownership
-from delivery.ownership_projection import JournalProjection, LevelProjection
+from delayed_delivery import ownership
+from delayed_delivery.ownership_projection import JournalProjection, LevelProjection
 from duemq_common.errors import CorruptStore, RecordUnreadable
 from duemq_common.json_dialect import backup_path, dumps, load_config, loads, write_config
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from delivery.ownership import MigrationState
+from delayed_delivery.ownership import MigrationState
 from duemq_common.errors import UsageError
 
 State = MigrationState

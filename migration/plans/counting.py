@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from delivery.pending import Offsets
+from delayed_delivery.pending import Offsets
 from message_store.layout import Rows
 from message_store.ranges import is_among
 from migration.ledger.projection import UNIT_BYTES

@@ -1,7 +1,7 @@
 """Drain: transfers pending messages of a level to the timers, in bounded steps, without a copy.
 
     offer            return the first units of the level and their due times   (schedule_service)
-    append           append one record: from now on the timers own the units   (delivery.ownership)
+    append           append one record: the timers own the units    (delayed_delivery.ownership)
     apply_transfer   advance the level's cursor past the units                 (schedule_service)
     catch_up         enqueue the units as timers, 52 bytes each, no copy       (timer_store)
 
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from delivery import ownership
-from delivery.ownership import RANGES_MAX, Transfer
+from delayed_delivery import ownership
+from delayed_delivery.ownership import RANGES_MAX, Transfer
 from duemq_common.clock import Clock
 from message_store.layout import PRE_BLANK_SIZE
 from message_store.ranges import mask_of

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from delivery.ownership import OWNERSHIP_TOPIC
-from delivery.plugin import BrokerPlugin, JobScheduler, SystemTopic
+from delayed_delivery.ownership import OWNERSHIP_TOPIC
+from delayed_delivery.plugin import BrokerPlugin, JobScheduler, SystemTopic
 from duemq_common.clock import Clock, FakeClock
 from duemq_common.config import from_properties
 from duemq_common.errors import CorruptStore, StoreError, UsageError

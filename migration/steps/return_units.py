@@ -16,11 +16,11 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from delivery import ownership
-from delivery.kernels.outcome import SKIPPED
-from delivery.ownership import RANGES_MAX, Return, Route
-from delivery.ownership_projection import LevelProjection
-from delivery.quarantine import MESSAGE_ILLEGAL
+from delayed_delivery import ownership
+from delayed_delivery.kernels.outcome import SKIPPED
+from delayed_delivery.ownership import RANGES_MAX, Return, Route
+from delayed_delivery.ownership_projection import LevelProjection
+from delayed_delivery.quarantine import MESSAGE_ILLEGAL
 from duemq_common.clock import Clock
 from duemq_common.errors import OwnershipRefused
 from message_store import layout as store_layout

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from delivery import ownership
-from delivery.ownership import JournalEntry, Route
-from delivery.ownership_projection import LevelProjection
+from delayed_delivery import ownership
+from delayed_delivery.ownership import JournalEntry, Route
+from delayed_delivery.ownership_projection import LevelProjection
 from message_store.layout import Rows
 from message_store.log.batch import DELAYED_BY_LEVEL, PutBatch
 from message_store.queues.topic_table import TopicTable

@@ -28,8 +28,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from delivery import ownership
-from delivery.ownership_projection import Change, LevelProjection, TransferTally, changes_of
+from delayed_delivery import ownership
+from delayed_delivery.ownership_projection import Change, LevelProjection, TransferTally, changes_of
 from message_store.layout import PRE_BLANK_SIZE, Rows
 from message_store.ranges import Range, is_among, is_in
 from message_store.store import MessageStore

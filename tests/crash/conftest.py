@@ -1,5 +1,5 @@
 """Spark session for audits, shared with the tests of the audit."""
 
-from tests.reconciliation.conftest import spark
+from tests.spark_reconciliation.conftest import spark
 
 __all__ = ["spark"]

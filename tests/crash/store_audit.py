@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from reconciliation.scan.roles import PENDING_TOPICS
-from reconciliation.spark.read import audit_stores, read_table
+from spark_reconciliation.scan.roles import PENDING_TOPICS
+from spark_reconciliation.spark.read import audit_stores, read_table
 from tests.crash.sent_messages import BODY, SentMessages
 
 DELIVERED = frozenset({"ok", "late"})  # `late`: no broker was running at the due time

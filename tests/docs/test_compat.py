@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import ENTRY_POINT_GROUP
+from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from duemq.auth.request_table import ROWS, ROWS_BY_MODULE
 from duemq.broker.broker import Broker
 from duemq.broker.plugins import InstalledPlugin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from delivery.plugin import ENTRY_POINT_GROUP
+from delayed_delivery.plugin import ENTRY_POINT_GROUP
 
 
 def install(
@@ -29,7 +29,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from duemq_common.config import from_properties, option
-from delivery.plugin import PluginBase, SystemTopic
+from delayed_delivery.plugin import PluginBase, SystemTopic
 from duemq_common.request import Response
 
 

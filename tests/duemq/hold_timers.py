@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from delivery.plugin import ENTRY_POINT_GROUP, PluginBase, PluginHost, SystemTopic
+from delayed_delivery.plugin import ENTRY_POINT_GROUP, PluginBase, PluginHost, SystemTopic
 from duemq.broker.plugins import InstalledPlugin
 from duemq_common.config import from_properties
 from message_store.hooks import PutHook

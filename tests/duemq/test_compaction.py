@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from delivery.plugin import ENTRY_POINT_GROUP
+from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.plugins import InstalledPlugin
 from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from delivery.pending import Found
+from delayed_delivery.pending import Found
 from duemq.cli.decision_client import DecisionClient, MessageSelection
 from duemq.messages.decide import NAMES_MAX
 from duemq.messages.decision_results import CANCELLED_BEFORE, DecisionResult

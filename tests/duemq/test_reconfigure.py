@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from delivery.plugin import PluginBase
+from delayed_delivery.plugin import PluginBase
 from duemq.broker.plugins import PluginSet
 from duemq.configuration import config_edit
 from duemq.net.codes import RequestCode

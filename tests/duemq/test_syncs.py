@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from delivery import ownership
-from delivery.ownership import StateRecord
+from delayed_delivery import ownership
+from delayed_delivery.ownership import StateRecord
 from duemq.broker.broker import Broker
 from duemq.net.codes import RequestCode
 from tests.support.running_broker import BrokerClient, running, small

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from delivery import ownership
+from delayed_delivery import ownership
 from duemq_common.clock import SystemClock
 from duemq_common.config import from_properties, read_properties
 from message_store.config import StoreConfig

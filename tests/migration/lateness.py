@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from delivery.lateness import Lateness
+from delayed_delivery.lateness import Lateness
 from migration.steps.throttle import IntervalLateness
 
 

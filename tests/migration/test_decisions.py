@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from delivery.pending import Verdict
+from delayed_delivery.pending import Verdict
 from message_store.log.batch import PutBatch
 from tests.migration.steps.test_drain import fill, seen
 from tests.support.failing_disk import Disk

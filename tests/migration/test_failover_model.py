@@ -27,7 +27,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from delivery.ownership import OWNERSHIP_TOPIC
+from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from duemq_common.clock import FakeClock
 from message_store.log.record import Record
 from message_store.replication.truncation import truncate_store

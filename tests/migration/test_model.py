@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from delivery.pending import Verdict
+from delayed_delivery.pending import Verdict
 from duemq_common.clock import FakeClock
 from duemq_common.errors import OwnershipRefused
 from message_store.log.record import Record

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from delivery import ownership
-from delivery.ownership import OWNERSHIP_TOPIC, Route, StateRecord
-from delivery.ownership_projection import Change, JournalProjection, TransferTally
-from delivery.records import first_log_offset
+from delayed_delivery import ownership
+from delayed_delivery.ownership import OWNERSHIP_TOPIC, Route, StateRecord
+from delayed_delivery.ownership_projection import Change, JournalProjection, TransferTally
+from delayed_delivery.records import first_log_offset
 from migration.ownership import projection
 from migration.steps.verification import Verification, border_of
 from tests.migration.steps.test_drain import fill

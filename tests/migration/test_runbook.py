@@ -88,7 +88,9 @@ def messages(path: Path) -> list[str]:
 
 
 MESSAGES = [
-    text for path in [*SOURCES, TOP / "delivery" / "ownership.py"] for text in messages(path)
+    text
+    for path in [*SOURCES, TOP / "delayed_delivery" / "ownership.py"]
+    for text in messages(path)
 ]
 ALL = sorted({text for path in SOURCES for text in reasons(path)})
 

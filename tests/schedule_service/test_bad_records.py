@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery.quarantine import QUARANTINE_TOPIC
+from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from message_store.layout import UNIT_AT, UNIT_BYTES
 from message_store.log.properties import encode_properties
 from schedule_service.names import SCHEDULE_TOPIC

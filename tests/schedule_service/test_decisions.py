@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from delivery.pending import Verdict
+from delayed_delivery.pending import Verdict
 from schedule_service.cursor import joined_ranges
 from schedule_service.decisions import NOT_TAKEN
 from schedule_service.names import DECISION_TOPIC

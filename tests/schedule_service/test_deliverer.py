@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from delivery.deliverer import NOT_PUT
-from delivery.redirected import NoTarget
+from delayed_delivery.deliverer import NOT_PUT
+from delayed_delivery.redirected import NoTarget
 from message_store import layout
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable

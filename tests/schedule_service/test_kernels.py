@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.redirected import NoTarget
+from delayed_delivery.redirected import NoTarget
 from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery import ownership
+from delayed_delivery import ownership
 from duemq_common import json_dialect
 from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch

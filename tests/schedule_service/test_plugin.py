@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.plugin import BrokerPlugin
+from delayed_delivery.plugin import BrokerPlugin
 from duemq_common.errors import ConfigError
 from duemq_common.json_dialect import loads
 from duemq_common.request import Request

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from delivery.records import first_log_offset
+from delayed_delivery.records import first_log_offset
 from message_store.layout import UNIT
 from message_store.store import MessageStore
 from schedule_service.levels import LevelHistory, LevelText

@@ -19,10 +19,10 @@ import pytest
 import duemq_common.ledger.identity
 import migration.plugin
 import migration.steps.operations
-from delivery import ownership
-from delivery.ownership import JournalEntry, Return, Route, StateRecord, Transfer
-from delivery.ownership_projection import JournalProjection, Ownership
-from delivery.plugin import ENTRY_POINT_GROUP
+from delayed_delivery import ownership
+from delayed_delivery.ownership import JournalEntry, Return, Route, StateRecord, Transfer
+from delayed_delivery.ownership_projection import JournalProjection, Ownership
+from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.plugins import InstalledPlugin
 from duemq_common.ledger.location import LedgerLocation
 from duemq_common.request import Request

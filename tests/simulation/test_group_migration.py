@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from delivery import ownership
-from delivery.ownership import Transfer
+from delayed_delivery import ownership
+from delayed_delivery.ownership import Transfer
 from duemq.net.client import RemotingClient
 from duemq_common.request import Request, Response
 from migration.requests import MIGRATE

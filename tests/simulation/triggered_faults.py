@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from delivery import ownership
+from delayed_delivery import ownership
 from tests.simulation.group_world import GROUP, GroupWorld, Member
 
 SECOND: Final = 1_000_000

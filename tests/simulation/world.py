@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import ENTRY_POINT_GROUP
+from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.broker import Broker
 from duemq.broker.plugins import InstalledPlugin
 from duemq.net import codec

@@ -13,7 +13,7 @@ TOP = Path(__file__).resolve().parents[2]
 OTHER_DISK = ("message_store/kernels/", "duemq/configuration/", "duemq/net/")
 """Files outside the store: kernel cache, configuration, certificates."""
 PACKAGES = (
-    "delivery", "duemq", "duemq_common", "message_store", "migration", "schedule_service",
+    "delayed_delivery", "duemq", "duemq_common", "message_store", "migration", "schedule_service",
     "timer_store",
 )  # fmt: skip
 OS_CALLS = frozenset({

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from delivery.quarantine import QUARANTINE_TOPIC
+from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.auth.accounts import Users
 from duemq.auth.accounts_file import ACCOUNTS_FILE, read_accounts, write_accounts
 from duemq.auth.model import User

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from reconciliation.audit.aggregated_audit import Tallies
-from reconciliation.audit.plain_sums import by_bucket, pack, pack_removed
-from reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
-from reconciliation.scan.hashes import hash_text
-from reconciliation.scan.roles import PENDING_ROLES, PLAIN, SCHEDULE_TOPIC, TIMER_TOPIC, Role
-from reconciliation.scan.tables import ARROW, TABLES
+from spark_reconciliation.audit.aggregated_audit import Tallies
+from spark_reconciliation.audit.plain_sums import by_bucket, pack, pack_removed
+from spark_reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
+from spark_reconciliation.scan.hashes import hash_text
+from spark_reconciliation.scan.roles import PENDING_ROLES, PLAIN, SCHEDULE_TOPIC, TIMER_TOPIC, Role
+from spark_reconciliation.scan.tables import ARROW, TABLES
 
 Row = dict[str, Any]
 HELD = (SCHEDULE_TOPIC, TIMER_TOPIC)

@@ -221,8 +221,8 @@ INTRODUCTION: Final = """\
 
 Each class of fault is planted in a store of DueMQ and in one of Apache's broker 5.3.3, by a program
 that shares no code with the audit. One audit of these stores made this table: verdict and reason of
-the message (`python -m tests.support.fault_classes`; `tests/reconciliation/test_fault_classes.py`
-compares it)."""
+the message (`python -m tests.support.fault_classes`;
+`tests/spark_reconciliation/test_fault_classes.py` compares it)."""
 OF_STORES: Final = """
 Faults of whole files and of the clock, each in a store of its own; all its findings. The other
 store is of the same kind of broker: a longer one of DueMQ, one of Apache's broker 5.5.1.
@@ -334,8 +334,8 @@ def made_store(root: Path, count: int = EACH) -> Path:
 
 def reported(spark: Any, planted: Planted) -> dict[tuple[str, str], str]:
     """Return what one audit of all stores reports about each planted fault."""
-    from reconciliation.audit.verdicts import CLEAN
-    from reconciliation.spark.read import audit_stores
+    from spark_reconciliation.audit.verdicts import CLEAN
+    from spark_reconciliation.spark.read import audit_stores
 
     verdicts, unread = audit_stores(spark, planted.stores, ids=False)
     rows = {(row["store"], row["root"]): row for row in verdicts.collect()}
@@ -385,7 +385,7 @@ def _lines(found: Mapping[tuple[str, str], str]) -> Iterator[str]:
 
 def main() -> None:
     """Write the page."""
-    from reconciliation.spark.session import local_session
+    from spark_reconciliation.spark.session import local_session
 
     spark = local_session(cores=2, light=True)
     with tempfile.TemporaryDirectory(prefix="audit-faults-") as folder:

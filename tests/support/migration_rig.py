@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from delivery import ownership
-from delivery.ownership import OWNERSHIP_TOPIC
-from delivery.ownership_projection import JournalProjection, LevelProjection
+from delayed_delivery import ownership
+from delayed_delivery.ownership import OWNERSHIP_TOPIC
+from delayed_delivery.ownership_projection import JournalProjection, LevelProjection
 from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
 from migration.ownership import projection

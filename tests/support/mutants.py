@@ -34,7 +34,8 @@ from typing import Final
 
 TOP: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = (
-    "schedule_service", "timer_store", "message_store", "delivery", "migration", "duemq/pop",
+    "schedule_service", "timer_store", "message_store", "delayed_delivery", "migration",
+    "duemq/pop",
     "duemq/replication",
 )  # fmt: skip
 FAST: Final = "not (extended or interop or crash or spark)"

@@ -18,8 +18,8 @@ TOP = Path(__file__).resolve().parents[2]
 PACKAGES = tuple(
     f"{TOP / name}/"
     for name in (
-        *("duemq_common", "message_store", "delivery", "schedule_service", "timer_store"),
-        *("migration", "reconciliation", "duemq"),
+        *("duemq_common", "message_store", "delayed_delivery", "schedule_service", "timer_store"),
+        *("migration", "spark_reconciliation", "duemq"),
     )
 )
 
@@ -47,7 +47,7 @@ class PathTrace:
             yield
         finally:
             sys.setprofile(before)
-            threading.setprofile(None)  # type: ignore[arg-type]  # as documented
+            threading.setprofile(None)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -97,7 +97,8 @@ class PathTrace:
 
 def _outermost(frame: FrameType) -> str:
     """Return the name of the outermost function of the product on a stack."""
-    name, each = "", frame
+    name = ""
+    each: FrameType | None = frame
     while each is not None:
         if each.f_code.co_filename.startswith(PACKAGES):
             name = each.f_code.co_qualname
@@ -108,7 +109,7 @@ def _outermost(frame: FrameType) -> str:
 def _kernels_by_entry() -> dict[int, CodeType]:
     """Return the code of every loaded kernel by the id of its compiled functions."""
     return {
-        id(compiled.entry_point): each.py_func.__code__
+        id(compiled.entry_point): each.py_func.__code__  # type: ignore[attr-defined]  # a field of a namedtuple
         for each in gc.get_objects()
         if isinstance(each, Dispatcher)
         for compiled in each.overloads.values()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
-from reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
+from spark_reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
+from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
 
 Row = dict[str, Any]
 START_MS = 1_700_000_000_000

@@ -14,7 +14,7 @@ from itertools import zip_longest
 
 import pytest
 
-SPARK = ("tests/reconciliation/", "tests/duemq/cli/test_reconcile_jobs.py")
+SPARK = ("tests/spark_reconciliation/", "tests/duemq/cli/test_reconcile_jobs.py")
 LONG = (  # minutes each, the longest first: begun last, one would keep one worker alone at the end
     "tests/failover/test_failovers.py",
     SPARK[0],

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from delivery.pending import Verdict
-from delivery.quarantine import QUARANTINE_TOPIC
+from delayed_delivery.pending import Verdict
+from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from message_store.layout import SYS_PREPARED
 from message_store.log.batch import PutBatch
 from tests.support.stores import add_message

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery.quarantine import QUARANTINE_TOPIC
+from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from tests.support.bad_records import damage

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from delivery.quarantine import QUARANTINE_TOPIC
+from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq_common.errors import CorruptStore
 from duemq_common.json_dialect import backup_path
 from tests.support.timer_rig import TimerRig

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from delivery.pending import Verdict
+from delayed_delivery.pending import Verdict
 from duemq_common.clock import FakeClock
 from duemq_common.errors import ConfigError, StoreLocked
 from message_store.log.batch import PutBatch

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from delivery.pending import Verdict
+from delayed_delivery.pending import Verdict
 from tests.support.failing_disk import Disk
 from tests.support.timer_rig import TimerRig
 from timer_store.config import TimerConfig

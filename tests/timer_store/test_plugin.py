@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import BrokerPlugin
+from delayed_delivery.plugin import BrokerPlugin
 from duemq_common.clock import FakeClock
 from duemq_common.errors import ConfigError
 from duemq_common.request import Request

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from delivery.deliverer import NOT_PUT, Outcome
-from delivery.quarantine import Reason, Undeliverable
+from delayed_delivery.deliverer import NOT_PUT, Outcome
+from delayed_delivery.quarantine import Reason, Undeliverable
 from message_store.queues.topic_table import TopicTable
 from timer_store.stats import (
     CLASSES,

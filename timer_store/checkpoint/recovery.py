@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from delivery import ownership
+from delayed_delivery import ownership
 from duemq_common.errors import CorruptStore
 from message_store.ranges import distinct, is_among
 from timer_store import layout

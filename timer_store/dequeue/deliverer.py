@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from delivery.deliverer import Outcome, SingleDeliverer
-from delivery.quarantine import report
+from delayed_delivery.deliverer import Outcome, SingleDeliverer
+from delayed_delivery.quarantine import report
 from duemq_common.errors import CorruptStore
 from message_store.log.batch import PutBatch
 from message_store.log.unreadable import READS_MAX

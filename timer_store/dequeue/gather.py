@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from delivery.deliverer import NO_TOPIC, SINGLE_STAGING_BYTES, Convert, build, has_routes
-from delivery.kernels.outcome import SKIPPED
-from delivery.quarantine import Reason, Undeliverable, quarantine
-from delivery.records import add_message, clear_client_columns, read_damaged, read_record
-from delivery.redirected import HALF_TOPIC, NoTarget, real_target
+from delayed_delivery.deliverer import NO_TOPIC, SINGLE_STAGING_BYTES, Convert, build, has_routes
+from delayed_delivery.kernels.outcome import SKIPPED
+from delayed_delivery.quarantine import Reason, Undeliverable, quarantine
+from delayed_delivery.records import add_message, clear_client_columns, read_damaged, read_record
+from delayed_delivery.redirected import HALF_TOPIC, NoTarget, real_target
 from duemq_common.errors import RecordUnreadable
 from duemq_common.text import java_hash
 from message_store import layout as store_layout

@@ -13,7 +13,7 @@ removes or refuses DUEMQ_DUE_MS. The compiled twin is `kernels.gather`.
 
 from __future__ import annotations
 
-from delivery.redirected import LEVEL_NAME, MOVED_NAME, renamed, without
+from delayed_delivery.redirected import LEVEL_NAME, MOVED_NAME, renamed, without
 from message_store.log.record import Record
 from timer_store.layout import FROM_LEVEL, FROM_NOTHING, FROM_ROUTE, FROM_TIMER
 from timer_store.names import DUE_NAMES, SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from delivery.ownership_projection import Ownership
+from delayed_delivery.ownership_projection import Ownership
 from duemq_common.errors import RecordUnreadable
 from message_store import layout as store_layout
 from message_store.index.key_search import frames

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from delivery.markers import MarkerTarget, target_of
+from delayed_delivery.markers import MarkerTarget, target_of
 from duemq_common.errors import RecordUnreadable, StoreError
 from message_store.index.key_search import HIT_UNIQUE, search_now
 from message_store.ranges import distinct

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from delivery import ownership
-from delivery.ownership import NO_END, JournalEntry, Return, Transfer
-from delivery.ownership_projection import Ownership, change_of
+from delayed_delivery import ownership
+from delayed_delivery.ownership import NO_END, JournalEntry, Return, Transfer
+from delayed_delivery.ownership_projection import Ownership, change_of
 from message_store.ranges import Range, common, distinct, is_among, is_in, minus, within
 from message_store.store import MessageStore
 from timer_store import layout

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from delivery.kernels.redirected import DEQUEUE_MS, REAL_QID, REAL_TOPIC
+from delayed_delivery.kernels.redirected import DEQUEUE_MS, REAL_QID, REAL_TOPIC
 from message_store.kernels.bytes import Bytes, get_i4, get_i8
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import MOVED_NAME, TAGS_NAME, equals, find_value, parse_number

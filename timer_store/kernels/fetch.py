@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from delivery.kernels.redirected import DUE_MS, D, R, take_target
+from delayed_delivery.kernels.redirected import DUE_MS, D, R, take_target
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.encode import has_queue_offset
 from message_store.kernels.kernel import kernel

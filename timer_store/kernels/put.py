@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from delivery.later_copies import TIMER_BYTES
+from delayed_delivery.later_copies import TIMER_BYTES
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.encode import PROPERTY_BYTES_MAX, property_bytes
 from message_store.kernels.kernel import kernel

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from delivery.kernels.redirected import CRC32, UNDERSCORE, D, R, take_target
+from delayed_delivery.kernels.redirected import CRC32, UNDERSCORE, D, R, take_target
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.names import entry_end, is_named, is_topic

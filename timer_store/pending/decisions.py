@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from delivery.ownership import JournalEntry
-from delivery.pending import Decided, Verdict
+from delayed_delivery.ownership import JournalEntry
+from delayed_delivery.pending import Decided, Verdict
 from duemq_common.config import INT_MAX
 from message_store.ranges import distinct, is_among
 from timer_store import layout
@@ -161,7 +161,7 @@ class Decisions:
     # -- decisions ------------------------------------------------------------------------------
 
     def cancel(self, offsets: Offsets) -> Decided:
-        """Cancel timers. See `delivery.pending.PendingMessages`."""
+        """Cancel timers. See `delayed_delivery.pending.PendingMessages`."""
         rows, locations, decided = self._read_pending(offsets)
         at = np.flatnonzero(locations != NOWHERE)
         now_ms = self._state.clock.now_ms()

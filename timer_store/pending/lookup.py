@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from delivery.pending import Decided, Found, Hooks, Verdict, none_found
-from delivery.quarantine import origin_of
+from delayed_delivery.pending import Decided, Found, Hooks, Verdict, none_found
+from delayed_delivery.quarantine import origin_of
 from duemq_common.errors import RecordUnreadable
 from message_store.index.key_search import HIT_UNIQUE, Matches, frames, search
 from timer_store import layout

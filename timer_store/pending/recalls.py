@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from delivery.pending import Verdict
-from delivery.plugin import Recalled
+from delayed_delivery.pending import Verdict
+from delayed_delivery.plugin import Recalled
 from duemq_common.errors import RequestError, StoreError
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
@@ -26,7 +26,7 @@ class TimerRecalls:
         self._timers = timers
 
     async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
-        """Cancel a timer; see `delivery.plugin.Recalls`.
+        """Cancel a timer; see `delayed_delivery.plugin.Recalls`.
 
         A timer that was moved since the send matches as well; a timer with the same key at another
         due time does not. A second cancel returns done.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from delivery import ownership
-from delivery.ownership_projection import Ownership
-from delivery.pending import Decided, Found, Hooks, Verdict, none_found
+from delayed_delivery import ownership
+from delayed_delivery.ownership_projection import Ownership
+from delayed_delivery.pending import Decided, Found, Hooks, Verdict, none_found
 from duemq_common.errors import StoreError
 from message_store.index.key_search import frames, search
 from message_store.retention.pins import FirstPending, is_pinned

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from delivery.kernels.redirected import is_body_sound
+from delayed_delivery.kernels.redirected import is_body_sound
 from message_store.kernels.bytes import Bytes, copy, get_i4, get_i8, put_digits, put_i2, put_i4
 from message_store.kernels.kernel import kernel
 from message_store.kernels.scan import read_frame

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delivery.kernels.redirected import (
+from delayed_delivery.kernels.redirected import (
     DEQUEUE_MS,
     DUE_MS,
     ENQUEUE_MS,

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from delivery.later_copies import SEPARATOR_BYTES, entry_bytes, handle_bytes_max
+from delayed_delivery.later_copies import SEPARATOR_BYTES, entry_bytes, handle_bytes_max
 from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import PopCheckpoint
 from duemq.pop.kernels.revival import Context, Output, add_copies

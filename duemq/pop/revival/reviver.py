@@ -24,8 +24,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
-from delivery.quarantine import QUARANTINE_TOPIC, Reason
-from delivery.stored_quarantine import StoredQuarantine
+from delayed_delivery.quarantine import QUARANTINE_TOPIC, Reason
+from delayed_delivery.stored_quarantine import StoredQuarantine
 from duemq.net.codes import ResponseCode
 from duemq.net.notices import Notices
 from duemq.net.retry_topics import normal_topic, retry_topic

@@ -245,7 +245,7 @@ def test_a_disabled_plugin_takes_no_part(tmp_path: Path, site: Path) -> None:
 
 FAILING = """
 from contextlib import asynccontextmanager
-from delivery.plugin import PluginBase
+from delayed_delivery.plugin import PluginBase
 
 class Failing(PluginBase):
     @asynccontextmanager
@@ -267,7 +267,7 @@ def test_a_plugin_that_cannot_start_stops_the_start(tmp_path: Path, site: Path) 
 DYING = """
 import asyncio
 from contextlib import asynccontextmanager
-from delivery.plugin import PluginBase
+from delayed_delivery.plugin import PluginBase
 from duemq_common.request import Response
 
 class Dying(PluginBase):

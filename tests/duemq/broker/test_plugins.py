@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import BrokerPlugin, PluginBase, SystemTopic
+from delayed_delivery.plugin import BrokerPlugin, PluginBase, SystemTopic
 from duemq.broker.plugins import Host, PluginSet, installed_plugins
 from duemq_common.clock import FakeClock
 from duemq_common.config import options
@@ -20,7 +20,9 @@ from schedule_service.tags_code_rule import LevelRule
 from tests.duemq.distributions import COUNTING_PLUGIN, install
 
 DELIVERY_PLUGINS = ["migration", "schedule_service", "timer_store"]
-MINIMAL = "from delivery.plugin import PluginBase\ndef create_plugin(host): return PluginBase()\n"
+MINIMAL = (
+    "from delayed_delivery.plugin import PluginBase\ndef create_plugin(host): return PluginBase()\n"
+)
 
 
 def make_host(name: str, stops: list[str] | None = None, **properties: str) -> Host:

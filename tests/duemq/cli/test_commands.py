@@ -37,8 +37,7 @@ def test_send_and_consume(broker: Running) -> None:
     assert sent.returncode == 0, sent.stderr
     lines = [json.loads(line) for line in sent.stdout.splitlines()]
     assert [line["status"] for line in lines] == ["stored", "stored"]
-    words = ("--from-first", "--count", "2", "--json", *broker.where)
-    got = duemq_process("consume", "T", *words)
+    got = duemq_process("consume", "T", "--from-first", "--count", "2", "--json", *broker.where)
     assert [json.loads(line)["body"] for line in got.stdout.splitlines()] == ["hello", "hello"]
 
 

@@ -18,12 +18,12 @@ from duemq_common.ledger.engine import default_url
 from duemq_common.ledger.identity import store_id
 from duemq_common.ledger.location import LedgerLocation
 from message_store.recovery.store_lock import StoreLock
-from reconciliation import submit
-from reconciliation.config import ReconcileConfig
-from reconciliation.jobs import child_process
-from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord
-from reconciliation.jobs.run import AuditRequest, absolute, at_present, reason_of
-from reconciliation.spark.requirements import require_packages
+from spark_reconciliation import submit
+from spark_reconciliation.config import ReconcileConfig
+from spark_reconciliation.jobs import child_process
+from spark_reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord
+from spark_reconciliation.jobs.run import AuditRequest, absolute, at_present, reason_of
+from spark_reconciliation.spark.requirements import require_packages
 from tests.support.commands import duemq, duemq_process, environment
 from tests.support.golden_stores import golden_store
 

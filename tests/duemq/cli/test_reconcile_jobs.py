@@ -18,8 +18,8 @@ from duemq.cli.reconcile_jobs import WatchProgress, wait_for
 from duemq.cli.send_file import read_file
 from duemq_common.clock import FakeClock
 from tests.migration.steps.test_drain import fill
-from tests.reconciliation.conftest import on_spark as on_spark
-from tests.reconciliation.conftest import spark as spark
+from tests.spark_reconciliation.conftest import on_spark as on_spark
+from tests.spark_reconciliation.conftest import spark as spark
 from tests.support.commands import duemq
 from tests.support.extended import extended
 from tests.support.migration_rig import MigrationRig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.pending import Verdict
+from delayed_delivery.pending import Verdict
 from duemq.messages.message_history import (
     HistoryEvent,
     HistoryRecord,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Recalled
+from delayed_delivery.plugin import Recalled
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.recall import RecallProcessor
 from duemq.registry.managers import Identity

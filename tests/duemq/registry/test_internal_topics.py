@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.ownership import OWNERSHIP_TOPIC
+from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from duemq.registry.internal_topics import INTERNAL_TOPICS, TopicAccess, client_access, is_internal
 from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import encode_record

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import SystemTopic
+from delayed_delivery.plugin import SystemTopic
 from duemq.configuration.config import BrokerConfig
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.default_topics import default_topics

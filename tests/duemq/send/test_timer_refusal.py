@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import SystemTopic
+from delayed_delivery.plugin import SystemTopic
 from duemq.broker.broker import Broker
 from duemq.net.codes import RequestCode
 from duemq.send.timer_refusal import TIMER_TOPIC, has_timer_topic, refuse_timers

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery.quarantine import QUARANTINE_TOPIC, Reason
+from delayed_delivery.quarantine import QUARANTINE_TOPIC, Reason
 from duemq.transactions.half_messages import CHECK_TIMES, GIVEN_UP_TOPIC
 from duemq_common.errors import RequestError
 from message_store.log.properties import encode_properties

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.ownership import JournalEntry, OwnershipRecord, Return, Route, StateRecord, Transfer
-from delivery.ownership_projection import JournalProjection
+from delayed_delivery.ownership import (
+    JournalEntry,
+    OwnershipRecord,
+    Return,
+    Route,
+    StateRecord,
+    Transfer,
+)
+from delayed_delivery.ownership_projection import JournalProjection
 from migration.ledger.projection import STEPS_MS, LedgerProjection, event_of
 from migration.ledger.records import EventRecord, LedgerLevel, MigrationRecord
 from migration.ownership.states import State

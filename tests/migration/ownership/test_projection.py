@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery import ownership
-from delivery.ownership import (
+from delayed_delivery import ownership
+from delayed_delivery.ownership import (
     OWNERSHIP_TOPIC,
     OwnershipRecord,
     Return,
@@ -18,7 +18,7 @@ from delivery.ownership import (
     StateRecord,
     Transfer,
 )
-from delivery.ownership_projection import JournalProjection
+from delayed_delivery.ownership_projection import JournalProjection
 from message_store import ranges
 from migration.ownership import projection
 from tests.support.stores import open_store

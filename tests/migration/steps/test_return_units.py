@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from delivery import ownership
-from delivery.ownership import Route
-from delivery.quarantine import MESSAGE_ILLEGAL
+from delayed_delivery import ownership
+from delayed_delivery.ownership import Route
+from delayed_delivery.quarantine import MESSAGE_ILLEGAL
 from message_store.log.batch import PutBatch
 from schedule_service.put_hook import STALE_PROPERTIES
 from tests.migration.steps.test_drain import fill, seen

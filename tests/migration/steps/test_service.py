@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from delivery import ownership
-from delivery.ownership import Route, StateRecord
+from delayed_delivery import ownership
+from delayed_delivery.ownership import Route, StateRecord
 from duemq.net.codes import RequestCode
 from migration.ownership.owners import NoOwners
 from migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX

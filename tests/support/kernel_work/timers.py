@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from delivery.plugin import ParameterizedView
+from delayed_delivery.plugin import ParameterizedView
 from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from delivery.pending import Verdict
-from delivery.plugin import Recalled
+from delayed_delivery.pending import Verdict
+from delayed_delivery.plugin import Recalled
 from message_store.verify import verify_store
 from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, FullDisk, PinningRig
 from tests.support.synchronous import Synchronous

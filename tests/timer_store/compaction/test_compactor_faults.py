@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delivery.pending import Verdict
+from delayed_delivery.pending import Verdict
 from tests.support.failing_disk import SimulatedCrash
 from tests.support.full_timer_disk import FullDisk, PinningRig
 from tests.support.naive_model import log_records

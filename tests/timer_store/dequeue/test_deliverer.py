@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from delivery.deliverer import NOT_PUT, Outcome
-from delivery.quarantine import QUARANTINE_TOPIC
-from delivery.redirected import HALF_TOPIC
+from delayed_delivery.deliverer import NOT_PUT, Outcome
+from delayed_delivery.quarantine import QUARANTINE_TOPIC
+from delayed_delivery.redirected import HALF_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
 from message_store.store import MessageStore

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.deliverer import NO_TOPIC, build
-from delivery.kernels.outcome import SKIPPED
-from delivery.redirected import HALF_TOPIC, without
+from delayed_delivery.deliverer import NO_TOPIC, build
+from delayed_delivery.kernels.outcome import SKIPPED
+from delayed_delivery.redirected import HALF_TOPIC, without
 from duemq_common.text import java_hash
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.ownership import OWNERSHIP_TOPIC
+from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import DECISION_TOPIC, SCHEDULE_QUEUES, SCHEDULE_TOPIC
 from schedule_service.tags_code_rule import LevelRule

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery.quarantine import origin_of
+from delayed_delivery.quarantine import origin_of
 from duemq_common.text import java_hash
 from message_store.log.batch import PutBatch
 from message_store.log.properties import decode_properties

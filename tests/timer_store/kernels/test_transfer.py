@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.redirected import renamed
+from delayed_delivery.redirected import renamed
 from duemq_common.text import java_hash
 from message_store.log.block_sums import DIRECTORY as SUMS
 from message_store.log.block_sums import changed_blocks

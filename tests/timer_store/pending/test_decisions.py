@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from delivery.pending import Verdict
+from delayed_delivery.pending import Verdict
 from tests.support.synchronous import Synchronous
 from tests.support.timer_rig import TimerRig
 from timer_store.names import TIMER_TOPIC

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery.pending import Verdict
+from delayed_delivery.pending import Verdict
 from tests.support.synchronous import Synchronous
 from tests.support.timer_rig import TimerRig
 from timer_store.pending.lookup import PendingTimers

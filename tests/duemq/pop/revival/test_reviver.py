@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery.quarantine import NO_HOST, QUARANTINE_TOPIC, Reason
+from delayed_delivery.quarantine import NO_HOST, QUARANTINE_TOPIC, Reason
 from duemq.broker.broker import Broker
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.topic_config import TopicConfig

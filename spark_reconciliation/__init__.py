@@ -1,0 +1,46 @@
+"""Audits of stores with Spark. The extra `spark` installs the packages that it needs.
+
+    import spark_reconciliation                       # registers the format with the active session
+    spark.read.format("rocketmq-store").option("path", "/data/store").load()
+
+`register(spark)` does the same for a later session. See
+`spark_reconciliation.spark.data_source` for tables and options,
+`spark_reconciliation.audit.verdicts` for the rules of the audit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_reconciliation.spark.requirements import require_packages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Register `format("rocketmq-store")` with a session.
+
+    Raises:
+        UsageError: pyspark or pyarrow is not installed; the text has the command.
+    """
+    require_packages()
+    from spark_reconciliation.spark.data_source import StoreSource
+
+    spark.dataSource.register(StoreSource)
+
+
+def _register_with_active_session() -> None:
+    """Register with the session that runs at import; workers have none."""
+    import sys
+
+    if "pyspark.sql" not in sys.modules:
+        return
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        register(session)
+
+
+_register_with_active_session()

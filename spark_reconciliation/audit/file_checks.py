@@ -1,0 +1,255 @@
+"""Checks of files that a broker reads at its start and the audit does not use.
+
+    timerlog/*            the units up to the end in the checkpoint are valid
+    timerwheel            slots have valid ticks, point into the timer log, and their chains
+                          contain all pending units (`pointers`)
+    index/*               the header matches the items, items follow each other
+    config/*.json         the file or its backup is JSON
+
+Damage is a finding with file and position. Units after the checkpoint are not read. Files that a
+kill leaves are not damaged: empty files, a wheel that was being rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from message_store.layout import INDEX_HEADER, INDEX_ITEM, MAGIC_BLANK, native_columns
+from message_store.verify.index import find_shape
+from spark_reconciliation.arrays import Bytes, Mask
+from spark_reconciliation.audit.late_units import any_pending
+from spark_reconciliation.audit.pointers import (
+    POINTER,
+    Pending,
+    check_chains,
+    check_units,
+    is_orderly,
+)
+from spark_reconciliation.scan import unit_tables
+from spark_reconciliation.scan.files import Root
+from spark_reconciliation.scan.planning import (
+    MARK_FILE,
+    OFFSET_MAX,
+    Finding,
+    LogPlan,
+    ScanSegment,
+    row_of_files,
+)
+from spark_reconciliation.scan.roles import PENDING_TOPICS
+from spark_reconciliation.scan.store_state import (
+    BAD_INPUT,
+    TIMER_FILE,
+    Attempts,
+    Progress,
+    is_void,
+    read_check,
+    read_json,
+)
+from timer_store.layout import (
+    MAGIC_MAX,
+    TIMER_BLANK,
+    TIMER_SLOT,
+    TIMER_UNIT,
+    UNIT_BYTES,
+    WHEEL_BYTES,
+    WHEEL_SLOTS,
+)
+
+RUNS_MAX: Final = 20  # maximum findings of one segment
+GROWTH_BYTES: Final = 1 << 30  # maximum growth of the timer log between planning and reading
+WHEEL: Final = "timerwheel"
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """Piece of a file to check.
+
+    Attributes:
+        limit: Position after the last written unit of the timer log.
+        end: Position after its last file.
+        read_ms: Start of the slot that the timers had reached.
+        about: Facts for the check of pending units; None without pending units.
+    """
+
+    kind: str
+    segment: ScanSegment
+    limit: int = 0
+    end: int = 0
+    read_ms: int = 0
+    about: Pending | None = None
+
+
+def plan_pieces(
+    root: Root, plan: LogPlan, bytes_max: int, progress: Progress, precision_ms: int
+) -> tuple[list[FilePiece], list[Finding]]:
+    """Return the pieces to check, and findings about directories and small files."""
+    attempt = Attempts(root)
+    findings = attempt.findings
+    try:
+        check = read_check(root)
+    except BAD_INPUT:  # reported by the reader of the timers' position
+        check = None
+    written = check["log_pos"] if check is not None else 0
+    for topic in PENDING_TOPICS:
+        attempt(f"consumequeue/{topic}", partial(_list_queues, root, f"consumequeue/{topic}"))
+    row = attempt("timerlog", lambda: row_of_files(root.url, root.files("timerlog")))
+    if row is None:
+        row, written = ([], []), 0
+    findings += row[1]
+    end = int(row[0][-1].name) + row[0][-1].size if row[0] else 0
+    if end < written and (row[0] or not _none_pending(root)):
+        path = row[0][-1].path if row[0] else "timerlog"
+        text = f"by the timers' checkpoint it continues to {written}"
+        at = row[0][-1].size if row[0] else 0
+        findings.append(Finding(root.url, path, at, written - end, "gap", text))
+    first = int(row[0][0].name) if row[0] else 0
+    if first and not plan.min and not attempt(MARK_FILE, partial(root.small_file, MARK_FILE)):
+        # Apache removes the files whose records were removed; DueMQ also those without a timer
+        text = f"its first {first} bytes are missing, although the commit log is complete"
+        findings.append(Finding(root.url, row[0][0].path, 0, first, "gap", text))
+    about = None
+    if row[0] and check is not None and not attempt(TIMER_FILE, partial(is_void, root, TIMER_FILE)):
+        orderly = attempt("abort", lambda: is_orderly(root)) or False
+        about = Pending(plan, progress, precision_ms, written, orderly)
+    step = max(bytes_max // UNIT_BYTES, 1) * UNIT_BYTES
+    parts = [piece for entry in row[0] for piece in ScanSegment.whole(root, entry).pieces(step)]
+    pieces = [FilePiece("timerlog", part, written, about=about) for part in parts]
+    read_ms = check["read_ms"] if check else 0
+    wheel = attempt(WHEEL, lambda: unit_tables.named_files(root, "", OFFSET_MAX, WHEEL))
+    pieces += [FilePiece("timerwheel", part, written, end, read_ms, about) for part in wheel or ()]
+    if wheel == [] and attempt("timerlog", partial(any_pending, root, read_ms, written)):
+        text = "there is no wheel, although the timer log has pending timers"
+        findings.append(Finding(root.url, WHEEL, 0, 0, "gap", text))
+    index = attempt("index", lambda: unit_tables.named_files(root, "index", OFFSET_MAX))
+    return pieces + [FilePiece("index", part) for part in index or ()], findings
+
+
+def _none_pending(root: Root) -> bool:
+    """Return whether DueMQ counted no timers: the timer log may be a new, empty one."""
+    try:
+        saved = read_json(root, TIMER_FILE)
+        return "byTopic" in saved and not sum(saved["byTopic"].values())
+    except BAD_INPUT:
+        return False
+
+
+def _list_queues(root: Root, below: str) -> None:
+    for queue in root.folders(below):
+        root.files(f"{below}/{queue}")
+
+
+def check_piece(piece: FilePiece) -> Iterator[Finding]:
+    """Yield the faults of a piece of a file."""
+    part = piece.segment
+    try:
+        data = part.root.read(part.path, part.start, part.end)
+        if data.size < part.end - part.start:
+            missing = part.end - part.start - data.size
+            yield part.finding(
+                part.start + data.size, missing, "gap", "the file ends before this position"
+            )
+        for at, size, text in CHECKS[piece.kind](piece, data):
+            yield part.finding(part.start + at, size, "gap", text)
+        if piece.about is not None:
+            yield from _pointers(piece, piece.about, data)
+    except OSError as error:
+        text = f"it cannot be read: {error}"
+        yield part.finding(part.start, part.end - part.start, "unreadable", text)
+
+
+def _pointers(piece: FilePiece, about: Pending, data: Bytes) -> Iterator[Finding]:
+    """Yield the wrong pointers of pending units and of slots."""
+    part = piece.segment
+    if piece.kind == "timerlog":
+        count = min(data.size, piece.limit - part.base - part.start) // UNIT_BYTES
+        rows = np.frombuffer(data[: max(count, 0) * UNIT_BYTES], TIMER_UNIT)
+        pos = part.base + part.start + np.arange(rows.size) * UNIT_BYTES
+        yield from check_units(about, part, rows, pos)
+    elif piece.kind == "timerwheel" and data.size == WHEEL_BYTES:
+        slots = native_columns(np.frombuffer(data, TIMER_SLOT))
+        if slots["tick"].any():
+            for at, why in check_chains(about, part.root, slots):
+                size = TIMER_SLOT.itemsize
+                yield part.finding(at * size, size, POINTER, why)
+
+
+Place = tuple[int, int, str]
+
+
+def _runs(bad: Mask, unit_bytes: int, start: int, what: str) -> Iterator[Place]:
+    """Yield (position, bytes, text) of runs of bad units."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], bad, [False]]).astype(np.int8)))
+    for first, end in edges.reshape(-1, 2)[:RUNS_MAX].tolist():
+        size = (end - first) * unit_bytes
+        yield start + first * unit_bytes, size, f"{size} bytes are not {what}"
+
+
+def _timer_log(piece: FilePiece, data: Bytes) -> Iterator[Place]:
+    part = piece.segment
+    count = min(data.size, piece.limit - part.base - part.start) // UNIT_BYTES
+    if count <= 0:
+        return
+    rows = native_columns(np.frombuffer(data[: count * UNIT_BYTES], TIMER_UNIT))
+    pos = part.base + part.start + np.arange(count) * UNIT_BYTES
+    good = (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)
+    good &= (rows["prev_pos"] >= -1) & (rows["prev_pos"] < pos)
+    good &= (rows["phys_offset"] >= 0) & (rows["record_size"] > 0)
+    for at in np.flatnonzero(~good)[-3:].tolist():  # a blank record is at the end
+        raw = data[at * UNIT_BYTES :][: TIMER_BLANK.itemsize]
+        if raw.size == TIMER_BLANK.itemsize:
+            blank = np.frombuffer(raw, TIMER_BLANK)[0]
+            left = part.size - part.start - at * UNIT_BYTES
+            if (int(blank["size"]), int(blank["magic"])) == (left, MAGIC_BLANK):
+                good[at:] = True
+                break
+    yield from _runs(~good, UNIT_BYTES, 0, "units of timers")
+
+
+def _wheel(piece: FilePiece, data: Bytes) -> Iterator[Place]:
+    slots = native_columns(
+        np.frombuffer(data[: data.size // TIMER_SLOT.itemsize * TIMER_SLOT.itemsize], TIMER_SLOT)
+    )
+    used = (slots["tick"] != 0) | (slots["last_pos"] > 0) | (slots["num"] != 0)
+    if data.size != WHEEL_BYTES:
+        yield data.size, max(WHEEL_BYTES - data.size, 0), f"a wheel has {WHEEL_BYTES} bytes"
+    elif not used.any() and any_pending(piece.segment.root, piece.read_ms, piece.limit):
+        yield 0, data.size, "no slot was ever used, although the timer log has pending timers"
+    here = np.flatnonzero(used)
+    mine = slots[here]
+    good = (mine["tick"] > 0) & (mine["tick"] % WHEEL_SLOTS == here)
+    good &= (mine["first_pos"] >= -1) & (mine["last_pos"] < piece.end + GROWTH_BYTES)
+    good &= (mine["last_pos"] >= -1) & (mine["first_pos"] < piece.end + GROWTH_BYTES)
+    bad = np.zeros(slots.size, np.bool_)
+    bad[here[~good]] = True
+    yield from _runs(bad, TIMER_SLOT.itemsize, 0, "slots of this wheel")
+
+
+def _index(piece: FilePiece, data: Bytes) -> Iterator[Place]:
+    if data.size < INDEX_HEADER.itemsize:
+        yield 0, data.size, "it is shorter than its header"
+        return
+    header = np.frombuffer(data[: INDEX_HEADER.itemsize], INDEX_HEADER)[0]
+    slots, count = find_shape(data, header), int(header["index_count"])
+    if count < 1 or slots is None:
+        yield 0, data.size, "its header does not match its items; a broker rebuilds the index"
+        return
+    start = INDEX_HEADER.itemsize + slots * 4 + INDEX_ITEM.itemsize  # item 0 is not used
+    block = data[start : start + (count - 1) * INDEX_ITEM.itemsize]
+    size = INDEX_ITEM.itemsize
+    items = native_columns(np.frombuffer(block[: block.size // size * size], INDEX_ITEM))
+    number = np.arange(1, items.size + 1)
+    good = (items["prev_index"] >= 0) & (items["prev_index"] < number) & (items["phys_offset"] >= 0)
+    good &= (items["phys_offset"] > 0) | (items["key_hash"] != 0) | (number == 1)
+    yield from _runs(~good, INDEX_ITEM.itemsize, start, "items of an index")
+
+
+CHECKS: Final[Mapping[str, Callable[[FilePiece, Bytes], Iterator[Place]]]] = {
+    "timerlog": _timer_log,
+    "timerwheel": _wheel,
+    "index": _index,
+}

@@ -1,0 +1,253 @@
+"""Pointers of pending timer units: to their record, and within their chain.
+
+    timerwheel   slot of 12:00:07 | first | last |          last: the newest unit of its slot
+                                      |       |
+    timerlog     ... unit <--prev-- unit <--prev-- unit     each unit: the one before it of its slot
+                       |              |              |
+    commitlog        record         record         record   due at the time in the unit
+
+A unit that points before the start of the log has lost its record. A broker walks a chain from its
+newest unit: it does not deliver a unit outside the chain, and delivers a unit with a wrong time at
+that wrong time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from message_store.layout import SCANNED, native_columns
+from spark_reconciliation.arrays import Mask, Numbers, Rows
+from spark_reconciliation.kernels.pointed import read_rows
+from spark_reconciliation.scan.columns import MessageColumns
+from spark_reconciliation.scan.files import Root
+from spark_reconciliation.scan.planning import Finding, LogPlan, ScanSegment, files_of_row
+from spark_reconciliation.scan.record_scan import RecordScan
+from spark_reconciliation.scan.roles import PENDING_TOPICS
+from spark_reconciliation.scan.store_state import Progress
+from spark_reconciliation.scan.tables import TIME_MIN
+from timer_store.layout import (
+    MAGIC_DELETE,
+    MAGIC_MAX,
+    MAGIC_ROLL,
+    TIMER_UNIT,
+    UNIT_BYTES,
+    WHEEL_SLOTS,
+)
+
+RECORD_REMOVED: Final = "gone"
+"""Kind of a finding about a removed record: offset is its log offset, base the slot in ms."""
+MARKER_REMOVED: Final = "gone-marker"
+"""The same of a removed marker."""
+POINTER: Final = "pointer"
+BLOCK_UNITS: Final = 65_536
+FOUND_MAX: Final = 1_000  # maximum findings of one piece of a file
+COLUMNS: Final = ("due_ms", "out_ms", "unit_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Facts for the check of pending units.
+
+    Attributes:
+        plan: Plan of the log.
+        written: Position after the last unit of the timer log, by the checkpoint.
+        orderly: Whether the broker was stopped cleanly, so that also the newest units are complete.
+    """
+
+    plan: LogPlan
+    progress: Progress
+    precision_ms: int
+    written: int
+    orderly: bool
+
+
+def is_orderly(root: Root) -> bool:
+    """Return whether the last broker on a store was stopped cleanly."""
+    return "abort" not in {entry.name for entry in root.files("")}
+
+
+def pending_units(rows: Rows, read_ms: int) -> Mask:
+    """Return (n,) which units, in any byte order, belong to slots that are not delivered."""
+    late = np.asarray(rows["write_ms"] + rows["delay_ms"] >= read_ms)
+    if late.any():
+        late &= (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)
+    return late
+
+
+# -- units and their records --------------------------------------------------------------------
+
+
+def check_units(about: Pending, part: ScanSegment, rows: Rows, pos: Numbers) -> Iterator[Finding]:
+    """Yield the wrong pointers of units in the timer log.
+
+    Args:
+        part: Their file.
+        rows: (n,) TIMER_UNIT as in the file.
+        pos: (n,) positions of the units in the timer log.
+    """
+    read_ms = about.progress.read_ms
+    if read_ms is None or not rows.size:
+        return
+    pending = pending_units(rows, read_ms)
+    if not pending.any():
+        return
+    rows, pos = native_columns(rows[pending]), pos[pending]
+    yield from _removed_markers(part, rows, about.plan)
+    kept = (rows["magic"] & MAGIC_DELETE == 0) & (rows["due_ms"] >= 0)
+    rows, pos = rows[kept], pos[kept]
+    places, plan = rows["phys_offset"], about.plan
+    # DueMQ marks the unit of a cancelled timer, Apache only appends a unit of the marker
+    slots_ms = np.where(rows["due_ms"] == 0, rows["write_ms"] + rows["delay_ms"], -1)
+    for at in np.flatnonzero(places < plan.min).tolist():
+        place, slot_ms = int(places[at]), int(slots_ms[at])
+        text = "its record was removed while it was pending"
+        yield part.finding(place, UNIT_BYTES, RECORD_REMOVED, text, slot_ms)
+    inside = (places >= plan.min) & (places < plan.end)
+    wrong = np.zeros(rows.size, np.bool_)
+    wrong[(places >= plan.end) & about.orderly] = True
+    for entry in plan.files:
+        base = int(entry.name)
+        mine = np.flatnonzero(inside & (places >= base) & (places < base + entry.size))
+        if mine.size:
+            segment = ScanSegment.whole(part.root, entry, plan.end)
+            wrong[mine] = ~_matching_units(about, segment, rows[mine])
+    for at in np.flatnonzero(wrong)[:FOUND_MAX].tolist():
+        text = f"the unit does not match the record at log offset {int(places[at])}"
+        where = int(pos[at]) - part.base
+        yield part.finding(where, UNIT_BYTES, POINTER, text)
+
+
+def _removed_markers(part: ScanSegment, rows: Rows, plan: LogPlan) -> Iterator[Finding]:
+    """Yield the pending units of Apache's markers whose own records were removed.
+
+    The record that such a marker cancels is before it, so it was removed, too.
+    """
+    slots_ms = rows["write_ms"] + rows["delay_ms"]
+    markers = (rows["magic"] & MAGIC_DELETE != 0) & (rows["phys_offset"] < plan.min)
+    markers &= rows["due_ms"] == 0
+    for at in np.flatnonzero(markers).tolist():
+        place, slot_ms = int(rows["phys_offset"][at]), int(slots_ms[at])
+        text = "the record of a marker was removed"
+        yield part.finding(place, UNIT_BYTES, MARKER_REMOVED, text, slot_ms)
+
+
+def _matching_units(about: Pending, segment: ScanSegment, rows: Rows) -> Mask:
+    """Return (n,) which units match their records, which are all in one file of the log."""
+    scan = RecordScan(segment)
+    if not scan.open():  # the scan of the log reports it
+        return np.ones(rows.size, np.bool_)
+    places = np.ascontiguousarray(rows["phys_offset"])
+    order = np.argsort(places, kind="stable")
+    out = np.zeros(rows.size, SCANNED)
+    known = places[order] < scan.base + scan.data.size
+    sorted_places = np.ascontiguousarray(places[order][known])
+    count = read_rows(scan.data, scan.base, sorted_places, scan.topics.arrays, out)
+    records = scan.named(out[:count])
+    found = np.zeros(rows.size, np.bool_)
+    if not count:
+        return found
+    due_ms, sizes, unknown = _promises(about, scan, records)
+    at = np.searchsorted(records["phys_offset"], places)
+    here = at < count
+    here[here] = records["phys_offset"][at[here]] == places[here]
+    at = np.where(here, at, 0)
+    fits = (sizes[at] == rows["record_size"]) & (unknown[at] | _in_time(rows, due_ms[at], about))
+    found[here & fits] = True
+    return found
+
+
+def _promises(about: Pending, scan: RecordScan, records: Rows) -> tuple[Numbers, Numbers, Mask]:
+    """Return due times and sizes of records, and which due times are unknown to the audit.
+
+    A record that is not a message of levels or timers is never due.
+    """
+    made = MessageColumns(COLUMNS, about.precision_ms, progress=about.progress, check=False)
+    batch = made.batch(scan, records)
+    assert batch is not None
+    own, slot, in_queue = (
+        batch.column(name).fill_null(-1).to_numpy(zero_copy_only=False) for name in COLUMNS
+    )
+    names = [scan.topics.name(at) for at in range(len(scan.topics))]
+    level, timer = (
+        np.array([name == topic for name in names])[records["topic_index"]]
+        for topic in PENDING_TOPICS
+    )
+    due_ms = np.where(level & (in_queue >= TIME_MIN), in_queue, own)
+    unknown = (level & (due_ms < 0)) | (timer & (slot < 0))
+    due_ms = np.where(level | timer, due_ms, -(1 << 60))
+    return due_ms, np.asarray(records["record_size"]), np.asarray(unknown)
+
+
+def _in_time(rows: Rows, due_ms: Numbers, about: Pending) -> Mask:
+    """Return (n,) which units are delivered at the due times of their records.
+
+    A unit that rolls is in an earlier slot; a unit enqueued after its slot is in a later one.
+    """
+    precision_ms, read_ms = about.precision_ms, about.progress.read_ms or 0
+    slot_ms = rows["write_ms"] + rows["delay_ms"]
+    exact = (rows["due_ms"] == 0) | (rows["due_ms"] == due_ms)
+    own = (due_ms - 1) // precision_ms == slot_ms // precision_ms
+    rolls = (rows["magic"] & MAGIC_ROLL != 0) & (slot_ms < due_ms)
+    gone_by = (rows["write_ms"] > due_ms - 2 * precision_ms) | (due_ms <= read_ms)
+    late = (slot_ms >= due_ms - precision_ms) & gone_by
+    apaches = (rows["due_ms"] == 0) & (np.abs(slot_ms - due_ms) <= precision_ms)
+    return np.asarray(exact & (own | rolls | late | apaches))
+
+
+# -- slots and their chains ---------------------------------------------------------------------
+
+
+def check_chains(about: Pending, root: Root, slots: Rows) -> Iterator[tuple[int, str]]:
+    """Yield slots of the wheel whose chain lacks pending units: (slot, why).
+
+    Args:
+        slots: (WHEEL_SLOTS,) TIMER_SLOT, native.
+    """
+    read_ms, precision_ms = about.progress.read_ms, about.precision_ms
+    if read_ms is None or not about.orderly:
+        return
+    last = np.full(WHEEL_SLOTS, -1, np.int64)
+    broken = np.zeros(WHEEL_SLOTS, np.bool_)
+    files = files_of_row(root, "timerlog")
+    first = int(files[0].name) if files else 0
+    if not files or int(files[-1].name) + files[-1].size < about.written:
+        return  # the timer log itself is damaged: `file_checks` reports that
+    for pos, rows in _forward(root, about.written):
+        if (rows["size"][:-1] != UNIT_BYTES).any():  # the last unit may be a file's blank record
+            return
+        pending = pending_units(rows, read_ms)
+        if not pending.any():
+            continue
+        pos, rows = pos[pending], native_columns(rows[pending])
+        index = (rows["write_ms"] + rows["delay_ms"]) // precision_ms % WHEEL_SLOTS
+        order = np.argsort(index, kind="stable")
+        pos, prev, index = pos[order], rows["prev_pos"][order], index[order]
+        opens = np.concatenate([[True], index[1:] != index[:-1]])
+        expected = np.concatenate([[-1], pos[:-1]])
+        expected[opens] = last[index[opens]]
+        wrong = (prev != expected) & ~((expected < 0) & (prev < first))
+        broken[index[wrong]] = True
+        ends = np.concatenate([opens[1:], [True]])
+        last[index[ends]] = pos[ends]
+    ticks, tails = slots["tick"], slots["last_pos"]
+    due = ticks * precision_ms >= read_ms
+    fits = ~due | (tails >= about.written) | (tails == last) | ((last < 0) & (tails < first))
+    lost = (last >= 0) & (~due | ~fits)
+    for at in np.flatnonzero(broken | lost | (due & ~fits))[:FOUND_MAX].tolist():
+        yield at, "its chain does not have the units of the timer log"
+
+
+def _forward(root: Root, end: int) -> Iterator[tuple[Numbers, Rows]]:
+    """Yield positions and units before a position of the timer log, in pieces."""
+    for entry in files_of_row(root, "timerlog"):
+        base = int(entry.name)
+        count = min(entry.size, end - base) // UNIT_BYTES
+        for low in range(0, count, BLOCK_UNITS):
+            high = min(low + BLOCK_UNITS, count)
+            data = root.read(entry.path, low * UNIT_BYTES, high * UNIT_BYTES)
+            rows = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], TIMER_UNIT)
+            yield base + np.arange(low, low + rows.size) * UNIT_BYTES, rows

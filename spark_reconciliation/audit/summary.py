@@ -1,0 +1,156 @@
+"""Summary of an audit: counts, lateness, worst cases, stored tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from spark_reconciliation.audit.aggregated_audit import by_lateness
+from spark_reconciliation.audit.rules import EXCUSED
+from spark_reconciliation.audit.verdicts import CLEAN, VERDICTS
+from spark_reconciliation.scan.tables import CLOCK_SET_BACK
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SHOWN_MAX: Final = 20
+ALIKE_SHOWN: Final = 3  # messages of each verdict and reason
+OFFENDERS_MAX: Final = 200
+PERCENTILES: Final = (0.5, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Attributes:
+    verdicts: Number of messages by verdict.
+    lateness_ms: Lateness of deliveries: percentiles and maximum.
+    offenders: Some messages of each finding and reason, the gravest first; `alike`: number of
+        messages with the same.
+    unread: Unreadable or malformed parts of files.
+    clock: Positions in the log after which the store's clock was set back.
+    excused: Number of findings that a clock step explains.
+    """
+
+    verdicts: dict[str, int]
+    lateness_ms: dict[str, int | None]
+    offenders: list[dict[str, object]] = field(default_factory=list)
+    unread: list[dict[str, object]] = field(default_factory=list)
+    clock: list[dict[str, object]] = field(default_factory=list)
+    excused: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was readable."""
+        return not self.unread
+
+    @property
+    def clean(self) -> bool:
+        """Whether there are no findings and everything was readable."""
+        return self.complete and not set(self.verdicts) - CLEAN
+
+    @property
+    def findings(self) -> int:
+        """Number of messages with a finding."""
+        return sum(count for name, count in self.verdicts.items() if name not in CLEAN)
+
+    @property
+    def messages(self) -> int:
+        """Number of messages with a verdict."""
+        return sum(self.verdicts.values())
+
+    def to_json(self) -> dict[str, object]:
+        """Return the result as JSON, for `--json`."""
+        facts = {"messages": self.messages, "clean": self.clean, "complete": self.complete}
+        return facts | asdict(self)
+
+
+def summarize(
+    verdicts: DataFrame | None,
+    unread: DataFrame | None,
+    *,
+    kept: Sequence[object] = (),
+) -> Summary:
+    """Compute a summary; runs the audit, once if `verdicts` is persisted.
+
+    Args:
+        verdicts, unread: Results of `read.audit_stores`; None without rows.
+        kept: Counts of other messages, see `aggregated_audit.AggregatedAudit`.
+    """
+    rows = [*kept, *(by_lateness(verdicts).collect() if verdicts is not None else ())]
+    counts: Counter[str] = Counter()
+    times: Counter[int] = Counter()
+    for row in rows:
+        counts[row["verdict"]] += row["count"]
+        if row["late"] is not None:
+            times[row["late"]] += row["count"]
+    order = {name: place for place, name in enumerate(VERDICTS)}
+    offenders = []
+    if verdicts is not None and set(counts) - CLEAN:
+        offenders = _some_of_each(verdicts.where(~F.col("verdict").isin(*CLEAN)))
+    places, clock = _places(unread) if unread is not None else ([], [])
+    excused = 0
+    if clock and verdicts is not None:
+        excused = verdicts.where(F.col("why").isin(*EXCUSED)).count()
+    names = [f"p{round(share * 100)}" for share in PERCENTILES]
+    at = [_percentile(times, share) for share in PERCENTILES]
+    latest = max((row["max"] for row in rows if row["max"] is not None), default=None)
+    return Summary(
+        {name: counts[name] for name in sorted(counts, key=lambda name: order[name])},
+        dict(zip([*names, "max"], [*at, latest], strict=True)),
+        offenders,
+        places,
+        clock,
+        excused,
+    )
+
+
+def _some_of_each(bad: DataFrame) -> list[dict[str, object]]:
+    """Return some messages of each verdict and reason, with the number of such messages."""
+    alike = Window.partitionBy("verdict", "why")
+    some = bad.withColumns(
+        {
+            "alike": F.count("*").over(alike),
+            "number": F.row_number().over(alike.orderBy("store", "root")),
+        }
+    ).where(F.col("number") <= ALIKE_SHOWN)
+    grave = F.array_position(F.array(*map(F.lit, VERDICTS)), F.col("verdict"))
+    order = some.withColumn("grave", grave).orderBy("grave", "why", "store", "root")
+    found = order.drop("grave", "number").limit(OFFENDERS_MAX)
+    return [row.asDict() for row in found.collect()]
+
+
+def _places(unread: DataFrame) -> tuple[list[dict[str, object]], ...]:
+    """Return some unreadable parts of files, and some positions of clock steps."""
+    steps = F.col("damage") == CLOCK_SET_BACK
+    return tuple(
+        [row.asDict() for row in found.limit(SHOWN_MAX).collect()]
+        for found in (
+            unread.where(~steps).orderBy("store", "file", "offset", "phys_offset"),
+            unread.where(steps).orderBy("store", "phys_offset"),
+        )
+    )
+
+
+def _percentile(times: Counter[int], share: float) -> int | None:
+    """Return the smallest value that at least `share` of all do not exceed, None if empty."""
+    wanted, passed = share * times.total(), 0
+    for value in sorted(times):
+        passed += times[value]
+        if passed >= wanted:
+            return value
+    return None
+
+
+def write_parquet(verdicts: DataFrame, path: str) -> None:
+    """Write verdicts as Parquet below `path`, a folder for each due day and verdict.
+
+    Raises:
+        pyspark.errors.AnalysisException: The path exists.
+    """
+    day = F.to_date(F.timestamp_millis(F.coalesce("due_ms", "delivered_ms", F.lit(0))))
+    verdicts.withColumn("day", day).write.partitionBy("day", "verdict").parquet(path)

@@ -1,0 +1,311 @@
+"""One audit run, from its start to its ledger row.
+
+    check stores --> verdicts --> Parquet, summary, report --> a row in the ledger
+
+The caller creates the session: local, on a cluster, or behind Spark Connect.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from duemq_common.clock import Clock
+from duemq_common.errors import UsageError
+from message_store.recovery.store_lock import is_locked
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from duemq_common.ledger.ledger import Ledger
+    from spark_reconciliation.audit.audit_config import AuditConfig
+    from spark_reconciliation.audit.summary import Summary
+    from spark_reconciliation.jobs.audit_ledger import AuditRecord
+    from spark_reconciliation.report.page import Pages
+
+CLEAN, FINDINGS, COULD_NOT_RUN = 0, 1, 2
+CURVE_ROWS_MAX: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """Requested audit.
+
+    Attributes:
+        stores: Directories or URLs.
+        late_ms: Maximum lateness that is ok.
+        as_of_ms: Time until which due messages should be delivered; None: the present time if a
+            broker has the stores open, else the newest record.
+        levels_ms: Delays of levels 1, 2, ...; empty: those of the stores, else Apache's default.
+        trust_clock: Whether clock steps explain findings.
+        out: Directory for the verdicts as Parquet; empty: none.
+        report: File for the HTML report; empty: none.
+        capacity_per_s: Maximum deliveries per second of the broker, for the forecast.
+        made_by: Name of the user or of the job that runs the audit.
+    """
+
+    stores: tuple[str, ...]
+    late_ms: int = 2_000
+    as_of_ms: int | None = None
+    levels_ms: tuple[int, ...] = ()
+    trust_clock: bool = False
+    out: str = ""
+    report: Path | None = None
+    capacity_per_s: int = 0
+    made_by: str = ""
+
+    @property
+    def brief(self) -> bool:
+        """Whether only counts and findings are requested."""
+        return not self.out and self.report is None
+
+    @property
+    def config(self) -> AuditConfig:
+        """Settings of the audit."""
+        from spark_reconciliation.audit.audit_config import AuditConfig
+
+        given = {"late_ms": self.late_ms, "as_of_ms": self.as_of_ms}
+        given["trust_clock"] = self.trust_clock
+        more = {"levels_ms": self.levels_ms} if self.levels_ms else {}
+        return AuditConfig(**given, **more)  # type: ignore[arg-type]
+
+
+def check_request(wanted: AuditRequest) -> None:
+    """Check stores and outputs before Java starts.
+
+    Raises:
+        UsageError: A directory is not a store, or the files cannot be written there.
+    """
+    check_stores(wanted.stores)
+    if wanted.report is not None:
+        folder = wanted.report.absolute().parent
+        if wanted.report.is_dir() or not folder.is_dir():
+            why = "it is a directory" if wanted.report.is_dir() else f"there is no folder {folder}"
+            raise UsageError(f"--report {wanted.report} cannot be written: {why}")
+        if not os.access(wanted.report if wanted.report.exists() else folder, os.W_OK):
+            raise UsageError(f"--report {wanted.report} cannot be written: no permission")
+    out = Path(wanted.out.removeprefix("file://"))
+    if wanted.out and "://" not in str(wanted.out.removeprefix("file://")) and out.exists():
+        raise UsageError(f"--out {wanted.out} exists: name a new directory")
+
+
+def absolute(store: str) -> str:
+    """Return a local path as an absolute one: workers may have another working directory."""
+    return store if "://" in store else os.path.abspath(store)
+
+
+def check_stores(stores: Sequence[str]) -> None:
+    """Check the directories before Java starts.
+
+    Raises:
+        UsageError: A directory is not a store; the text names a store above or below it.
+    """
+    for store in stores:
+        path = Path(store.removeprefix("file://"))
+        if "://" in store.removeprefix("file://") or _is_store(path):
+            continue
+        why = "it has neither commitlog nor consumequeue"
+        if not path.is_dir():
+            why = "it is a file" if path.exists() else "there is no such directory"
+        near = (path.parent, *(sorted(path.iterdir()) if path.is_dir() else ()))
+        hint = next((f"; {one} is one" for one in near if _is_store(one)), "")
+        raise UsageError(f"{store} is not a store: {why}{hint}")
+
+
+def _is_store(path: Path) -> bool:
+    """Return whether a directory has a log, or queues."""
+    from spark_reconciliation.scan.files import Root
+
+    root = Root(str(path))
+    return bool(root.folders("consumequeue") or root.files("commitlog"))
+
+
+def run_audit(spark: SparkSession, wanted: AuditRequest, clock: Clock) -> Summary:
+    """Audit stores; write the requested files.
+
+    Raises:
+        UsageError: A path is not a store.
+        OSError: The report cannot be written.
+        pyspark.errors.PySparkException: Spark failed, or `out` exists.
+    """
+    from spark_reconciliation.audit.summary import summarize, write_parquet
+    from spark_reconciliation.spark.read import audit_stores, count_stores
+
+    wanted = at_present(wanted, clock)
+    if wanted.brief:
+        brief, unread = count_stores(spark, wanted.stores, wanted.config)
+        return summarize(brief.rest, unread, kept=brief.kept)
+    verdicts, unread = audit_stores(spark, wanted.stores, wanted.config)
+    verdicts = verdicts.persist()
+    if wanted.out:
+        write_parquet(verdicts, wanted.out)
+    summary = summarize(verdicts, unread)
+    if wanted.report is not None:
+        page = _page(spark, wanted, verdicts, summary, clock.now_ms())
+        wanted.report.write_text(page, encoding="utf-8")
+    return summary
+
+
+def at_present(wanted: AuditRequest, clock: Clock) -> AuditRequest:
+    """Return the request with the present time if it names none and a broker has the stores open.
+
+    A broker that delivers nothing writes no record, so its newest record is no clock.
+    """
+    if wanted.as_of_ms is not None or not all(map(_is_open, wanted.stores)):
+        return wanted
+    return replace(wanted, as_of_ms=clock.now_ms())
+
+
+def _is_open(store: str) -> bool:
+    path = store.removeprefix("file://")
+    return "://" not in path and is_locked(Path(path))
+
+
+def _page(
+    spark: SparkSession, wanted: AuditRequest, verdicts: DataFrame, summary: Summary, now_ms: int
+) -> str:
+    from spark_reconciliation.report.page import html_report
+
+    return html_report(
+        summary, stores=wanted.stores, pages=pages_of(spark, wanted, verdicts), at_ms=now_ms
+    )
+
+
+def pages_of(spark: SparkSession, wanted: AuditRequest, verdicts: DataFrame) -> Pages:
+    """Return the rows of the jobs that a report shows."""
+    from delayed_delivery.ownership import OWNERSHIP_TOPIC
+    from spark_reconciliation.audit.migration_proof import migration_proof, proof_totals
+    from spark_reconciliation.jobs import jobs
+    from spark_reconciliation.report.page import Pages
+    from spark_reconciliation.spark.read import read_table
+
+    def rows(frame: DataFrame) -> list[dict[str, object]]:
+        return [row.asDict() for row in frame.limit(CURVE_ROWS_MAX).collect()]
+
+    late = jobs.lateness(verdicts, bucket_ms=jobs.bucket_of(verdicts)).persist()
+    load = jobs.forecast(verdicts).persist()
+    schedule = read_table(spark, wanted.stores, "schedule")
+    columns = ("store", "phys_offset", "topic", "queue_id", "queue_offset", "level", "due_ms")
+    messages = read_table(spark, wanted.stores, "messages", (*columns, "body"))
+    proof: list[dict[str, object]] = []
+    if not messages.where(f"topic = '{OWNERSHIP_TOPIC}'").isEmpty():
+        proof = rows(proof_totals(migration_proof(verdicts, messages, schedule)))
+    return Pages(
+        totals=rows(jobs.totals(verdicts)),
+        lateness=rows(late),
+        trend=rows(jobs.trend(late)),
+        worst=rows(jobs.worst(verdicts)),
+        forecast=rows(jobs.capacity(load, rate_per_s=wanted.capacity_per_s or None)),
+        days=rows(jobs.by_day(load)),
+        proof=proof,
+    )
+
+
+@dataclass(slots=True)
+class LedgerRow:
+    """Row of one run in the ledger.
+
+    Attributes:
+        warn: Called with the cause if the row cannot be written.
+    """
+
+    ledger: Ledger | None
+    audit_id: str
+    started_ms: int
+    wanted: AuditRequest
+    clock: Clock
+    warn: Callable[[str], None]
+
+    @classmethod
+    def begin(
+        cls,
+        wanted: AuditRequest,
+        url: str,
+        *,
+        clock: Clock,
+        salt: bytes,
+        warn: Callable[[str], None],
+    ) -> LedgerRow:
+        """Open the ledger, if there is one.
+
+        Args:
+            url: URL of a ledger; empty: that of the store; `none`: no row is written.
+        Raises:
+            LedgerError: The ledger of `url` cannot be used.
+        """
+        from duemq_common.ledger.errors import LedgerError
+        from duemq_common.ledger.ledger import Ledger
+        from spark_reconciliation.jobs.audit_ledger import location_of, new_audit_id
+
+        now_ms, ledger = clock.now_ms(), None
+        place = None if url == "none" else location_of(wanted.stores, url)
+        if place is not None:
+            try:
+                ledger = Ledger.open(place, now_ms=now_ms)
+            except LedgerError as error:
+                if url:
+                    raise
+                warn(f"{error}. The audit continues without a row there.")
+        return cls(ledger, new_audit_id(now_ms, salt), now_ms, wanted, clock, warn)
+
+    def done(self, summary: Summary) -> int:
+        """Write the row of an audit that ran; return its exit code."""
+        code = CLEAN if summary.clean else FINDINGS
+        late = summary.lateness_ms
+        self._write(
+            self._record(
+                exit_code=code, complete=summary.complete, unread=len(summary.unread),
+                verdicts=summary.verdicts, late_p50_ms=late.get("p50"),
+                late_p99_ms=late.get("p99"), late_max_ms=late.get("max"),
+            )
+        )  # fmt: skip
+        return code
+
+    def failed(self, why: str) -> int:
+        """Write the row of an audit that could not run; return its exit code."""
+        self._write(self._record(exit_code=COULD_NOT_RUN, complete=False, why=why))
+        return COULD_NOT_RUN
+
+    def _record(self, **found: Any) -> AuditRecord:
+        from spark_reconciliation.jobs.audit_ledger import AuditRecord
+
+        return AuditRecord(
+            audit_id=self.audit_id, started_ms=self.started_ms, ended_ms=self.clock.now_ms(),
+            made_by=self.wanted.made_by, stores=self.wanted.stores,
+            late_limit_ms=self.wanted.late_ms, **found,
+        )  # fmt: skip
+
+    def _write(self, record: AuditRecord) -> None:
+        from duemq_common.ledger.errors import LedgerError
+
+        if self.ledger is None:
+            return
+        try:
+            self.ledger.write([record])
+        except LedgerError as error:
+            self.warn(f"{error}. The audit has no row there.")
+        finally:
+            self.ledger.close()
+
+
+def reason_of(error: BaseException) -> str:
+    """Return one line of an error: that of a Python error inside Spark's, that of a lost executor,
+    else the first.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("duemq_common.errors.")]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    lost = re.search(r"ExecutorLostFailure \((executor [^)\n]*)\)(?: Reason)?(.*)", str(error))
+    if lost:
+        return lost[1] + lost[2].rstrip()
+    return (lines or [type(error).__name__])[0]
+
+
+def is_sparks(error: BaseException) -> bool:
+    """Return whether Spark raised an error, or the connection to it."""
+    return type(error).__module__.startswith(("pyspark", "py4j"))

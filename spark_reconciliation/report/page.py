@@ -1,0 +1,195 @@
+"""HTML report of an audit, self-contained. A pure function of its rows; see `report.html`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from duemq_common.page_style import STYLE
+from spark_reconciliation.audit.summary import Summary
+from spark_reconciliation.audit.verdicts import CLEAN
+from spark_reconciliation.report.charts import SERIES_MAX, bars, lines
+from spark_reconciliation.report.charts import time_text as time_text
+
+Rows = Sequence[Mapping[str, Any]]
+TEMPLATE: Final = Path(__file__).with_name("report.html")
+ROWS_MAX: Final = 200
+MINUTE_MS: Final = 60_000
+TIMES: Final = frozenset(
+    {
+        *("due_ms", "delivered_ms", "from_ms", "until_ms", "peak_at_ms", "promised_ms", "store_ms"),
+        *("first_due_ms", "last_due_ms"),
+    }
+)
+NO_NUMBERS: Final = TIMES | {"level"}
+WORDS: Final = frozenset({"why", "note", "store", "file"})
+GOOD: Final = frozenset({"ok", "moved"})  # pending and cancelled messages are neutral
+NARROW: Final = """
+body { max-width: 1400px; }
+.id { white-space: normal; overflow-wrap: anywhere; min-width: 160px; }
+@media (max-width: 700px) {
+  table, tbody, tr, td { display: block; }
+  th { display: none; }
+  tr { padding: 8px 0; border-bottom: 1px solid var(--rule); }
+  td, td.number { white-space: normal; overflow-wrap: anywhere; text-align: left; border: 0;
+    padding: 1px 0; max-width: none; }
+  td[data-name]::before { content: attr(data-name) ": "; color: var(--soft); }
+}
+"""
+"""Style for phones: each row of a table is a list of names and values."""
+LIKE_MAX: Final = 3  # maximum shown rows of a group; the others are merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """Rows of the jobs that a report shows below the summary, in order."""
+
+    totals: Rows = ()
+    lateness: Rows = ()
+    trend: Rows = ()
+    worst: Rows = ()
+    forecast: Rows = ()  # result of `jobs.capacity`
+    days: Rows = ()
+    proof: Rows = ()
+
+
+def html_report(
+    summary: Summary, *, stores: Sequence[str], pages: Pages | None = None, at_ms: int
+) -> str:
+    """Return the page.
+
+    Args:
+        at_ms: Time of the audit, in ms since the epoch.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    environment.filters |= {"count": "{:,}".format, "title_of": _title_of}
+    functions = (
+        *(clock_text, share_text, shown_cell, time_text),
+        *(_grouped_rows, _forecast_chart, _is_number, _kind_of, _lateness_chart, _verdict_kind),
+    )
+    environment.globals |= {one.__name__.lstrip("_"): one for one in functions}
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        summary=summary, stores=stores, pages=pages or Pages(), at_ms=at_ms, style=STYLE,
+        narrow=NARROW, rows_max=ROWS_MAX, tiles=_figures(summary),
+    )  # fmt: skip
+
+
+def _figures(summary: Summary) -> list[tuple[str, int, str]]:
+    """Return name, value and CSS class of each figure at the top of the page."""
+    late = ((f"late by, {name}, ms", ms, "") for name, ms in summary.lateness_ms.items())
+    return [
+        ("messages", summary.messages, ""),
+        ("findings", summary.findings, "bad" if summary.findings else "good"),
+        ("pending", summary.verdicts.get("pending", 0), ""),
+        *((name, ms, kind) for name, ms, kind in late if ms is not None),
+    ]
+
+
+def _verdict_kind(name: str) -> str:
+    return "" if name in CLEAN - GOOD else "good" if name in GOOD else "bad"
+
+
+def _lateness_chart(rows: Rows) -> tuple[str, int]:
+    """Return the chart of the heaviest series, and the number of series that are not drawn."""
+    series: dict[str, dict[int, float]] = {}
+    weight: dict[str, int] = {}
+    for row in rows:
+        level = row.get("level")
+        name = f"{'timers' if level is None else f'level {level}'}, {row['topic']}"
+        series.setdefault(name, {})[row["from_ms"]] = row["p99_ms"]
+        weight[name] = weight.get(name, 0) + row["messages"]
+    order = sorted(series, key=lambda name: (-weight[name], name))
+    return lines({name: series[name] for name in order}, unit="ms"), len(order) - SERIES_MAX
+
+
+def _forecast_chart(rows: Rows) -> tuple[str, str]:
+    """Return the chart of due messages, and its explanation."""
+    load = {row["from_ms"]: row["per_second"] for row in rows}
+    limit = rows[0].get("capacity_per_s")
+    piece_ms = min(row["until_ms"] - row["from_ms"] for row in rows)
+    chart = bars(load, unit="messages per second", piece_ms=piece_ms, limit=limit)
+    worst = max(row.get("behind_ms") or 0 for row in rows)
+    text = f"Dashed: {limit:,.2f} per second" if limit is not None else "Pending"
+    late = f"; the last message of the heaviest time would be {worst:,} ms late"
+    return chart, f"{text}{late}. A bar is {_length(piece_ms)} wide."
+
+
+def _length(ms: int) -> str:
+    if ms == MINUTE_MS:
+        return "a minute"
+    return f"{ms // MINUTE_MS:,} minutes" if ms % MINUTE_MS == 0 else f"{ms:,} ms"
+
+
+def share_text(count: int, total: int) -> str:
+    """Return a share in percent; a count above 0 is never 0 %, and not all is never 100 %."""
+    if not 0 < count < total:
+        return "100 %" if count else "0 %"
+    shown = min(max(100 * count / total, 0.01), 99.99)
+    less = "< " if 100 * count / total < 0.01 else ""
+    return f"{less}{shown:.2f} %"
+
+
+def clock_text(summary: Summary) -> str:
+    """Return the explanation of clock steps in an audit."""
+    if summary.excused:
+        return (
+            f"{summary.excused:,} messages were delivered early, skipped or overdue only because "
+            "the clock was set back. They are findings unless --trust-clock is given."
+        )
+    return "No finding depends on it. Lateness and overdue messages are by this clock."
+
+
+def _grouped_rows(
+    names: Sequence[str], rows: Rows, same: Sequence[str]
+) -> tuple[Sequence[str], list[Mapping[str, object]], list[Mapping[str, object]]]:
+    """Return the columns to show, the first rows of each group, and the other rows.
+
+    Args:
+        same: Columns in which the rows of a group agree.
+    """
+    if len({row.get("store") for row in rows}) == 1:  # the heading has the store
+        names = [name for name in names if name != "store"]
+    seen: dict[tuple[object, ...], int] = {}
+    first: list[Mapping[str, object]] = []
+    rest: list[Mapping[str, object]] = []
+    for row in rows:
+        key = tuple(row.get(name) for name in same)
+        seen[key] = seen.get(key, 0) + 1
+        (first if seen[key] <= LIKE_MAX else rest).append(row)
+    return names, first, rest
+
+
+def shown_cell(name: str, value: object) -> str:
+    """Return a value of a column as text: times, levels, numbers."""
+    if value is None:
+        return "timer" if name == "level" else ""
+    if name in TIMES and isinstance(value, int):
+        return time_text(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def _title_of(name: str) -> str:
+    return name.removesuffix("_ms").replace("_", " ")
+
+
+def _is_number(name: str, rows: Rows) -> bool:
+    """Return whether the heading of a column is right-aligned, above numbers."""
+    values = (row.get(name) for row in rows[:ROWS_MAX])
+    return name == "messages" or any(_kind_of(name, value) == "number" for value in values)
+
+
+def _kind_of(name: str, value: object) -> str:
+    """Return the CSS class of a cell."""
+    if name in TIMES:
+        return "when"
+    if isinstance(value, int | float) and name not in NO_NUMBERS:
+        return "number"
+    return "id" if name == "unique_id" else "words" if name in WORDS else ""

@@ -1,0 +1,477 @@
+"""Arrow columns of the rows of a scan: only the requested ones, vectorized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
+from spark_reconciliation.arrays import Mask, Numbers, Rows, Words
+from spark_reconciliation.audit.delivery_units import DeliveryUnits, check_delivery_units
+from spark_reconciliation.audit.plain_sums import pack
+from spark_reconciliation.audit.unit_times import NONE, UnitTimes
+from spark_reconciliation.kernels import columns as kernels
+from spark_reconciliation.scan.hashes import hash_text, mix, name_table
+from spark_reconciliation.scan.record_scan import RecordScan
+from spark_reconciliation.scan.roles import PENDING_ROLES, PLAIN, SCHEDULE_TOPIC, TIMER_TOPIC, Role
+from spark_reconciliation.scan.store_state import UNKNOWN, Progress
+from spark_reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
+
+# Properties that brokers write come first, because they are not part of the message.
+BROKERS: Final = (
+    *("DELAY", "DELAy", "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELIVER_MS"),
+    *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DUEMQ_DUE_MS", "TIMER_ROLL_TIMES"),
+    *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "WAIT", "__CRC32#"),
+)
+NAMES: Final = (*BROKERS, "UNIQ_KEY", "KEYS", "TAGS", "TIMER_DEL_UNIQKEY")
+KNOWN: Final = name_table(NAMES)
+UNUSUAL_NAMES: Final = np.array(
+    [hash_text(name) for name in (b"REAL_TOPIC", b"TIMER_ROLL_TIMES", b"TIMER_DEL_UNIQKEY")],
+    np.uint64,
+)
+KINDS: Final = {
+    SCHEDULE_TOPIC: kernels.KIND_LEVEL, TIMER_TOPIC: kernels.KIND_TIMER,
+    "DUEMQ_DECISIONS": kernels.KIND_DECISION, "DUEMQ_QUARANTINE": kernels.KIND_QUARANTINE,
+}  # fmt: skip
+"""Topics with other records than deliveries."""
+ABSENT: Final = -(1 << 62)
+LOOKED_UP: Final = np.isin(np.arange(32), (Role.DELIVERY, Role.CANDIDATE, *PENDING_ROLES))
+"""By role: whether the unit of its queue must agree with a record."""
+LEVEL_MAX: Final = 0x7FFFFFFF
+TEXTS: Final = {
+    "unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC",
+    "cancels": "TIMER_DEL_UNIQKEY",
+}  # fmt: skip
+NUMBERS: Final = {
+    "real_queue_id": "REAL_QID", "out_ms": "TIMER_OUT_MS", "rolls": "TIMER_ROLL_TIMES",
+}  # fmt: skip
+OF_HEAD: Final = {
+    "born_ms": 0, "flag": 1, "reconsume_times": 2, "body_crc": 3, "head_hash": 4,
+}  # fmt: skip
+OF_ROW: Final = frozenset({
+    "phys_offset", "record_size", "queue_id", "queue_offset", "store_ms", "sys_flag",
+    "prepared_offset", "body_len",
+})  # fmt: skip
+DUE_MS_MAX: Final = 10**18 - 1
+
+
+class MessageColumns:
+    """Builder of record batches of the table `messages`, for one store.
+
+    Args:
+        columns: Requested names, in order.
+        precision_ms: timerPrecisionMs of the store.
+        roles: Requested roles; empty: all.
+        progress: Positions of levels and timers.
+        check: Whether bodies are compared with their CRC, if `damage` is requested.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        precision_ms: int = 1_000,
+        roles: frozenset[int] = frozenset(),
+        progress: Progress | None = None,
+        *,
+        check: bool = True,
+    ) -> None:
+        self.schema = arrow_schema("messages", columns)
+        self._check = check and "damage" in columns
+        self.progress = progress or Progress()
+        self.precision_ms, self._roles = precision_ms, roles
+        self.seen = np.zeros(2 * kernels.SEEN_MAX, np.uint64)
+        self.spans = np.zeros(0, np.int32)
+        self.units: UnitTimes | None = None
+        self.delivery_units: DeliveryUnits | None = None
+        self._names: dict[int, str] = {}
+
+    def batch(self, scan: RecordScan, rows: Rows) -> pa.RecordBatch | None:
+        """Return the columns of (n,) SCANNED rows of a scan; None if all roles are excluded."""
+        chunk = self._chunk(scan, rows)
+        if chunk is None:
+            return None
+        arrays = [chunk.column(field.name, field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def packed(self, scan: RecordScan, rows: Rows) -> Numbers | None:
+        """Return the rows packed by `plain_sums.pack`."""
+        chunk = self._chunk(scan, rows)
+        if chunk is None:
+            return None
+        return pack(lambda name: chunk.column(name, self.schema.field(name).type))
+
+    def _chunk(self, scan: RecordScan, rows: Rows) -> _Chunk | None:
+        if self.units is None:
+            self.units = UnitTimes(scan.segment.root, SCHEDULE_TOPIC)
+            self.delivery_units = DeliveryUnits(scan.segment.root, self.progress.queue_coverage)
+        if self._roles and not self._roles & (PLAIN | {Role.NONE}):
+            rows = self._rare_rows(scan, rows)
+        elif self._roles and Role.DELIVERY not in self._roles:  # plain rows need no decoding
+            chunk = _Chunk(self, scan, rows)
+            rows = rows[(chunk.kinds != 0) | (rows["prepared_offset"] >= 0)]
+        if not rows.size:
+            return None
+        chunk = _Chunk(self, scan, rows)
+        if self._roles:
+            if Role.TOPIC in self._roles and self._roles & PLAIN:
+                pending = np.isin(chunk.roles, PENDING_ROLES)
+                self._collect_topics(
+                    scan, rows, np.where(pending, chunk.topic_hashes.view(np.int64), 0)
+                )
+            kept = np.isin(chunk.roles, list(self._roles))
+            if not kept.any():
+                return None
+            chunk = chunk if kept.all() else _Chunk(self, scan, rows[kept])
+        if self._check:
+            kernels.check(scan.data, scan.base, chunk.rows)
+        return chunk
+
+    def _rare_rows(self, scan: RecordScan, rows: Rows) -> Rows:
+        """Return the rows that may not be plain ones; note topics."""
+        unusual, real = np.empty(rows.size, np.uint8), np.empty(rows.size, np.uint64)
+        kinds = kinds_of(scan, rows)
+        kernels.select_unusual(scan.data, scan.base, rows, kinds, UNUSUAL_NAMES, unusual, real)
+        if Role.TOPIC in self._roles:
+            self._collect_topics(scan, rows, real.view(np.int64))
+        return np.asarray(rows[unusual != 0])
+
+    def _collect_topics(self, scan: RecordScan, rows: Rows, hashes: Numbers) -> None:
+        """Note the names of the real topics of pending messages; a hash of 0: none."""
+        known = np.fromiter(self._names, np.int64, len(self._names))
+        new = np.flatnonzero((hashes != 0) & ~np.isin(hashes, known))
+        if new.size:
+            values, firsts = np.unique(hashes[new], return_index=True)
+            texts = _Chunk(self, scan, rows[new[firsts]]).column("real_topic", pa.string())
+            self._names |= dict(zip(values.tolist(), texts.to_pylist(), strict=True))
+
+    def topic_rows(self, scan: RecordScan) -> pa.RecordBatch | None:
+        """Return a row of the role Role.TOPIC for each topic in the scan, if requested."""
+        if Role.TOPIC not in self._roles:
+            return None
+        met = [scan.topics.name(at) for at in range(len(scan.topics))]
+        hashes = {_signed(hash_text(name.encode())): name for name in met} | self._names
+        facts = {"store": scan.segment.store, "store_id": self.progress.number, "role": Role.TOPIC}
+        rows = (facts | {"topic": name, "topic_hash": value} for value, name in hashes.items())
+        return batch_of_rows(self.schema, rows)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def kinds_of(scan: RecordScan, rows: Rows) -> npt.NDArray[np.int8]:
+    """Return the kind of the topic of each row, see KINDS; 0: any other."""
+    kinds = [KINDS.get(scan.topics.name(at), kernels.KIND_OTHER) for at in range(len(scan.topics))]
+    return np.asarray(np.array(kinds, np.int8)[rows["topic_index"]])
+
+
+class _Chunk:
+    """Columns of one chunk; shared intermediate results are computed once."""
+
+    def __init__(self, made: MessageColumns, scan: RecordScan, rows: Rows) -> None:
+        self._made, self._scan, self.rows = made, scan, rows
+        self._precision_ms = made.precision_ms
+        self._starts = rows["phys_offset"] - scan.base
+        self._sums = np.zeros(rows.size, np.uint64)
+        self._numbers: dict[str, Numbers] = {}
+
+    def column(self, name: str, kind: pa.DataType) -> pa.Array:
+        if name in OF_ROW:
+            return pa.array(np.ascontiguousarray(self.rows[name]), kind)
+        if name in OF_HEAD:
+            return pa.array(self.heads[:, OF_HEAD[name]].astype(kind.to_pandas_dtype()), kind)
+        if name in TEXTS:
+            return self._text(self.found[NAMES.index(TEXTS[name])], kind)
+        if name in NUMBERS:
+            return _nullable(self._number(NUMBERS[name]))
+        make: Callable[[], pa.Array] = getattr(self, f"_{name}")
+        return make()
+
+    @cached_property
+    def heads(self) -> Numbers:
+        found = np.zeros((self.rows.size, 5), np.int64)
+        kernels.heads(self._scan.data, self._scan.base, self.rows, found)
+        return found
+
+    @cached_property
+    def found(self) -> npt.NDArray[np.int32]:
+        """Spans of the values, (names, n, 2), from each record's start."""
+        size, made, scan = self.rows.size, self._made, self._scan
+        found = np.zeros((len(NAMES), size, 2), np.int32)
+        kernels.spans(
+            scan.data, scan.base, self.rows, KNOWN, len(BROKERS), made.seen, found, self._sums
+        )
+        return found
+
+    @cached_property
+    def tag_codes(self) -> Numbers:
+        """Tags codes of the units that records of ordinary topics have."""
+        codes, found = np.zeros(self.rows.size, np.int64), self.found[NAMES.index("TAGS")]
+        if found[:, 1].any():
+            kernels.tag_codes(self._scan.data, self._starts, found, codes)
+        return codes
+
+    @cached_property
+    def kinds(self) -> npt.NDArray[np.int8]:
+        """See `kinds_of`."""
+        return kinds_of(self._scan, self.rows)
+
+    @cached_property
+    def roles(self) -> npt.NDArray[np.int32]:
+        rows, kinds = self.rows, self.kinds
+        named = rows["prepared_offset"] < 0
+        copied = named & (~rows["prepared_offset"] < rows["phys_offset"])
+        rolled = ~named & (self._number("TIMER_ROLL_TIMES") != ABSENT)
+        marker, copied = self._has("TIMER_DEL_UNIQKEY"), copied | rolled
+        waited = (self.levels > 0) | (self.out_ms != ABSENT)
+        level, timer = kinds == kernels.KIND_LEVEL, kinds == kernels.KIND_TIMER
+        cases = (  # the first condition that holds applies
+            (timer & marker & named, Role.MARK),
+            (timer & marker, Role.MARKER),
+            (timer & copied, Role.TIMER_COPY),
+            (timer, Role.TIMER),
+            (level & copied, Role.LEVEL_COPY),
+            (level, Role.LEVEL),
+            ((kinds == kernels.KIND_DECISION) & named, Role.DECISION),
+            ((kinds == kernels.KIND_QUARANTINE) & named, Role.QUARANTINE),
+            (named, Role.DELIVERY),
+            (self._has("REAL_TOPIC") & waited, Role.CANDIDATE),
+        )
+        roles = np.select([holds for holds, _ in cases], [role for _, role in cases], Role.NONE)
+        kind = rows["sys_flag"] & SYS_TRANSACTION_MASK
+        plain = (kind == 0) | (kind == SYS_COMMIT)
+        return np.where(plain, roles, Role.NONE).astype(np.int32)
+
+    @cached_property
+    def levels(self) -> Numbers:
+        """DELAY, or else DELAy, as 32-bit numbers; 0 without both."""
+        delay, moved = self._level_of("DELAY"), self._level_of("DELAy")
+        return np.where(delay != 0, delay, moved)
+
+    def _level_of(self, name: str) -> Numbers:
+        values = self._number(name)
+        if not self.found[NAMES.index(name), :, 1].any():
+            return np.zeros(values.size, np.int64)
+        wrong = (np.abs(values) > LEVEL_MAX) & self._has(name)
+        return np.where(wrong, -1, np.where(values == ABSENT, 0, values))
+
+    @cached_property
+    def out_ms(self) -> Numbers:
+        return self._number("TIMER_OUT_MS")
+
+    @cached_property
+    def redirected(self) -> Mask:
+        """Whether each record is in the queue of a level or of the timers."""
+        return np.asarray((self.kinds == kernels.KIND_LEVEL) | (self.kinds == kernels.KIND_TIMER))
+
+    @cached_property
+    def topic_hashes(self) -> Words:
+        topics = self._scan.topics
+        names = [hash_text(topics.name(at).encode()) for at in range(len(topics))]
+        mine = np.array(names, np.uint64)[self.rows["topic_index"]]
+        if not self.redirected.any():
+            return np.asarray(mine)
+        real = np.empty(self.rows.size, np.uint64)
+        kernels.hashes(self._scan.data, self._starts, self.found[NAMES.index("REAL_TOPIC")], real)
+        return np.where(self.redirected, real, mine)
+
+    @cached_property
+    def unit_times(self) -> Numbers:
+        """Tags codes of the units of level messages; NONE for other records."""
+        found = np.full(self.rows.size, NONE, np.int64)
+        mine = np.flatnonzero(self.kinds == kernels.KIND_LEVEL)
+        if mine.size:
+            assert self._made.units is not None
+            found[mine] = self._made.units.find(self.rows[mine])
+            for queue_id, times in self._made.progress.promised.items():
+                for at in mine[self.rows["queue_id"][mine] == queue_id]:
+                    found[at] = times.get(int(self.rows[at]["queue_offset"]), found[at])
+        return found
+
+    def _store_id(self) -> pa.Array:
+        return pa.array(np.full(self.rows.size, self._made.progress.number, np.int32))
+
+    def _role(self) -> pa.Array:
+        return pa.array(self.roles)
+
+    def _topic_hash(self) -> pa.Array:
+        values = self.topic_hashes
+        return pa.array(values.view(np.int64), mask=values == 0)
+
+    def _target(self) -> pa.Array:
+        queues = self.rows["queue_id"].astype(np.int64)
+        queues = np.where(self.redirected, self._number("REAL_QID"), queues)
+        nowhere = (self.topic_hashes == 0) | (queues == ABSENT)
+        return pa.array(mix(self.topic_hashes, queues).view(np.int64), mask=nowhere)
+
+    def _identity(self) -> pa.Array:
+        data, starts = self._scan.data, self._starts
+        own, topics = (np.empty(self.rows.size, np.uint64) for _ in range(2))
+        kernels.hashes(data, starts, self.found[NAMES.index("UNIQ_KEY")], own)
+        kernels.hashes(data, starts, self.found[NAMES.index("REAL_TOPIC")], topics)
+        body = (self.heads[:, OF_HEAD["body_crc"]] << 32) + self.rows["body_len"]
+        value = np.where(own == 0, mix(own, body), own)
+        numbers = (topics.view(np.int64), self._number("REAL_QID"), self.heads[:, 0], self.levels)
+        for number in (*numbers, self.out_ms):
+            value = mix(value, number)
+        return pa.array(value.view(np.int64))
+
+    def _name_hash(self) -> pa.Array:
+        size = self.rows.size
+        names, own = np.empty(size, np.uint64), np.empty(size, np.uint64)
+        unique = self.found[NAMES.index("UNIQ_KEY")]
+        real, marker = (self.found[NAMES.index(n)] for n in ("REAL_TOPIC", "TIMER_DEL_UNIQKEY"))
+        scratch = np.empty(int(self.rows["prop_len"].max(initial=0)) + 16, np.uint8)
+        data, starts = self._scan.data, self._starts
+        kernels.hash_pairs(data, starts, real, unique, scratch, names)
+        kernels.hashes(data, starts, marker, own)
+        names[~self._has("UNIQ_KEY")] = 0
+        value = np.where(self._has("TIMER_DEL_UNIQKEY"), own, names)
+        return pa.array(value.view(np.int64), mask=value == 0)
+
+    def _unit_ms(self) -> pa.Array:
+        return pa.array(self.unit_times, mask=self.unit_times == NONE)
+
+    def _passed(self) -> pa.Array:
+        progress, rows = self._made.progress, self.rows
+        found = np.full(rows.size, UNKNOWN, np.int8)
+        timers = (self.kinds == kernels.KIND_TIMER) & (self.out_ms != ABSENT)
+        found[timers] = progress.of_timers(
+            self.out_ms[timers], rows["queue_offset"][timers], rows["phys_offset"][timers]
+        )
+        levels = self.kinds == kernels.KIND_LEVEL
+        known = (self.unit_times >= TIME_MIN) & (self.unit_times <= DUE_MS_MAX)
+        times = np.where(known, self.unit_times, DUE_MS_MAX)  # an unknown time is never passed
+        for queue_id in np.unique(rows["queue_id"][levels]).tolist():
+            mine = levels & (rows["queue_id"] == queue_id)
+            found[mine] = progress.of_level(
+                queue_id, rows["queue_offset"][mine], times[mine], rows["phys_offset"][mine]
+            )
+        return pa.array(found.astype(np.int32), mask=found == UNKNOWN)
+
+    def _other_time(self) -> pa.Array:
+        """Return which level messages have a unit with a time that their level does not have."""
+        progress, rows, times = self._made.progress, self.rows, self.unit_times
+        found = np.zeros(rows.size, np.bool_)
+        known = (self.kinds == kernels.KIND_LEVEL) & (times >= TIME_MIN)
+        own = self._number("DUEMQ_DUE_MS")  # of a message that the timers returned
+        for queue_id in np.unique(rows["queue_id"][known]).tolist():
+            delays = progress.delays.get(queue_id + 1, ())
+            mine = np.flatnonzero(known & (rows["queue_id"] == queue_id) & (times != own))
+            delay = times[mine] - rows["store_ms"][mine]
+            wrong = mine[~np.isin(delay, delays)] if delays else mine[:0]
+            promised = progress.promised.get(queue_id, {})
+            found[wrong] = [
+                promised.get(int(rows[at]["queue_offset"])) != times[at] for at in wrong.tolist()
+            ]
+        return pa.array(found)
+
+    def _queued(self) -> pa.Array:
+        topics, made = self._scan.topics, self._made
+        assert made.delivery_units is not None
+        names = [topics.name(at) for at in range(len(topics))]
+        checked = LOOKED_UP[self.roles]
+        known, found = check_delivery_units(
+            made.delivery_units, names, self.rows, checked & (self.kinds != kernels.KIND_LEVEL),
+            self.tag_codes,
+        )  # fmt: skip
+        levels = checked & (self.kinds == kernels.KIND_LEVEL)
+        if levels.any():
+            found[levels] = self.unit_times[levels] != NONE
+            known |= levels & made.delivery_units.is_required(
+                self.rows["phys_offset"], self.rows["store_ms"]
+            )
+        return pa.array(found, mask=~known)
+
+    def _number(self, name: str) -> Numbers:
+        out = self._numbers.get(name)
+        if out is None:
+            out = self._numbers[name] = np.full(self.rows.size, ABSENT, np.int64)
+            found = self.found[NAMES.index(name)]
+            if found[:, 1].any():
+                kernels.numbers(self._scan.data, self._starts, found, ABSENT, out)
+        return out
+
+    def _text(self, found: npt.NDArray[np.int32], kind: pa.DataType) -> pa.Array:
+        sizes = found[:, 1] - found[:, 0]
+        ends = np.zeros(self.rows.size + 1, np.int32)
+        np.cumsum(sizes, out=ends[1:])
+        out = np.empty(int(ends[-1]), np.uint8)
+        kernels.gather(self._scan.data, self._starts, found, ends, out)
+        there = pa.py_buffer(np.packbits(sizes > 0, bitorder="little").tobytes())
+        values = [there, pa.py_buffer(ends), pa.py_buffer(out)]
+        return pa.Array.from_buffers(kind, self.rows.size, values)
+
+    def _part(self, name: str) -> pa.Array:
+        """Return a part of each record as bytes; an empty part is not null."""
+        start = self.rows[f"{name}_pos"]
+        found = np.stack([start, start + self.rows[f"{name}_len"]], axis=1)
+        return self._text(found, pa.binary()).fill_null(b"")
+
+    def _store(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._scan.segment.store), self.rows.size)
+
+    def _file(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._scan.segment.path), self.rows.size)
+
+    def _file_offset(self) -> pa.Array:
+        return pa.array(self.rows["phys_offset"] - self._scan.segment.base)
+
+    def _note(self) -> pa.Array:
+        return pa.nulls(self.rows.size, pa.string())
+
+    def _topic(self) -> pa.Array:
+        topics = self._scan.topics
+        names = pa.array([topics.name(at) for at in range(len(topics))], pa.string())
+        return names.take(pa.array(np.ascontiguousarray(self.rows["topic_index"])))
+
+    def _damage(self) -> pa.Array:
+        kinds = pa.array([None, "body-crc"], pa.string())
+        return kinds.take(pa.array((self.rows["damage"] != 0).astype(np.int32)))
+
+    def _body(self) -> pa.Array:
+        return self._part("body")
+
+    def _property_text(self) -> pa.Array:
+        return self._part("prop")
+
+    def _properties_hash(self) -> pa.Array:
+        assert self.found.size >= 0  # computes the sums
+        return pa.array(self._sums.view(np.int64))
+
+    def _level(self) -> pa.Array:
+        return pa.array(self.levels, pa.int64(), mask=self.levels <= 0)
+
+    def _due_ms(self) -> pa.Array:
+        """Due times of timers: timer_store.enqueue.due_time in columns."""
+        out_ms, exact_ms = self.out_ms, self._number("DUEMQ_DUE_MS")
+        stored_ms = np.clip(self.rows["store_ms"], 0, DUE_MS_MAX)
+        rolled = self._has("TIMER_ROLL_TIMES")
+        by_slot = out_ms + self._precision_ms
+        due_ms = self._or_absent(self._number("TIMER_DELIVER_MS"), by_slot)
+        for name, factor in (("TIMER_DELAY_MS", 1), ("TIMER_DELAY_SEC", 1_000)):
+            if not self.found[NAMES.index(name), :, 1].any():
+                continue
+            delay = self._number(name)
+            own = np.where((delay == ABSENT) | rolled, by_slot, stored_ms + delay * factor)
+            due_ms = np.where(self._has(name), own, due_ms)
+        due_ms = np.maximum(self._or_absent(exact_ms, due_ms), out_ms + 1)
+        none = (out_ms < 0) | (due_ms > DUE_MS_MAX)
+        return pa.array(due_ms, pa.int64(), mask=none & (exact_ms == ABSENT))
+
+    def _has(self, name: str) -> Mask:
+        found = self.found[NAMES.index(name)]
+        return np.asarray(found[:, 0] < found[:, 1])
+
+    @staticmethod
+    def _or_absent(values: Numbers, other: Numbers) -> Numbers:
+        return np.asarray(np.where(values == ABSENT, other, values))
+
+
+def _nullable(values: Numbers) -> pa.Array:
+    return pa.array(values, pa.int64(), mask=values == ABSENT)

@@ -1,0 +1,69 @@
+"""Delays of levels: from `messageDelayLevel`, or from the store.
+
+A level message whose queue has lost its unit has a level, but no due time. DueMQ keeps the levels
+of a store in config/delayLevels.json; Apache's broker does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from duemq_common.errors import UsageError
+from spark_reconciliation.scan.files import Root
+from spark_reconciliation.scan.store_state import BAD_INPUT, read_json
+
+LEVELS_FILE: Final = "config/delayLevels.json"
+UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DEFAULT_LEVELS_S: Final = (
+    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200),
+)
+DEFAULT_LEVELS_MS: Final = tuple(1_000 * seconds for seconds in DEFAULT_LEVELS_S)
+_LEVEL: Final = re.compile(r"(\d{1,9})([smhd])")
+
+
+def levels_ms_of(text: str) -> tuple[int, ...]:
+    """Return the delays of levels 1, 2, ... of a `messageDelayLevel`.
+
+    Raises:
+        UsageError: The text is malformed.
+    """
+    found = [_LEVEL.fullmatch(word) for word in text.split()]
+    if not all(found):
+        raise UsageError(f"{text!r} is not a list of levels; example: `1s 5s 1m 2h 1d`")
+    return tuple(int(one[1]) * UNITS_MS[one[2]] for one in found if one)
+
+
+def stored_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
+    """Return the newest delays of stores, and the numbers of the stores that have them.
+
+    A store without saved delays gets those of the other stores if these agree.
+    """
+    found: dict[tuple[int, ...], list[int]] = {}
+    for number, levels in enumerate(map(_stored_levels, paths)):
+        found.setdefault(levels, []).append(number)
+    unknown = found.pop((), [])
+    if len(found) == 1:
+        found[next(iter(found))] += unknown
+    return found
+
+
+def tables_of(root: Root) -> tuple[tuple[int, ...], ...]:
+    """Return the delays of all saved tables of levels of a store, oldest first.
+
+    Raises:
+        UsageError: The file is malformed.
+    """
+    try:
+        history = read_json(root, LEVELS_FILE).get("history", ())
+        return tuple(levels_ms_of(str(row["levels"])) for row in history)
+    except BAD_INPUT as error:
+        raise UsageError(f"{root.url}/{LEVELS_FILE} cannot be read: {error}") from error
+
+
+def _stored_levels(path: str) -> tuple[int, ...]:
+    try:
+        return levels_ms_of(str(read_json(Root(path), LEVELS_FILE)["history"][-1]["levels"]))
+    except (*BAD_INPUT, UsageError):
+        return ()

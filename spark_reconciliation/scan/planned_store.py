@@ -1,0 +1,69 @@
+"""Snapshot of a store at planning time: log, and positions of levels, timers and queues."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from duemq_common.errors import UsageError
+from spark_reconciliation.audit.delivery_units import CHECKPOINT_FILE, read_queue_coverage
+from spark_reconciliation.audit.level_times import read_delays
+from spark_reconciliation.audit.progress_checks import impossible_positions
+from spark_reconciliation.scan.files import Root
+from spark_reconciliation.scan.planning import MARK_FILE, Finding, LogPlan, files_of_row, plan_log
+from spark_reconciliation.scan.store_state import Progress, read_progress
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Snapshot of a store.
+
+    Attributes:
+        unread: Findings about unreadable files with positions.
+    """
+
+    root: Root
+    plan: LogPlan
+    progress: Progress
+    unread: tuple[Finding, ...]
+
+
+def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
+    """Read the progress of levels and timers, then the end of the log; return the snapshot.
+
+    In this order, the log up to its end has the delivery of each message that they have passed.
+
+    Args:
+        progress: Whether the progress is read.
+    Raises:
+        UsageError: The path is not a store.
+        OSError: The directory of the log cannot be read.
+    """
+    root = Root(path.rstrip("/"))
+    files = files_of_row(root, "commitlog")
+    if not files and not root.folders("consumequeue"):
+        raise UsageError(f"{path} is not a store: it has neither commitlog nor consumequeue")
+    found, unread = Progress(number), list[Finding]()
+    if progress and files:
+        whole = LogPlan.of_files(files)
+        found, unread = read_progress(number, root, whole)
+        found = _with_queues(found, root, whole, unread)
+    plan = plan_log(root)
+    if progress and files:
+        unread += impossible_positions(root, plan, found)
+    return Planned(root, plan, replace(found, log_min=plan.min), tuple(unread))
+
+
+def _with_queues(
+    progress: Progress, root: Root, plan: LogPlan, findings: list[Finding]
+) -> Progress:
+    """Return the progress with the coverage of the queues; add findings about unreadable files."""
+    try:
+        progress = replace(progress, queue_coverage=read_queue_coverage(root))
+    except OSError as error:
+        path = MARK_FILE if "config" in str(error.filename) else CHECKPOINT_FILE
+        text = f"it cannot be read: {error}"
+        findings.append(Finding(root.url, path, 0, 0, "unreadable", text))
+    with suppress(OSError):  # `findings` reports queues and log files
+        progress = replace(progress, delays=read_delays(root, plan))
+    return progress

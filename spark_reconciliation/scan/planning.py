@@ -1,0 +1,285 @@
+"""Plan of a table scan: byte ranges of files, divided into independent pieces.
+
+    files of a row  -->  Segment(file, start, end)  ...  one Spark partition each (or several small)
+
+The log grows while it is read. A plan ends at the current end of the records (`find_log_end`), and
+units that point after it are ignored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+import numpy as np
+
+from message_store.kernels.scan import STOP_BLANK
+from message_store.kernels.verify import find_record
+from message_store.layout import SCANNED
+from message_store.recovery.checkpoint import newest_marks
+from message_store.verify.files import is_offset
+from spark_reconciliation.arrays import Bytes
+from spark_reconciliation.kernels.columns import follow
+from spark_reconciliation.scan.files import Entry, Root
+
+PARTITION_BYTES: Final = 64 << 20
+RECORD_BYTES_MAX: Final = (4 << 20) + (1 << 17)  # maxMessageSize, and what a broker adds
+BLANK: Final = -1 - STOP_BLANK  # result of `follow` at a blank record
+OFFSET_MAX: Final = 1 << 62
+MARK_FILE: Final = "config/duemq.mark"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSegment:
+    """Part of one file.
+
+    Attributes:
+        path, base, size: File, offset of its first byte in the row of files, size in bytes.
+        start, end: Positions in the file; records that begin there belong to the segment.
+        limit: Log offset of the end of the plan.
+        topic, queue_id: Queue, for a file of a consume queue.
+    """
+
+    root: Root
+    path: str
+    base: int
+    size: int
+    start: int
+    end: int
+    limit: int = OFFSET_MAX
+    topic: str = ""
+    queue_id: int = 0
+
+    @classmethod
+    def whole(cls, root: Root, entry: Entry, limit: int = OFFSET_MAX) -> ScanSegment:
+        """Return a file as one segment."""
+        base = int(entry.name) if is_offset(entry.name) else 0
+        return cls(root, entry.path.lstrip("/"), base, entry.size, 0, entry.size, limit)
+
+    @property
+    def store(self) -> str:
+        """Name of the store in rows."""
+        return self.root.url
+
+    def length(self) -> int:
+        """Return the bytes of the segment."""
+        return self.end - self.start
+
+    def pieces(self, bytes_max: int) -> list[ScanSegment]:
+        """Return the segment in pieces of `bytes_max`; the last one may be shorter."""
+        return [
+            replace(self, start=start, end=min(start + bytes_max, self.end))
+            for start in range(self.start, self.end, bytes_max)
+        ]
+
+    def finding(self, offset: int, size: int, kind: str, text: str, base: int = -1) -> Finding:
+        """Return a finding about bytes of the file."""
+        return Finding(self.store, self.path, int(offset), int(size), kind, text, base)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Unreadable or malformed bytes of a file.
+
+    Attributes:
+        file, offset: Path of the file, and position in it.
+        size: Number of bytes.
+        base: Log offset of the file's first byte, -1 if it is not a log file.
+    """
+
+    store: str
+    file: str
+    offset: int
+    size: int
+    kind: str
+    text: str
+    base: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """Commit log at planning time.
+
+    Attributes:
+        min, end: Log offsets of the first byte and after the last record.
+        last_ms: Store time of the last record, 0 without one.
+    """
+
+    files: tuple[Entry, ...]
+    min: int
+    end: int
+    findings: tuple[Finding, ...] = ()
+    last_ms: int = 0
+
+    @classmethod
+    def of_files(cls, files: Sequence[Entry]) -> LogPlan:
+        """Return the plan of whole files, without a search for the end of the log."""
+        end = int(files[-1].name) + files[-1].size
+        return cls(tuple(files), int(files[0].name), end)
+
+    def read(self, root: Root, at: int, size: int) -> Bytes:
+        """Return bytes of the log from an offset: fewer at the end of a file, none outside the log.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        entry = next((e for e in reversed(self.files) if int(e.name) <= at), None)
+        if entry is None or not self.min <= at < self.end:
+            return np.empty(0, np.uint8)
+        start = at - int(entry.name)
+        return root.read(entry.path, start, start + size)
+
+
+def plan_log(root: Root) -> LogPlan:
+    """Find the files of a commit log and its end.
+
+    Raises:
+        OSError: The directory cannot be read.
+    """
+    store, durable = root.url, _durable(root)
+    entries, findings = row_of_files(store, root.files("commitlog"))
+    text = (
+        f"according to {MARK_FILE}, {{}} more bytes were on the disk: the end of the log was lost, "
+        f"or the store was copied while its broker was running"
+    )
+    if not entries:
+        if durable:
+            findings.append(Finding(store, "commitlog", 0, durable, "cut", text.format(durable), 0))
+        return LogPlan((), 0, 0, tuple(findings))
+    end, last_ms, found = find_log_end(root, entries, durable)
+    if end < durable and not found:  # an unreadable file is a finding already
+        last = [entry for entry in entries if int(entry.name) <= end][-1]
+        base, missing = int(last.name), durable - end
+        why = text.format(missing)
+        found.append(Finding(store, last.path, end - base, missing, "cut", why, base))
+    return LogPlan(tuple(entries), int(entries[0].name), end, tuple(findings + found), last_ms)
+
+
+def _durable(root: Root) -> int:
+    """Return the log offset up to which DueMQ had synced the log, 0 if unknown."""
+    try:
+        data = root.small_file(MARK_FILE) or b""
+    except OSError:
+        return 0
+    _, marks, _ = newest_marks(data)
+    return 0 if marks is None else marks.durable
+
+
+def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], list[Finding]]:
+    """Return the files that belong to a row, in order, and findings about the others.
+
+    An empty last file is not a finding: a kill interrupted its creation.
+    """
+    kept = [e for e in entries if is_offset(e.name) and e.size]
+    last = max((entry.name for entry in kept), default="~")
+    findings = [
+        Finding(
+            store,
+            e.path,
+            0,
+            e.size,
+            "stray-file",
+            "it does not belong to this row of files, and was not read",
+        )
+        for e in entries
+        if not is_offset(e.name) or (not e.size and e.name < last)
+    ]
+    sizes = Counter(entry.size for entry in kept)
+    usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    for at, entry in enumerate(kept):
+        base = int(entry.name)
+        if entry.size != usual:
+            text = f"it has {entry.size} bytes, its neighbours {usual}"
+            findings.append(Finding(store, entry.path, entry.size, 0, "file-size", text, base))
+        if at and base != int(kept[at - 1].name) + usual:
+            before = int(kept[at - 1].name)
+            text = f"the file before it begins at {before}: files between them are missing"
+            missing = base - before - usual
+            findings.append(Finding(store, entry.path, 0, missing, "missing-file", text, base))
+    return kept, findings
+
+
+def files_of_row(root: Root, below: str) -> list[Entry]:
+    """Return the files of a row below a directory, in order.
+
+    Raises:
+        OSError: The directory cannot be read.
+    """
+    return row_of_files(root.url, root.files(below))[0]
+
+
+def find_log_end(
+    root: Root, entries: Sequence[Entry], durable: int = 0
+) -> tuple[int, int, list[Finding]]:
+    """Return the log offset after the last record, its time, and files that could not be read.
+
+    The last file that begins with a record is read to its end. Bytes that are not a record end the
+    log unless newer records follow; older records are stale, because Apache truncates a log without
+    zeroing.
+
+    Args:
+        durable: Log offset that the end is not before, if records follow.
+    """
+    findings: list[Finding] = []
+    for entry in reversed(entries):
+        base = int(entry.name)
+        try:
+            data = root.read(entry.path, 0, entry.size)
+        except OSError as error:
+            text = f"it cannot be read: {error}"
+            whole = ScanSegment.whole(root, entry)
+            findings.append(whole.finding(0, entry.size, "unreadable", text, base))
+            continue
+        pos, last_ms = _end_in_file(data, base, durable)
+        if pos > 0 or entry is entries[0]:
+            return base + pos, last_ms, findings
+    return int(entries[0].name), 0, findings
+
+
+def _end_in_file(data: np.ndarray, base: int, durable: int) -> tuple[int, int]:
+    row = np.zeros(1, SCANNED)
+    pos = newest = 0
+    while True:
+        stop, why = follow(data, pos, data.size, base, row[0])
+        if stop > pos:
+            newest = int(row[0]["store_ms"])
+        if why == 0 or why == BLANK:
+            return int(data.size if why == BLANK or stop > data.size else stop), newest
+        after = find_record(data, stop + 1, data.size, base, row[0])
+        is_older = int(row[0]["store_ms"]) < newest
+        if after < 0 or (is_older and base + after >= durable):
+            return int(stop), newest
+        pos = after
+
+
+def log_segments(
+    root: Root, plan: LogPlan, *, bytes_max: int, first: int = 0, end: int = OFFSET_MAX
+) -> list[ScanSegment]:
+    """Return segments of about `bytes_max` that cover the log from offset `first` to `end`."""
+    found: list[ScanSegment] = []
+    for entry in plan.files:
+        whole = ScanSegment.whole(root, entry, plan.end)
+        low, high = max(first - whole.base, 0), min(min(end, plan.end) - whole.base, whole.size)
+        found += replace(whole, start=low, end=high).pieces(bytes_max)
+    return found
+
+
+def grouped(items: Iterable[T], bytes_max: int, length: Callable[[T], int]) -> list[tuple[T, ...]]:
+    """Return items in order, in groups of at most `bytes_max`, at least one each.
+
+    Args:
+        length: Returns the bytes of an item.
+    """
+    groups: list[tuple[T, ...]] = []
+    here: list[T] = []
+    size = 0
+    for item in items:
+        if here and size + length(item) > bytes_max:
+            groups.append(tuple(here))
+            here, size = [], 0
+        here.append(item)
+        size += length(item)
+    return [*groups, tuple(here)] if here else groups

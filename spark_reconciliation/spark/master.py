@@ -1,0 +1,81 @@
+"""Spark master: local, Spark Connect, or the cluster of spark-submit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from duemq_common.errors import UsageError
+from spark_reconciliation import register
+from spark_reconciliation.spark.requirements import find_java, require_packages
+from spark_reconciliation.spark.session import SETTINGS, local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SESSION_KEYS: Final = "spark.sql."
+CONNECT_PACKAGES: Final = ("grpc", "pandas")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkMaster:
+    """Choice of the Spark that runs an audit: local, Spark Connect, or that of spark-submit.
+
+    Attributes:
+        cores, memory, log_level, light: Settings of local Spark (`session.local_session`);
+            without effect on the other two kinds.
+        connect: `sc://HOST:PORT` of a Spark Connect server; empty: none.
+        submitted: Whether to use the session that spark-submit created.
+    """
+
+    cores: int = 0
+    memory: str = "2g"
+    log_level: str = ""
+    light: bool = False
+    connect: str = ""
+    submitted: bool = False
+
+
+def session_at(master: SparkMaster, *, with_format: bool = False) -> SparkSession:
+    """Return a session.
+
+    Args:
+        with_format: Whether the format is registered; with Spark Connect it always is.
+    Raises:
+        UsageError: A package or Java is missing; the text has the remedy.
+    """
+    require_packages()
+    if not master.connect and not master.submitted:
+        return local_session(
+            cores=master.cores,
+            memory=master.memory,
+            log_level=master.log_level,
+            with_format=with_format,
+            light=master.light,
+        )
+    if master.connect:
+        _require_connect()
+    else:
+        find_java()
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
+    builder = SparkSession.builder.appName("duemq reconcile")
+    spark: SparkSession = (
+        builder.remote(master.connect) if master.connect else builder
+    ).getOrCreate()
+    for key, value in SETTINGS.items():
+        if key.startswith(SESSION_KEYS):
+            spark.conf.set(key, value)
+    if with_format or is_remote():  # with Spark Connect the jobs of this package need it, too
+        register(spark)
+    return spark
+
+
+def _require_connect() -> None:
+    from importlib.util import find_spec
+
+    for name in CONNECT_PACKAGES:
+        if find_spec(name) is None:
+            why = f"Spark Connect needs {name}, which is not installed"
+            raise UsageError(f"{why}: pip install 'pyspark[connect]'")

@@ -1,0 +1,145 @@
+"""Tables of stores as DataFrames, and their audit in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.utils import is_remote
+
+from spark_reconciliation.audit.aggregated_audit import AggregatedAudit, Tallies, aggregate_verdicts
+from spark_reconciliation.audit.audit_config import AuditConfig
+from spark_reconciliation.audit.verdicts import UNREAD_ROLES, AuditSurvey, take_survey
+from spark_reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
+from spark_reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
+from spark_reconciliation.scan.planned_store import Planned, plan_store
+from spark_reconciliation.scan.planning import PARTITION_BYTES, grouped
+from spark_reconciliation.scan.tables import TABLES
+from spark_reconciliation.spark.reader import ScanPart, SparkStoreReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+PIECES_PER_CORE: Final = 8
+PIECE_BYTES_MAX: Final = 512 << 20
+BUCKET_BYTES: Final = 128 << 20  # bytes of the log; its tallies take a sixth of that
+BUCKETS_REMOTE: Final = 200  # number of buckets if only the server knows the size of the store
+QUEUE_COLUMNS = ("topic", "queue_id", "phys_offset", "queue_offset", "store_id", "fault")
+
+
+def read_table(
+    spark: SparkSession,
+    paths: Sequence[str],
+    table: str,
+    columns: Sequence[str] = (),
+    *,
+    stores: Sequence[Planned] | None = None,
+    **options: str | int,
+) -> DataFrame:
+    """Return columns of a table, all by default. Options: see `data_source`.
+
+    Args:
+        stores: Snapshot of each path (`planned_store.plan_store`); None: a snapshot is made now.
+            With Spark Connect, the server makes it when the table is used, as for `spark.read`.
+    Raises:
+        UsageError: A path is not a store, or an option is invalid.
+    """
+    kinds = dict(TABLES[table])
+    schema = ", ".join(f"{name} {kinds[name]}" for name in columns or kinds)
+    given = {"path": ",".join(paths), "table": table} | {k: str(v) for k, v in options.items()}
+    if is_remote():
+        return spark.read.format(FORMAT).schema(schema).options(**given).load()
+    wanted, names = parse_options(given), list(columns or kinds)
+    if stores is None:
+        stores = [plan_store(number, path) for number, path in enumerate(wanted.paths)]
+    if "partitionbytes" not in {key.lower() for key in options}:
+        wanted = replace(wanted, partition_bytes=_piece_bytes(spark, stores))
+    parts = SparkStoreReader(wanted, names, stores).partitions()
+    tasks = grouped(
+        parts, wanted.partition_bytes, ScanPart.length
+    )  # the start of a task takes 25 ms
+    one_each = spark.range(0, len(tasks), 1, len(tasks))
+    return one_each.mapInArrow(partial(_read_parts, SparkStoreReader(wanted, names), tasks), schema)
+
+
+def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
+    """Return the bytes that one task reads, large enough for its start to be negligible.
+
+    Remote files are read into memory completely.
+    """
+    if not all(store.root.is_local for store in stores):
+        return PARTITION_BYTES
+    whole = sum(store.plan.end - store.plan.min for store in stores)
+    piece = whole // (spark.sparkContext.defaultParallelism * PIECES_PER_CORE)
+    return min(max(piece, PARTITION_BYTES), PIECE_BYTES_MAX)
+
+
+def _read_parts(
+    reader: SparkStoreReader, tasks: Sequence[Sequence[ScanPart]], numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read the parts of the tasks with some numbers. Runs on a worker."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            for part in tasks[number]:
+                yield from reader.read(part)
+
+
+def survey_stores(
+    spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
+) -> tuple[AuditSurvey, Tallies]:
+    """Return the rare records of stores, and their tallies, of one snapshot.
+
+    Raises:
+        UsageError: A path is not a store.
+    """
+    config, planned = config or AuditConfig(), None
+    if not is_remote():
+        planned = [plan_store(number, path) for number, path in enumerate(paths)]
+        if config.levels_ms == DEFAULT_LEVELS_MS and not config.levels_of:
+            config = replace(config, levels_of=stored_levels_ms(paths))
+
+    def table(name: str, columns: Sequence[str] = (), **options: str) -> DataFrame:
+        return read_table(spark, paths, name, columns, stores=planned, **options)
+
+    def messages(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
+        return table("messages", columns, roles=",".join(str(role) for role in roles))
+
+    def queues(topics: Sequence[str]) -> DataFrame:
+        return table("consume_queue", QUEUE_COLUMNS, topics=",".join(topics), lost="true")
+
+    survey = take_survey(messages, queues, table("stores"), config)
+    sizes = [0] if planned is None else [store.plan.end - store.plan.min for store in planned]
+    least = BUCKETS_REMOTE if planned is None else 2 * spark.sparkContext.defaultParallelism
+    count = min(max(sum(sizes) // BUCKET_BYTES, least), BUCKETS_MAX)
+    return survey, Tallies(table("tallies", buckets=str(count)), count)
+
+
+def audit_stores(
+    spark: SparkSession,
+    paths: Sequence[str],
+    config: AuditConfig | None = None,
+    *,
+    ids: bool = True,
+) -> tuple[DataFrame, DataFrame]:
+    """Return the verdicts about stores, and unreadable ranges.
+
+    Rare records are searched at once; verdicts are computed when they are used, so persist them to
+    use them twice. Without `ids` there is no `unique_id`, which is faster.
+    """
+    survey, _ = survey_stores(spark, paths, config)
+    return survey.verdicts(survey.histories(survey.plain), ids=ids), survey.unread
+
+
+def count_stores(
+    spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
+) -> tuple[AggregatedAudit, DataFrame | None]:
+    """Return the findings of stores, counts of all other messages, and unreadable ranges.
+
+    An action, several times as fast as `audit_stores` if there are few findings.
+    """
+    survey, tallies = survey_stores(spark, paths, config)
+    brief = aggregate_verdicts(survey, tallies)
+    return brief, survey.unread if survey.met & UNREAD_ROLES else None

@@ -1,0 +1,306 @@
+"""Reader of a table: plans its parts, and reads them on workers."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_reconciliation.audit.file_checks import FilePiece, check_piece, plan_pieces
+from spark_reconciliation.audit.plain_sums import NEEDED, Buckets, pack_removed
+from spark_reconciliation.audit.pointers import MARKER_REMOVED, RECORD_REMOVED
+from spark_reconciliation.audit.removed_records import read_removed, removed_segments, removed_units
+from spark_reconciliation.scan import unit_tables
+from spark_reconciliation.scan.columns import MessageColumns
+from spark_reconciliation.scan.files import Root
+from spark_reconciliation.scan.non_record_rows import clock_rows, gap_rows, removed_rows
+from spark_reconciliation.scan.options import ScanOptions
+from spark_reconciliation.scan.planned_store import Planned, plan_store
+from spark_reconciliation.scan.planning import (  # fmt: skip
+    Finding,
+    LogPlan,
+    ScanSegment,
+    grouped,
+    log_segments,
+)
+from spark_reconciliation.scan.pushdown import narrowed
+from spark_reconciliation.scan.queue_places import RecordPlaces, segments_of_queues, unit_places
+from spark_reconciliation.scan.record_scan import RecordScan
+from spark_reconciliation.scan.roles import PLAIN, SCHEDULE_TOPIC, Role
+from spark_reconciliation.scan.store_state import Progress
+from spark_reconciliation.scan.tables import arrow_schema, batch_of_columns, batch_of_rows
+from timer_store.layout import UNIT_BYTES
+
+NO_PROGRESS: Final = Progress()
+NEED_PROGRESS: Final = frozenset({"passed", "unit_ms", "other_time", "queued"})
+"""Columns of `messages` that depend on the progress of a store."""
+OF_PROGRESS: Final = ("messages", "findings", "stores", "tallies")
+"""Tables that depend on the progress of a store."""
+
+
+@dataclass
+class ScanPart(InputPartition):
+    """Work of one task: segments of one table, or findings of the planning."""
+
+    segments: tuple[ScanSegment, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    file_pieces: tuple[FilePiece, ...] = ()
+    cursors: tuple[Root, ...] = ()
+    progress: Progress = NO_PROGRESS
+    rows: tuple[Mapping[str, object], ...] = ()
+    removed: tuple[ScanSegment, ...] = ()
+    queues: tuple[ScanSegment, ...] = ()
+
+    def length(self) -> int:
+        """Return the bytes that the task reads."""
+        pieces = (piece.segment for piece in self.file_pieces)
+        return sum(map(ScanSegment.length, (*self.segments, *self.removed, *self.queues, *pieces)))
+
+
+class SparkStoreReader(DataSourceReader):
+    """Reader of one table.
+
+    Args:
+        stores: Snapshot of each path; None: taken at planning.
+    """
+
+    def __init__(
+        self, wanted: ScanOptions, columns: Sequence[str], stores: Sequence[Planned] | None = None
+    ) -> None:
+        self._wanted, self._columns, self._stores = wanted, list(columns), stores
+
+    def partitions(self) -> Sequence[ScanPart]:
+        """Return the parts.
+
+        Raises:
+            UsageError: A path is not a store.
+        """
+        stores = self._stores
+        if stores is None:
+            needs_progress = self._wanted.table in OF_PROGRESS
+            stores = [
+                plan_store(number, path, progress=needs_progress)
+                for number, path in enumerate(self._wanted.paths)
+            ]
+        found = [part for store in stores for part in self._parts(store)]
+        return found or [ScanPart()]
+
+    def _parts(self, store: Planned) -> list[ScanPart]:
+        wanted, root, plan = self._wanted, store.root, store.plan
+        progress, number = store.progress, store.progress.number
+        segments, findings = self._segments(root, plan)
+        with_findings = wanted.table == "findings" or Role.GAP in wanted.roles
+        if not NEED_PROGRESS & set(self._columns) and wanted.table != "tallies":
+            progress = Progress(number)  # only what workers need is sent to them
+        if with_findings:
+            findings = [*findings, *store.unread]
+        groups = grouped(segments, wanted.partition_bytes, ScanSegment.length)
+        found = [ScanPart(group, progress=progress) for group in groups]
+        if with_findings:
+            file_pieces, unread = plan_pieces(
+                root, plan, wanted.partition_bytes, store.progress, wanted.precision_ms
+            )
+            findings = [*findings, *unread]
+            found += [ScanPart(file_pieces=(piece,), progress=progress) for piece in file_pieces]
+        if wanted.table == "tallies" or {Role.REMOVED_PENDING, Role.REMOVED_SETTLED} & wanted.roles:
+            groups = grouped(
+                removed_segments(root, plan), wanted.partition_bytes, ScanSegment.length
+            )
+            found += [ScanPart(removed=group, progress=store.progress) for group in groups]
+        if Role.QUEUE in wanted.roles:
+            found += [
+                ScanPart(queues=group, progress=store.progress)
+                for group in grouped(
+                    self._queues(root, plan), wanted.partition_bytes, ScanSegment.length
+                )
+            ]
+        if wanted.table == "cursors":
+            found.append(ScanPart(cursors=(root,)))
+        if wanted.table == "stores":
+            last_ms = max(plan.last_ms, store.progress.read_ms or 0)
+            facts = {"store_id": number, "store": root.url, "log_min": plan.min}
+            facts |= {"log_end": plan.end, "last_ms": last_ms, "log_ms": plan.last_ms}
+            found.append(ScanPart(rows=(facts,)))
+        if findings and wanted.table in ("findings", "messages"):
+            found.append(ScanPart(findings=tuple(findings), progress=progress))
+        return found
+
+    def _segments(self, root: Root, plan: LogPlan) -> tuple[list[ScanSegment], list[Finding]]:
+        try:
+            return self._segments_of(root, plan)
+        except OSError:  # a directory: a row of `findings`
+            return [], []
+
+    def _queues(self, root: Root, plan: LogPlan) -> list[ScanSegment]:
+        try:
+            return segments_of_queues(root, plan.end)
+        except OSError:  # a directory: a row of `findings`
+            return []
+
+    def _segments_of(self, root: Root, plan: LogPlan) -> tuple[list[ScanSegment], list[Finding]]:
+        wanted, limit = self._wanted, plan.end
+        size = wanted.partition_bytes
+        if wanted.table in ("messages", "findings", "tallies"):
+            found = log_segments(root, plan, bytes_max=size, first=wanted.start, end=wanted.end)
+            return found, list(plan.findings)
+        if wanted.table in ("consume_queue", "schedule"):
+            is_schedule = wanted.table == "schedule"
+            topics = frozenset({SCHEDULE_TOPIC}) if is_schedule else wanted.topics
+            return unit_tables.queue_segments(root, limit, topics=topics)
+        if wanted.table == "timer_log":
+            return unit_tables.file_segments(
+                root, "timerlog", limit, unit_bytes=UNIT_BYTES, bytes_max=size
+            )
+        if wanted.table == "timer_wheel":
+            return unit_tables.named_files(root, "", limit, "timerwheel"), []
+        if wanted.table == "index":
+            return unit_tables.named_files(root, "index", limit), []
+        return [], []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of a part."""
+        assert isinstance(partition, ScanPart)
+        _settle_worker()
+        table = self._wanted.table
+        schema = arrow_schema(table, self._columns)
+        if partition.findings and self._takes_gaps:
+            yield from _finding_rows(schema, partition.findings, table, partition.progress.number)
+        for piece in partition.file_pieces:
+            findings = list(check_piece(piece))
+            if Role.REMOVED_PENDING in self._wanted.roles and table == "messages":
+                yield from _removed(schema, findings, partition.progress.number)
+            yield from _finding_rows(schema, findings, table, partition.progress.number)
+        if partition.removed and table == "messages":
+            yield from read_removed(
+                schema, partition.removed, partition.progress, self._wanted.roles
+            )
+        elif partition.removed:
+            yield from self._settled_batches(partition.removed, partition.progress)
+        if partition.queues:
+            own = {"store_id": partition.progress.number}
+            first = partition.progress.log_min
+            sums = (unit_places(segment, first) | own for segment in partition.queues)
+            yield batch_of_rows(schema, sums)
+        if partition.rows:
+            yield batch_of_rows(schema, partition.rows)
+        for root in partition.cursors:
+            yield batch_of_rows(schema, unit_tables.read_cursors(root))
+        for segment in partition.segments:
+            if table == "messages":
+                yield from self._messages(segment, partition.progress)
+            elif table == "tallies":
+                yield from self._tallies(segment, partition.progress)
+            elif table == "findings":
+                scan = RecordScan(segment, clock=True)
+                for _ in scan.chunks() if scan.open() else ():
+                    pass
+                steps = [step.finding for step in scan.steps]
+                yield from _finding_rows(schema, [*scan.findings, *steps], table)
+            else:
+                more = {"store": segment.store, "store_id": partition.progress.number}
+                lost = self._wanted.lost and table == "consume_queue"
+                for values in unit_tables.read_units(table, segment, set(self._columns), lost=lost):
+                    yield batch_of_columns(schema, more | values)
+
+    def _tallies(self, segment: ScanSegment, progress: Progress) -> Iterator[pa.RecordBatch]:
+        columns = MessageColumns(NEEDED, self._wanted.precision_ms, PLAIN, progress)
+        scan, buckets = RecordScan(segment), Buckets(self._wanted.buckets)
+        for rows in scan.chunks() if scan.open() else ():
+            packed = columns.packed(scan, self._wanted.keep(scan, rows))
+            if packed is not None:
+                yield from buckets.take(packed)
+        yield from buckets.rest()
+
+    def _settled_batches(
+        self, segments: Sequence[ScanSegment], progress: Progress
+    ) -> Iterator[pa.RecordBatch]:
+        buckets = Buckets(self._wanted.buckets)
+        for segment in segments:
+            for _, settled in removed_units(segment, progress):
+                yield from buckets.take(pack_removed(progress.number, settled))
+        yield from buckets.rest()
+
+    @property
+    def _takes_gaps(self) -> bool:
+        return not self._wanted.roles or Role.GAP in self._wanted.roles
+
+    def _messages(self, segment: ScanSegment, progress: Progress) -> Iterator[pa.RecordBatch]:
+        wanted = self._wanted
+        columns = MessageColumns(
+            self._columns, wanted.precision_ms, wanted.roles, progress, check=wanted.check_body
+        )
+        scan = RecordScan(segment, clock=Role.CLOCK in wanted.roles)
+        places, sums = RecordPlaces(), list[dict[str, object]]()
+        for rows in scan.chunks() if scan.open() else ():
+            if Role.QUEUE in wanted.roles:
+                sums += places.take(scan, rows)
+            rows = wanted.keep(scan, rows)
+            made = columns.batch(scan, rows) if rows.size else None
+            if made is not None:
+                yield made
+        sums += places.rest(scan)
+        if sums:
+            own = {"store_id": progress.number}
+            yield batch_of_rows(columns.schema, (one | own for one in sums))
+        topics = columns.topic_rows(scan)
+        if topics is not None:
+            yield topics
+        gaps = gap_rows(columns.schema, scan.findings, progress.number)
+        if gaps is not None and self._takes_gaps:
+            yield gaps
+        steps = clock_rows(columns.schema, scan.steps, progress.number)
+        if steps is not None:
+            yield steps
+
+
+@cache
+def _settle_worker() -> None:
+    """Exclude imported objects from the garbage collection that Spark runs after each task."""
+    if "pyspark.worker" in sys.modules:
+        gc.collect()
+        gc.freeze()
+
+
+class PushingReader(SparkStoreReader):
+    """Reader with filter pushdown."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Apply filters on topics, times and offsets; return the others, which Spark applies."""
+        for one in filters:
+            taken = narrowed(self._wanted, one)
+            if taken is None:
+                yield one
+            else:
+                self._wanted = taken
+
+
+def _removed(
+    schema: pa.Schema, findings: Sequence[Finding], number: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield findings about removed records as rows of `messages`."""
+    for kind, role in ((RECORD_REMOVED, Role.REMOVED_PENDING), (MARKER_REMOVED, Role.MARKER)):
+        mine = [one for one in findings if one.kind == kind]
+        offsets = np.array([one.offset for one in mine], np.int64)
+        slots_ms = np.array([one.base for one in mine], np.int64)
+        if mine:
+            yield removed_rows(schema, number, offsets, role, slots_ms)
+
+
+def _finding_rows(
+    schema: pa.Schema, findings: Sequence[Finding], table: str, number: int = 0
+) -> Iterator[pa.RecordBatch]:
+    """Yield findings as rows of table `findings`, or of `messages`."""
+    if table == "messages":
+        removed = (RECORD_REMOVED, MARKER_REMOVED)
+        found = gap_rows(schema, [one for one in findings if one.kind not in removed], number)
+        if found is not None:
+            yield found
+    elif findings:
+        yield batch_of_rows(schema, map(asdict, findings))

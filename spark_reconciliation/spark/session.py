@@ -1,0 +1,114 @@
+"""Spark session for an audit on this machine.
+
+On a cluster the submitted job creates the session. `SETTINGS` are recommended there, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_reconciliation import register
+from spark_reconciliation.spark.archive_file import QUIET, ClassArchive
+from spark_reconciliation.spark.requirements import find_java, require_packages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STDERR: Final = 2
+PIECES_PER_CORE: Final = 32  # partitions of a shuffle; larger ones may not fit into memory
+
+LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ERROR_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+SETTINGS: Final = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def local_session(
+    *,
+    cores: int = 0,
+    memory: str = "2g",
+    log_level: str = "",
+    with_format: bool = True,
+    light: bool = False,
+    archive_to: Path | None = None,
+) -> SparkSession:
+    """Start Spark in this process, or return the running session.
+
+    Args:
+        cores: Maximum parallel tasks; 0: one per core.
+        memory: Memory of the Java process.
+        log_level: Level of Spark's log on standard error; empty: no log.
+        with_format: Register `format("rocketmq-store")`, which takes some seconds; jobs of this
+            package read stores without it.
+        light: For jobs that work mainly in Python (`aggregated_audit`): Java compiles quickly, with
+            less optimization.
+        archive_to: File to which Java writes its loaded classes at its end (`class_archive`).
+    Raises:
+        UsageError: pyspark, pyarrow or Java is missing; the text has the remedy.
+    """
+    require_packages()
+    archive = ClassArchive.of(find_java())
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # plans and reads data sources
+    cores = cores or os.cpu_count() or 1
+    java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Dduemq.spark.log={log_level or 'OFF'}"
+    java += f" {LIGHT}" if light else ""
+    if archive_to is not None:
+        java += f' {QUIET} -XX:ArchiveClassesAtExit="{archive_to}"'
+    elif archive is not None:
+        java += f" {archive.options}"
+    builder = SparkSession.builder.appName("duemq reconcile").master(f"local[{cores}]")
+    local = {
+        "spark.driver.memory": memory,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": java,
+        "spark.sql.shuffle.partitions": str(cores * PIECES_PER_CORE),
+    }
+    for key, value in (SETTINGS | local).items():
+        builder = builder.config(key, value)
+    with nullcontext() if log_level else _silent_children():
+        session: SparkSession = builder.getOrCreate()
+    if not log_level:
+        _silence_errors()
+    if with_format:
+        register(session)
+    return session
+
+
+def _silence_errors() -> None:
+    """Switch off pyspark's log of errors with Java's traceback; it still raises them."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ERROR_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a batch that was stopped
+
+
+@contextmanager
+def _silent_children() -> Iterator[None]:
+    """Discard the standard error of processes that are started in this block."""
+    kept = os.dup(STDERR)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, STDERR)
+        yield
+    finally:
+        os.dup2(kept, STDERR)
+        os.close(kept)
+        os.close(nowhere)

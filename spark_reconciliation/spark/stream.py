@@ -1,0 +1,93 @@
+"""`spark.readStream.format("rocketmq-store")`: the log as a stream, table `messages` only.
+
+    offset   {store: log offset of its next record}
+    tickMs   maximum ms between two batches, also without new records: then the offset also contains
+             the time; 0 (default): only batches with records
+
+Each micro-batch covers the records appended since the last one. With a checkpoint every record is
+read exactly once, also across restarts. Records that retention removed before they were read are a
+row with the damage `missing-file`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from duemq_common.clock import SystemClock
+from spark_reconciliation.scan.files import Root
+from spark_reconciliation.scan.planning import (
+    Finding,
+    LogPlan,
+    ScanSegment,
+    grouped,
+    log_segments,
+    plan_log,
+)
+from spark_reconciliation.scan.store_state import Progress
+from spark_reconciliation.spark.reader import ScanPart, SparkStoreReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_reconciliation.scan.options import ScanOptions
+
+Offsets = dict[str, int]
+TICK: Final = "@tick"
+
+
+class StoreStreamReader(DataSourceStreamReader):
+    """Planner of micro-batches; `reader` reads their parts."""
+
+    def __init__(self, wanted: ScanOptions, reader: SparkStoreReader) -> None:
+        self._wanted, self._reader = wanted, reader
+
+    def initialOffset(self) -> Offsets:
+        """Return the first offsets of the logs, or the option startOffset."""
+        return {root.url: max(plan.min, self._wanted.start) for root, plan in self._plans()}
+
+    def latestOffset(self, start: Any = None, limit: object = None) -> Offsets:
+        """Return the current ends of the logs, at least `start`."""
+        known = start or {}
+        ends = ((root.url, min(plan.end, self._wanted.end)) for root, plan in self._plans())
+        found = {url: max(end, known.get(url, 0)) for url, end in ends}
+        tick_ms = self._wanted.tick_ms
+        if tick_ms:
+            found[TICK] = max(SystemClock().now_ms() // tick_ms * tick_ms, known.get(TICK, 0))
+        return found
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """Return the parts of one micro-batch."""
+        found: list[InputPartition] = []
+        for number, (root, plan) in enumerate(self._plans()):
+            first, until = start.get(root.url, plan.min), end.get(root.url, plan.end)
+            bounded = replace(plan, end=until)
+            size = self._wanted.partition_bytes
+            segments = log_segments(root, bounded, bytes_max=size, first=first)
+            mine = Progress(number)
+            found += [
+                ScanPart(group, progress=mine)
+                for group in grouped(segments, size, ScanSegment.length)
+            ]
+            if first < min(plan.min, until):
+                lost = (_removed(root, plan, first, until),)
+                found.append(ScanPart(findings=lost, progress=mine))
+        return found or [ScanPart()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of a part."""
+        return self._reader.read(partition)
+
+    def _plans(self) -> Iterator[tuple[Root, LogPlan]]:
+        for path in self._wanted.paths:
+            root = Root(path.rstrip("/"))
+            yield root, plan_log(root)
+
+
+def _removed(root: Root, plan: LogPlan, first: int, until: int) -> Finding:
+    size = min(plan.min, until) - first
+    text = f"{size} bytes of the log were removed before they were read"
+    return Finding(root.url, "commitlog", 0, size, "missing-file", text, first)

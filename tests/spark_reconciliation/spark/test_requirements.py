@@ -1,0 +1,33 @@
+"""Error texts for missing requirements, which contain the action."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from duemq_common.errors import UsageError
+from spark_reconciliation.spark.requirements import find_java, require_packages
+
+
+def test_missing_packages_are_reported_with_their_extra() -> None:
+    with pytest.raises(UsageError, match=r"pyspark is not installed: pip install 'duemq\[spark\]'"):
+        require_packages(lambda name: None if name == "pyspark" else name)
+    with pytest.raises(UsageError, match="pandas and fsspec are not installed"):
+        require_packages(lambda name: None if name in ("pandas", "fsspec") else name)
+    require_packages(lambda name: name)
+
+
+def test_java_home_has_priority_over_the_path(tmp_path: Path) -> None:
+    for folder in ("home/bin", "path"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "java").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "java").chmod(0o755)
+    path, home = str(tmp_path / "path"), str(tmp_path / "home")
+    assert find_java({"PATH": path, "JAVA_HOME": home}) == tmp_path / "home/bin/java"
+    assert find_java({"PATH": path, "JAVA_HOME": "/nowhere"}) == tmp_path / "path/java"
+
+
+def test_without_java_the_error_contains_the_action(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="set JAVA_HOME to it, or install it"):
+        find_java({"PATH": str(tmp_path)})
