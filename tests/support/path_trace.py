@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from numba.core.dispatcher import Dispatcher
@@ -108,9 +107,16 @@ def _outermost(frame: FrameType) -> str:
 
 def _kernels_by_entry() -> dict[int, CodeType]:
     """Return the code of every loaded kernel by the id of its compiled functions."""
+    modules = [module for module in sys.modules.values() if is_product(module)]
     return {
-        id(compiled.entry_point): each.py_func.__code__  # type: ignore[attr-defined]  # a field of a namedtuple
-        for each in gc.get_objects()
+        id(compiled.entry_point): each.py_func.__code__  # type: ignore[attr-defined]  # Numba's
+        for module in modules
+        for each in vars(module).values()
         if isinstance(each, Dispatcher)
         for compiled in each.overloads.values()
     }
+
+
+def is_product(module: ModuleType) -> bool:
+    """Return whether a module belongs to the product."""
+    return str(getattr(module, "__file__", "")).startswith(PACKAGES)

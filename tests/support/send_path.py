@@ -168,7 +168,8 @@ class FastWay:
         turn["store_host"] = host_column(*HOME)
         self.state = turn["state"][0]
         self.sender = sender if sender is not None else Grants(None, table).sender(born).record
-        self.state[layout.STATE_FRAME_MAX :] = (codec.FRAME_BYTES_MAX, BODY_BYTES_MAX, 32_767)
+        limits = (codec.FRAME_BYTES_MAX, BODY_BYTES_MAX, 32_767)
+        self.state[layout.STATE_FRAME_MAX : layout.STATE_PROPERTIES_MAX + 1] = limits
         suffix = np.frombuffer(SUFFIX, np.uint8).copy()
         self.into = (self.batch.rows, self.wire, self.batch.staging, suffix, turn)
 

@@ -141,11 +141,9 @@ class DequeueService:
         loaded = self.loader.read(slot_ms, max(self._stage.room, 1), position.part)
         if loaded is None:
             return False
-        self.broken = (
-            loaded.broken
-            or self._count_error(loaded, slot_ms)
-            or self._check.wrong_marker(loaded.rolls)
-        )
+        self.broken = loaded.broken or self._count_error(loaded, slot_ms)
+        if self.broken is None and loaded.rolls.size:
+            self.broken = self._check.wrong_marker(loaded.rolls)
         if self.broken is not None:
             return False
         if loaded.rolls.size and not self._roll(loaded.rolls, slot_ms, now_ms):

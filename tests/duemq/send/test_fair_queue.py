@@ -40,4 +40,4 @@ def test_large_items_wait_in_the_order_of_their_key() -> None:
     assert queue.pop(is_large=True) == ("A", "A1")
     assert queue.pop() == ("A", "A2")
     assert [queue.pop(is_large=True)[1] for _ in range(2)] == ["B1", "C2"]
-    assert not queue
+    assert not queue.count
