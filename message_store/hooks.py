@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # a client starts without the compiler
 PutHook = Callable[[PutBatch, int], None]
 """Called with a batch and now_ms before it is appended; changes columns, sets `status`.
 
-A hook with an attribute `delays` is called only with batches that may have one of these kinds of
-delay (`PutBatch.delays`).
+A hook with an attribute `kinds` is called only with batches that may contain one of these kinds of
+messages (`PutBatch.kinds`).
 """
 Dispatcher = Callable[[PutBatch], None]
 """Called with every appended batch, in log order, after its queues are written."""

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from message_store.log.batch import DELAYED_BY_LEVEL, PutBatch
+from delayed_delivery.redirected import LEVEL_KIND
+from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from schedule_service import kernels
 from schedule_service.levels import LevelHistory
@@ -41,7 +42,7 @@ class LevelHook:
         tables: Level tables and the store whose log must have their record before the message.
     """
 
-    delays = DELAYED_BY_LEVEL
+    kinds = LEVEL_KIND
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -27,11 +27,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from duemq.auth.access import AccessControl, open_access
-from duemq.auth.plain_files import POLL_MS
+from duemq.broker import jobs
 from duemq.broker.assembly import assemble
 from duemq.broker.clock_steps import watching_clock
 from duemq.broker.components import BrokerComponents, BrokerContext
-from duemq.broker.periodic_writes import with_reports
 from duemq.broker.plugins import Host, InstalledPlugin, PluginSet, installed_plugins
 from duemq.broker.process_services import new_registry, new_scheduler
 from duemq.broker.send_assembly import make_ingest
@@ -77,11 +76,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 KERNELS = "send", "ingest"  # kernel groups of request processing
 MEMBER_KERNELS = "broker", "store", "levels", "timers", "pending_timers"  # of the next role
-PERSIST_MS = 3_000
-STATS_MS = 10_000
-PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
-DISK_JOB, RETENTION_JOB, CONFIG_JOB = "disk", "retention", "configuration file"
-ACCOUNTS_JOB = "accounts"
 
 
 class Broker:
@@ -221,7 +215,7 @@ class Broker:
         await self._start_namesrv(stack)
         self.scheduler.start()
         stack.callback(self.scheduler.shutdown, wait=False)
-        self._add_jobs()
+        jobs.add_jobs(self.scheduler, self.parts, self.settings, self.access, self.tls, self.clock)
         self._steps.done("tables", stack)
         await self._run_role(stack)
         await self.parts.append_snapshots()
@@ -231,7 +225,9 @@ class Broker:
         await self._register(stack)
         await self._serve_metrics(stack)
         self._steps.done("registration", stack)
-        self._add_last_jobs(stack)
+        interval_ms = self.settings.store.clean_interval_ms
+        jobs.add_retention(self.scheduler, interval_ms, self.store.retention, stack)
+        self._watch_file(stack)
         await stack.enter_async_context(watching_clock(self.clock, self.scheduler))
         # A member of a group changes its role without a master meanwhile: on a busy machine, the
         # kernels of the next role take ten seconds to load.
@@ -377,44 +373,6 @@ class Broker:
         """Whether a stop was requested."""
         return self._stop.is_set()
 
-    def _add_jobs(self) -> None:
-        store = self.settings.store
-        self._every(PERSIST_MS, with_reports(self._persist_tables, PERSIST_JOB), PERSIST_JOB)
-        offsets = with_reports(self.parts.offsets.save, OFFSETS_JOB)
-        self._every(self.config.flush_consumer_offset_ms, offsets, OFFSETS_JOB)
-        self._every(store.clean_interval_ms, self._check_disk, DISK_JOB)
-        self._every(STATS_MS, self._sample, STATS_JOB)
-        if self.access is not None and self.access.files is not None:
-            self._every(POLL_MS, self.access.poll, ACCOUNTS_JOB)
-
-    def _add_last_jobs(self, stack: AsyncExitStack) -> None:
-        """Add the jobs that need a complete broker; a stop ends them first.
-
-        A retention round in progress at that time finds pins unknown from then on.
-        """
-        interval_ms, retention = self.settings.store.clean_interval_ms, self.store.retention
-        self._every(interval_ms, retention.clean_in_thread, RETENTION_JOB)
-        stack.push_async_callback(retention.finish)
-        stack.callback(self.scheduler.remove_job, RETENTION_JOB)
-        if self._config_file is not None and self.config.config_watch_ms:
-            self._every(self.config.config_watch_ms, self._watch_file, CONFIG_JOB)
-            stack.callback(self.scheduler.remove_job, CONFIG_JOB)
-
-    def _every(self, interval_ms: int, work: Callable[[], Awaitable[object]], name: str) -> None:
-        self.scheduler.add_job(work, "interval", seconds=interval_ms / 1_000, id=name, name=name)
-
-    async def _persist_tables(self) -> None:
-        await self.parts.save()
-        await self.parts.append_snapshots()
-
-    async def _check_disk(self) -> None:
-        self.store.check_disk()
-
-    async def _sample(self) -> None:
-        self.parts.stats.sample(self.clock.now_ms())
-        if self.tls.client is not None:
-            self.tls.client.reload_if_changed()
-
     # -- stopping -----------------------------------------------------------------------------
 
     def stop(self, why: str = "") -> None:
@@ -493,9 +451,17 @@ class Broker:
         """Return `all_properties` with passwords masked, as in the response to 26."""
         return {key: masked(key, value) for key, value in self.all_properties().items()}
 
-    async def _watch_file(self) -> None:
-        assert self._config_file is not None
-        if (state := file_state(self._config_file)) != self._file_state:
-            self._file_state = state
-            log.info("%s has changed", self._config_file)
-            self.reload()
+    def _watch_file(self, stack: AsyncExitStack) -> None:
+        """Reload the configuration whenever its file changes, until a stop begins."""
+        path, interval_ms = self._config_file, self.config.config_watch_ms
+        if path is None or not interval_ms:
+            return
+
+        async def reload_if_changed() -> None:
+            if (state := file_state(path)) != self._file_state:
+                self._file_state = state
+                log.info("%s has changed", path)
+                self.reload()
+
+        jobs.add_job(self.scheduler, interval_ms, reload_if_changed, jobs.CONFIG_JOB)
+        stack.callback(self.scheduler.remove_job, jobs.CONFIG_JOB)

@@ -47,7 +47,7 @@ from duemq_common.request import Request
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation
-from message_store.log.batch import ANY_DELAY, PutBatch
+from message_store.log.batch import ALL_KINDS, PutBatch
 from message_store.queues.topic_table import TopicArrays, TopicTable
 
 log = logging.getLogger(__name__)
@@ -417,7 +417,7 @@ class Ingest:
             connection.respond(request, refusal, serialize_type)
             return
         self._use_batch()
-        self._numbers[layout.STATE_DELAYS] = ANY_DELAY
+        self._numbers[layout.STATE_KINDS] = ALL_KINDS
         if self._access is not None and self._is_ready():
             self._grants.extend(connection.sender, request)
         lines = self._wire[send.first : send.first + send.count]
@@ -452,7 +452,7 @@ class Ingest:
     def _new_batch(self) -> None:
         self._batch = PutBatch(ROWS_MAX, STAGING_BYTES)
         self._wire: npt.NDArray[np.void] = np.zeros(0, layout.WIRE)
-        self._numbers[layout.STATE_DELAYS] = 0
+        self._numbers[layout.STATE_KINDS] = 0
         self._use_batch()
 
     def _use_batch(self) -> None:
@@ -470,7 +470,7 @@ class Ingest:
     def _sync_batch(self) -> None:
         self._batch.count = self._numbers[layout.STATE_ROWS]
         self._batch.staging_len = self._numbers[layout.STATE_STAGED]
-        self._batch.delays = self._numbers[layout.STATE_DELAYS]
+        self._batch.kinds = self._numbers[layout.STATE_KINDS]
 
     def _finish(self) -> None:
         """Append the batch, send its responses, begin the next batch; never put a batch twice."""
@@ -497,4 +497,4 @@ class Ingest:
             else:
                 batch.clear()
                 self._numbers[layout.STATE_ROWS] = self._numbers[layout.STATE_STAGED] = 0
-                self._numbers[layout.STATE_DELAYS] = 0
+                self._numbers[layout.STATE_KINDS] = 0

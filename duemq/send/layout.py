@@ -29,7 +29,7 @@ HOST = np.dtype(
 # Indexes into TURN.state, which `take_sends` reads and writes.
 STATE_FRAME_END, STATE_ROWS, STATE_STAGED, STATE_CONNECTION = range(4)
 STATE_FRAME_MAX, STATE_BODY_MAX, STATE_PROPERTIES_MAX = range(4, 7)
-STATE_DELAYS: Final = 7  # `PutBatch.delays` of the rows
+STATE_KINDS: Final = 7  # `PutBatch.kinds` of the rows
 STATE_SIZE: Final = 8
 
 CONNECTIONS_MAX: Final = 32_768  # connections per turn

@@ -27,8 +27,7 @@ _FLAGGED_NAMES = frozenset(
 )  # fmt: skip
 NUMBER_DIGITS_MAX = 18
 IPV6_BYTES = 16
-DELAYED_BY_LEVEL, DELAYED_BY_TIME = 1, 2  # bits of `PutBatch.delays`
-ANY_DELAY = DELAYED_BY_LEVEL | DELAYED_BY_TIME
+ALL_KINDS = -1
 POSITIONS = ("body_pos", "prop_pos", "uniq_pos")
 """Columns with a position in the staging buffer."""
 WRITTEN_COLUMNS = ("out_ms", "due_ms", "enqueue_ms", "dequeue_ms")
@@ -46,7 +45,7 @@ class PutBatch:
         staging: (n,) u1; the first `staging_len` are used.
         remarks: Text for rows whose `status` is not 0.
         trusted: The messages were accepted before; maxMessageSize does not apply again.
-        delays: Kinds of delay that the messages may have (DELAYED_BY_*).
+        kinds: Kinds of messages that the batch may contain: bits, which put hooks define.
         together: (first row, rows) of rows that are refused as a whole: a client's batch, or a
             message and its op record.
     """
@@ -60,7 +59,7 @@ class PutBatch:
         self.staging_len = 0
         self.remarks: dict[int, str] = {}
         self.trusted = False
-        self.delays = ANY_DELAY
+        self.kinds = ALL_KINDS
         self.together: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -71,7 +70,7 @@ class PutBatch:
         self.count = 0
         self.staging_len = 0
         self.trusted = False
-        self.delays = ANY_DELAY
+        self.kinds = ALL_KINDS
         if self.remarks:
             self.remarks = {}
         if self.together:

@@ -131,12 +131,10 @@ class FileCache:
         return paths
 
     def drop(self, path: str) -> None:
-        """Close a file that is about to be removed, and remove its checksums."""
+        """Close a file that is about to be removed."""
         fd = self._fds.pop(path, None)
         if fd is not None:
             os.close(fd)
-        if self.sums is not None:
-            self.sums.forget(path)
 
     def close(self) -> None:
         """Close all."""
@@ -204,6 +202,8 @@ class ConsumeQueue:
     def _remove(self, base: int) -> None:
         path = self._path(base)
         self._files.drop(path)
+        if self._files.sums is not None:
+            self._files.sums.forget(path)
         os.unlink(path)
         self._paths.pop(base)
 

@@ -39,8 +39,8 @@ class QueueSet:
         self.topics = topics
         self._discarded: set[str] = set()  # slots of lost queues
         self.lost = LostQueues(directory.parent / "config" / "unreadableQueues")
-        sums = QueueSums(directory, directory.parent / "sums" / directory.name)
-        self.files = FileCache(unreadable=self.lost.add, sums=sums)
+        self.sums = QueueSums(directory, directory.parent / "sums" / directory.name)
+        self.files = FileCache(unreadable=self.lost.add, sums=self.sums)
         self._by_slot: list[ConsumeQueue] = []
         self._by_name: dict[tuple[str, int], ConsumeQueue] = {}  # cache of `find`
         self._counts = np.zeros(1024, np.int32)
@@ -234,6 +234,8 @@ class QueueSet:
             OSError: The disk refused it; nothing has changed.
         """
         detached = self._move_away(self.directory / name)
+        if detached is not None:
+            self.sums.move(name, detached)
         slots = self._slots_of(name)
         self._backlog = [block for block in self._backlog if block[0] not in slots]
         for slot in slots:

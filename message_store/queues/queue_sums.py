@@ -106,6 +106,14 @@ class QueueSums:
         with suppress(OSError):
             os.unlink(self._path(path))
 
+    def move(self, topic: str, directory: Path) -> None:
+        """Move the checksums of a removed topic into the directory that is erased with its queues.
+
+        Checksums that stay are wrong for the units of a later topic of this name, and are renewed.
+        """
+        with suppress(OSError):
+            os.rename(os.path.join(self._directory, topic), directory / "sums")
+
 
 def _matches(block: bytes, count: int, crc: int) -> bool:
     return crc32(block[: min(count, BLOCK_UNITS) * UNIT_BYTES]) == crc

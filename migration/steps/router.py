@@ -22,8 +22,9 @@ import numpy.typing as npt
 from delayed_delivery import ownership
 from delayed_delivery.ownership import JournalEntry, Route
 from delayed_delivery.ownership_projection import LevelProjection
+from delayed_delivery.redirected import LEVEL_KIND
 from message_store.layout import Rows
-from message_store.log.batch import DELAYED_BY_LEVEL, PutBatch
+from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from message_store.store import MessageStore
 from migration.kernels import route as kernels
@@ -41,7 +42,7 @@ class Router:
     Args:
         history: Level tables; `delays_ms` (levels + 1,) i8 are the delays in force.
     Attributes:
-        delays: DELAYED_BY_LEVEL while a level is routed: the put path calls the hook only then.
+        kinds: LEVEL_KIND while a level is routed: the put path calls the hook only then.
     """
 
     def __init__(self, topics: TopicTable, history: LevelHistory, *, precision_ms: int) -> None:
@@ -57,7 +58,7 @@ class Router:
         self._delays: Delays = np.zeros(0, np.int64)
         self._rules: Delays = np.zeros((0, 3), np.int64)
         self._known: Delays | None = None  # delays that `_delays` was computed from
-        self.routed = self.delays = 0
+        self.routed = self.kinds = 0
 
     @property
     def levels(self) -> Mapping[int, LevelProjection]:
@@ -70,7 +71,7 @@ class Router:
             self._levels[level.level] = level
         else:
             self._levels.pop(level.level, None)
-        self.delays = DELAYED_BY_LEVEL if self._levels else 0
+        self.kinds = LEVEL_KIND if self._levels else 0
         self._known = None
 
     def begin(

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from duemq.broker.broker import OFFSETS_JOB, Broker
+from duemq.broker.broker import Broker
+from duemq.broker.jobs import OFFSETS_JOB
 from duemq_common import json_dialect
 from duemq_common.clock import FakeClock
 from duemq_common.errors import ConfigError, StoreFull

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from duemq.broker.broker import RETENTION_JOB, Broker
+from duemq.broker.broker import Broker
+from duemq.broker.jobs import RETENTION_JOB
 from duemq_common.clock import FakeClock
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore

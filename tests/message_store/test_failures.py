@@ -21,7 +21,6 @@ from message_store.log.commit_log import CommitLog, LogFile
 from message_store.queues.consume_queue import ConsumeQueue
 from message_store.queues.consume_queues import QueueSet
 from message_store.recovery import checkpoint as checkpoint_module
-from message_store.recovery.progress import QueueProgress
 from message_store.store import MessageStore
 from message_store.topic_removal import remove_topic
 from tests.message_store.test_store import bodies
@@ -307,7 +306,7 @@ def test_killed_between_the_queues(
 
 @pytest.mark.parametrize(
     ("owner", "step"),
-    [(Appender, "prepare"), (MessageStore, "_queue_units"), (QueueProgress, "mark_dispatched")],
+    [(Appender, "prepare"), (MessageStore, "_queue_units"), (MessageStore, "_log_grew")],
 )
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_killed_at_a_step(

@@ -108,10 +108,10 @@ def test_a_failed_sync_stops_the_checkpoints_index_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_store(tmp_path, index_entries_max=20) as store:
+        monkeypatch.setattr(IndexFile, "sync", _refuse)  # also for the index thread
         for number in range(30):
             put_one(store, "T", properties={"KEYS": f"k{number}"})
         store.index.catch_up()
-        monkeypatch.setattr(IndexFile, "sync", _refuse)
         before = store.index.safe_ms
         store.index.sync()
         monkeypatch.undo()

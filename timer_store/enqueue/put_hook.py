@@ -12,10 +12,11 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from delayed_delivery.redirected import TIMER_KIND
 from duemq_common.config import INT_MAX
 from message_store.kernels.encode import PROPERTY_BYTES_MAX
 from message_store.layout import PROP_TIMER_DEL
-from message_store.log.batch import DELAYED_BY_TIME, PutBatch
+from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from timer_store.config import TimerConfig
 from timer_store.enqueue.due_time import due_ms_of, number_of
@@ -36,7 +37,7 @@ class TimerHook:
         pending_of: Returns the number of pending timers of a topic index, for timerTopicQuota.
     """
 
-    delays = DELAYED_BY_TIME
+    kinds = TIMER_KIND
 
     def __init__(
         self,

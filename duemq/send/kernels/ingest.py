@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from delayed_delivery.redirected import LEVEL_KIND, TIMER_KIND
 from duemq.net.layout import PREFIX_BYTES, WORD_BYTES
 from duemq.send.kernels.header import Spans, scan_header
 from duemq.send.kernels.properties import scan_properties
@@ -37,9 +38,9 @@ from duemq.send.layout import (
     SPAN_START,
     STATE_BODY_MAX,
     STATE_CONNECTION,
-    STATE_DELAYS,
     STATE_FRAME_END,
     STATE_FRAME_MAX,
+    STATE_KINDS,
     STATE_PROPERTIES_MAX,
     STATE_ROWS,
     STATE_STAGED,
@@ -60,7 +61,6 @@ from message_store.layout import (
     SYS_TRANSACTION_MASK,
     TIMER_NONE,
 )
-from message_store.log.batch import DELAYED_BY_LEVEL, DELAYED_BY_TIME
 
 (GROUP, TOPIC, DEFAULT_TOPIC, DEFAULT_QUEUES, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG) = range(8)
 (PROPERTIES, RECONSUME, UNIT_MODE, MAX_RECONSUME, BATCH, BROKER_NAME) = range(8, 14)
@@ -257,8 +257,8 @@ def take_send(
     set_defaults(row)
     stage_body(data, body, end, row, output)
     # The put hooks of levels and timers skip a batch without any delay.
-    state[STATE_DELAYS] |= DELAYED_BY_LEVEL if row["delay_level"] != 0 else 0
-    state[STATE_DELAYS] |= DELAYED_BY_TIME if row["timer_kind"] != TIMER_NONE else 0
+    state[STATE_KINDS] |= LEVEL_KIND if row["delay_level"] != 0 else 0
+    state[STATE_KINDS] |= TIMER_KIND if row["timer_kind"] != TIMER_NONE else 0
     set_wire(output.wire[state[STATE_ROWS]], opaque, row["queue_id"], flag, state)
     return True
 
