@@ -78,10 +78,17 @@ def picture(page: Path, target: Path) -> Path:
     if program is None:
         raise SystemExit("no Chromium is installed")
     words = [
-        program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-        "--disable-dev-shm-usage", f"--user-data-dir={page.parent / 'profile'}",
-        f"--window-size={WIDTH},{HEIGHT}", f"--screenshot={target}", page.as_uri(),
-    ]  # fmt: skip
+        program,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={page.parent / 'profile'}",
+        f"--window-size={WIDTH},{HEIGHT}",
+        f"--screenshot={target}",
+        page.as_uri(),
+    ]
     subprocess.run(words, check=True, stderr=subprocess.DEVNULL)
     return target
 

@@ -59,9 +59,13 @@ class Filler:
         for n in range(ROWS):
             self._batch.add(
                 topic_index=self._store.topics.find(topics[n % len(topics)]),
-                queue_id=n // len(topics) % 4, body=b"x" * body_bytes, properties=text,
-                born_ms=self._clock.now_ms(), born_host=LOOPBACK, store_host=LOOPBACK,
-            )  # fmt: skip
+                queue_id=n // len(topics) % 4,
+                body=b"x" * body_bytes,
+                properties=text,
+                born_ms=self._clock.now_ms(),
+                born_host=LOOPBACK,
+                store_host=LOOPBACK,
+            )
         width = body_bytes + len(text)
         self._template_rows = self._batch.rows.copy()
         self._texts = self._batch.staging[: ROWS * width].reshape(ROWS, width)

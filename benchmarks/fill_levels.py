@@ -46,9 +46,14 @@ def fill_levels(root: Path, count: int, topic: str) -> None:
         text = encode_properties({"UNIQ_KEY": key(0), "WAIT": "true", "DELAY": str(LEVEL)})
         for n in range(ROWS):
             batch.add(
-                topic_index=store.topics.find(topic), queue_id=n % QUEUES, body=b"x" * BODY_BYTES,
-                properties=text, born_ms=0, born_host=LOOPBACK, store_host=LOOPBACK,
-            )  # fmt: skip
+                topic_index=store.topics.find(topic),
+                queue_id=n % QUEUES,
+                body=b"x" * BODY_BYTES,
+                properties=text,
+                born_ms=0,
+                born_host=LOOPBACK,
+                store_host=LOOPBACK,
+            )
         rows, width = batch.rows.copy(), BODY_BYTES + len(text)
         texts = batch.staging[: ROWS * width].reshape(ROWS, width)
         key_at = BODY_BYTES + text.index(key(0).encode()) + len(KEY_HEAD)
@@ -92,9 +97,14 @@ def _create_topics(store: Any, topic: str) -> None:
 
 def _topic(name: str, queues: int) -> dict[str, Any]:
     return {
-        "order": False, "perm": PERM, "readQueueNums": queues, "topicFilterType": "SINGLE_TAG",
-        "topicName": name, "topicSysFlag": 0, "writeQueueNums": queues,
-    }  # fmt: skip
+        "order": False,
+        "perm": PERM,
+        "readQueueNums": queues,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": name,
+        "topicSysFlag": 0,
+        "writeQueueNums": queues,
+    }
 
 
 def _write(path: Path, value: Any) -> None:

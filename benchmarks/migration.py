@@ -23,8 +23,11 @@ TOP = Path(__file__).parents[1]
 PAGE = TOP / "docs" / "reference" / "migration-figures.md"
 KILLS = TOP / "docs" / "figures" / "migration-kills.json"
 LIVE, TRAFFIC, OFFLINE, BY_HAND = (
-    "migrate-live", "migrate-traffic", "migrate-offline", "migrate-by-hand",
-)  # fmt: skip
+    "migrate-live",
+    "migrate-traffic",
+    "migrate-offline",
+    "migrate-by-hand",
+)
 LOADS = (LIVE, TRAFFIC, OFFLINE, BY_HAND)
 MIB, MB = 1 << 20, 1_000_000
 
@@ -35,11 +38,15 @@ GOALS = (
     Goal("appended for each message", LIVE, ("timer log", "marks"), "bytes", 60, 60, any_size=True),
     Goal("anonymous memory", LIVE, ("anonymous growth",), "MB more", 100, 30, factor=MIB / MB),
     Goal(
-        "p99 of 5 k/s of level traffic while it runs, to before", TRAFFIC,
-        ("late p99, drain / before",), "times", 2, 1,
+        "p99 of 5 k/s of level traffic while it runs, to before",
+        TRAFFIC,
+        ("late p99, drain / before",),
+        "times",
+        2,
+        1,
     ),
     Goal("offline, 4.9.7 store", OFFLINE, ("whole command",), "s", 20, 6),
-)  # fmt: skip
+)
 
 
 def main(words: list[str]) -> int:

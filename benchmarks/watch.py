@@ -86,9 +86,11 @@ def watching(process: Process) -> Iterator[Watch]:
 def sample(process: Process) -> Sample:
     """Take one sample."""
     return Sample(
-        now_ms(), process.cpu_seconds(), process.memory_bytes().get("anonymous", 0),
+        now_ms(),
+        process.cpu_seconds(),
+        process.memory_bytes().get("anonymous", 0),
         written_bytes(process.pid),
-    )  # fmt: skip
+    )
 
 
 def written_bytes(pid: int) -> int:

@@ -307,5 +307,8 @@ def read(store: StoreReader, start: int = 0, *, quiet: bool = False) -> Iterator
         log.error(
             "%s: skipped %d records from queue offset %d on, which are not ownership records of a "
             "broker: %s",
-            OWNERSHIP_TOPIC, skipped_count, max(start, first), "; ".join(skipped),
-        )  # fmt: skip
+            OWNERSHIP_TOPIC,
+            skipped_count,
+            max(start, first),
+            "; ".join(skipped),
+        )

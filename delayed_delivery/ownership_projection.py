@@ -270,29 +270,43 @@ class LevelProjection:
         record, before = entry.record, self
         if record.migration != self.migration:
             before = LevelProjection(
-                level=self.level, migration=record.migration, routed=self.routed, fence=self.fence,
-                timer_fence=self.timer_fence, rules=self.rules,
-            )  # fmt: skip
+                level=self.level,
+                migration=record.migration,
+                routed=self.routed,
+                fence=self.fence,
+                timer_fence=self.timer_fence,
+                rules=self.rules,
+            )
         if isinstance(record, StateRecord):
             return replace(
-                before, state=record.target, operator=record.operator, why=record.why,
+                before,
+                state=record.target,
+                operator=record.operator,
+                why=record.why,
                 changed_ms=entry.store_ms,
-            )  # fmt: skip
+            )
         if isinstance(record, Route):
             return replace(
-                before, routed=record.on, fence=record.fence, timer_fence=record.timer_fence,
+                before,
+                routed=record.on,
+                fence=record.fence,
+                timer_fence=record.timer_fence,
                 rules=dict(record.rules),
-            )  # fmt: skip
+            )
         change = change_of(record)
         assert change is not None
         transferred = before.transferred_tally.plus(change.transferred)
         returned = before.returned_tally.plus(change.returned)
         gone = before.gone_tally.plus(change.gone)
         counted = replace(
-            before, transferred=transferred.count, transferred_sum=transferred.sum,
+            before,
+            transferred=transferred.count,
+            transferred_sum=transferred.sum,
             returned=returned.count,
-            returned_sum=returned.sum, gone=gone.count, gone_sum=gone.sum,
-        )  # fmt: skip
+            returned_sum=returned.sum,
+            gone=gone.count,
+            gone_sum=gone.sum,
+        )
         if not isinstance(record, Transfer):
             return counted
         first = min(before.first, record.first) if before.transferred else record.first

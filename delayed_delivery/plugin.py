@@ -99,9 +99,13 @@ def every(
 ) -> None:
     """Schedule periodic work; a run is skipped while `instances_max` runs have not ended."""
     scheduler.add_job(
-        work, "interval", seconds=interval_ms / 1_000, id=name, coalesce=True,
+        work,
+        "interval",
+        seconds=interval_ms / 1_000,
+        id=name,
+        coalesce=True,
         max_instances=instances_max,
-    )  # fmt: skip
+    )
 
 
 def referral_text(master: str, work: str) -> str:

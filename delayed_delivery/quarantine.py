@@ -83,8 +83,12 @@ def report(items: Sequence[Undeliverable]) -> None:
         kind = f"level {item.level}" if item.level else "timer"
         log.warning(
             "%s offset %d (log offset %d) went to quarantine, %s: %s",
-            kind, item.queue_offset, item.phys_offset, item.reason.value, item.detail,
-        )  # fmt: skip
+            kind,
+            item.queue_offset,
+            item.phys_offset,
+            item.reason.value,
+            item.detail,
+        )
     if len(items) > LOGGED_MAX:
         log.warning("%d more messages went to quarantine", len(items) - LOGGED_MAX)
 

@@ -96,9 +96,7 @@ def renamed(text: bytes, name: bytes, new_name: bytes) -> bytes:
     """
     entries = text.split(ENTRY_END)
     heads = (name + NAME_END, new_name + NAME_END)
-    at = [
-        i for i, entry in enumerate(entries) if entry.startswith(heads) and entry not in heads
-    ]  # fmt: skip
+    at = [i for i, entry in enumerate(entries) if entry.startswith(heads) and entry not in heads]
     if len(at) == 1 and entries[at[0]].startswith(heads[0]):
         entries[at[0]] = heads[1] + entries[at[0]][len(heads[0]) :]
     return ENTRY_END.join(entries)

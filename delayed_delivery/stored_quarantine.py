@@ -51,7 +51,13 @@ class StoredQuarantine:
             return refusal
         self.counts[reason] += 1
         log.warning(
-            "message %d of %s/%d%s went to %s: %s: %s", offset, topic, queue_id,
-            f", popped by group {group}," if group else "", QUARANTINE_TOPIC, reason.value, detail,
-        )  # fmt: skip
+            "message %d of %s/%d%s went to %s: %s: %s",
+            offset,
+            topic,
+            queue_id,
+            f", popped by group {group}," if group else "",
+            QUARANTINE_TOPIC,
+            reason.value,
+            detail,
+        )
         return ""

@@ -299,7 +299,12 @@ def load_config(path: Path, decode: Callable[[Any], _T]) -> _T | None:
         try:
             found = decode(loads(read_text(candidate)))
         except (
-            *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+            OSError,
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
         ) as error:
             failure = failure or error
             continue
@@ -309,6 +314,8 @@ def load_config(path: Path, decode: Callable[[Any], _T]) -> _T | None:
     if failure is None:
         return None
     raise CorruptStore(
-        path, 0, f"neither it nor {backup_path(path).name} can be read: {failure}",
+        path,
+        0,
+        f"neither it nor {backup_path(path).name} can be read: {failure}",
         "Restore one of them from a copy; removing both starts with empty state.",
-    ) from failure  # fmt: skip
+    ) from failure

@@ -89,9 +89,13 @@ class MessageStore(StoreReader):
         )
         self.appender = Appender(self.log, self.topics, config, clock)
         self.raw = RawAppender(
-            self.log, self.appender, self.queues, self.rules, self._notify,
+            self.log,
+            self.appender,
+            self.queues,
+            self.rules,
+            self._notify,
             self._restart_topic,
-        )  # fmt: skip
+        )
         self.replicated = Replicated()
         self.gather_kernels = {}
         self.repair = UnitRepair(self.log, self.queues, self.rules, self._notify)
@@ -150,9 +154,14 @@ class MessageStore(StoreReader):
         self.queues.until_readable(lambda: self._recover(crashed))
         self.log.sums.open(self.log.end)
         self.progress = QueueProgress(
-            self.log, self.appender, self.queues, self.mark, self.checkpoint, self._notify,
+            self.log,
+            self.appender,
+            self.queues,
+            self.mark,
+            self.checkpoint,
+            self._notify,
             confirmed=self._confirmed_to_keep,
-        )  # fmt: skip
+        )
         self.progress.mark_recovered()
         self.queues.lost.clear()
         self.index = IndexService(self.root / "index", self.config, self.log, self.clock)
@@ -185,11 +194,15 @@ class MessageStore(StoreReader):
         marks = self.mark.read()
         power_cut = crashed and marks is not None and not self.mark.same_boot
         found = recover.recover(
-            self.log, self.queues, self.rules, start, self.notice,
+            self.log,
+            self.queues,
+            self.rules,
+            start,
+            self.notice,
             torn_from=marks.durable if power_cut and marks else None,
             known_end=reached.offset if (reached := self.mark.point()) else None,
             units=self._units_before(crashed) if self.appender.last_record >= 0 else 0,
-        )  # fmt: skip
+        )
         if crashed:
             recover.write_again(self.log, marks.durable if marks else start, found.end)
         self.queues.correct_min(self.log.min_offset)

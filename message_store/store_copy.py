@@ -32,10 +32,16 @@ from message_store.log.commit_log import sync_directory
 LOG, LINKED_FILE = "commitlog", "linked"
 NOT_COPIED: Final = ("lock", LINKED_FILE, "duemq.ledger.sqlite*", "*.tmp", "*.old")
 CHANGED_IN_PLACE: Final = (
-    "timerwheel", "timerlog", "timerlog/*", "config/duemq.timers.json*", "config/timercheck*",
-    "config/timermetrics*", "config/sums/duemq.timers.json*", "config/sums/timercheck*",
+    "timerwheel",
+    "timerlog",
+    "timerlog/*",
+    "config/duemq.timers.json*",
+    "config/timercheck*",
+    "config/timermetrics*",
+    "config/sums/duemq.timers.json*",
+    "config/sums/timercheck*",
     "config/sums/timermetrics*",
-)  # fmt: skip
+)
 """Files that are left out of the copy of a running store."""
 LATER: Final = ("consumequeue", "index", LOG)
 

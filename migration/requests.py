@@ -73,10 +73,13 @@ class Done:
     def encoded(self) -> bytes:
         """Return the body of the response."""
         value = {
-            "action": self.action, "dry_run": self.dry_run, "migration": self.migration,
-            "levels": self.levels, "remarks": {str(n): text for n, text in self.remarks.items()},
+            "action": self.action,
+            "dry_run": self.dry_run,
+            "migration": self.migration,
+            "levels": self.levels,
+            "remarks": {str(n): text for n, text in self.remarks.items()},
             **self.more,
-        }  # fmt: skip
+        }
         return json.dumps(value).encode()
 
 

@@ -69,8 +69,10 @@ def settle_delivered(
             log.error(
                 "level %d: delayOffset.json has offset %d, but the queue ends at %d: the offset is "
                 "derived from the log",
-                units.level, claim, units.end,
-            )  # fmt: skip
+                units.level,
+                claim,
+                units.end,
+            )
         _advance(searches, units.level, _steps(units, min(claim, units.end), copies), None)
     for level, (steps, step) in list(searches.items()):
         if step.size == 1 and level in copies.find({level: step}, slack_ms=0):
@@ -105,8 +107,11 @@ def _steps(units: Undelivered, claim: int, copies: _Copies) -> Steps:
         log.error(
             "level %d: delayOffset.json has offset %d, but the log has no delivery of the last %d "
             "messages before it: they are pending from offset %d on",
-            units.level, claim, rest.size, rest[0],
-        )  # fmt: skip
+            units.level,
+            claim,
+            rest.size,
+            rest[0],
+        )
         return
     size = FORWARD_UNITS
     while True:
@@ -218,7 +223,13 @@ def identity(record: Record, topic: str, queue_id: int) -> int:
     """
     return hash(
         (
-            topic, queue_id, record.born_ms, record.born_host, record.reconsume_times, record.flag,
-            frozenset(record.properties.items()), record.body,
+            topic,
+            queue_id,
+            record.born_ms,
+            record.born_host,
+            record.reconsume_times,
+            record.flag,
+            frozenset(record.properties.items()),
+            record.body,
         )
-    )  # fmt: skip
+    )

@@ -50,9 +50,14 @@ NOT_TAKEN = (
     "the broker again"
 )
 DROPPED = (
-    b"DELAY", b"REAL_TOPIC", b"REAL_QID", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS",
-    b"TIMER_DELAY_SEC", b"__CRC32#",
-)  # fmt: skip
+    b"DELAY",
+    b"REAL_TOPIC",
+    b"REAL_QID",
+    b"TIMER_DELIVER_MS",
+    b"TIMER_DELAY_MS",
+    b"TIMER_DELAY_SEC",
+    b"__CRC32#",
+)
 
 
 class _Split:

@@ -49,10 +49,13 @@ class DelayOffsetWriter:
         """Return the current table with its data version."""
         cursors = [level.cursor for level in self._service.levels.values()]
         now = saved_of(
-            cursors, self._store.max_offset, self._saved, self._service.transfers.floors,
+            cursors,
+            self._store.max_offset,
+            self._saved,
+            self._service.transfers.floors,
             generation=self._store.generation,
             last_record=self._store.record_identity(self._store.last_record),
-        )  # fmt: skip
+        )
         delivered = sum(level.stats.delivered for level in self._service.levels.values())
         counter = self._first_counter + delivered // self._version_step
         if counter != self._saved.counter:

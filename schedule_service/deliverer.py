@@ -166,13 +166,22 @@ class Deliverer:
         batch.reserve(rest.size, 0)
         batch.staging = file.data  # rows point into the mapped log, so no body is copied
         source = kernels.Source(
-            self._schedule, self._half, level - 1, int(has_routes(self._store.topics)),
-            first_offset, delay_ms,
-        )  # fmt: skip
+            self._schedule,
+            self._half,
+            level - 1,
+            int(has_routes(self._store.topics)),
+            first_offset,
+            delay_ms,
+        )
         batch.count = kernels.read_due(
-            file.data, self._store.written_span(file), rest, self._store.topics.arrays, source,
-            self._scratch, batch.rows,
-        )  # fmt: skip
+            file.data,
+            self._store.written_span(file),
+            rest,
+            self._store.topics.arrays,
+            source,
+            self._scratch,
+            batch.rows,
+        )
         if unreadable.replaced[0] != seen and unreadable.changed(
             seen
         ):  # zeros were read in place of some records

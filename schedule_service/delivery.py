@@ -171,13 +171,24 @@ class LevelService:
         """Add the units of an appended batch to their levels. The dispatcher of this plugin."""
         if self._track is None:
             self._track = entry(
-                kernels.track, batch.rows, 0, self._schedule, self._last_due, self._place,
-                self._added, self._cuts,
-            )  # fmt: skip
+                kernels.track,
+                batch.rows,
+                0,
+                self._schedule,
+                self._last_due,
+                self._place,
+                self._added,
+                self._cuts,
+            )
         added, cuts = self._track(
-            batch.rows, batch.count, self._schedule, self._last_due, self._place, self._added,
+            batch.rows,
+            batch.count,
+            self._schedule,
+            self._last_due,
+            self._place,
+            self._added,
             self._cuts,
-        )  # fmt: skip
+        )
         if not added:
             return
         found = self._cuts[:cuts].tolist() if cuts else []
@@ -240,9 +251,13 @@ class LevelService:
         """Append the units of a delivery; units that the store refuses are tried again later."""
         skip = level.cursor.settled_in(delivery.first, int(units.size))
         result = self._deliverer.deliver_batch(
-            level.level, delivery.first, units, now_ms, skip,
+            level.level,
+            delivery.first,
+            units,
+            now_ms,
+            skip,
             delay_ms=self._queues.delay_ms(level.level, units),
-        )  # fmt: skip
+        )
         self._count(level, result, due_ms)
         level.cursor.advance(delivery.segment, delivery.first + result.done)
         if result.done:

@@ -113,8 +113,10 @@ class LevelTables:
         if corrected:
             log.warning(
                 "%d due times of levels are corrected: the master has %s=%s",
-                corrected, KEY, self.history.text,
-            )  # fmt: skip
+                corrected,
+                KEY,
+                self.history.text,
+            )
         sync_files(store.queues.files)
         self._write(store, self.history)
         self._is_known = True

@@ -208,9 +208,14 @@ def saved_of(
         if cursor.settled:
             settled[cursor.level] = cursor.settled_ranges()
     return replace(
-        before, offsets=offsets, ahead=ahead, log_offset=log_offset, settled=settled,
-        generation=generation, last_record=last_record,
-    )  # fmt: skip
+        before,
+        offsets=offsets,
+        ahead=ahead,
+        log_offset=log_offset,
+        settled=settled,
+        generation=generation,
+        last_record=last_record,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,9 +128,13 @@ class ReconciliationPlugin(PluginBase):
         trigger = self.config.trigger()
         if trigger is not None:
             self._host.scheduler.add_job(
-                self.audit, trigger, id=JOB, coalesce=True, max_instances=1,
+                self.audit,
+                trigger,
+                id=JOB,
+                coalesce=True,
+                max_instances=1,
                 misfire_grace_time=GRACE_S,
-            )  # fmt: skip
+            )
 
     def _unschedule(self) -> None:
         with suppress(LookupError):
@@ -175,11 +179,14 @@ class AuditCollector:
             "duemq_audit_running", "1 while an audit runs.", value=int(self._plugin.is_running)
         )
         facts = (
-            ("exit_code", "Exit code of the last audit: 0 clean, 1 findings, 2 it could not run.",
-             0 if result is None else result.exit_code),
+            (
+                "exit_code",
+                "Exit code of the last audit: 0 clean, 1 findings, 2 it could not run.",
+                0 if result is None else result.exit_code,
+            ),
             ("last_seconds", "End of the last audit, Unix time.", last.ended_ms / 1_000),
             ("duration_seconds", "Duration of the last audit.", took_ms / 1_000),
-        )  # fmt: skip
+        )
         for name, doc, value in facts:
             shown = None if result is None else value
             yield GaugeMetricFamily(f"duemq_audit_{name}", doc, value=shown)

@@ -100,10 +100,16 @@ def main(words: Sequence[str]) -> int:
 
 def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     wanted = AuditRequest(
-        stores=tuple(map(absolute, given.stores)), late_ms=given.late, as_of_ms=given.as_of,
-        levels_ms=levels_ms_of(given.levels), trust_clock=given.trust_clock,
-        out=given.out, report=given.report, capacity_per_s=given.capacity, made_by=given.made_by,
-    )  # fmt: skip
+        stores=tuple(map(absolute, given.stores)),
+        late_ms=given.late,
+        as_of_ms=given.as_of,
+        levels_ms=levels_ms_of(given.levels),
+        trust_clock=given.trust_clock,
+        out=given.out,
+        report=given.report,
+        capacity_per_s=given.capacity,
+        made_by=given.made_by,
+    )
     ledger_row = LedgerRow.begin(
         wanted, given.ledger, clock=SystemClock(), salt=os.urandom(2), warn=_warn
     )

@@ -155,8 +155,11 @@ def test_only_the_command_line_prints() -> None:
 def test_byte_order_occurs_in_layouts_only() -> None:
     found = of_product("byte order").items()
     paths = {name: TOP / name for name, _ in found}
-    outside = {name for name, path in paths.items()
-               if "layout" not in path.stem and "layout" not in path.parent.name}  # fmt: skip
+    outside = {
+        name
+        for name, path in paths.items()
+        if "layout" not in path.stem and "layout" not in path.parent.name
+    }
     assert [each for each in found if each[0] in outside] == []
 
 
@@ -167,8 +170,12 @@ def test_a_file_has_at_most_500_lines() -> None:
 
 def test_functions_are_short() -> None:
     found = facts()["functions"].items()
-    long = [(name, each) for name, functions in found for each in functions
-            if isinstance(each, tuple) and each[2] > FUNCTION_LINES_MAX]  # fmt: skip
+    long = [
+        (name, each)
+        for name, functions in found
+        for each in functions
+        if isinstance(each, tuple) and each[2] > FUNCTION_LINES_MAX
+    ]
     assert long == []
 
 

@@ -16,13 +16,21 @@ ARROWS: dict[str, set[str]] = {
     "schedule_service": {"duemq_common", "message_store", "delayed_delivery"},
     "timer_store": {"duemq_common", "message_store", "delayed_delivery"},
     "migration": {
-        *("duemq_common", "message_store", "delayed_delivery", "schedule_service"),
+        "duemq_common",
+        "message_store",
+        "delayed_delivery",
+        "schedule_service",
         "timer_store",
     },
     "spark_reconciliation": {"duemq_common", "message_store", "delayed_delivery"},
     "duemq": {
-        *("duemq_common", "message_store", "delayed_delivery", "schedule_service", "timer_store"),
-        *("migration", "spark_reconciliation"),
+        "duemq_common",
+        "message_store",
+        "delayed_delivery",
+        "schedule_service",
+        "timer_store",
+        "migration",
+        "spark_reconciliation",
     },
 }
 ORDER = (

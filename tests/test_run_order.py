@@ -13,13 +13,25 @@ def test_each_named_file_exists() -> None:
 def test_long_files_are_first_and_units_stay_whole() -> None:
     separate = min(SEPARATE)
     given = [
-        "tests/x/a.py::one", "tests/x/a.py::two", "tests/x/b.py::one", f"{separate}::one",
-        f"{separate}::two", "tests/interop/c.py::one", f"{LONG[1]}::one", f"{LONG[0]}::one",
-    ]  # fmt: skip
+        "tests/x/a.py::one",
+        "tests/x/a.py::two",
+        "tests/x/b.py::one",
+        f"{separate}::one",
+        f"{separate}::two",
+        "tests/interop/c.py::one",
+        f"{LONG[1]}::one",
+        f"{LONG[0]}::one",
+    ]
     assert ordered(given) == [
-        f"{LONG[0]}::one", f"{LONG[1]}::one", f"{separate}::one", "tests/x/a.py::one",
-        "tests/x/a.py::two", f"{separate}::two", "tests/x/b.py::one", "tests/interop/c.py::one",
-    ]  # fmt: skip
+        f"{LONG[0]}::one",
+        f"{LONG[1]}::one",
+        f"{separate}::one",
+        "tests/x/a.py::one",
+        "tests/x/a.py::two",
+        f"{separate}::two",
+        "tests/x/b.py::one",
+        "tests/interop/c.py::one",
+    ]
 
 
 def test_a_separate_test_is_a_unit() -> None:

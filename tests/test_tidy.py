@@ -27,12 +27,41 @@ BANNED_FILES = {
 }
 """File names that are adjectives, images or synonyms of glossary terms (style, Language)."""
 WORDS = {
-    "wish": 0, "told": 2, "anew": 0, "beside": 0, "scribe": 0, "desk": 0, "rehearse": 0,
-    "odd": 0, "giveback": 6, "handing": 0, "intake": 0, "trip": 0, "books": 0,
-    "nobody": 0, "somebody": 0, "everybody": 0, "whoever": 0, "wherever": 0, "whom": 0, "tell": 0,
-    "moment": 0, "standing": 0, "life": 0, "fold": 6, "said": 0, "handover": 7, "waiting": 21,
-    "hurt": 0, "hung": 0, "beheaded": 0, "victim": 0, "friend": 0, "world": 0, "lot": 0,
-}  # fmt: skip
+    "wish": 0,
+    "told": 2,
+    "anew": 0,
+    "beside": 0,
+    "scribe": 0,
+    "desk": 0,
+    "rehearse": 0,
+    "odd": 0,
+    "giveback": 6,
+    "handing": 0,
+    "intake": 0,
+    "trip": 0,
+    "books": 0,
+    "nobody": 0,
+    "somebody": 0,
+    "everybody": 0,
+    "whoever": 0,
+    "wherever": 0,
+    "whom": 0,
+    "tell": 0,
+    "moment": 0,
+    "standing": 0,
+    "life": 0,
+    "fold": 6,
+    "said": 0,
+    "handover": 7,
+    "waiting": 21,
+    "hurt": 0,
+    "hung": 0,
+    "beheaded": 0,
+    "victim": 0,
+    "friend": 0,
+    "world": 0,
+    "lot": 0,
+}
 """Banned words and how often the product's Python files may still have them.
 
 `giveback` and `handover` are names of record types on the disk, `told` a folder of a watch, `fold`

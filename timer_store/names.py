@@ -12,7 +12,12 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 # The first one present applies.
 DUE_NAMES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 STALE_NAMES: Final = (
-    *("TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
-    *("DUEMQ_DUE_MS", "REAL_TOPIC", "REAL_QID"),
+    "TIMER_OUT_MS",
+    "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS",
+    "TIMER_ROLL_TIMES",
+    "DUEMQ_DUE_MS",
+    "REAL_TOPIC",
+    "REAL_QID",
 )
 """Properties that a broker added to a timer, and that a client sends again with the message."""

@@ -169,13 +169,19 @@ class TimerPlugin(PluginBase):
             collector = StoreCollector(timers)
             self._host.metrics.register(collector)
             every(
-                scheduler, self.config.flush_interval_ms, keeper.persist_in_turn, PERSIST_JOB,
+                scheduler,
+                self.config.flush_interval_ms,
+                keeper.persist_in_turn,
+                PERSIST_JOB,
                 instances_max=2,
-            )  # fmt: skip
+            )
             every(
-                scheduler, store.config.clean_interval_ms, self._check_disk, COMPACT_JOB,
+                scheduler,
+                store.config.clean_interval_ms,
+                self._check_disk,
+                COMPACT_JOB,
                 instances_max=2,
-            )  # fmt: skip
+            )
             try:
                 yield
             finally:

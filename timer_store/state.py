@@ -88,9 +88,14 @@ class TimerState:
         stage = NearStage(config.stage_records_max)
         fetch = Fetcher(store, config)
         enqueue = EnqueueService(
-            fetch, units, stage, counts, position,
-            precision_ms=precision_ms, window_ms=config.window_ms,
-        )  # fmt: skip
+            fetch,
+            units,
+            stage,
+            counts,
+            position,
+            precision_ms=precision_ms,
+            window_ms=config.window_ms,
+        )
         transfers = TransferredUnits(store, units, position, counts, enqueue, config.window_ms)
         records = RecordReader(store, precision_ms, transfers.at_offsets)
         check = UnitCheck(store, records, counts, precision_ms, timer_log.directory)
@@ -98,17 +103,37 @@ class TimerState:
         deciding = DecidingRecords(store, precision_ms)
         copies = TimerCopies(records, deciding)
         dequeue = DequeueService(
-            units, stage, deliverer, counts, settled_timers, position, config,
-            TimerStats(store.topics), check,
-        )  # fmt: skip
+            units,
+            stage,
+            deliverer,
+            counts,
+            settled_timers,
+            position,
+            config,
+            TimerStats(store.topics),
+            check,
+        )
         return cls(
-            store=store, clock=clock, config=config, files=SnapshotFiles(root / "config"),
-            units=units, position=position, counts=counts, settled_timers=settled_timers,
+            store=store,
+            clock=clock,
+            config=config,
+            files=SnapshotFiles(root / "config"),
+            units=units,
+            position=position,
+            counts=counts,
+            settled_timers=settled_timers,
             stage=stage,
-            fetch=fetch, records=records, deliverer=deliverer, deciding=deciding, copies=copies,
-            enqueue=enqueue, dequeue=dequeue, transfers=transfers, findings=findings,
+            fetch=fetch,
+            records=records,
+            deliverer=deliverer,
+            deciding=deciding,
+            copies=copies,
+            enqueue=enqueue,
+            dequeue=dequeue,
+            transfers=transfers,
+            findings=findings,
             origin_run=OriginRun(),
-        )  # fmt: skip
+        )
 
     @property
     def first_needed(self) -> int | None:

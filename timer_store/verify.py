@@ -307,9 +307,9 @@ class _TimerLogCheck:
         summary = self.summary
         self.report.count("timer_units", int(units.size))
         precision_ms = summary.precision_ms
-        pending = (units["due_ms"] >= 0) & (units["slot_ms"] // precision_ms * precision_ms >= (
-            summary.read_ms
-        ))  # fmt: skip
+        pending = (units["due_ms"] >= 0) & (
+            units["slot_ms"] // precision_ms * precision_ms >= (summary.read_ms)
+        )
         units = units[pending]
         if not units.size:
             return
@@ -335,9 +335,15 @@ class _TimerLogCheck:
             if mine.any():
                 found = np.zeros(int(mine.sum()), layout.TIMED)
                 from_records(
-                    log_piece.data, (span[0], span[1] - span[0]), wanted[mine],
-                    summary.log.topics.arrays, context, -1, scratch, found,
-                )  # fmt: skip
+                    log_piece.data,
+                    (span[0], span[1] - span[0]),
+                    wanted[mine],
+                    summary.log.topics.arrays,
+                    context,
+                    -1,
+                    scratch,
+                    found,
+                )
                 timed[mine], known[mine] = found, found["kind"] != layout.TIMED_BROKEN
         due = np.where(units["due_ms"] > 0, units["due_ms"], timed["due_ms"])  # Apache's: 0
         late = known & ~is_due_with_record(due, timed["due_ms"], summary.precision_ms)

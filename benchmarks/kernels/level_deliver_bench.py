@@ -35,14 +35,23 @@ def fill(store: MessageStore, count: int) -> Any:
         store.topics.set_routing(f"bench{n}", write_queues=4, read_queues=4, perm=6)
     for n in range(count):
         properties = {
-            "UNIQ_KEY": f"7F000001{n:024X}", "CLUSTER": "DefaultCluster", "WAIT": "true",
-            "TAGS": "TagA", "DELAY": str(LEVEL), "REAL_TOPIC": f"bench{n // 32 % TOPICS}",
+            "UNIQ_KEY": f"7F000001{n:024X}",
+            "CLUSTER": "DefaultCluster",
+            "WAIT": "true",
+            "TAGS": "TagA",
+            "DELAY": str(LEVEL),
+            "REAL_TOPIC": f"bench{n // 32 % TOPICS}",
             "REAL_QID": str(n % 4),
-        }  # fmt: skip
+        }
         batch.add(
-            topic_index=schedule, queue_id=LEVEL - 1, body=BODY, born_ms=NOW_MS,
-            properties=encode_properties(properties), born_host=LOOPBACK, store_host=LOOPBACK,
-        )  # fmt: skip
+            topic_index=schedule,
+            queue_id=LEVEL - 1,
+            body=BODY,
+            born_ms=NOW_MS,
+            properties=encode_properties(properties),
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+        )
     store.put(batch)
     units = np.zeros(count, layout.UNIT)
     units["phys_offset"] = batch.filled["phys_offset"]

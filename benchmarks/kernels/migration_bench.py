@@ -55,9 +55,14 @@ def fill(store: MessageStore, levels: LevelService, hook: LevelHook, count: int)
         batch.clear()
         for number in range(min(BATCH, count - first)):
             batch.add(
-                topic_index=topic, queue_id=number % 4, body=b"x" * 100, properties=properties,
-                born_ms=store.clock.now_ms(), born_host=HOST, store_host=HOST,
-            )  # fmt: skip
+                topic_index=topic,
+                queue_id=number % 4,
+                body=b"x" * 100,
+                properties=properties,
+                born_ms=store.clock.now_ms(),
+                born_host=HOST,
+                store_host=HOST,
+            )
         hook(batch, store.clock.now_ms())
         store.put(batch)
         levels.on_put(batch)

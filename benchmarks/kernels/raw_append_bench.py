@@ -49,10 +49,14 @@ def make_log(root: Path, count: int, body_bytes: int) -> npt.NDArray[np.uint8]:
             for number in range(first, first + BATCH):
                 key = b"UNIQ_KEY\x017F000001%024X\x02WAIT\x01true\x02TAGS\x01tag\x02" % number
                 batch.add(
-                    topic_index=topics[number % 4], queue_id=number // 4 % (QUEUES // 4),
-                    body=b"x" * body_bytes, properties=key, born_ms=1_700_000_000_000,
-                    born_host=HOST, store_host=HOST,
-                )  # fmt: skip
+                    topic_index=topics[number % 4],
+                    queue_id=number // 4 % (QUEUES // 4),
+                    body=b"x" * body_bytes,
+                    properties=key,
+                    born_ms=1_700_000_000_000,
+                    born_host=HOST,
+                    store_host=HOST,
+                )
             store.put(batch)
         return store.log.view(0, store.max_offset).copy()
 

@@ -50,10 +50,14 @@ def fill(store: MessageStore, count: int) -> None:
                 "name": f"customer-{at % 1_000}",
             }
             batch.add(
-                topic_index=topic, queue_id=0, body=b"x" * 100,
+                topic_index=topic,
+                queue_id=0,
+                body=b"x" * 100,
                 properties=encode_properties(properties),
-                born_ms=0, born_host=LOOPBACK, store_host=LOOPBACK,
-            )  # fmt: skip
+                born_ms=0,
+                born_host=LOOPBACK,
+                store_host=LOOPBACK,
+            )
         store.put(batch)
 
 

@@ -47,12 +47,16 @@ def fill(store: MessageStore, timers: TimerStore, clock: FakeClock, pending: int
         for at in range(first, min(first + FILL_ROWS, pending)):
             due_ms = clock.now_ms() + 60_000 + int(random.integers(DAY_MS))
             batch.add(
-                topic_index=topic, queue_id=0, body=b"x" * 100,
+                topic_index=topic,
+                queue_id=0,
+                body=b"x" * 100,
                 properties=encode_properties(
                     {"UNIQ_KEY": f"K{at}", "TIMER_DELIVER_MS": str(due_ms)}
                 ),
-                born_ms=clock.now_ms(), born_host=LOOPBACK, store_host=LOOPBACK,
-            )  # fmt: skip
+                born_ms=clock.now_ms(),
+                born_host=LOOPBACK,
+                store_host=LOOPBACK,
+            )
         hook(batch, clock.now_ms())
         store.put(batch)
         offsets[first : first + batch.count] = batch.filled["phys_offset"]

@@ -101,14 +101,23 @@ def fill(store: MessageStore, count: int) -> Rows:
     batch, rows = PutBatch(FILL_ROWS), np.zeros(count, layout.STAGED)
     for n in range(FILL_ROWS):
         properties = {
-            "UNIQ_KEY": f"7F000001{n:024X}", "WAIT": "true", "TAGS": "TagA",
-            "TIMER_DELIVER_MS": str(DUE_MS), "TIMER_OUT_MS": str(DUE_MS - 1_000),
-            "REAL_TOPIC": names[n % TOPICS], "REAL_QID": str(n // TOPICS % 4),
-        }  # fmt: skip
+            "UNIQ_KEY": f"7F000001{n:024X}",
+            "WAIT": "true",
+            "TAGS": "TagA",
+            "TIMER_DELIVER_MS": str(DUE_MS),
+            "TIMER_OUT_MS": str(DUE_MS - 1_000),
+            "REAL_TOPIC": names[n % TOPICS],
+            "REAL_QID": str(n // TOPICS % 4),
+        }
         batch.add(
-            topic_index=timer, queue_id=0, body=BODY, properties=encode_properties(properties),
-            born_ms=DUE_MS, born_host=LOOPBACK, store_host=LOOPBACK,
-        )  # fmt: skip
+            topic_index=timer,
+            queue_id=0,
+            body=BODY,
+            properties=encode_properties(properties),
+            born_ms=DUE_MS,
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+        )
     hashes = np.array([java_hash(names[n % TOPICS]) for n in range(FILL_ROWS)])
     for first in range(0, count, FILL_ROWS):
         some = rows[first : first + FILL_ROWS]

@@ -31,16 +31,23 @@ def fill(batch: PutBatch, topic_index: int, count: int, *, timers: bool) -> None
     """Add messages with the properties that a Java client sends."""
     for n in range(count):
         properties = {
-            "UNIQ_KEY": f"7F000001{n:024X}", "WAIT": "true", "MSG_REGION": "DefaultRegion",
-            "CLUSTER": "DefaultCluster", "TRACE_ON": "true",
-        }  # fmt: skip
+            "UNIQ_KEY": f"7F000001{n:024X}",
+            "WAIT": "true",
+            "MSG_REGION": "DefaultRegion",
+            "CLUSTER": "DefaultCluster",
+            "TRACE_ON": "true",
+        }
         if timers:
             properties["TIMER_DELAY_MS"] = str(10_000 + n)
         batch.add(
-            topic_index=topic_index, queue_id=0, body=BODY,
+            topic_index=topic_index,
+            queue_id=0,
+            body=BODY,
             properties=encode_properties(properties),
-            born_ms=NOW_MS, born_host=LOOPBACK, store_host=LOOPBACK,
-        )  # fmt: skip
+            born_ms=NOW_MS,
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+        )
 
 
 def measure_fetch(store: MessageStore, count: int) -> None:

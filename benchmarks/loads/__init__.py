@@ -23,7 +23,21 @@ from benchmarks.loads import (
 )
 
 MODULES = (
-    ingest, drain, steady, crash, ready, memory, timers, timer_pending, timer_engine, migration,
-    reconciliation, replication, failover, filters, pops, v5,
-)  # fmt: skip
+    ingest,
+    drain,
+    steady,
+    crash,
+    ready,
+    memory,
+    timers,
+    timer_pending,
+    timer_engine,
+    migration,
+    reconciliation,
+    replication,
+    failover,
+    filters,
+    pops,
+    v5,
+)
 LOADS: dict[str, Load] = {load.name: load for module in MODULES for load in module.LOADS}

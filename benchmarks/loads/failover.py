@@ -155,17 +155,21 @@ def metrics_of(outages: list[Outage], load: GroupLoad) -> list[Metric]:
         Metric(name="outage", value=median(durations), unit="s", better="less"),
         Metric(name="outage max", value=max(durations), unit="s", better="less"),
         Metric(
-            name="new master cpu max", value=max(each.cpu_s for each in outages), unit="s",
+            name="new master cpu max",
+            value=max(each.cpu_s for each in outages),
+            unit="s",
             better="less",
         ),
         Metric(
-            name="due meanwhile, stored after the outage", value=max(after_ms), unit="ms",
+            name="due meanwhile, stored after the outage",
+            value=max(after_ms),
+            unit="ms",
             better="less",
         ),
         Metric(name="lost", value=account.pending, unit="messages", better="less"),
         Metric(name="duplicates", value=account.doubled, unit="messages", better="less"),
         Metric(name="early", value=account.early, unit="messages", better="less"),
-    ]  # fmt: skip
+    ]
 
 
 def late_after(outage: Outage, messages: Iterable[Message]) -> int:
@@ -186,12 +190,18 @@ def is_due_in(message: Message, outage: Outage) -> bool:
 
 LOADS = [
     Load(
-        name="failover", what="kill -9 of the master under load, three times", group=failover,
-        default=False, replication=True,
+        name="failover",
+        what="kill -9 of the master under load, three times",
+        group=failover,
+        default=False,
+        replication=True,
     ),
     Load(
-        name="failover-2m", what="the same, once, with 2 M pending timers",
-        group=partial(failover, rounds=1, pending=2_000_000), default=False, replication=True,
+        name="failover-2m",
+        what="the same, once, with 2 M pending timers",
+        group=partial(failover, rounds=1, pending=2_000_000),
+        default=False,
+        replication=True,
         ours_only=True,
     ),
-]  # fmt: skip
+]

@@ -90,11 +90,18 @@ async def _pull_all(client: RemotingClient, topic: str, end: int) -> tuple[int, 
 
 def _pull(topic: str, offset: int) -> Request:
     fields = {
-        "consumerGroup": "bench-filter", "topic": topic, "queueId": "0",
-        "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
-        "suspendTimeoutMillis": "0", "subscription": FILTER, "expressionType": "SQL92",
+        "consumerGroup": "bench-filter",
+        "topic": topic,
+        "queueId": "0",
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": FILTER,
+        "expressionType": "SQL92",
         "subVersion": "1",
-    }  # fmt: skip
+    }
     return Request(RequestCode.PULL_MESSAGE, fields, version=479)
 
 

@@ -20,7 +20,7 @@ def pop_and_acknowledge(bench: Bench) -> list[Metric]:
         Metric(name="broker", value=cpu_us, unit="us/msg", better="less"),
         *_latencies(found),
         *_faults(found, found["duplicates"]),
-    ]  # fmt: skip
+    ]
 
 
 def settled(bench: Bench) -> list[Metric]:

@@ -52,15 +52,19 @@ def ingest_async(bench: Bench) -> list[Metric]:
         with replicated(bench) as replica:
             copied, master_us, replica_us = _ingest(bench, replica)
         for name, value in (
-            ("accepted alone", alone), ("accepted with replica", copied),
-            ("master cpu alone", alone_us), ("master cpu with replica", master_us),
+            ("accepted alone", alone),
+            ("accepted with replica", copied),
+            ("master cpu alone", alone_us),
+            ("master cpu with replica", master_us),
             ("replica cpu", replica_us),
-        ):  # fmt: skip
+        ):
             found.setdefault(name, []).append(value)
     middle = {name: median(values) for name, values in found.items()}
     return [
         Metric(
-            name="with replica / alone", unit="ratio", better="more",
+            name="with replica / alone",
+            unit="ratio",
+            better="more",
             value=middle["accepted with replica"] / middle["accepted alone"],
         ),
         *(
@@ -69,7 +73,7 @@ def ingest_async(bench: Bench) -> list[Metric]:
             else Metric(name=name, value=value, unit="msg/s", better="more")
             for name, value in middle.items()
         ),
-    ]  # fmt: skip
+    ]
 
 
 def ingest_sync(bench: Bench) -> list[Metric]:
@@ -194,27 +198,53 @@ def trickle(bench: Bench) -> list[Metric]:
 
 LOADS = [
     Load(
-        name="replica-async", what="ingest 4 x 64 without and with a replica", run=ingest_async,
-        default=False, ours_only=True, replication=True,
+        name="replica-async",
+        what="ingest 4 x 64 without and with a replica",
+        run=ingest_async,
+        default=False,
+        ours_only=True,
+        replication=True,
     ),
     Load(
-        name="replica-sync", what="ingest 4 x 64, SYNC_MASTER with a replica", run=ingest_sync,
-        default=False, replication=True, keys=SYNC_KEYS,
+        name="replica-sync",
+        what="ingest 4 x 64, SYNC_MASTER with a replica",
+        run=ingest_sync,
+        default=False,
+        replication=True,
+        keys=SYNC_KEYS,
     ),
     Load(
-        name="replica-latency", what="sends at 5 k/s, SYNC_MASTER and a broker alone",
-        run=latency, default=False, ours_only=True, replication=True, keys=SYNC_KEYS,
+        name="replica-latency",
+        what="sends at 5 k/s, SYNC_MASTER and a broker alone",
+        run=latency,
+        default=False,
+        ours_only=True,
+        replication=True,
+        keys=SYNC_KEYS,
     ),
     Load(
-        name="replica-catch-up", what="an empty replica copies 1.2 GB, bodies of 1 KiB",
-        run=partial(catch_up, body_bytes=LARGE), default=False, ours_only=True, replication=True,
+        name="replica-catch-up",
+        what="an empty replica copies 1.2 GB, bodies of 1 KiB",
+        run=partial(catch_up, body_bytes=LARGE),
+        default=False,
+        ours_only=True,
+        replication=True,
     ),
     Load(
-        name="replica-catch-up-small", what="the same, bodies of 100 bytes",
-        run=partial(catch_up, body_bytes=SMALL), default=False, ours_only=True, replication=True,
+        name="replica-catch-up-small",
+        what="the same, bodies of 100 bytes",
+        run=partial(catch_up, body_bytes=SMALL),
+        default=False,
+        ours_only=True,
+        replication=True,
     ),
     Load(
-        name="replica-trickle", what="timers at 500/s, SYNC_MASTER with a replica", run=trickle,
-        default=False, ours_only=True, replication=True, keys=SYNC_KEYS,
+        name="replica-trickle",
+        what="timers at 500/s, SYNC_MASTER with a replica",
+        run=trickle,
+        default=False,
+        ours_only=True,
+        replication=True,
+        keys=SYNC_KEYS,
     ),
-]  # fmt: skip
+]

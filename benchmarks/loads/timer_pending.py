@@ -63,13 +63,15 @@ def _memory_and_start(bench: Bench, before_bytes: int, count: int) -> list[Metri
         Metric(name="anonymous", value=after["anonymous"] / MIB, unit="MiB", better="less"),
         Metric(name="anonymous growth", value=grown, unit="B/msg", better="less"),
         Metric(
-            name="anonymous restarted", value=restarted["anonymous"] / MIB, unit="MiB",
+            name="anonymous restarted",
+            value=restarted["anonymous"] / MIB,
+            unit="MiB",
             better="less",
         ),
         Metric(name="ready after kill", value=ready_s, unit="s", better="less"),
         Metric(name="ready after kill, cpu", value=cpu_s, unit="s", better="less"),
         Metric(name="ready after kill, idle", value=min(starts_s[1:]), unit="s", better="less"),
-    ]  # fmt: skip
+    ]
 
 
 def _wait_until_quiet(bench: Bench) -> None:

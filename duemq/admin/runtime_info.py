@@ -116,17 +116,21 @@ class RuntimeInfo:
     def _replicas(self, log_end: int) -> list[dict[str, str | int | bool]]:
         """Return HAConnectionRuntimeInfo of each replica; -1 for unknown values."""
         server = self._ha_server
-        return [] if server is None else [
-            {
-                "addr": each.address,
-                "diff": log_end - (-1 if (end := each.acknowledged) is None else end),
-                "inSync": server.in_sync.is_in_sync(each),
-                "slaveAckOffset": -1 if end is None else end,
-                "transferFromWhere": -1 if each.offset is None else each.offset,
-                "transferredByteInSecond": each.bytes_per_s(),
-            }
-            for each in server.connections
-        ]  # fmt: skip
+        return (
+            []
+            if server is None
+            else [
+                {
+                    "addr": each.address,
+                    "diff": log_end - (-1 if (end := each.acknowledged) is None else end),
+                    "inSync": server.in_sync.is_in_sync(each),
+                    "slaveAckOffset": -1 if end is None else end,
+                    "transferFromWhere": -1 if each.offset is None else each.offset,
+                    "transferredByteInSecond": each.bytes_per_s(),
+                }
+                for each in server.connections
+            ]
+        )
 
     async def clean(self, request: Request) -> Response:
         """Run retention now."""

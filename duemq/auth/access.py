@@ -89,8 +89,9 @@ def open_access(
     if not len(accounts):
         log.warning(
             "%s has no users, so every request is refused: set initAuthenticationUser, or run "
-            "`duemq accounts set` on this machine while the broker is stopped", path,
-        )  # fmt: skip
+            "`duemq accounts set` on this machine while the broker is stopped",
+            path,
+        )
     rules = GateRules(
         cluster=cluster,
         authorize=config.authorization_enabled,

@@ -31,8 +31,14 @@ PERMISSIONS: Final = {
 }
 _KEYS: Final = frozenset(
     {
-        *("accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm"),
-        *("defaultGroupPerm", "topicPerms", "groupPerms"),
+        "accessKey",
+        "secretKey",
+        "whiteRemoteAddress",
+        "admin",
+        "defaultTopicPerm",
+        "defaultGroupPerm",
+        "topicPerms",
+        "groupPerms",
     }
 )
 _TOP_KEYS: Final = frozenset({"globalWhiteRemoteAddresses", "accounts", "date", "dataVersion"})

@@ -106,17 +106,27 @@ def assemble(store: MessageStore, context: BrokerContext) -> BrokerComponents:
         plugins = context.plugins
         plugins.open_replica(store)
         parts.replica = replica_of(
-            store, tables, parts.long_polls, context.replication(), context.clock, context.connect,
+            store,
+            tables,
+            parts.long_polls,
+            context.replication(),
+            context.clock,
+            context.connect,
             context.membership,
             apply_master_config=lambda properties, log_end: plugins.follow_master(
                 properties, store, log_end
             ),
-        )  # fmt: skip
+        )
     elif context.ha_socket is not None:
         parts.ha_server = HaServer(
-            context.ha_socket, store, context.replication(), context.ha_server, context.clock,
-            own_addresses=(context.config().broker_ip,), member=context.membership,
-        )  # fmt: skip
+            context.ha_socket,
+            store,
+            context.replication(),
+            context.ha_server,
+            context.clock,
+            own_addresses=(context.config().broker_ip,),
+            member=context.membership,
+        )
     if parts.replica is None and context.membership is None:
         name, address = parts.identity.broker_name, f"{context.config().broker_ip}:{context.port}"
         parts.second_master = SecondMaster(name, address, context.clock)
@@ -222,10 +232,19 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         delivered_ms=context.plugins.delivered_ms,
     )
     pull = PullProcessor(
-        store, topics, groups, offsets, parts.clients, parts.long_polls, parts.stats, config,
-        replication=context.replication, records=records,
-        compiled=lambda: context.kernels.is_done, retries=parts.pop.retries,
-    )  # fmt: skip
+        store,
+        topics,
+        groups,
+        offsets,
+        parts.clients,
+        parts.long_polls,
+        parts.stats,
+        config,
+        replication=context.replication,
+        records=records,
+        compiled=lambda: context.kernels.is_done,
+        retries=parts.pop.retries,
+    )
     topics.resized = parts.pop.resized
     if parts.replica is None:
         parts.pop.recover()

@@ -19,9 +19,15 @@ def make_ingest(parts: BrokerComponents, context: BrokerContext) -> Ingest:
     """Return the ingest of all connections."""
     access = context.access.gate if context.access else None
     return Ingest(
-        parts.put_path, parts.store.topics, _sender(parts, context), _settings(parts, context),
-        parts.rpc, access=access, kernels=context.kernels, batched=_pop_turns(parts, context),
-    )  # fmt: skip
+        parts.put_path,
+        parts.store.topics,
+        _sender(parts, context),
+        _settings(parts, context),
+        parts.rpc,
+        access=access,
+        kernels=context.kernels,
+        batched=_pop_turns(parts, context),
+    )
 
 
 def _pop_turns(parts: BrokerComponents, context: BrokerContext) -> PopTurns | None:

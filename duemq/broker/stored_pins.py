@@ -45,15 +45,19 @@ def _read(store: MessageStore, item: EntryPoint) -> FirstPending:
         log.error(
             "plugin %s is not loaded, and its messages in %s cannot be read (%s: %s): no log file "
             "is removed. Enable or uninstall it",
-            item.name, store.root, type(error).__name__, error,
-        )  # fmt: skip
+            item.name,
+            store.root,
+            type(error).__name__,
+            error,
+        )
         return UNKNOWN
     if pin is not None:
         log.warning(
             "plugin %s is not loaded, but has pending messages in %s: their log files are kept. "
             "Remove it from brokerPluginDisabled to deliver them",
-            item.name, store.root,
-        )  # fmt: skip
+            item.name,
+            store.root,
+        )
     return pin
 
 

@@ -9,6 +9,8 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
 
 from duemq.auth.config import AuthConfig
 from duemq.broker.components import BrokerComponents, BrokerContext
@@ -20,6 +22,9 @@ from duemq.net.allowed_networks import parse_sources
 from duemq.net.bound_socket import bind
 from duemq.net.limits import body_bytes_max, limits_of
 from duemq.net.tls import Tls
+
+if TYPE_CHECKING:
+    from duemq.v5.config import V5Config
 
 log = logging.getLogger(__name__)
 PORT_KEY = "grpcServerPort"
@@ -39,6 +44,19 @@ def bind_v5(config: BrokerConfig) -> Iterator[socket.socket | None]:
         yield bound
 
 
+def _v5_config(parts: BrokerComponents, context: BrokerContext, port: int) -> V5Config:
+    from duemq.v5.config import V5Config
+
+    broker = context.config()
+    return V5Config(
+        host=broker.broker_ip,
+        port=port,
+        body_bytes_max=body_bytes_max(parts.store.config.message_bytes_max),
+        type_check=broker.topic_type_check,
+        permission=broker.permission,
+    )
+
+
 @asynccontextmanager
 async def serving_v5(
     bound: socket.socket | None, parts: BrokerComponents, context: BrokerContext, tls: Tls
@@ -55,39 +73,40 @@ async def serving_v5(
         return
     from duemq.net.http2.grpc_call import GrpcLimits
     from duemq.v5.cluster import V5Cluster
-    from duemq.v5.config import V5Config
     from duemq.v5.server import V5Server
 
     port = int(bound.getsockname()[1])
-
-    def config() -> V5Config:
-        now = context.config()
-        return V5Config(
-            host=now.broker_ip,
-            port=port,
-            body_bytes_max=body_bytes_max(parts.store.config.message_bytes_max),
-            type_check=now.topic_type_check,
-            permission=now.permission,
-        )
-
+    config = partial(_v5_config, parts, context, port)
     cluster = V5Cluster(
-        context.routes, parts.identity, config, peer_client(AuthConfig(), tls.client),
+        context.routes,
+        parts.identity,
+        config,
+        peer_client(AuthConfig(), tls.client),
         is_replica=parts.replica is not None,
-    )  # fmt: skip
+    )
     broker = context.config()
     limits = limits_of(broker)
+    call_limits = GrpcLimits(
+        connections_max=limits.connections_max,
+        backlog=limits.backlog,
+        idle_ms_max=limits.idle_ms_max,
+    )
     server = V5Server(
-        parts.dispatcher, make_decoded_sends(parts, context), context.access, parts.topics,
-        parts.groups, parts.identity, context.clock, config, make_ack_batch(parts, context),
-        parts.rpc, cluster,
-    )  # fmt: skip
+        parts.dispatcher,
+        make_decoded_sends(parts, context),
+        context.access,
+        parts.topics,
+        parts.groups,
+        parts.identity,
+        context.clock,
+        config,
+        make_ack_batch(parts, context),
+        parts.rpc,
+        cluster,
+    )
     serving = server.running(
         bound,
-        GrpcLimits(
-            connections_max=limits.connections_max,
-            backlog=limits.backlog,
-            idle_ms_max=limits.idle_ms_max,
-        ),
+        call_limits,
         memory=parts.memory,
         tls=tls.server,
         proxies=parse_sources("proxyProtocolFrom", broker.proxy_protocol_from),

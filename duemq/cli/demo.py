@@ -250,9 +250,16 @@ async def _broker(directory: Path) -> AsyncIterator[dict[str, Any]]:
     conf.write_text(BROKER_CONF.format(root=directory / "store", log_file_bytes=LOG_FILE_BYTES))
     log = (directory / "broker.log").open("wb")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "duemq", "broker", "-c", str(conf), "--json",
-        stdout=asyncio.subprocess.PIPE, stderr=log,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "duemq",
+        "broker",
+        "-c",
+        str(conf),
+        "--json",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=log,
+    )
     assert process.stdout is not None
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
@@ -273,11 +280,18 @@ async def _client(directory: Path, namesrv: str, own: bool) -> AsyncIterator[asy
     words = [*(str(level) for level in DELAYS_MS), "--timers", *map(str, timers)]
     words += ["--cancelled", CANCELLED_KEY, *(["--own"] if own else [])]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "duemq.cli.demo_client", namesrv, TOPIC, str(EACH), *words,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        sys.executable,
+        "-m",
+        "duemq.cli.demo_client",
+        namesrv,
+        TOPIC,
+        str(EACH),
+        *words,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         env={**os.environ, "HOME": str(directory)},  # the C++ client writes logs below HOME
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     try:
         yield process.stdout
@@ -351,8 +365,14 @@ def _table(demo: Demo) -> Table:
         for line in demo.lines.values()
     ]
     columns = (
-        "message", "kind", "promised", "arrived", "#stored +ms", "#arrived +ms", "",
-    )  # fmt: skip
+        "message",
+        "kind",
+        "promised",
+        "arrived",
+        "#stored +ms",
+        "#arrived +ms",
+        "",
+    )
     return table("DueMQ: messages by level and by time", columns, rows)
 
 

@@ -15,9 +15,19 @@ from duemq.cli.times import duration_text
 VIEW = "schedule_service.levels"
 WATCH_INTERVAL_S = 1.0
 COLUMNS = (
-    "broker", "#level", "#delay", "#pending", "next due (UTC)", "#due in", "#delivered",
-    "#late p50 ms", "#late p99", "#late max", "#refused", "#quarantined",
-)  # fmt: skip
+    "broker",
+    "#level",
+    "#delay",
+    "#pending",
+    "next due (UTC)",
+    "#due in",
+    "#delivered",
+    "#late p50 ms",
+    "#late p99",
+    "#late max",
+    "#refused",
+    "#quarantined",
+)
 OPTIONAL = ("#late p50 ms", "#late p99", "broker", "next due (UTC)", "#late max", "#delay")
 
 

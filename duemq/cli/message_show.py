@@ -116,9 +116,13 @@ def _row(record: dict[str, Any]) -> tuple[object, ...]:
     due_ms = record["due_ms"]
     position = f"{record['topic']}/{record['queue_id']}/{record['queue_offset']}"
     return (
-        record["event"], _cell(record["store_ms"]), "" if due_ms is None else _cell(due_ms),
-        record["commit_log_offset"], position, record["detail"],
-    )  # fmt: skip
+        record["event"],
+        _cell(record["store_ms"]),
+        "" if due_ms is None else _cell(due_ms),
+        record["commit_log_offset"],
+        position,
+        record["detail"],
+    )
 
 
 def _cell(time_ms: int) -> str:

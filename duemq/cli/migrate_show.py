@@ -19,15 +19,28 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 PLAN_COLUMNS: Final = (
-    "#level", "#delay", "#messages", "#overdue", "#bytes in the log", "first due (UTC)",
-    "last due (UTC)", "#timer units", "#takes about",
-)  # fmt: skip
+    "#level",
+    "#delay",
+    "#messages",
+    "#overdue",
+    "#bytes in the log",
+    "first due (UTC)",
+    "last due (UTC)",
+    "#timer units",
+    "#takes about",
+)
 PLAN_OPTIONAL: Final = ("#timer units", "#bytes in the log", "first due (UTC)", "last due (UTC)")
 LevelView = dict[str, Any]  # one level of a plan or status
 MOVING: Final = ("routing", "draining", "verifying", "rolling_back")
 STATUS_COLUMNS: Final = (
-    "#level", "state", "#moved", "#left", "#returned", "new ones", "remark",
-)  # fmt: skip
+    "#level",
+    "state",
+    "#moved",
+    "#left",
+    "#returned",
+    "new ones",
+    "remark",
+)
 
 
 def show_plan(levels: list[int], target: Target, *, dry_run: bool) -> None:
@@ -61,11 +74,16 @@ def print_plan(plan: dict[str, Any], *, dry_run: bool) -> None:
 def _plan_row(level: LevelView) -> tuple[object, ...]:
     first, last = level["first_due_ms"], level["last_due_ms"]
     return (
-        level["level"], duration_text(level["delay_ms"]), f"{level['pending']:,}",
-        f"{level['overdue']:,}" if level["overdue"] else "", binary_size(level["pending_bytes"]),
-        _when(first), _when(last),
-        binary_size(level["unit_bytes"]), duration_text(level["estimate_ms"]),
-    )  # fmt: skip
+        level["level"],
+        duration_text(level["delay_ms"]),
+        f"{level['pending']:,}",
+        f"{level['overdue']:,}" if level["overdue"] else "",
+        binary_size(level["pending_bytes"]),
+        _when(first),
+        _when(last),
+        binary_size(level["unit_bytes"]),
+        duration_text(level["estimate_ms"]),
+    )
 
 
 def _when(time_ms: int | None) -> str:
@@ -208,10 +226,14 @@ def print_status(status: Status) -> None:
 def _status_row(item: LevelView) -> tuple[object, ...]:
     state = item["state"].replace("_", " ") + (" (paused)" if item["paused"] else "")
     return (
-        item["level"], state, f"{item['moved']:,}", f"{item['remaining']:,}",
-        f"{item['returned']:,}", "timers" if item["routed"] else "level",
+        item["level"],
+        state,
+        f"{item['moved']:,}",
+        f"{item['remaining']:,}",
+        f"{item['returned']:,}",
+        "timers" if item["routed"] else "level",
         item["cause"] or item["blocked_by"],
-    )  # fmt: skip
+    )
 
 
 def verify(levels: list[int], target: Target) -> None:
@@ -225,17 +247,26 @@ def verify(levels: list[int], target: Target) -> None:
         print_json(done)
     else:
         columns = (
-            "#level", "#moved", "#returned", "#pending as timers", "#settled", "#removed since",
+            "#level",
+            "#moved",
+            "#returned",
+            "#pending as timers",
+            "#settled",
+            "#removed since",
             "verdict",
-        )  # fmt: skip
+        )
         rows = [
             (
-                item["level"], f"{item['transferred']:,}", f"{item['returned']:,}",
-                f"{item['timers_pending']:,}", f"{item['settled']:,}", f"{item['removed']:,}",
+                item["level"],
+                f"{item['transferred']:,}",
+                f"{item['returned']:,}",
+                f"{item['timers_pending']:,}",
+                f"{item['settled']:,}",
+                f"{item['removed']:,}",
                 "agree" if item["right"] else item["text"],
             )
             for item in done["verified"]
-        ]  # fmt: skip
+        ]
         print_table("levels and timers", columns, rows)
     if not done["right"]:
         raise SystemExit(int(Exit.FOUND_FAULT))

@@ -88,9 +88,14 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] =
     cells = [[printable(str(cell), lines=True) for cell in row] for row in rows]
     shown = [at for at in range(len(columns)) if not cells or any(row[at] for row in cells)]
     made = Table(
-        title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD,
-        show_edge=False, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
+        title=title or None,
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for at in shown:
         column = columns[at]
         side: Literal["left", "right"] = "right" if column[:1] == "#" else "left"

@@ -30,8 +30,17 @@ PULL_COUNT: Final = 32
 SUBSCRIPTION: Final = 4  # bit of a pull's sysFlag
 COMPRESSED: Final = 0x701  # bits of sysFlag: the body is compressed, and how
 BROKERS_PROPERTIES: Final = (
-    *("REAL_TOPIC", "REAL_QID", "DELAY", "DELAy", "1ST_POP_TIME", "POP_CK", "TRAN_MSG"),
-    *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", *STALE_NAMES),
+    "REAL_TOPIC",
+    "REAL_QID",
+    "DELAY",
+    "DELAy",
+    "1ST_POP_TIME",
+    "POP_CK",
+    "TRAN_MSG",
+    "TIMER_DELAY_SEC",
+    "TIMER_DELAY_MS",
+    "TIMER_DELIVER_MS",
+    *STALE_NAMES,
 )
 """Properties that would delay or redirect the message again."""
 
@@ -131,11 +140,18 @@ async def _quarantined(cluster: Cluster) -> AsyncIterator[Quarantined]:
 
 async def _pull(cluster: Cluster, queue: Queue, offset: int) -> list[Record]:
     fields: dict[str, object] = {
-        "consumerGroup": PRODUCER_GROUP, "topic": QUARANTINE_TOPIC, "queueId": queue.queue_id,
-        "queueOffset": offset, "maxMsgNums": PULL_COUNT, "sysFlag": SUBSCRIPTION,
-        "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+        "consumerGroup": PRODUCER_GROUP,
+        "topic": QUARANTINE_TOPIC,
+        "queueId": queue.queue_id,
+        "queueOffset": offset,
+        "maxMsgNums": PULL_COUNT,
+        "sysFlag": SUBSCRIPTION,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
         "expressionType": "TAG",
-    }  # fmt: skip
+    }
     response = await cluster.request(queue.address, RequestCode.PULL_MESSAGE, fields)
     if response.code == ResponseCode.SUCCESS:
         return split_records(bytes_of(response))
@@ -205,12 +221,19 @@ async def _send(cluster: Cluster, message: Record, topic: str, without: Sequence
     omitted = {*BROKERS_PROPERTIES, *without}
     properties = {name: value for name, value in message.properties.items() if name not in omitted}
     fields = {
-        "producerGroup": PRODUCER_GROUP, "topic": topic, "defaultTopic": TEMPLATE_TOPIC,
-        "defaultTopicQueueNums": NEW_TOPIC_QUEUES, "queueId": queues[0].queue_id,
-        "sysFlag": message.sys_flag & COMPRESSED, "bornTimestamp": SystemClock().now_ms(),
-        "flag": message.flag, "properties": encode_properties(properties).decode(),
-        "reconsumeTimes": 0, "unitMode": False, "batch": False,
-    }  # fmt: skip
+        "producerGroup": PRODUCER_GROUP,
+        "topic": topic,
+        "defaultTopic": TEMPLATE_TOPIC,
+        "defaultTopicQueueNums": NEW_TOPIC_QUEUES,
+        "queueId": queues[0].queue_id,
+        "sysFlag": message.sys_flag & COMPRESSED,
+        "bornTimestamp": SystemClock().now_ms(),
+        "flag": message.flag,
+        "properties": encode_properties(properties).decode(),
+        "reconsumeTimes": 0,
+        "unitMode": False,
+        "batch": False,
+    }
     response = await cluster.request(
         queues[0].address, RequestCode.SEND_MESSAGE, fields, message.body
     )

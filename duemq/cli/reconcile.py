@@ -18,7 +18,7 @@ from duemq.cli.options import (
     Stores,
     StreamOptions,
     TrustClock,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from spark_reconciliation.jobs.run import AuditRequest
@@ -59,9 +59,15 @@ def run(
     from duemq.cli.reconcile_run import reconcile
 
     request = _wanted(
-        stores, late, as_of, levels, trust_clock=trust_clock, out=out, report=report,
+        stores,
+        late,
+        as_of,
+        levels,
+        trust_clock=trust_clock,
+        out=out,
+        report=report,
         capacity_per_s=capacity,
-    )  # fmt: skip
+    )
     reconcile(request, _spark_master(spark), ledger, as_json=as_json)
 
 
@@ -225,9 +231,13 @@ def _wanted(
     from spark_reconciliation.scan.levels import levels_ms_of
 
     return AuditRequest(
-        stores=tuple(map(absolute, stores)), late_ms=late, as_of_ms=as_of_ms(as_of),
-        levels_ms=levels_ms_of(levels), made_by=user(), **more,
-    )  # fmt: skip
+        stores=tuple(map(absolute, stores)),
+        late_ms=late,
+        as_of_ms=as_of_ms(as_of),
+        levels_ms=levels_ms_of(levels),
+        made_by=user(),
+        **more,
+    )
 
 
 def _spark_master(spark: SparkOptions | StreamOptions) -> SparkMaster:

@@ -184,8 +184,14 @@ def repair(wanted: AuditRequest, master: SparkMaster, file: Path, *, as_json: bo
 
     result = _run_job(wanted, master, "repair", work, as_json=as_json)
     [written] = result.pop("written")
-    _print(result, {}, last=lambda: _repair_text(file, **written), as_json=as_json,
-           file=str(file), **written)  # fmt: skip
+    _print(
+        result,
+        {},
+        last=lambda: _repair_text(file, **written),
+        as_json=as_json,
+        file=str(file),
+        **written,
+    )
 
 
 def _repair_text(file: Path, messages: int, left: int) -> str:

@@ -97,9 +97,15 @@ def _row(record: Any) -> tuple[object, ...]:
     seconds = f"{(record.ended_ms - record.started_ms) / 1_000:.1f}"
     late = "" if record.late_p99_ms is None else f"{record.late_p99_ms:,}"
     return (
-        record.audit_id, time_text(record.started_ms), seconds, record.made_by, record.exit_code,
-        f"{record.messages:,}", remark, late,
-    )  # fmt: skip
+        record.audit_id,
+        time_text(record.started_ms),
+        seconds,
+        record.made_by,
+        record.exit_code,
+        f"{record.messages:,}",
+        remark,
+        late,
+    )
 
 
 def _warn(text: str) -> None:

@@ -78,9 +78,12 @@ class _StageProgress:
         columns = (TextColumn("{task.description}"), BarColumn(), part, TimeElapsedColumn())
         to = console(stderr=True)
         self._bars = Progress(
-            *columns, console=to, transient=True, disable=not (shown and to.is_terminal),
+            *columns,
+            console=to,
+            transient=True,
+            disable=not (shown and to.is_terminal),
             redirect_stdout=False,  # results are printed there
-        )  # fmt: skip
+        )
         self._threads = ThreadPoolExecutor(1)
 
     def __enter__(self) -> _StageProgress:

@@ -31,11 +31,21 @@ REPAIRED: Final = "DUEMQ_REPAIRED"
 PENDING_TOPICS: Final = ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX")
 BROKER_PROPERTIES: Final = frozenset(
     {
-        "REAL_TOPIC", "REAL_QID", "DELAY", "DELAy", "TIMER_OUT_MS", "TIMER_DELIVER_MS",
-        "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS",
-        "TIMER_ROLL_TIMES", "DUEMQ_DUE_MS", REPAIRED,
+        "REAL_TOPIC",
+        "REAL_QID",
+        "DELAY",
+        "DELAy",
+        "TIMER_OUT_MS",
+        "TIMER_DELIVER_MS",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
+        "DUEMQ_DUE_MS",
+        REPAIRED,
     }
-)  # fmt: skip
+)
 FOUND_MAX: Final = 32
 SEND, EXISTS, NO_ID = "send", "exists", "no unique id"
 
@@ -87,12 +97,14 @@ def read_file(path: Path) -> Iterator[Lost]:
 def _lost(value: dict[str, Any]) -> Lost:
     properties = decode_properties(base64.b64decode(value["property_text"], validate=True))
     return Lost(
-        str(value["topic"]), str(value["unique_id"] or ""),
+        str(value["topic"]),
+        str(value["unique_id"] or ""),
         base64.b64decode(value["body"], validate=True),
         {k: v for k, v in properties.items() if k not in BROKER_PROPERTIES},
-        int(value["phys_offset"]), int(value["queue_id"] or 0),
+        int(value["phys_offset"]),
+        int(value["queue_id"] or 0),
         None if value["due_ms"] is None else int(value["due_ms"]),
-    )  # fmt: skip
+    )
 
 
 def send_file(path: Path, target: Target, *, really: bool) -> None:
@@ -165,9 +177,13 @@ async def _was_resent(cluster: Cluster, lost: Lost) -> bool:
 
 async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
     fields = {
-        "topic": topic, "key": unique_id, "maxNum": FOUND_MAX, "beginTimestamp": 0,
-        "endTimestamp": (1 << 63) - 1, "_UNIQUE_KEY_QUERY": True,
-    }  # fmt: skip
+        "topic": topic,
+        "key": unique_id,
+        "maxNum": FOUND_MAX,
+        "beginTimestamp": 0,
+        "endTimestamp": (1 << 63) - 1,
+        "_UNIQUE_KEY_QUERY": True,
+    }
     messages = []
     for _, address in await cluster.brokers():
         response = await cluster.request(address, RequestCode.QUERY_MESSAGE, fields)
@@ -190,11 +206,19 @@ async def _send(cluster: Cluster, lost: Lost) -> None:
     if lost.due_ms is not None and lost.due_ms > now_ms:
         properties["TIMER_DELIVER_MS"] = str(lost.due_ms)
     fields = {
-        "producerGroup": PRODUCER_GROUP, "topic": lost.topic, "defaultTopic": TEMPLATE_TOPIC,
-        "defaultTopicQueueNums": 4, "queueId": queue.queue_id, "sysFlag": 0,
-        "bornTimestamp": now_ms, "flag": 0, "properties": encode_properties(properties).decode(),
-        "reconsumeTimes": 0, "unitMode": False, "batch": False,
-    }  # fmt: skip
+        "producerGroup": PRODUCER_GROUP,
+        "topic": lost.topic,
+        "defaultTopic": TEMPLATE_TOPIC,
+        "defaultTopicQueueNums": 4,
+        "queueId": queue.queue_id,
+        "sysFlag": 0,
+        "bornTimestamp": now_ms,
+        "flag": 0,
+        "properties": encode_properties(properties).decode(),
+        "reconsumeTimes": 0,
+        "unitMode": False,
+        "batch": False,
+    }
     response = await cluster.request(queue.address, RequestCode.SEND_MESSAGE, fields, lost.body)
     if response.code not in STORED:
         raise RequestError(response.code, response.remark or "the broker gave no reason")

@@ -162,8 +162,10 @@ def _raise_descriptor_limit() -> None:
     if limit < FEW_DESCRIPTORS:
         log.warning(
             "the limit of %d file descriptors allows only %d connections: raise the hard limit "
-            "(ulimit -n; LimitNOFILE= in systemd)", limit, limit - headroom(limit),
-        )  # fmt: skip
+            "(ulimit -n; LimitNOFILE= in systemd)",
+            limit,
+            limit - headroom(limit),
+        )
 
 
 async def _run_broker(
@@ -208,9 +210,13 @@ async def _run_member(
     gc.freeze()
     started_s = asyncio.get_running_loop().time()
     member = MemberBroker(
-        properties, config_file=file, read_again=reload_properties, kernels=kernels,
-        on_serving=lambda broker: _on_ready(broker, started_s, as_json), on_closing=limit_stop,
-    )  # fmt: skip
+        properties,
+        config_file=file,
+        read_again=reload_properties,
+        kernels=kernels,
+        on_serving=lambda broker: _on_ready(broker, started_s, as_json),
+        on_closing=limit_stop,
+    )
     on_signals(member.stop_for_signal, member.reload)
     failure = await member.run()
     if as_json:

@@ -43,9 +43,14 @@ def list_timers(selection: TimerSelection, target: Target) -> None:
     shown, more, damage = asyncio.run(_collect(selection, selection.fields(now_ms), target))
     if target.as_json:
         print_json(
-            {"timers": shown, "page": selection.page, "limit": selection.limit, "more": more,
-             "damage": damage}
-        )  # fmt: skip
+            {
+                "timers": shown,
+                "page": selection.page,
+                "limit": selection.limit,
+                "more": more,
+                "damage": damage,
+            }
+        )
     else:
         rows = [list_row(timer, now_ms) for timer in shown]
         title = f"pending timers, page {selection.page}" + (" (there are more)" if more else "")

@@ -22,8 +22,15 @@ HOUR_COLUMNS_MIN = 110  # terminal width for 60 bars and their label
 YEAR_9999_MS = 253_402_300_799_999
 SPARKS = " ▁▂▃▄▅▆▇█"
 LIST_COLUMNS = (
-    "due (UTC)", "#due in", "topic", "#queue", "keys", "unique key", "#bytes", "#log offset",
-)  # fmt: skip
+    "due (UTC)",
+    "#due in",
+    "topic",
+    "#queue",
+    "keys",
+    "unique key",
+    "#bytes",
+    "#log offset",
+)
 LIST_OPTIONAL = ("#bytes", "#log offset", "#queue", "#due in")
 
 
@@ -150,9 +157,8 @@ def _facts(view: View) -> list[tuple[str, str]]:
         _next_hour(view["per_minute"]["counts"]),
         ("enqueued/s (1, 10, 60 s)", _rates(view, "enqueue")),
         ("delivered/s (1, 10, 60 s)", _rates(view, "dequeue")),
-        ("lag: enqueue, delivery", f"{_lag(view['enqueue'])}, "
-         f"{_lag(view['dequeue'])}"),
-    ]  # fmt: skip
+        ("lag: enqueue, delivery", f"{_lag(view['enqueue'])}, {_lag(view['dequeue'])}"),
+    ]
     for name, late in view["lateness_ms"].items():
         if late["max"] is not None:
             text = f"p50 {late['p50']}, p99 {late['p99']}, p99.9 {late['p999']}, max {late['max']}"

@@ -9,8 +9,13 @@ from typing import Final
 from duemq_common.errors import UsageError
 
 UNIT_MS: Final = {
-    "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000,
-}  # fmt: skip
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
 TIME_MS_MAX: Final = 10**18 - 1
 _PART = re.compile(r"(\d{1,12})(ms|s|m|h|d|w)")
 _SPAN = re.compile(rf"\+({_PART.pattern} ?){{1,6}}(?<! )")

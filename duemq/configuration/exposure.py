@@ -111,8 +111,11 @@ def warn_of_readable_secrets(file: Path | None, properties: Mapping[str, str]) -
     if mode & stat.S_IROTH:
         log.warning(
             "%s has secrets (%s), and every user of this machine can read it: run `chmod 600 %s`, "
-            "and change them if others have accounts here", file, ", ".join(keys), file,
-        )  # fmt: skip
+            "and change them if others have accounts here",
+            file,
+            ", ".join(keys),
+            file,
+        )
 
 
 def keep_store_private(root: Path) -> None:

@@ -129,9 +129,13 @@ class _Assembler:
                 for text in sorted(node.texts):
                     self._text(text)
                 self._row(
-                    layout.MEMBER, node.operand, first, int(node.negated), layout.UNKNOWN,
+                    layout.MEMBER,
+                    node.operand,
+                    first,
+                    int(node.negated),
+                    layout.UNKNOWN,
                     len(self._texts),
-                )  # fmt: skip
+                )
             case _:
                 raise NoOperationError
 

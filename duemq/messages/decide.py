@@ -298,9 +298,11 @@ class _Job:
                 self.log_end = max(self.log_end, decided.log_end)
                 self.decided_count += int(np.count_nonzero(decided.verdicts == Verdict.DONE))
             rows = zip(
-                name_indexes[part].tolist(), due_ms[part].tolist(), decided.verdicts.tolist(),
+                name_indexes[part].tolist(),
+                due_ms[part].tolist(),
+                decided.verdicts.tolist(),
                 strict=True,
-            )  # fmt: skip
+            )
             for at, (name_index, due, verdict) in enumerate(rows):
                 tallies[name_index].add(verdict, due, decided.remarks.get(at, ""))
             await asyncio.sleep(0)

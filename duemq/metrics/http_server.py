@@ -36,9 +36,13 @@ REQUEST_S: Final = 10.0
 METHODS: Final = ("GET", "HEAD")
 PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 REASONS: Final = {
-    200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed",
-    500: "Internal Server Error", 503: "Service Unavailable",
-}  # fmt: skip
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 
 Probe = Callable[[], str]
 """Returns the reason of a 503 response; empty for 200."""

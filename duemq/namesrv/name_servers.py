@@ -39,9 +39,13 @@ def embedded_name_server(
     section = NamesrvConfig.embedded_in(config, str(kv_path))
     gate = access.gate if access is not None else None
     return NameServer(
-        section, clock, own_address=config.broker_ip, access=gate, tls=tls,
+        section,
+        clock,
+        own_address=config.broker_ip,
+        access=gate,
+        tls=tls,
         port_key="embeddedNamesrvPort",
-    )  # fmt: skip
+    )
 
 
 def _access_of(config: NamesrvConfig, auth: AuthConfig, clock: Clock) -> AccessControl | None:

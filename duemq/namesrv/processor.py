@@ -135,12 +135,10 @@ class NamesrvProcessor:
             log.warning(
                 "broker %s with id %d registers at %s; it was at %s. Unless this is a failover, "
                 "another machine uses its name: set registerFrom to the brokers' networks",
-                *(
-                    ascii(registration.broker_name),
-                    registration.broker_id,
-                    ascii(registration.address),
-                    ascii(address),
-                ),
+                ascii(registration.broker_name),
+                registration.broker_id,
+                ascii(registration.address),
+                ascii(address),
             )
 
     def _check_channel(self, registration: Registration) -> None:

@@ -324,8 +324,12 @@ class NameServerRegistration:
         if hint not in self._reported and not self._stop.is_set():
             log.warning(
                 "name server %s: not registered (%s). Clients that use it do not find this broker. "
-                "Retrying every %d s; %s", self.address, why, RETRY_MS // 1_000, hint,
-            )  # fmt: skip
+                "Retrying every %d s; %s",
+                self.address,
+                why,
+                RETRY_MS // 1_000,
+                hint,
+            )
             self._reported.add(hint)
         self.failure = why
 

@@ -165,8 +165,11 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
         self.notices.refused(
             "%r: refused: %d connections are open; the limit is %d (connectionsMax, and half of "
             "the process's limit of %d file descriptors)",
-            accepted_socket, is_open, allowed, limit,
-        )  # fmt: skip
+            accepted_socket,
+            is_open,
+            allowed,
+            limit,
+        )
         return False
 
     def opened(self, connection: ConnectionT, begun: Callable[[], None]) -> None:

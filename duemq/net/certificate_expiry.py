@@ -44,13 +44,18 @@ class ExpiryReport:
         if now_ms < until_ms:
             log.warning(
                 "%s=%s: the certificate expires on %s; replace it before, no restart is needed",
-                self._key, self._path, until,
-            )  # fmt: skip
+                self._key,
+                self._path,
+                until,
+            )
         else:
             log.error(
                 "%s=%s: the certificate expired on %s, so clients that verify certificates cannot "
-                "connect; replace it, no restart is needed", self._key, self._path, until,
-            )  # fmt: skip
+                "connect; replace it, no restart is needed",
+                self._key,
+                self._path,
+                until,
+            )
 
 
 def valid_until_ms(path: Path) -> int | None:

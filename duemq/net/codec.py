@@ -25,8 +25,20 @@ VERSION: Final = 479  # MQVersion ordinal of 5.3.3
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 LANGUAGES: Final = (
-    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
-    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
+    "NODE_JS",
 )
 _LANGUAGE_CODES: Final = {name: code for code, name in enumerate(LANGUAGES)}
 _INT32_MAX: Final = 0x7FFF_FFFF

@@ -92,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         "received",
         "sender",
         "writes_stalled",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,

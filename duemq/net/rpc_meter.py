@@ -110,8 +110,9 @@ class RpcMeter:
 
     def in_flight(self) -> dict[str, int]:
         """Return the requests in flight by Apache's processor name; `admin` is the rest."""
-        named = {name: sum(self._in_flight[code] for code in codes)
-                 for name, codes in PROCESSORS.items()}  # fmt: skip
+        named = {
+            name: sum(self._in_flight[code] for code in codes) for name, codes in PROCESSORS.items()
+        }
         rest = sum(self._in_flight.values()) - sum(named.values())
         return {"async_put": 0, "ack": 0, **named, "admin": rest}
 

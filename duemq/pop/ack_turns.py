@@ -183,8 +183,12 @@ class AckTurns:
         """
         received, rows = connection.received, self._rows
         count = read_matching(
-            *(received.data, received.start, received.end, template.parts),
-            *(rows.numbers, rows.frame_ends),
+            received.data,
+            received.start,
+            received.end,
+            template.parts,
+            rows.numbers,
+            rows.frame_ends,
         )
         if not count:
             return False
@@ -216,8 +220,14 @@ class AckTurns:
         for each in rows.groups[:group_count].tolist():
             revive_queue, queue_id, start, pop_ms, invisible_ms, end = each
             key = (
-                *(revive_queue, topic, group, queue_id, start, pop_ms),
-                *(broker_name, pop_ms + invisible_ms),
+                revive_queue,
+                topic,
+                group,
+                queue_id,
+                start,
+                pop_ms,
+                broker_name,
+                pop_ms + invisible_ms,
             )
             self._merged.extend(key, offsets[first:end])
             keys.append(key)

@@ -68,8 +68,12 @@ class PopCheckpoint:
     @property
     def key(self) -> Key:
         return (
-            *(self.topic, self.group, self.queue_id),
-            *(self.start_offset, self.pop_ms, self.broker_name),
+            self.topic,
+            self.group,
+            self.queue_id,
+            self.start_offset,
+            self.pop_ms,
+            self.broker_name,
         )
 
     @property
@@ -124,8 +128,12 @@ class Acknowledgement:
     @property
     def key(self) -> Key:
         return (
-            *(self.topic, self.group, self.queue_id),
-            *(self.start_offset, self.pop_ms, self.broker_name),
+            self.topic,
+            self.group,
+            self.queue_id,
+            self.start_offset,
+            self.pop_ms,
+            self.broker_name,
         )
 
     @property

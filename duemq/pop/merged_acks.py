@@ -27,8 +27,14 @@ class MergedAcks:
     def add(self, revive_queue: int, record: Acknowledgement) -> AckKey:
         """Add an acknowledgement; return the key of its record."""
         key = (
-            *(revive_queue, record.topic, record.group, record.queue_id, record.start_offset),
-            *(record.pop_ms, record.broker_name, record.due_ms),
+            revive_queue,
+            record.topic,
+            record.group,
+            record.queue_id,
+            record.start_offset,
+            record.pop_ms,
+            record.broker_name,
+            record.due_ms,
         )
         self.extend(key, record.offsets)
         return key

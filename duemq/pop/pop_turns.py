@@ -177,8 +177,12 @@ class PopTurns:
         received, numbers = connection.received, self._numbers
         for index, template in enumerate(cache.templates):
             if read_matching(
-                *(received.data, received.start, received.end, template.parts),
-                *(numbers, self._frame_ends),
+                received.data,
+                received.start,
+                received.end,
+                template.parts,
+                numbers,
+                self._frame_ends,
             ):
                 cache.matched(index)
                 opaque, born_ms, queue_id = numbers[0].tolist()

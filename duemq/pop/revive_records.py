@@ -119,7 +119,10 @@ class ReviveRecords:
         batch.reserve(count, count * texts.literals.size + digits)
         self._blank["born_ms"] = now_ms
         arguments = (
-            *(np.array(numbers), np.array(offsets), texts, batch.staging_len),
+            np.array(numbers),
+            np.array(offsets),
+            texts,
+            batch.staging_len,
             Output(batch.rows[batch.count :], batch.staging, self._blank, self._tags_hashes),
         )
         if self._put_records is None:
@@ -158,16 +161,38 @@ def _add_numbers(
     if isinstance(record, PopCheckpoint):
         revive_ms = pop_ms + record.invisible_ms
         due_ms = revive_ms - LEAD_MS
-        numbers.extend((
-            *(CHECKPOINT, queue_id, record.queue_id, start, pop_ms, record.invisible_ms),
-            *(revive_ms, due_ms, start, count, len(offsets)),
-        ))  # fmt: skip
+        numbers.extend(
+            (
+                CHECKPOINT,
+                queue_id,
+                record.queue_id,
+                start,
+                pop_ms,
+                record.invisible_ms,
+                revive_ms,
+                due_ms,
+                start,
+                count,
+                len(offsets),
+            )
+        )
         return due_ms < DUE_MS_END and not record.suspended
     kind, named = (ACK, record.offsets[0]) if count == 1 else (BATCH_ACK, -1)
-    numbers.extend((
-        *(kind, queue_id, record.queue_id, start, pop_ms, 0),
-        *(0, record.due_ms, named, count, len(offsets)),
-    ))  # fmt: skip
+    numbers.extend(
+        (
+            kind,
+            queue_id,
+            record.queue_id,
+            start,
+            pop_ms,
+            0,
+            0,
+            record.due_ms,
+            named,
+            count,
+            len(offsets),
+        )
+    )
     return record.due_ms < DUE_MS_END
 
 

@@ -102,32 +102,36 @@ class PopService:
         self.figures = PopFigures(clock.now_ms())
         self._undecided = UndecidedPops(store)
         self._revive_log = revive_log = ReviveLog(
-            store, parts.put_path, self._undecided, identity, clock, self.figures,
+            store,
+            parts.put_path,
+            self._undecided,
+            identity,
+            clock,
+            self.figures,
             lambda: parts.kernels.is_done,
-        )  # fmt: skip
-        self._failed = Notices(log, logging.ERROR)
-        self.reviver = Reviver(
-            store, topics, groups, offsets, parts.put_path, identity, clock,
-            delivered_ms, self.figures, lambda: parts.kernels.is_done,
-        )  # fmt: skip
-        self.retries = (
-            None
-            if isinstance(parts.records, UnrestrictedAccess)
-            else SharedRetries(parts.records, topics, groups)
         )
-        self._queues = queues = PopQueues(
-            store, topics, groups, parts.long_polls, clock, parts.config,
-            lambda: self.refusal, lambda: parts.records.version, self.retries,
-        )  # fmt: skip
+        self._failed = Notices(log, logging.ERROR)
+        self.reviver = self._reviver(parts, delivered_ms)
+        self.retries = _shared_retries(parts)
+        self._queues = queues = self._pop_queues(parts)
         self.offsets = pops = PopOffsets(store, offsets)
         self.orderly = Orderly(store, topics, groups, parts.long_polls, clock)
         self._acks = AckProcessor(
             store, topics, pops, revive_log, self.orderly, identity, clock, lambda: self.refusal
         )
         self._pops = PopProcessor(
-            store, queues, pops, revive_log, self.orderly, parts.stats, identity, clock,
-            parts.config, parts.filters.table, lambda: parts.kernels.is_done,
-        )  # fmt: skip
+            store,
+            queues,
+            pops,
+            revive_log,
+            self.orderly,
+            parts.stats,
+            identity,
+            clock,
+            parts.config,
+            parts.filters.table,
+            lambda: parts.kernels.is_done,
+        )
         self._processors = (
             AssignmentProcessor(
                 topics, groups, parts.clients, parts.routes, identity, parts.modes, parts.config
@@ -135,6 +139,33 @@ class PopService:
             self._pops,
             self._acks,
             PeekProcessor(store, queues, pops, self.orderly.table, clock, parts.stats),
+        )
+
+    def _reviver(self, parts: PopParts, delivered_ms: Callable[[int], int]) -> Reviver:
+        return Reviver(
+            parts.store,
+            parts.topics,
+            parts.groups,
+            parts.offsets,
+            parts.put_path,
+            parts.identity,
+            parts.clock,
+            delivered_ms,
+            self.figures,
+            lambda: parts.kernels.is_done,
+        )
+
+    def _pop_queues(self, parts: PopParts) -> PopQueues:
+        return PopQueues(
+            parts.store,
+            parts.topics,
+            parts.groups,
+            parts.long_polls,
+            parts.clock,
+            parts.config,
+            lambda: self.refusal,
+            lambda: parts.records.version,
+            self.retries,
         )
 
     def handlers(self) -> dict[int, Handler]:
@@ -154,9 +185,15 @@ class PopService:
     ) -> PopTurns:
         """Return the handler of the requests that arrive in one turn of the event loop."""
         return PopTurns(
-            self._pops, self._acks, self._revive_log, self._failed, meter,
-            access=access, is_ready=is_ready, confirms=confirms,
-        )  # fmt: skip
+            self._pops,
+            self._acks,
+            self._revive_log,
+            self._failed,
+            meter,
+            access=access,
+            is_ready=is_ready,
+            confirms=confirms,
+        )
 
     def ack_batch(self, *, confirms: bool) -> AckBatch:
         """Return a batch of acknowledgements."""
@@ -180,6 +217,12 @@ class PopService:
             return
         async with self.reviver.running(), self.orderly.running():
             yield
+
+
+def _shared_retries(parts: PopParts) -> SharedRetries | None:
+    if isinstance(parts.records, UnrestrictedAccess):
+        return None
+    return SharedRetries(parts.records, parts.topics, parts.groups)
 
 
 def _refusal(replication: ReplicationConfig, *, has_timers: bool) -> str:

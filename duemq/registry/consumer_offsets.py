@@ -178,8 +178,12 @@ class OffsetManager(SavedTable):
                         log.warning(
                             "group %s had consumed queue %d of %s up to offset %d, but the queue "
                             "ends at %d: the group continues there",
-                            group, queue_id, topic, offset, end,
-                        )  # fmt: skip
+                            group,
+                            queue_id,
+                            topic,
+                            offset,
+                            end,
+                        )
                     queues[queue_id] = end
         if count > NOTICES_MAX:
             log.warning("%d more offsets were set to the end of their queue", count - NOTICES_MAX)

@@ -117,8 +117,9 @@ class TableFile:
             log.warning(
                 "%s was written by another program after %d changes: of these, only missing rows "
                 "were added",
-                self.path, unrelated,
-            )  # fmt: skip
+                self.path,
+                unrelated,
+            )
         return {**data, "dataVersion": version.to_json(), self.member: rows}
 
     def append(self, rows: Mapping[str, Row], version: DataVersion) -> None:

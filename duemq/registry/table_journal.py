@@ -381,8 +381,10 @@ class _Reader(Generic[R]):
             log.error(
                 "skipped %d records of the %s table in the log that are damaged or not written by "
                 "a broker: %s",
-                len(self._skipped), self._kind.name, "; ".join(shown),
-            )  # fmt: skip
+                len(self._skipped),
+                self._kind.name,
+                "; ".join(shown),
+            )
 
 
 def decode(

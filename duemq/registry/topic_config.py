@@ -285,5 +285,9 @@ def warn_unsupported(topics: Iterable[TopicConfig]) -> None:
                     "topic %s has the attribute %s=%s, which this broker does not support: its "
                     "queues are SimpleCQ and not compacted, and an Apache broker refuses "
                     "such queues. Remove it: mqadmin updateTopic -t %s -a=-%s",
-                    topic.name, name, value, topic.name, name,
-                )  # fmt: skip
+                    topic.name,
+                    name,
+                    value,
+                    topic.name,
+                    name,
+                )

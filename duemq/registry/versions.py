@@ -9,8 +9,21 @@ from collections.abc import Iterator
 from typing import Final
 
 _FIRST: Final = (
-    *("snapshot", "alpha1", "beta1", "beta2", "beta3", "beta4", "beta5", "beta6_snapshot"),
-    *("beta6", "beta7_snapshot", "beta7", "beta8_snapshot", "beta8", "beta9_snapshot", "beta9"),
+    "snapshot",
+    "alpha1",
+    "beta1",
+    "beta2",
+    "beta3",
+    "beta4",
+    "beta5",
+    "beta6_snapshot",
+    "beta6",
+    "beta7_snapshot",
+    "beta7",
+    "beta8_snapshot",
+    "beta8",
+    "beta9_snapshot",
+    "beta9",
     "final",
 )
 HIGHER: Final = "higher_version"

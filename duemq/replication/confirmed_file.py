@@ -82,8 +82,9 @@ class ConfirmedFile:
             if not self._failed:
                 log.warning(
                     "%s cannot be written: %s. An old copy of the store would not be recognized",
-                    self.path, error.strerror,
-                )  # fmt: skip
+                    self.path,
+                    error.strerror,
+                )
             self._failed = True
             return
         self.offset, self._failed = offset, False

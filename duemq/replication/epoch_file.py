@@ -216,10 +216,12 @@ def read_epochs(path: Path) -> Epochs:
     if isinstance(failure, OSError):
         raise failure
     raise CorruptStore(
-        path, 0, f"the epochs of the log cannot be read: {failure}",
+        path,
+        0,
+        f"the epochs of the log cannot be read: {failure}",
         "Restore this file from a copy, or empty this store: the broker then copies the master's "
         "log.",
-    ) from failure  # fmt: skip
+    ) from failure
 
 
 class EpochFile:

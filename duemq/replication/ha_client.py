@@ -190,8 +190,10 @@ class HaClient:
         if why != self.failure:
             log.warning(
                 "replication from %s: %s; trying again every %g s",
-                self._address, why, self._retry_ms / 1_000,
-            )  # fmt: skip
+                self._address,
+                why,
+                self._retry_ms / 1_000,
+            )
         self.failure = why
 
     async def _copy(self) -> None:

@@ -201,13 +201,17 @@ class HaServer:
 
     def _new_connection(self, connection: socket.socket, where: str) -> ReplicaConnection:
         return ReplicaConnection(
-            connection, where, self._store, self._new_protocol(), self._clock,
+            connection,
+            where,
+            self._store,
+            self._new_protocol(),
+            self._clock,
             transfer_bytes=self._config.transfer_bytes_max,
             heartbeat_ms=self._role.heartbeat_ms,
             idle_ms=self._role.idle_ms_max,
             on_report=self._on_report,
             bulk=self._bulk,
-        )  # fmt: skip
+        )
 
     def _new_protocol(self) -> MasterProtocol:
         member, replicated = self._member, self._store.replicated

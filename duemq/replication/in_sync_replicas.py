@@ -86,8 +86,12 @@ class InSyncReplicas:
                 "%d replicas in sync, %d required: sends get response code %d, and consumers "
                 "receive nothing after log offset %d. Start a replica, or set %s to continue "
                 "without replicas",
-                found, needed, code, replicated.offset, " and ".join(blocking_keys(config)),
-            )  # fmt: skip
+                found,
+                needed,
+                code,
+                replicated.offset,
+                " and ".join(blocking_keys(config)),
+            )
         replicated.is_possible = self._was_possible = is_possible
 
 

@@ -129,8 +129,9 @@ class SlaveSynchronize:
             if why != self.failure and not self._stopping:
                 log.warning(
                     "cannot copy topics, groups and offsets from %s: %s; trying again",
-                    self.address, why,
-                )  # fmt: skip
+                    self.address,
+                    why,
+                )
             self.failure = why
         else:
             self.failure, self.synchronized_ms = "", self._clock.now_ms()

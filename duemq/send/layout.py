@@ -57,9 +57,20 @@ KIND_TEXT, KIND_RICH_TEXT, KIND_NUMBER, KIND_TRUE, KIND_FALSE, KIND_NULL = range
 
 # Header fields of a send. Code 10 uses these names, code 310 the letters at the same index.
 SEND_FIELDS: Final = (
-    *("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag"),
-    *("bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes"),
-    *("batch", "bname"),
+    "producerGroup",
+    "topic",
+    "defaultTopic",
+    "defaultTopicQueueNums",
+    "queueId",
+    "sysFlag",
+    "bornTimestamp",
+    "flag",
+    "properties",
+    "reconsumeTimes",
+    "unitMode",
+    "maxReconsumeTimes",
+    "batch",
+    "bname",
 )
 SEND_LETTERS: Final = "abcdefghijklmn"
 SEND_REQUIRED: Final = 8  # number of leading fields that are mandatory

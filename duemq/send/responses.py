@@ -177,9 +177,11 @@ class SendResponses:
         """Allocate space for the responses of `rows_max` rows."""
         settings = self._settings
         self._text = response_text(
-            rows_max, region=settings.region, trace_on=settings.trace_on,
+            rows_max,
+            region=settings.region,
+            trace_on=settings.trace_on,
             broker_name=settings.broker_name,
-        )  # fmt: skip
+        )
         self._numbers = self._text.turn.view(np.int64).data  # faster for single numbers
 
     def refusal(self, error: Exception, request: Request) -> Response:
@@ -311,10 +313,14 @@ class SendResponses:
         host = encode_offset_id(*self._settings.store_host, 0)[:-OFFSET_DIGITS]
         ids = [f"{host}{at:0{OFFSET_DIGITS}X}" for at in rows["phys_offset"].tolist()]
         fields = send_fields(
-            str(send.queue_id), send.transaction_id, ",".join(ids), str(rows[0]["queue_offset"]),
-            region=self._settings.region, trace_on=self._settings.trace_on,
+            str(send.queue_id),
+            send.transaction_id,
+            ",".join(ids),
+            str(rows[0]["queue_offset"]),
+            region=self._settings.region,
+            trace_on=self._settings.trace_on,
             recall_handle=self._recall_handle(rows[0], send),
-        )  # fmt: skip
+        )
         return Response(ResponseCode.SUCCESS, None, fields)
 
     def _recall_handle(self, row: Row, send: DecodedSend) -> str | None:
@@ -384,9 +390,15 @@ def unconfirmed_frames(data: bytes, missing: Missing) -> bytes:
 
 
 def send_fields(
-    queue_id: str, transaction_id: str | None, message_id: str, queue_offset: str, *, region: str,
-    trace_on: bool, recall_handle: str | None = None,
-) -> dict[str, str]:  # fmt: skip
+    queue_id: str,
+    transaction_id: str | None,
+    message_id: str,
+    queue_offset: str,
+    *,
+    region: str,
+    trace_on: bool,
+    recall_handle: str | None = None,
+) -> dict[str, str]:
     """Return the extFields of a send response, in Apache's order. SendMessageResponseHeader"""
     fields = {"queueId": queue_id}
     if transaction_id is not None:

@@ -258,9 +258,14 @@ class SendProcessor:
         derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         _check_properties(properties, SENT_RETRY_BYTES_MAX if derived else SENT_BYTES_MAX)
         row = _add(
-            send, batch, topic_index=self._table.find(topic), queue_id=queue_id,
-            body=send.request.body, properties=properties, flag=send.header.flag,
-        )  # fmt: skip
+            send,
+            batch,
+            topic_index=self._table.find(topic),
+            queue_id=queue_id,
+            body=send.request.body,
+            properties=properties,
+            flag=send.header.flag,
+        )
         self._check_marker(send, batch, row)
         is_half = by_name.get("TRAN_MSG", "").lower() == "true"
         if is_half and not self._is_delayed_retry(send.header, batch, row):
@@ -304,9 +309,14 @@ class SendProcessor:
         """
         probe = PutBatch(1, len(send.request.body) + len(properties))
         row = _add(
-            send, probe, topic_index=topic_index, queue_id=queue_id, body=send.request.body,
-            properties=properties, flag=send.header.flag,
-        )  # fmt: skip
+            send,
+            probe,
+            topic_index=topic_index,
+            queue_id=queue_id,
+            body=send.request.body,
+            properties=properties,
+            flag=send.header.flag,
+        )
         probe.rows[row]["sys_flag"] &= ~layout.SYS_TRANSACTION_MASK
         self._run_hooks(probe)
         status = int(probe.rows[row]["status"])
@@ -380,9 +390,14 @@ class SendProcessor:
             properties = entry.properties + shared
             _check_properties(properties, SENT_BYTES_MAX)
             row = _add(
-                send, batch, topic_index=topic_index, queue_id=send.queue_id, body=entry.body,
-                properties=properties, flag=entry.flag,
-            )  # fmt: skip
+                send,
+                batch,
+                topic_index=topic_index,
+                queue_id=send.queue_id,
+                body=entry.body,
+                properties=properties,
+                flag=entry.flag,
+            )
             _check_batch_row(batch, row)
             self._check_marker(send, batch, row)
             yield

@@ -78,8 +78,10 @@ def broker_suffix(config: BrokerConfig) -> bytes:
     """Return the encoded properties that 5.3.3 appends to every message of a client."""
     trace = "true" if config.trace_on else "false"
     pairs = (
-        ("MSG_REGION", config.region_id), ("CLUSTER", config.cluster_name), ("TRACE_ON", trace)
-    )  # fmt: skip
+        ("MSG_REGION", config.region_id),
+        ("CLUSTER", config.cluster_name),
+        ("TRACE_ON", trace),
+    )
     return "".join(f"{name}{NAME_END}{value}{ENTRY_END}" for name, value in pairs).encode()
 
 

@@ -131,9 +131,16 @@ class AckCalls:
         new, receipt = response.fields or {}, handle.receipt
         start = receipt.start_offset if receipt.is_orderly else handle.offset
         parts = (
-            start, new["popTime"], new["invisibleTime"], new["reviveQid"], receipt.retry,
-            receipt.broker_name, receipt.queue_id, handle.offset, handle.log_offset,
-        )  # fmt: skip
+            start,
+            new["popTime"],
+            new["invisibleTime"],
+            new["reviveQid"],
+            receipt.retry,
+            receipt.broker_name,
+            receipt.queue_id,
+            handle.offset,
+            handle.log_offset,
+        )
         return parse_handle(" ".join(map(str, parts)), self._broker_name)
 
     async def forward(

@@ -136,8 +136,10 @@ class V5Cluster:
                 "topic %s: broker %s (%s) does not serve v5 clients; those that connect here use "
                 "none of its queues. Set its grpcServerPort; with brokers of Apache, let all v5 "
                 "clients connect to Apache's proxy in cluster mode",
-                topic, each.broker_name, each.address or "no master",
-            )  # fmt: skip
+                topic,
+                each.broker_name,
+                each.address or "no master",
+            )
 
 
 def _broker(name: str, endpoints: v2.Endpoints) -> v2.Broker:

@@ -23,8 +23,20 @@ SCHEME: Final = "MQv2-HMAC-SHA1"
 CLIENT_ID_CHARS_MAX: Final = 255
 LANGUAGES: Final = frozenset(
     {
-        *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO"),
-        *("PHP", "OMS", "RUST", "NODE_JS"),
+        "JAVA",
+        "CPP",
+        "DOTNET",
+        "PYTHON",
+        "DELPHI",
+        "ERLANG",
+        "RUBY",
+        "OTHER",
+        "HTTP",
+        "GO",
+        "PHP",
+        "OMS",
+        "RUST",
+        "NODE_JS",
     }
 )
 """Names of LanguageCode in remoting headers."""

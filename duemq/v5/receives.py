@@ -177,8 +177,11 @@ class ReceiveCalls:
         except V5Error as error:
             self._failed(
                 "%r: group %s of topic %s keeps a message that it cannot receive: %s",
-                client, group, topic, error,
-            )  # fmt: skip
+                client,
+                group,
+                topic,
+                error,
+            )
 
 
 def _poll_ms(context: CallContext, client: V5Client, request: api.ReceiveMessageRequest) -> int:

@@ -27,8 +27,11 @@ from duemq.v5.topic_types import MIXED, accepted_types
 
 ANY_QUEUE: Final = -1  # a pop from this queue id reads all queues
 _PERMISSIONS: Final = {
-    PERM_READ | PERM_WRITE: v2.READ_WRITE, PERM_READ: v2.READ, PERM_WRITE: v2.WRITE, 0: v2.NONE,
-}  # fmt: skip
+    PERM_READ | PERM_WRITE: v2.READ_WRITE,
+    PERM_READ: v2.READ,
+    PERM_WRITE: v2.WRITE,
+    0: v2.NONE,
+}
 
 
 class RouteCalls:
@@ -57,9 +60,12 @@ class RouteCalls:
         for each in await self._cluster.brokers_of(name, topic, request.endpoints):
             for queue_id, permission in enumerate(_queues(each.queues)):
                 response.message_queues.add(
-                    topic=request.topic, id=queue_id, permission=permission, broker=each.broker,
+                    topic=request.topic,
+                    id=queue_id,
+                    permission=permission,
+                    broker=each.broker,
                     accept_message_types=types,
-                )  # fmt: skip
+                )
         return response
 
     async def query_assignment(
@@ -78,9 +84,11 @@ class RouteCalls:
                 continue
             for queue_id in range(count) if is_orderly else (ANY_QUEUE,):
                 queue = v2.MessageQueue(
-                    topic=request.topic, id=queue_id, broker=each.broker,
+                    topic=request.topic,
+                    id=queue_id,
+                    broker=each.broker,
                     permission=_permission(perm),
-                )  # fmt: skip
+                )
                 response.assignments.add(message_queue=queue)
         if not response.assignments:
             raise V5Error(v2.FORBIDDEN, f"no readable queue: topic {name}")

@@ -214,8 +214,9 @@ def properties_of(message: v2.Message, topic: str, address: str) -> dict[str, st
         checks.check_message_group(system.message_group)
         properties["__SHARDINGKEY"] = system.message_group
     for name, text in (
-        ("TRACE_CONTEXT", system.trace_context), ("__BORNHOST", system.born_host.strip() or address)
-    ):  # fmt: skip
+        ("TRACE_CONTEXT", system.trace_context),
+        ("__BORNHOST", system.born_host.strip() or address),
+    ):
         checks.check_property(name, text)
         if text:
             properties[name] = text

@@ -59,14 +59,17 @@ class MessagingService:
         self._unary: dict[str, tuple[type[Message], type[Message], UnaryHandler]] = {
             "QueryRoute": (api.QueryRouteRequest, api.QueryRouteResponse, routes.query_route),
             "QueryAssignment": (
-                api.QueryAssignmentRequest, api.QueryAssignmentResponse, routes.query_assignment,
+                api.QueryAssignmentRequest,
+                api.QueryAssignmentResponse,
+                routes.query_assignment,
             ),
             "Heartbeat": (api.HeartbeatRequest, api.HeartbeatResponse, client_calls.heartbeat),
             "SendMessage": (api.SendMessageRequest, api.SendMessageResponse, sends.send),
             "RecallMessage": (api.RecallMessageRequest, api.RecallMessageResponse, sends.recall),
             "AckMessage": (api.AckMessageRequest, api.AckMessageResponse, acks.acknowledge),
             "ChangeInvisibleDuration": (
-                api.ChangeInvisibleDurationRequest, api.ChangeInvisibleDurationResponse,
+                api.ChangeInvisibleDurationRequest,
+                api.ChangeInvisibleDurationResponse,
                 acks.change,
             ),
             "ForwardMessageToDeadLetterQueue": (
@@ -75,13 +78,16 @@ class MessagingService:
                 acks.forward,
             ),
             "EndTransaction": (
-                api.EndTransactionRequest, api.EndTransactionResponse, transactions.end,
+                api.EndTransactionRequest,
+                api.EndTransactionResponse,
+                transactions.end,
             ),
             "NotifyClientTermination": (
-                api.NotifyClientTerminationRequest, api.NotifyClientTerminationResponse,
+                api.NotifyClientTerminationRequest,
+                api.NotifyClientTerminationResponse,
                 client_calls.terminate,
             ),
-        }  # fmt: skip
+        }
         self._telemetry = client_calls.telemetry
 
     def methods(self) -> dict[bytes, GrpcMethod]:

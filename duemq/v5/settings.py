@@ -16,7 +16,24 @@ SEND_BACKOFF_MS: Final = (10, 1_000, 2.0)  # first, longest, factor
 RECEIVE_BATCH: Final = 32
 POLL_MS: Final = 20_000
 RETRY_S: Final = (
-    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200),
+    1,
+    5,
+    10,
+    30,
+    60,
+    120,
+    180,
+    240,
+    300,
+    360,
+    420,
+    480,
+    540,
+    600,
+    1_200,
+    1_800,
+    3_600,
+    7_200,
 )
 EXPONENTIAL_MS: Final = (5_000, 7_200_000, 2.0)
 STEPS_MAX: Final = 128  # per custom retry policy of a group
@@ -54,9 +71,11 @@ def _set_retries(policy: v2.RetryPolicy, group: GroupConfig) -> None:
         own = given if isinstance(given, dict) else {}
         first, longest, factor = EXPONENTIAL_MS
         _set_exponential(
-            policy, _number(own.get("initial"), first), _number(own.get("max"), longest),
+            policy,
+            _number(own.get("initial"), first),
+            _number(own.get("max"), longest),
             _number(own.get("multiplier"), int(factor)),
-        )  # fmt: skip
+        )
         return
     given = group.retry_policy.get("customizedRetryPolicy")
     steps = given.get("next") if isinstance(given, dict) else None

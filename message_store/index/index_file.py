@@ -49,10 +49,12 @@ class IndexFile:
                 self._allocate(1)
             elif os.fstat(self._fd).st_size != self.size:
                 raise CorruptStore(
-                    path, 0, f"it has {os.fstat(self._fd).st_size} bytes, not {self.size}",
+                    path,
+                    0,
+                    f"it has {os.fstat(self._fd).st_size} bytes, not {self.size}",
                     "Set maxHashSlotNum and maxIndexNum to what the store was written with, or "
                     "remove the index directory: it is rebuilt from the log.",
-                )  # fmt: skip
+                )
             self._pages = GuardedMap(path, self._fd, self.size, writable=True)
         except (OSError, CorruptStore):
             os.close(self._fd)

@@ -252,8 +252,11 @@ class IndexService:
             logger.warning(
                 "%s: no room for more keys: %s. Records from log offset %d on are not indexed. "
                 "%s, and the index continues",
-                self._directory, error, self._position, remedy_of(error),
-            )  # fmt: skip
+                self._directory,
+                error,
+                self._position,
+                remedy_of(error),
+            )
         self._paused = True
 
     def _drop_damaged(self) -> bool:
@@ -266,8 +269,9 @@ class IndexService:
             return False
         logger.warning(
             "%s has pages that cannot be read (%s): it is removed and rebuilt from the log",
-            self._files[at].path, self._files[at].damage,
-        )  # fmt: skip
+            self._files[at].path,
+            self._files[at].damage,
+        )
         for file in self._files[at:]:
             file.path.unlink(missing_ok=True)
         del self._files[at:]
@@ -315,8 +319,10 @@ class IndexService:
         found = int(find_record(file.data, pos + 1, end, file.base, self._scratch[0]))
         logger.warning(
             "%s at byte %d: not a record; the index continues at %s",
-            file.path, pos, found if found >= 0 else "its end",
-        )  # fmt: skip
+            file.path,
+            pos,
+            found if found >= 0 else "its end",
+        )
         return found if found >= 0 else end
 
     def _put(self, keys: Rows) -> None:

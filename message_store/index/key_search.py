@@ -279,9 +279,14 @@ def _matching(
         if low < high:
             span = (file.base, min(file.size, store.log.end - file.base))
             kernels.match_keys(
-                file.data, span, key_at[low:high], offsets[low:high], wanted, frames,
+                file.data,
+                span,
+                key_at[low:high],
+                offsets[low:high],
+                wanted,
+                frames,
                 hits[low:high],
-            )  # fmt: skip
+            )
     keep = np.flatnonzero(hits)
     keep = keep[np.argsort(key_at[keep], kind="stable")]
     return Matches(key_at[keep], offsets[keep], hits[keep])

@@ -20,9 +20,14 @@ import numba
 
 CACHE_VARIABLE = "DUEMQ_KERNEL_CACHE"
 PACKAGES = (
-    "duemq_common", "message_store", "delayed_delivery", "schedule_service", "timer_store",
-    "migration", "duemq",
-)  # fmt: skip
+    "duemq_common",
+    "message_store",
+    "delayed_delivery",
+    "schedule_service",
+    "timer_store",
+    "migration",
+    "duemq",
+)
 TOP = Path(__file__).resolve().parents[2]
 SIGNATURES = Path(__file__).with_name("signatures.txt")  # see registry.py
 IMPORT = re.compile(r"^\s*(?:from ([\w.]+) import (\([^)]*\)|[^\n]*)|import ([\w.]+))", re.M)

@@ -158,8 +158,12 @@ def _replace(
     kind = ir.FunctionType(POINTER, [POINTER, WORD, NUMBER, NUMBER, NUMBER, WORD])
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED
     arguments = [
-        *(build.inttoptr(page, POINTER), WORD(PAGE_BYTES), build.trunc(protection, NUMBER)),
-        *(NUMBER(flags), NUMBER(-1), WORD(0)),
+        build.inttoptr(page, POINTER),
+        WORD(PAGE_BYTES),
+        build.trunc(protection, NUMBER),
+        NUMBER(flags),
+        NUMBER(-1),
+        WORD(0),
     ]
     mapped = build.call(ir.Function(build.module, kind, "mmap"), arguments)
     refused = build.icmp_signed("==", build.ptrtoint(mapped, WORD), WORD(MAP_FAILED))

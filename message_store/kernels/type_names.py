@@ -24,8 +24,16 @@ SCALARS: Final = {
     **{
         name: getattr(types, name)
         for name in (
-            *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-            *("float32", "float64"),
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "uint16",
+            "uint32",
+            "uint64",
+            "float32",
+            "float64",
         )
     },
 }

@@ -134,9 +134,15 @@ class Appender:
         file = log.file_at_end or log.writable_file()
         left = file.base + file.size - log.end
         end, size, last = self._encode(
-            batch.rows, (first, batch.count), batch.staging, self._topics.arrays, self._out,
-            log.end, left, store_ms,
-        )  # fmt: skip
+            batch.rows,
+            (first, batch.count),
+            batch.staging,
+            self._topics.arrays,
+            self._out,
+            log.end,
+            left,
+            store_ms,
+        )
         if size == 0 and end < batch.count:
             needed = int(batch.rows[end]["record_size"])
             if needed + BLANK_BYTES > left:

@@ -21,10 +21,18 @@ STAGING_BYTES_MIN = 1 << 16
 TIMER_STALE_NAMES = ("DUEMQ_DUE_MS", "TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS")
 _FLAGGED_NAMES = frozenset(
     {
-        "WAIT", "TRAN_MSG", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID",
-        "INNER_NUM", "INNER_BASE", "__SHARDINGKEY", *TIMER_STALE_NAMES,
+        "WAIT",
+        "TRAN_MSG",
+        "TIMER_OUT_MS",
+        "TIMER_DEL_UNIQKEY",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "INNER_NUM",
+        "INNER_BASE",
+        "__SHARDINGKEY",
+        *TIMER_STALE_NAMES,
     }
-)  # fmt: skip
+)
 NUMBER_DIGITS_MAX = 18
 IPV6_BYTES = 16
 ALL_KINDS = -1

@@ -91,8 +91,10 @@ class BlockSums:
             logger.warning(
                 "%s: the disk has changed the %d bytes from log offset %d on: a record in "
                 "them is damaged, even if no other check detects it",
-                self.directory.parent / "commitlog", tail.end - tail.start, tail.start,
-            )  # fmt: skip
+                self.directory.parent / "commitlog",
+                tail.end - tail.start,
+                tail.start,
+            )
 
     def _sealed_end(self) -> int | None:
         """Return the log offset after the last sealed block, None without any."""

@@ -244,9 +244,11 @@ class CommitLog(NumberedLog[LogFile]):
             )
         if self.files and int(path.name) != self.files[-1].base + self.file_bytes:
             raise CorruptStore(
-                path, 0, f"the file before it starts at {self.files[-1].base}",
+                path,
+                0,
+                f"the file before it starts at {self.files[-1].base}",
                 "Restore the missing file from a copy, or move the later files away.",
-            )  # fmt: skip
+            )
 
     @property
     def min_offset(self) -> int:

@@ -125,9 +125,24 @@ def split_records(data: bytes, *, check_crc: bool = True) -> list[Record]:
 def _decode_plain(data: bytes, total_size: int) -> Record | None:
     """Return a record of the common form (IPv4 hosts, a short topic), None for other forms."""
     (
-        _, magic, body_crc, queue_id, flag, queue_offset, phys_offset, sys_flag,
-        born_ms, _, born_port, store_ms, _, store_port, reconsume_times, prepared_offset, body_len,
-    ) = _HEAD.unpack_from(data)  # fmt: skip
+        _,
+        magic,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        phys_offset,
+        sys_flag,
+        born_ms,
+        _,
+        born_port,
+        store_ms,
+        _,
+        store_port,
+        reconsume_times,
+        prepared_offset,
+        body_len,
+    ) = _HEAD.unpack_from(data)
     body_end = layout.RECORD_HEAD_BYTES + body_len
     if magic != layout.MAGIC_V1 or sys_flag & _IPV6_BITS or not 0 <= body_len < total_size:
         return None
@@ -141,14 +156,24 @@ def _decode_plain(data: bytes, total_size: int) -> Record | None:
     if properties_len < 0 or properties_at + properties_len != total_size:
         return None
     return Record(
-        total_size, magic, body_crc, queue_id, flag, queue_offset, phys_offset, sys_flag,
-        born_ms, (data[_BORN_IP : _BORN_IP + 4], born_port),
-        store_ms, (data[_STORE_IP : _STORE_IP + 4], store_port),
-        reconsume_times, prepared_offset,
+        total_size,
+        magic,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        phys_offset,
+        sys_flag,
+        born_ms,
+        (data[_BORN_IP : _BORN_IP + 4], born_port),
+        store_ms,
+        (data[_STORE_IP : _STORE_IP + 4], store_port),
+        reconsume_times,
+        prepared_offset,
         data[layout.RECORD_HEAD_BYTES : body_end],
         data[body_end + 1 : topic_end].decode("utf-8", "replace"),
         data[properties_at:total_size],
-    )  # fmt: skip
+    )
 
 
 def _decode_fields(data: _Fields, total_size: int) -> Record:
@@ -222,44 +247,85 @@ def encode_record(
         OverflowError: A number does not fit its field.
     Source: MessageExtEncoder.encode
     """
-    sys_flag &= ~(layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6)
+    sys_flag &= ~_IPV6_BITS
     sys_flag |= layout.SYS_BORN_IPV6 if len(born_host[0]) == 16 else 0
     sys_flag |= layout.SYS_STORE_IPV6 if len(store_host[0]) == 16 else 0
-    name = topic.encode()
-    wide = len(name) > layout.TOPIC_BYTES_V1_MAX
+    wide = len(topic.encode()) > layout.TOPIC_BYTES_V1_MAX
+    record = Record(
+        0,
+        layout.MAGIC_V2 if wide else layout.MAGIC_V1,
+        zlib.crc32(body) & layout.CRC_MASK,
+        queue_id,
+        flag,
+        queue_offset,
+        phys_offset,
+        sys_flag,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+        body,
+        topic,
+        property_text,
+    )
     if not wide and not sys_flag & _IPV6_BITS:
-        size = layout.RECORD_FIXED_BYTES + len(body) + len(name) + len(property_text)
         with suppress(struct.error):  # a number does not fit: `_number` raises
-            head = _HEAD.pack(
-                *(size, layout.MAGIC_V1, zlib.crc32(body) & layout.CRC_MASK, queue_id, flag),
-                *(queue_offset, phys_offset, sys_flag),
-                *(born_ms, int.from_bytes(born_host[0], "big"), born_host[1]),
-                *(store_ms, int.from_bytes(store_host[0], "big"), store_host[1]),
-                *(reconsume_times, prepared_offset, len(body)),
-            )
-            properties_len = _PROPERTIES_LEN.pack(len(property_text))
-            return b"".join([head, body, bytes([len(name)]), name, properties_len, property_text])
+            return _encode_plain(record)
+    return _encode_fields(record)
+
+
+def _encode_plain(record: Record) -> bytes:
+    """Return a record of the common form (IPv4 hosts, a short topic)."""
+    name = record.topic.encode()
+    head = _HEAD.pack(
+        layout.RECORD_FIXED_BYTES + len(record.body) + len(name) + len(record.property_text),
+        record.magic,
+        record.body_crc,
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.phys_offset,
+        record.sys_flag,
+        record.born_ms,
+        int.from_bytes(record.born_host[0], "big"),
+        record.born_host[1],
+        record.store_ms,
+        int.from_bytes(record.store_host[0], "big"),
+        record.store_host[1],
+        record.reconsume_times,
+        record.prepared_offset,
+        len(record.body),
+    )
+    properties_len = _PROPERTIES_LEN.pack(len(record.property_text))
+    return b"".join(
+        [head, record.body, bytes([len(name)]), name, properties_len, record.property_text]
+    )
+
+
+def _encode_fields(record: Record) -> bytes:
+    """Return a record of any form, field by field."""
     after_magic = b"".join(
         [
-            _number(zlib.crc32(body) & layout.CRC_MASK, 4),
-            _number(queue_id, 4),
-            _number(flag, 4),
-            _number(queue_offset, 8),
-            _number(phys_offset, 8),
-            _number(sys_flag, 4),
-            _number(born_ms, 8),
-            _host(born_host),
-            _number(store_ms, 8),
-            _host(store_host),
-            _number(reconsume_times, 4),
-            _number(prepared_offset, 8),
-            _counted(body, 4),
-            _counted(name, 2 if wide else 1),
-            _counted(property_text, 2),
+            _number(record.body_crc, 4),
+            _number(record.queue_id, 4),
+            _number(record.flag, 4),
+            _number(record.queue_offset, 8),
+            _number(record.phys_offset, 8),
+            _number(record.sys_flag, 4),
+            _number(record.born_ms, 8),
+            _host(record.born_host),
+            _number(record.store_ms, 8),
+            _host(record.store_host),
+            _number(record.reconsume_times, 4),
+            _number(record.prepared_offset, 8),
+            _counted(record.body, 4),
+            _counted(record.topic.encode(), 2 if record.magic == layout.MAGIC_V2 else 1),
+            _counted(record.property_text, 2),
         ]
     )
-    magic = layout.MAGIC_V2 if wide else layout.MAGIC_V1
-    return _number(8 + len(after_magic), 4) + _number(magic, 4) + after_magic
+    return _number(8 + len(after_magic), 4) + _number(record.magic, 4) + after_magic
 
 
 def encode_again(record: Record) -> bytes:

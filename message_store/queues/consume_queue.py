@@ -95,9 +95,11 @@ class FileCache:
                 raise
             self._unreadable(path)
             raise CorruptStore(
-                path, pos, f"it cannot be read: {error.strerror}",
+                path,
+                pos,
+                f"it cannot be read: {error.strerror}",
                 "Start the broker again: it rebuilds the consume queues from the log.",
-            ) from error  # fmt: skip
+            ) from error
 
     def _with_room(self, open_file: Callable[[], int]) -> int:
         """Open a file; without a free descriptor, close the least recently used one first."""
@@ -231,23 +233,29 @@ class ConsumeQueue:
         name = path.name
         if not (name.isascii() and name.isdigit() and len(name) == NAME_DIGITS):
             raise CorruptStore(
-                path, 0, f"its name is not a position of {NAME_DIGITS} digits",
+                path,
+                0,
+                f"its name is not a position of {NAME_DIGITS} digits",
                 "Move it out of this directory.",
-            )  # fmt: skip
+            )
         proven = bool(self._bases)
         size = restored_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
         if size != self.file_bytes:
             raise CorruptStore(
-                path, 0, f"it has {size} bytes, mappedFileSizeConsumeQueue is {self.file_bytes}",
+                path,
+                0,
+                f"it has {size} bytes, mappedFileSizeConsumeQueue is {self.file_bytes}",
                 "Set mappedFileSizeConsumeQueue to the size with which the store was written.",
-            )  # fmt: skip
+            )
         wanted = self._bases[-1] + self.file_bytes if self._bases else int(name)
         if int(name) != wanted or wanted % self.file_bytes:
             raise CorruptStore(
-                path, 0, f"the file that starts at {wanted} is missing before it",
+                path,
+                0,
+                f"the file that starts at {wanted} is missing before it",
                 f"Restore the missing file, or remove {self.directory}: it is rebuilt from the "
                 f"log.",
-            )  # fmt: skip
+            )
 
     def _valid_in(self, base: int) -> int:
         path = self._path(base)

@@ -245,9 +245,15 @@ def recover(
             f"written again from the log"
         )
         return recover(
-            log, queues, rules, log.min_offset, notice, torn_from=torn_from, known_end=known_end,
+            log,
+            queues,
+            rules,
+            log.min_offset,
+            notice,
+            torn_from=torn_from,
+            known_end=known_end,
             units=units,
-        )  # fmt: skip
+        )
     _bridge_gaps(log, queues, rules, found, known_end, notice)
     found.end = _skip_blank(log, found.end)
     _report_offsets(found.damaged, "the body's CRC does not match; the record was kept", notice)

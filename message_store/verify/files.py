@@ -87,9 +87,12 @@ def map_files(directory: Path, report: Report, *, multiple: int = 1) -> list[Pie
             report.add("note", "stray-directory", path, 0, "Apache 4.9 does not start with it here")
         elif not is_offset(path.name):
             report.add(
-                "warning", "stray-file", path, 0,
+                "warning",
+                "stray-file",
+                path,
+                0,
                 "its name is not a 20-digit offset, so no broker starts; move it away",
-            )  # fmt: skip
+            )
         else:
             piece = _map_piece(path, report)
             if piece is not None:
@@ -122,10 +125,13 @@ def report_unreadable(report: Report, known: int) -> None:
     guard.update()
     for place in guard.found[known:]:
         report.add(
-            "error", "unreadable-sector", place.path, place.pos,
+            "error",
+            "unreadable-sector",
+            place.path,
+            place.pos,
             f"{PAGE_BYTES} bytes cannot be read: {place.why}; copy the store to another disk, or "
             f"restore this file from a copy",
-        )  # fmt: skip
+        )
 
 
 def _check_sizes(pieces: Sequence[Piece], report: Report, multiple: int) -> None:
@@ -133,9 +139,12 @@ def _check_sizes(pieces: Sequence[Piece], report: Report, multiple: int) -> None
     for at, piece in enumerate(pieces):
         if piece.data.size != size or size % multiple:
             report.add(
-                "error", "file-size", piece.path, int(piece.data.size),
+                "error",
+                "file-size",
+                piece.path,
+                int(piece.data.size),
                 f"it has {piece.data.size} bytes, its neighbours {size}; no broker starts",
-            )  # fmt: skip
+            )
         if at and piece.base != pieces[at - 1].base + size:
             before = pieces[at - 1].base
             text = f"the file before it starts at {before}: files between them are missing"

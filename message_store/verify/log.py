@@ -126,10 +126,13 @@ def _check_sums(directory: Path, summary: LogSummary, report: Report) -> None:
         for base, first, after in changed_blocks(directory, pieces):
             report.count("blocks_changed", 1)
             report.add(
-                "error", "log-block", files[base].path, first,
+                "error",
+                "log-block",
+                files[base].path,
+                first,
                 f"the {after - first} bytes here are not as they were written: a record in them is "
                 f"damaged, even if no other check finds it. Restore this file from a copy",
-            )  # fmt: skip
+            )
     except OSError as error:
         report.add("warning", "log-block", directory, 0, f"checksums cannot be read: {error}")
 
@@ -192,16 +195,22 @@ class _Walk:
         if older:
             self.ended = True
             self.report.add(
-                "note", "stale-tail", first.path, first_pos,
+                "note",
+                "stale-tail",
+                first.path,
+                first_pos,
                 f"the log ends here, at {start}; old records from {end} on were cut off before "
                 f"and are not messages",
-            )  # fmt: skip
+            )
         else:
             self.report.add(
-                "error", "log-gap", first.path, first_pos,
+                "error",
+                "log-gap",
+                first.path,
+                first_pos,
                 f"{end - start} bytes are not a record; records continue at log offset {end}. "
                 f"Apache's broker would truncate the log here: restore this file from a copy first",
-            )  # fmt: skip
+            )
         self.gap = None
         return not older
 
@@ -220,10 +229,13 @@ class _Walk:
         if not used:
             return
         self.report.add(
-            "warning" if self.summary.crashed else "note", "tail", piece.path, pos,
+            "warning" if self.summary.crashed else "note",
+            "tail",
+            piece.path,
+            pos,
             f"the log ends here, at {piece.base + pos}; {used} bytes after it are not a record: an "
             f"interrupted write, or stale bytes",
-        )  # fmt: skip
+        )
 
     def count_rows(self, piece: Piece, rows: Rows) -> None:
         """Count a chunk of records and report the faults in it."""

@@ -212,11 +212,14 @@ class _Units:
                 if after < 0 or holes > HOLES_MAX:
                     return False
                 self.report.add(
-                    "error", "queue-hole", piece.path, at * UNIT_BYTES,
+                    "error",
+                    "queue-hole",
+                    piece.path,
+                    at * UNIT_BYTES,
                     f"{after - at} units of {self.queue.name} from queue offset "
                     f"{piece.base // UNIT_BYTES + at} on are empty, later ones are not; a broker "
                     f"would truncate the queue here",
-                )  # fmt: skip
+                )
                 at = after
         return True
 
@@ -284,12 +287,15 @@ class _Units:
         """Report the pre-blanks before the unit at `at`, whose record is at log offset `start`."""
         after = piece.base // UNIT_BYTES + at
         self.report.add(
-            "error", "queue-blank", piece.path, at * UNIT_BYTES,
+            "error",
+            "queue-blank",
+            piece.path,
+            at * UNIT_BYTES,
             f"{after - self.blank_from} units of {self.queue.name} from queue offset "
             f"{self.blank_from} on are pre-blanks between messages: their records are lost, or the "
             f"record at log offset {start} has a wrong queue offset, {after}",
             count=after - self.blank_from,
-        )  # fmt: skip
+        )
 
     def report_unit(self, piece: Piece, at: int, unit: Row, code: int) -> None:
         phys, size, tags_code = int(unit["phys_offset"]), int(unit["size"]), int(unit["tags_code"])
@@ -303,12 +309,15 @@ class _Units:
         queue, crashed = self.queue, self.summary.crashed
         piece = queue.pieces[-1]
         self.report.add(
-            "warning" if crashed else "error", "unit-behind-log", piece.path, self.end_pos(piece),
+            "warning" if crashed else "error",
+            "unit-behind-log",
+            piece.path,
+            self.end_pos(piece),
             f"{self.after_end} units of {queue.name} before queue offset {queue.end} point after "
             f"the log's end, {self.summary.end}; the next start drops them. If the log has lost "
             f"its last files, restore them first",
             count=self.after_end,
-        )  # fmt: skip
+        )
 
 
 def find_missing(
@@ -344,10 +353,13 @@ def _report_if_missing(
     to_come = summary.crashed and number >= queue.end
     what = "the next start adds it" if to_come else "consumers never see it"
     report.add(
-        "warning" if to_come else "error", "unit-missing", piece.path, phys - piece.base,
+        "warning" if to_come else "error",
+        "unit-missing",
+        piece.path,
+        phys - piece.base,
         f"the record at log offset {phys} has no unit in {queue.name} at queue offset {number}: "
         f"{what}",
-    )  # fmt: skip
+    )
 
 
 def unit_offset(queue: CheckedQueue, number: int) -> int:

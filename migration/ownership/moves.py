@@ -116,9 +116,14 @@ class Migrations:
         for level in requested:
             owners = self._owners
             self.router.begin(
-                self._store, owners.queues, owners.timers, level, rules, self._clock.now_ms(),
+                self._store,
+                owners.queues,
+                owners.timers,
+                level,
+                rules,
+                self._clock.now_ms(),
                 migration=migration,
-            )  # fmt: skip
+            )
             self._append_state(
                 level, State.PLANNED, State.ROUTING, migration=migration, operator=operator
             )

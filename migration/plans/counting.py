@@ -62,12 +62,16 @@ class LevelCount:
     def planned(self, delay_ms: int, rate_per_s: int) -> PlannedLevel:
         """Return the part of the plan for this level."""
         return PlannedLevel(
-            level=self.level, delay_ms=delay_ms, pending=self.pending,
-            pending_bytes=self.pending_bytes, first_due_ms=self.first_due_ms,
-            last_due_ms=self.last_due_ms, overdue=self.overdue,
+            level=self.level,
+            delay_ms=delay_ms,
+            pending=self.pending,
+            pending_bytes=self.pending_bytes,
+            first_due_ms=self.first_due_ms,
+            last_due_ms=self.last_due_ms,
+            overdue=self.overdue,
             unit_bytes=self.pending * UNIT_BYTES,
             estimate_ms=-(-self.pending * 1_000 // rate_per_s),
-        )  # fmt: skip
+        )
 
 
 @dataclass(slots=True)
@@ -110,9 +114,13 @@ class PlanCount:
                     pending = ~is_among(np.arange(first, first + units.size), settled)
                     due_ms = self.owners.queues.due_ms(level, units)
                     counted.add(
-                        units[pending], due_ms[pending], now_ms=self.now_ms, soon_ms=soon_ms,
-                        far_ms=far_ms, expired=expired,
-                    )  # fmt: skip
+                        units[pending],
+                        due_ms[pending],
+                        now_ms=self.now_ms,
+                        soon_ms=soon_ms,
+                        far_ms=far_ms,
+                        expired=expired,
+                    )
                     self._read(counted, first, first + int(units.size))
                     first += int(units.size)
                     yield int(units.size)
@@ -136,9 +144,14 @@ class PlanCount:
             text = f"{needed:,} bytes of timer units, room for {max(room, 0):,}: free disk space"
             obstacles.append(Obstacle(kind=ObstacleKind.NO_ROOM, text=text, blocks=True))
         return Plan(
-            plan_id=plan_id, store_id=store_id, made_ms=self.now_ms, made_by=made_by,
-            log_end=self.owners.store.max_offset, levels=levels, obstacles=obstacles,
-        )  # fmt: skip
+            plan_id=plan_id,
+            store_id=store_id,
+            made_ms=self.now_ms,
+            made_by=made_by,
+            log_end=self.owners.store.max_offset,
+            levels=levels,
+            obstacles=obstacles,
+        )
 
 
 def _obstacles(item: LevelCount) -> Iterator[Obstacle]:

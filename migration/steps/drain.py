@@ -60,9 +60,14 @@ class Drain:
     """
 
     def __init__(
-        self, levels: LevelService, timers: TimerStore, store: MessageStore, clock: Clock, *,
+        self,
+        levels: LevelService,
+        timers: TimerStore,
+        store: MessageStore,
+        clock: Clock,
+        *,
         wake: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._levels, self._timers, self._store = levels, timers, store
         self._clock, self._wake = clock, wake
 

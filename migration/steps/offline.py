@@ -208,10 +208,13 @@ def _opened(
         store.add_dispatcher(parts.service.on_put)
         store.add_dispatcher(lambda batch: _note(timers, batch, clock))
         owners = Owners(
-            store=store, levels=parts.service, timers=timers,
-            queues=ScheduleQueues(store, plugin.history), history=plugin.history,
+            store=store,
+            levels=parts.service,
+            timers=timers,
+            queues=ScheduleQueues(store, plugin.history),
+            history=plugin.history,
             keeper=CheckpointWriter(timers),
-        )  # fmt: skip
+        )
         try:
             yield store, clock, owners, parts.keeper
         finally:
@@ -271,10 +274,13 @@ class _Work:
             ledger.write(
                 self.plan,
                 MigrationRecord(
-                    migration_id=run, plan_id=self.plan.plan_id, mode=OFFLINE,
-                    started_ms=self.wall.now_ms(), started_by=self.operator,
+                    migration_id=run,
+                    plan_id=self.plan.plan_id,
+                    mode=OFFLINE,
+                    started_ms=self.wall.now_ms(),
+                    started_by=self.operator,
                 ),
-            )  # fmt: skip
+            )
             service.owners_or_raise()
             moved = {level: await self._migrate_level(service, level, run) for level in levels}
         finally:

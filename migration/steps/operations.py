@@ -95,9 +95,11 @@ class Operations:
             await asyncio.to_thread(self._plans.save, plan)
             self._service.ledger.write(plan)
         return Done(
-            action="plan", dry_run=command.dry_run, levels=[n.level for n in plan.levels],
+            action="plan",
+            dry_run=command.dry_run,
+            levels=[n.level for n in plan.levels],
             more={"plan": msgspec.json.decode(to_json(plan))},
-        )  # fmt: skip
+        )
 
     async def _count(self, command: MigrationRequest) -> Plan:
         owners, now_ms = self._service.owners_or_raise(), self._clock.now_ms()
@@ -115,9 +117,12 @@ class Operations:
         owners, now_ms = self._service.owners_or_raise(), self._clock.now_ms()
         levels = sorted(set(command.levels)) or [item.level for item in plan.levels]
         check(
-            plan, store_id=store_id(self._config_directory), delays_ms=owners.delays_ms,
-            now_ms=now_ms, levels=levels,
-        )  # fmt: skip
+            plan,
+            store_id=store_id(self._config_directory),
+            delays_ms=owners.delays_ms,
+            now_ms=now_ms,
+            levels=levels,
+        )
         migrations = self._service.migrations
         if not command.levels:  # skip levels that are already migrated
             levels = [n for n in levels if self._can(n, MigrationEvent.START)]
@@ -144,9 +149,12 @@ class Operations:
             )
             migrations.start(levels, command.rules, migration=run, operator=command.operator)
         return Done(
-            action="start", dry_run=command.dry_run, migration="" if command.dry_run else run,
-            levels=levels, more={"plan": msgspec.json.decode(to_json(plan))},
-        )  # fmt: skip
+            action="start",
+            dry_run=command.dry_run,
+            migration="" if command.dry_run else run,
+            levels=levels,
+            more={"plan": msgspec.json.decode(to_json(plan))},
+        )
 
     async def _planned(self, command: MigrationRequest) -> Plan:
         if command.plan_id:
@@ -180,8 +188,11 @@ class Operations:
 
     async def _rollback(self, command: MigrationRequest) -> Done:
         levels = self._chosen(command, lambda level: self._can(level, MigrationEvent.ROLL_BACK))
-        remarks = {level: ROLL_BACK_MEANS[self._state_of(level).state] for level in levels
-                   if self._can(level, MigrationEvent.ROLL_BACK)}  # fmt: skip
+        remarks = {
+            level: ROLL_BACK_MEANS[self._state_of(level).state]
+            for level in levels
+            if self._can(level, MigrationEvent.ROLL_BACK)
+        }
         for level in levels:
             self._state_of(level).after(MigrationEvent.ROLL_BACK)
         if not command.dry_run:
@@ -194,11 +205,14 @@ class Operations:
         levels = self._chosen(command, lambda level: self._state_of(level).state in allowed)
         found = [await self._service.verify(level) for level in levels]
         return Done(
-            action="verify", levels=levels,
+            action="verify",
+            levels=levels,
             remarks={item.level: difference(item) for item in found},
-            more={"right": all(item.is_right for item in found),
-                  "verified": [plain(item) for item in found]},
-        )  # fmt: skip
+            more={
+                "right": all(item.is_right for item in found),
+                "verified": [plain(item) for item in found],
+            },
+        )
 
     def _chosen(self, command: MigrationRequest, fits: Callable[[int], bool]) -> list[int]:
         """Return the levels of a command; if it names none, all levels that it applies to."""

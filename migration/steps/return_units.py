@@ -133,9 +133,14 @@ class RoutedReturn:
     """
 
     def __init__(
-        self, router: Router, timers: TimerStore, store: MessageStore, clock: Clock, *,
+        self,
+        router: Router,
+        timers: TimerStore,
+        store: MessageStore,
+        clock: Clock,
+        *,
         wake: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._router, self._timers, self._store, self._clock = router, timers, store, clock
         self._wake = wake
         self._schedule = store.topics.add(SCHEDULE_TOPIC)

@@ -122,9 +122,15 @@ class Router:
         self, batch: PutBatch, rows: Rows, count: int, report: npt.NDArray[np.uint8]
     ) -> tuple[int, int]:
         found: tuple[int, int] = kernels.route(
-            rows, count, batch.staging, self._topics.arrays.topics, self._delays, self._rules,
-            self._numbers, report,
-        )  # fmt: skip
+            rows,
+            count,
+            batch.staging,
+            self._topics.arrays.topics,
+            self._delays,
+            self._rules,
+            self._numbers,
+            report,
+        )
         return found
 
     def _note(self, delays: Delays) -> None:

@@ -323,17 +323,28 @@ def record_of(found: Verified, migration: str, at_ms: int) -> VerificationRecord
     """Return the ledger's record of a verification."""
     rest, there = found.expected, found.found
     return VerificationRecord(
-        migration_id=migration, level=found.level, at_ms=at_ms, levels_count=rest.count,
-        levels_checksum=rest.sum, timers_count=there.count, timers_checksum=there.sum,
+        migration_id=migration,
+        level=found.level,
+        at_ms=at_ms,
+        levels_count=rest.count,
+        levels_checksum=rest.sum,
+        timers_count=there.count,
+        timers_checksum=there.sum,
         text=difference(found),
-    )  # fmt: skip
+    )
 
 
 def plain(found: Verified) -> dict[str, object]:
     """Return a verification as a dictionary of numbers."""
     names = (
-        "level_pending", "timers_pending", "settled", "expected", "transferred", "returned", "gone",
-    )  # fmt: skip
+        "level_pending",
+        "timers_pending",
+        "settled",
+        "expected",
+        "transferred",
+        "returned",
+        "gone",
+    )
     return {
         "level": found.level,
         "right": found.is_right,

@@ -94,9 +94,13 @@ class Verification:
     """
 
     def __init__(
-        self, levels: LevelService, timers: TimerStore, store: MessageStore, level: int,
+        self,
+        levels: LevelService,
+        timers: TimerStore,
+        store: MessageStore,
+        level: int,
         journal: LevelProjection,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._levels, self._timers, self._store = levels, timers, store
         self._level, self._journal = level, journal
         self._units_max: Callable[[], int]
@@ -129,9 +133,15 @@ class Verification:
         settled = yield from self._settled(not_pending)
         journal = self._journal
         self.found = Verified(
-            self._level, at_level, pending, settled, expected.plus(before),
-            journal.transferred_tally, journal.returned_tally, journal.gone_tally,
-        )  # fmt: skip
+            self._level,
+            at_level,
+            pending,
+            settled,
+            expected.plus(before),
+            journal.transferred_tally,
+            journal.returned_tally,
+            journal.gone_tally,
+        )
 
     def _count_level(self) -> Counting[TransferTally]:
         at_level = TransferTally()

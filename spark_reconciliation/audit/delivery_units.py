@@ -137,7 +137,9 @@ def check_delivery_units(
             left[here] = False
             at = mine[here]
             found[at] = units.of_queue(
-                names[int(topics[first])], int(queues[first]), numbers[at],
+                names[int(topics[first])],
+                int(queues[first]),
+                numbers[at],
                 (offsets[at], sizes[at], codes[at]),
-            )  # fmt: skip
+            )
     return known, found

@@ -28,14 +28,34 @@ def whole_histories(events: DataFrame) -> DataFrame:
     marks = role.isin(Role.MARK, Role.DECISION)
     copied = is_held & (F.col("key") != F.col("root")) & F.col("rolls").isNull()
     held = F.struct(
-        at.alias("at"), "role", "store_ms", "level", "due_ms", "topic_hash", "queue_id", "body",
-        "properties_hash", "head_hash", "target", "damaged", "passed",
-        "other_time", "queued",
-    )  # fmt: skip
+        at.alias("at"),
+        "role",
+        "store_ms",
+        "level",
+        "due_ms",
+        "topic_hash",
+        "queue_id",
+        "body",
+        "properties_hash",
+        "head_hash",
+        "target",
+        "damaged",
+        "passed",
+        "other_time",
+        "queued",
+    )
     sent = F.struct(
-        at.alias("at"), "store_ms", "topic_hash", "queue_id", "body", "properties_hash",
-        "head_hash", "target", "damaged", "queued",
-    )  # fmt: skip
+        at.alias("at"),
+        "store_ms",
+        "topic_hash",
+        "queue_id",
+        "body",
+        "properties_hash",
+        "head_hash",
+        "target",
+        "damaged",
+        "queued",
+    )
     histories = events.groupBy("root").agg(
         F.min(F.when(is_held, held)).alias("first"),
         F.max(F.when(is_held, held)).alias("leaf"),

@@ -46,9 +46,14 @@ def migration_proof(
     names = (*KEYS, "way", "phys_offset", "promised_ms")
     moved = drained.select(*names).unionByName(_routed(messages, routes, migration_id, names))
     histories = verdicts.select(
-        "store", F.explode(F.array_distinct(F.array("root", "leaf"))).alias("phys_offset"),
-        "due_ms", "delivered_ms", "deliveries", "verdict", "why",
-    ).where(F.col("phys_offset").isNotNull())  # fmt: skip
+        "store",
+        F.explode(F.array_distinct(F.array("root", "leaf"))).alias("phys_offset"),
+        "due_ms",
+        "delivered_ms",
+        "deliveries",
+        "verdict",
+        "why",
+    ).where(F.col("phys_offset").isNotNull())
     rows = moved.join(histories, ["store", "phys_offset"], "left")
     verdict = F.coalesce("verdict", F.lit("lost"))
     # a moved message has a new due time, a cancelled one has none
@@ -59,12 +64,24 @@ def migration_proof(
         F.coalesce("why", F.lit("the audit has no verdict about it"))
     )
     return rows.withColumns(
-        {"verdict": verdict, "proven": kept & same, "why": why,
-         "deliveries": F.coalesce("deliveries", F.lit(0))}
+        {
+            "verdict": verdict,
+            "proven": kept & same,
+            "why": why,
+            "deliveries": F.coalesce("deliveries", F.lit(0)),
+        }
     ).select(
-        *KEYS, "way", "phys_offset", "promised_ms", "due_ms", "delivered_ms", "deliveries",
-        "verdict", "proven", "why",
-    )  # fmt: skip
+        *KEYS,
+        "way",
+        "phys_offset",
+        "promised_ms",
+        "due_ms",
+        "delivered_ms",
+        "deliveries",
+        "verdict",
+        "proven",
+        "why",
+    )
 
 
 def proof_totals(proof: DataFrame) -> DataFrame:
@@ -93,9 +110,11 @@ def _routed(
     """Return the timers of level messages that were sent while their level was routed."""
     timers = messages.where((F.col("topic") == TIMER_TOPIC) & F.col("level").isNotNull())
     timers = timers.select(
-        "store", "phys_offset", F.col("level").cast("int").alias("level"),
+        "store",
+        "phys_offset",
+        F.col("level").cast("int").alias("level"),
         F.col("due_ms").alias("promised_ms"),
-    )  # fmt: skip
+    )
     both = timers.join(F.broadcast(routes), ["store", "level"]).where(
         F.col("mark_at") < F.col("phys_offset")
     )

@@ -36,12 +36,40 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 HISTORY: Final = (
-    "root", "held", "deliveries", "quarantines", "leaf_at", "store_ms", "level", "due_ms",
-    "topic_hash", "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "other_head",
-    "elsewhere", "delivery_damaged", "pending_damaged", "passed", "is_level", "hops", "moved",
-    "has_unit", "cancelled", "fired", "copies", "ended_old", "other_time", "no_unit",
-    "unreachable", "removed_pending", "removed_settled", "other_unit",
-)  # fmt: skip
+    "root",
+    "held",
+    "deliveries",
+    "quarantines",
+    "leaf_at",
+    "store_ms",
+    "level",
+    "due_ms",
+    "topic_hash",
+    "queue_id",
+    "sent_at",
+    "sent_ms",
+    "other_body",
+    "other_properties",
+    "other_head",
+    "elsewhere",
+    "delivery_damaged",
+    "pending_damaged",
+    "passed",
+    "is_level",
+    "hops",
+    "moved",
+    "has_unit",
+    "cancelled",
+    "fired",
+    "copies",
+    "ended_old",
+    "other_time",
+    "no_unit",
+    "unreachable",
+    "removed_pending",
+    "removed_settled",
+    "other_unit",
+)
 """Columns of a history, which `rules` reads; `root` is the key of the message."""
 
 

@@ -42,10 +42,23 @@ from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.scan.tables import TIME_MIN
 
 NEEDED: Final = (
-    "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
-    "damage", "properties_hash", "head_hash", "target", "due_ms", "unit_ms", "passed",
-    "other_time", "queued",
-)  # fmt: skip
+    "store_id",
+    "phys_offset",
+    "role",
+    "store_ms",
+    "prepared_offset",
+    "body_crc",
+    "body_len",
+    "damage",
+    "properties_hash",
+    "head_hash",
+    "target",
+    "due_ms",
+    "unit_ms",
+    "passed",
+    "other_time",
+    "queued",
+)
 """Columns of `messages`."""
 TIME_BITS: Final = 47  # bits of a time in ms
 TIME_MAX: Final = (1 << TIME_BITS) - 1  # the sum of a thousand of them still fits into 64 bits
@@ -86,10 +99,12 @@ def pack(column: Callable[[str], pa.Array]) -> Numbers:
     body = _words(column("body_crc")) ^ (_words(column("body_len")) * LENGTHS)
     content = ((body & LOW) << HALF) | ((target ^ (target >> HALF)) & LOW)
     arrays = (
-        key, tally, content.view(np.int64),
+        key,
+        tally,
+        content.view(np.int64),
         _numbers(column("properties_hash")) ^ _numbers(column("head_hash")),
         np.where(sent, stored_ms, -due_ms),
-    )  # fmt: skip
+    )
     return np.stack(arrays, axis=1)
 
 
@@ -151,8 +166,10 @@ def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.Re
     """
     pieces = [
         np.frombuffer(value.as_buffer(), np.int64).reshape(-1, WORDS)
-        for batch in batches for value in batch.column("packed") if value.as_buffer().size
-    ]  # fmt: skip
+        for batch in batches
+        for value in batch.column("packed")
+        if value.as_buffer().size
+    ]
     if not pieces:
         return
     whole = np.concatenate(pieces)

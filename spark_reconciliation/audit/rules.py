@@ -65,11 +65,25 @@ def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataF
     leaf = F.when(F.col("held") > 0, F.col("leaf_at"))
     number = F.shiftleft(F.col("store_id").cast("bigint"), STORE_BITS)
     return found.where(F.col("verdict") != IGNORED).select(
-        "store", F.col("root").alias("key"), F.col("at_root").alias("root"), leaf.alias("leaf"),
-        number.bitwiseOR(leaf).alias("leaf_key"), "topic_hash", "queue_id", "level", "store_ms",
-        "due_ms", F.col("sent_at").alias("delivered_phys"), F.col("sent_ms").alias("delivered_ms"),
-        "late_ms", "hops", "deliveries", "verdict", "why", weight.alias("weight"),
-    )  # fmt: skip
+        "store",
+        F.col("root").alias("key"),
+        F.col("at_root").alias("root"),
+        leaf.alias("leaf"),
+        number.bitwiseOR(leaf).alias("leaf_key"),
+        "topic_hash",
+        "queue_id",
+        "level",
+        "store_ms",
+        "due_ms",
+        F.col("sent_at").alias("delivered_phys"),
+        F.col("sent_ms").alias("delivered_ms"),
+        "late_ms",
+        "hops",
+        "deliveries",
+        "verdict",
+        "why",
+        weight.alias("weight"),
+    )
 
 
 OTHER_TIME: Final = "the due time in its queue is not that of its level"
@@ -135,4 +149,4 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("pending", pending, yet),
         (clock_early, (c("late_ms") < 0) & ~c("fired"), EARLY_BY_CLOCK),
         ("moved", c("moved"), "delivered at the time to which it was moved"),
-    ]  # fmt: skip
+    ]

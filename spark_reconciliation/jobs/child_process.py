@@ -96,9 +96,14 @@ async def run(command: Sequence[str], *, seconds_max: float) -> Result:
     command, secrets = without_password(command)
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, env={**os.environ, **secrets}, stdin=pipe, stdout=pipe, stderr=pipe,
-            start_new_session=True, limit=OUTPUT_BYTES_MAX,
-        )  # fmt: skip
+            *command,
+            env={**os.environ, **secrets},
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            start_new_session=True,
+            limit=OUTPUT_BYTES_MAX,
+        )
     except OSError as error:
         return Result(exit_code=COULD_NOT_RUN, why=f"it cannot be started: {error}")
     try:

@@ -35,9 +35,15 @@ STEADY_MS_PER_DAY: Final = 1.0
 WORST_MAX: Final = 20
 TRANSACTION, COMMITTED = 0x0C, 0x08
 PLAN_COLUMNS: Final = (
-    "store", "phys_offset", "topic", "queue_offset", "sys_flag", "prepared_offset", "damage",
+    "store",
+    "phys_offset",
+    "topic",
+    "queue_offset",
+    "sys_flag",
+    "prepared_offset",
+    "damage",
     "body",
-)  # fmt: skip
+)
 """Columns of `messages` that `backfill_plan` reads."""
 
 
@@ -95,10 +101,15 @@ def capacity(load: DataFrame, *, rate_per_s: int | None = None) -> DataFrame:
     queue = F.greatest(F.col("after") - F.min("before").over(until), F.lit(0.0))
     rows = rows.withColumn("queue", F.ceil(F.round(queue, 6)))
     return rows.select(
-        "from_ms", "until_ms", "messages", "per_second", "capacity_per_s",
-        (F.col("per_second") / F.col("capacity_per_s")).alias("busy"), "queue",
+        "from_ms",
+        "until_ms",
+        "messages",
+        "per_second",
+        "capacity_per_s",
+        (F.col("per_second") / F.col("capacity_per_s")).alias("busy"),
+        "queue",
         F.ceil(F.col("queue") / per_ms).alias("behind_ms"),
-    ).orderBy("from_ms")  # fmt: skip
+    ).orderBy("from_ms")
 
 
 def by_day(load: DataFrame) -> DataFrame:

@@ -20,9 +20,21 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 COMPARED: Final = (
-    "phys_offset", "record_size", "topic", "queue_id", "queue_offset", "store_ms", "born_ms",
-    "flag", "sys_flag", "reconsume_times", "prepared_offset", "body_crc", "property_text", "body",
-)  # fmt: skip
+    "phys_offset",
+    "record_size",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "store_ms",
+    "born_ms",
+    "flag",
+    "sys_flag",
+    "reconsume_times",
+    "prepared_offset",
+    "body_crc",
+    "property_text",
+    "body",
+)
 COLUMNS: Final = ("store", *COMPARED)
 """Columns of `messages` that `differences` reads."""
 MOVED_LEVEL: Final = "(^|\u0002)DELAy\u0001"

@@ -258,11 +258,15 @@ class LedgerRow:
         late = summary.lateness_ms
         self._write(
             self._record(
-                exit_code=code, complete=summary.complete, unread=len(summary.unread),
-                verdicts=summary.verdicts, late_p50_ms=late.get("p50"),
-                late_p99_ms=late.get("p99"), late_max_ms=late.get("max"),
+                exit_code=code,
+                complete=summary.complete,
+                unread=len(summary.unread),
+                verdicts=summary.verdicts,
+                late_p50_ms=late.get("p50"),
+                late_p99_ms=late.get("p99"),
+                late_max_ms=late.get("max"),
             )
-        )  # fmt: skip
+        )
         return code
 
     def failed(self, why: str) -> int:
@@ -274,10 +278,14 @@ class LedgerRow:
         from spark_reconciliation.jobs.audit_ledger import AuditRecord
 
         return AuditRecord(
-            audit_id=self.audit_id, started_ms=self.started_ms, ended_ms=self.clock.now_ms(),
-            made_by=self.wanted.made_by, stores=self.wanted.stores,
-            late_limit_ms=self.wanted.late_ms, **found,
-        )  # fmt: skip
+            audit_id=self.audit_id,
+            started_ms=self.started_ms,
+            ended_ms=self.clock.now_ms(),
+            made_by=self.wanted.made_by,
+            stores=self.wanted.stores,
+            late_limit_ms=self.wanted.late_ms,
+            **found,
+        )
 
     def _write(self, record: AuditRecord) -> None:
         from duemq_common.ledger.errors import LedgerError

@@ -187,18 +187,21 @@ def _records_of(rows: DataFrame, histories: DataFrame) -> DataFrame:
     name = F.coalesce(F.substring_index("cancels", "+", -1), F.col("unique_id"))
     keyed = rows.withColumns({"_name": name, "_origin": origin()})
     by_name = keyed.join(
-        named.select(F.col("store"), F.col("unique_id").alias("_name")), ["store", "_name"],
+        named.select(F.col("store"), F.col("unique_id").alias("_name")),
+        ["store", "_name"],
         "left_semi",
-    )  # fmt: skip
+    )
     by_place = keyed.join(
         places.select("store", F.col("place").alias("phys_offset")),
-        ["store", "phys_offset"], "left_semi",
+        ["store", "phys_offset"],
+        "left_semi",
     ).unionByName(
         keyed.join(
-            places.select("store", F.col("place").alias("_origin")), ["store", "_origin"],
+            places.select("store", F.col("place").alias("_origin")),
+            ["store", "_origin"],
             "left_semi",
         )
-    )  # fmt: skip
+    )
     found = by_name.unionByName(by_place).select(*rows.columns)
     return found.dropDuplicates(["store", "phys_offset"])
 

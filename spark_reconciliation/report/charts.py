@@ -12,8 +12,15 @@ POINTS_MAX: Final = 240
 SERIES_MAX: Final = 8
 DOTS_MAX: Final = 40  # maximum points of a line that are drawn as dots
 COLOURS: Final = (
-    "#1f6f8b", "#c0504d", "#6a8f3c", "#8064a2", "#d98c21", "#3b6ea8", "#a0527d", "#5b5b5b",
-)  # fmt: skip
+    "#1f6f8b",
+    "#c0504d",
+    "#6a8f3c",
+    "#8064a2",
+    "#d98c21",
+    "#3b6ea8",
+    "#a0527d",
+    "#5b5b5b",
+)
 WIDTH, HEIGHT = 960, 240
 LEFT, RIGHT, TOP, BOTTOM = 70, 12, 12, 26
 MS_MAX: Final = 253_402_300_799_999  # end of the range of datetime

@@ -19,8 +19,15 @@ ROWS_MAX: Final = 200
 MINUTE_MS: Final = 60_000
 TIMES: Final = frozenset(
     {
-        *("due_ms", "delivered_ms", "from_ms", "until_ms", "peak_at_ms", "promised_ms", "store_ms"),
-        *("first_due_ms", "last_due_ms"),
+        "due_ms",
+        "delivered_ms",
+        "from_ms",
+        "until_ms",
+        "peak_at_ms",
+        "promised_ms",
+        "store_ms",
+        "first_due_ms",
+        "last_due_ms",
     }
 )
 NO_NUMBERS: Final = TIMES | {"level"}
@@ -70,14 +77,28 @@ def html_report(
     )
     environment.filters |= {"count": "{:,}".format, "title_of": _title_of}
     functions = (
-        *(clock_text, share_text, shown_cell, time_text),
-        *(_grouped_rows, _forecast_chart, _is_number, _kind_of, _lateness_chart, _verdict_kind),
+        clock_text,
+        share_text,
+        shown_cell,
+        time_text,
+        _grouped_rows,
+        _forecast_chart,
+        _is_number,
+        _kind_of,
+        _lateness_chart,
+        _verdict_kind,
     )
     environment.globals |= {one.__name__.lstrip("_"): one for one in functions}
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        summary=summary, stores=stores, pages=pages or Pages(), at_ms=at_ms, style=STYLE,
-        narrow=NARROW, rows_max=ROWS_MAX, tiles=_figures(summary),
-    )  # fmt: skip
+        summary=summary,
+        stores=stores,
+        pages=pages or Pages(),
+        at_ms=at_ms,
+        style=STYLE,
+        narrow=NARROW,
+        rows_max=ROWS_MAX,
+        tiles=_figures(summary),
+    )
 
 
 def _figures(summary: Summary) -> list[tuple[str, int, str]]:

@@ -17,7 +17,24 @@ from spark_reconciliation.scan.store_state import BAD_INPUT, read_json
 LEVELS_FILE: Final = "config/delayLevels.json"
 UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 DEFAULT_LEVELS_S: Final = (
-    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200),
+    1,
+    5,
+    10,
+    30,
+    60,
+    120,
+    180,
+    240,
+    300,
+    360,
+    420,
+    480,
+    540,
+    600,
+    1_200,
+    1_800,
+    3_600,
+    7_200,
 )
 DEFAULT_LEVELS_MS: Final = tuple(1_000 * seconds for seconds in DEFAULT_LEVELS_S)
 _LEVEL: Final = re.compile(r"(\d{1,9})([smhd])")

@@ -17,10 +17,22 @@ from spark_reconciliation.scan.tables import TABLES
 
 FORMAT: Final = "rocketmq-store"
 OPTIONS: Final = (
-    "path", "table", "topics", "fromms", "untilms", "startoffset", "endoffset", "partitionbytes",
-    "checkbody", "timerprecisionms", "roles", "pushdown",
-    "tickms", "lost", "buckets",
-)  # fmt: skip
+    "path",
+    "table",
+    "topics",
+    "fromms",
+    "untilms",
+    "startoffset",
+    "endoffset",
+    "partitionbytes",
+    "checkbody",
+    "timerprecisionms",
+    "roles",
+    "pushdown",
+    "tickms",
+    "lost",
+    "buckets",
+)
 BUCKETS_MAX: Final = 1 << 15
 
 

@@ -73,9 +73,12 @@ def unit_places(segment: ScanSegment, first: int) -> Fields:
     for values in read_units("consume_queue", segment, ("damage",)):
         if values["damage"] is not None:
             return {
-                "role": Role.GAP, "damage": values["damage"], "file": segment.path,
-                "file_offset": 0, "note": UNREADABLE,
-            }  # fmt: skip
+                "role": Role.GAP,
+                "damage": values["damage"],
+                "file": segment.path,
+                "file_offset": 0,
+                "note": UNREADABLE,
+            }
         at, number, size = (values[n] for n in ("phys_offset", "queue_offset", "record_size"))
         total ^= add_units(at, number, size, first)
     return _fields(segment.topic, segment.queue_id, total) | {"file": segment.path}
@@ -83,6 +86,8 @@ def unit_places(segment: ScanSegment, first: int) -> Fields:
 
 def _fields(topic: str, queue_id: int, total: np.uint64) -> Fields:
     return {
-        "role": Role.QUEUE, "topic": topic, "queue_id": queue_id,
+        "role": Role.QUEUE,
+        "topic": topic,
+        "queue_id": queue_id,
         "identity": int(total.astype(np.int64)),
-    }  # fmt: skip
+    }

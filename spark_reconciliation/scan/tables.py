@@ -150,9 +150,12 @@ TABLES: Final[Mapping[str, Columns]] = {
 CLOCK_SET_BACK: Final = "clock"  # kind of a finding and value of damage, for a readable place
 TIME_MIN: Final = 1 << 31  # a tags code with fewer bits is the hash of a tag, not a time
 ARROW: Final = {
-    "string": pa.string(), "binary": pa.binary(), "bigint": pa.int64(), "int": pa.int32(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
     "boolean": pa.bool_(),
-}  # fmt: skip
+}
 
 
 def schema_of(table: str) -> str:

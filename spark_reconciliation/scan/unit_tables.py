@@ -21,7 +21,7 @@ from message_store.layout import (
     UNIT,
     native_columns,
     packer,
-)  # fmt: skip
+)
 from message_store.verify.index import find_shape
 from message_store.verify.queues import FAULTS
 from spark_reconciliation.arrays import Bytes, Numbers, Rows
@@ -120,10 +120,15 @@ def _faulty(segment: ScanSegment, values: Values, codes: Codes) -> Values:
 def _unreadable(segment: ScanSegment) -> Values:
     place = np.array([segment.base // CQ_UNIT.itemsize], np.int64)
     return {
-        "topic": segment.topic, "queue_id": segment.queue_id, "queue_offset": place,
-        "phys_offset": None, "record_size": None, "tags_code": None, "fault": None,
+        "topic": segment.topic,
+        "queue_id": segment.queue_id,
+        "queue_offset": place,
+        "phys_offset": None,
+        "record_size": None,
+        "tags_code": None,
+        "fault": None,
         "damage": "unreadable",
-    }  # fmt: skip
+    }
 
 
 def _fault_texts(codes: Codes, values: Values) -> npt.NDArray[np.object_]:
@@ -131,9 +136,10 @@ def _fault_texts(codes: Codes, values: Values) -> npt.NDArray[np.object_]:
     found = np.full(codes.size, None, np.object_)
     for at in np.flatnonzero(codes != verify.GOOD).tolist():
         facts = {
-            "phys": int(values["phys_offset"][at]), "size": int(values["record_size"][at]),
+            "phys": int(values["phys_offset"][at]),
+            "size": int(values["record_size"][at]),
             "code": int(values["tags_code"][at]),
-        }  # fmt: skip
+        }
         found[at] = FAULTS[int(codes[at])].format(**facts)
     return found
 
@@ -144,8 +150,10 @@ def _compare(segment: ScanSegment, values: Values) -> Codes:
     offsets, numbers = values["phys_offset"], values["queue_offset"]
     units = np.zeros(offsets.size, UNIT)
     for name, column in (
-        ("phys_offset", "phys_offset"), ("size", "record_size"), ("tags_code", "tags_code"),
-    ):  # fmt: skip
+        ("phys_offset", "phys_offset"),
+        ("size", "record_size"),
+        ("tags_code", "tags_code"),
+    ):
         units[name] = values[column]
     found = np.full(offsets.size, verify.GOOD, np.uint8)
     entries = files_of_row(root, "commitlog")
@@ -244,8 +252,14 @@ def _read_timer_log(segment: ScanSegment) -> Iterator[Values]:
 
 
 _TIMER_NAMES = (
-    "prev_pos", "magic", "write_ms", "phys_offset", "record_size", "topic_hash", "due_ms",
-)  # fmt: skip
+    "prev_pos",
+    "magic",
+    "write_ms",
+    "phys_offset",
+    "record_size",
+    "topic_hash",
+    "due_ms",
+)
 
 
 def _read_wheel(segment: ScanSegment) -> Iterator[Values]:

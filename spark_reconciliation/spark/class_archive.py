@@ -48,9 +48,14 @@ def make_later(archive: ClassArchive | None) -> bool:
     command = [sys.executable, "-P", "-m", "spark_reconciliation.spark.class_archive", IDLE]
     with suppress(OSError):
         subprocess.Popen(
-            command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True, cwd="/",
+            command,
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            start_new_session=True,
+            cwd="/",
             env={**os.environ, VARIABLE: str(archive.folder)},
-        )  # fmt: skip
+        )
         return True
     return False
 
@@ -106,9 +111,14 @@ def _small_store(root: Path) -> None:
         batch = PutBatch(MESSAGES)
         for _ in range(MESSAGES):
             batch.add(
-                topic_index=store.topics.add("T"), queue_id=0, body=b"body", properties=b"",
-                born_ms=1, born_host=LOOPBACK, store_host=LOOPBACK,
-            )  # fmt: skip
+                topic_index=store.topics.add("T"),
+                queue_id=0,
+                body=b"body",
+                properties=b"",
+                born_ms=1,
+                born_host=LOOPBACK,
+                store_host=LOOPBACK,
+            )
         store.put(batch)
 
 

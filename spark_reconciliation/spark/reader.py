@@ -23,7 +23,7 @@ from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.non_record_rows import clock_rows, gap_rows, removed_rows
 from spark_reconciliation.scan.options import ScanOptions
 from spark_reconciliation.scan.planned_store import Planned, plan_store
-from spark_reconciliation.scan.planning import (  # fmt: skip
+from spark_reconciliation.scan.planning import (
     Finding,
     LogPlan,
     ScanSegment,

@@ -71,9 +71,12 @@ async def run_steps(home: Path, pattern: str, moment: str) -> dict[str, Any]:
     await world.world.stop()
     world.check_end()
     return {
-        "pattern": pattern, "moment": moment, "problems": world.report.problems,
-        "sent": world.report.sent, "late_ms": world.report.late_ms,
-    }  # fmt: skip
+        "pattern": pattern,
+        "moment": moment,
+        "problems": world.report.problems,
+        "sent": world.report.sent,
+        "late_ms": world.report.late_ms,
+    }
 
 
 async def step_clock(world: StepsWorld, pattern: str, moment: str) -> None:

@@ -97,10 +97,17 @@ class SteppedBroker(DueMQ):
         properties = f"TIMER_DELIVER_MS\x01{due_ms}\x02" if delay_ms else ""
         before = max_offset(self.broker_port, TOPIC, 0)
         fields = {
-            "producerGroup": "P", "topic": TOPIC, "defaultTopic": "TBW102",
-            "defaultTopicQueueNums": "1", "queueId": "0", "sysFlag": "0", "flag": "0",
-            "bornTimestamp": str(now_ms()), "properties": properties, "batch": "false",
-        }  # fmt: skip
+            "producerGroup": "P",
+            "topic": TOPIC,
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "1",
+            "queueId": "0",
+            "sysFlag": "0",
+            "flag": "0",
+            "bornTimestamp": str(now_ms()),
+            "properties": properties,
+            "batch": "false",
+        }
         response = call(self.broker_port, SEND_MESSAGE, fields, b"body")
         assert response.code == 0, response.remark
         return before
@@ -108,8 +115,13 @@ class SteppedBroker(DueMQ):
     def prepare(self) -> None:
         """Create the topic, wait for all kernels, and send messages that become due later."""
         self.create_topic(TOPIC, queue_count=1)
-        query = {"topic": TOPIC, "key": "x", "maxNum": "1", "beginTimestamp": "0",
-                 "endTimestamp": str(1 << 60)}  # fmt: skip
+        query = {
+            "topic": TOPIC,
+            "key": "x",
+            "maxNum": "1",
+            "beginTimestamp": "0",
+            "endTimestamp": str(1 << 60),
+        }
         call(self.broker_port, QUERY_MESSAGE, query)  # answered when all kernels are compiled
         for delay_ms in (3_600_000, 2 * DAY_MS):
             self.send(delay_ms)

@@ -98,8 +98,11 @@ class StepsWorld:
         await self.world.start()
         await self.world.broker.parts.topics.ensure("Held", queues=1)
         self.world.client.read = self._read_responses
-        beat = {"clientID": "producer", "producerDataSet": [{"groupName": "P"}],
-                "consumerDataSet": []}  # fmt: skip
+        beat = {
+            "clientID": "producer",
+            "producerDataSet": [{"groupName": "P"}],
+            "consumerDataSet": [],
+        }
         await self.world.call(Request(HEARTBEAT, {}, json.dumps(beat).encode()))
 
     def _read_responses(self) -> None:
@@ -190,9 +193,10 @@ class StepsWorld:
         body = f"m{self._serial}"
         now_ms = self.clock.now_ms()
         request = send_request(
-            body=body.encode(), topic=TOPICS[self._serial % 2],
+            body=body.encode(),
+            topic=TOPICS[self._serial % 2],
             properties=f"UNIQ_KEY\x01U{self._serial}\x02{properties}",
-        )  # fmt: skip
+        )
         response = await self.world.call(request)
         if response.code:
             self.problem(f"a send was refused: {response.code} {response.remark}")

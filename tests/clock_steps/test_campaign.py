@@ -43,8 +43,9 @@ def test_the_page_has_every_pattern_and_moment() -> None:
     assert f"**0 of {count} runs broke" in text
     reports = [  # type: ignore[var-annotated]
         {"pattern": pattern, "moment": moment, "problems": [], "late_ms": 0}
-        for pattern in PATTERNS for moment in MOMENTS
-    ]  # fmt: skip
+        for pattern in PATTERNS
+        for moment in MOMENTS
+    ]
     assert _names(text) == _names(page(reports))
 
 

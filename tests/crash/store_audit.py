@@ -60,8 +60,9 @@ def _wrong_deliveries(rows: list[dict[str, Any]], delivered: set[int]) -> list[s
     }
     wrong = [
         f"{row['verdict']} ({row['why']}): {_number(row['unique_id'])}"
-        for row in rows if row["verdict"] not in DELIVERED | {"pending"}
-    ]  # fmt: skip
+        for row in rows
+        if row["verdict"] not in DELIVERED | {"pending"}
+    ]
     if audited != delivered:
         wrong.append(f"in the audit or in the topic only: {sorted(audited ^ delivered)[:5]}")
     return wrong

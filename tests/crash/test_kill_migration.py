@@ -151,10 +151,14 @@ def killed(
     faults = sent.faults(delivered)
     if migration_results is not None:
         found = {
-            "kills": migration_kills, "seed": seed, "kills_by_state": dict(seen.kills),
-            "sent": sent.attempted, "acknowledged": len(sent.acknowledged),
-            "arrived": len(delivered), "faults": faults,
-        }  # fmt: skip
+            "kills": migration_kills,
+            "seed": seed,
+            "kills_by_state": dict(seen.kills),
+            "sent": sent.attempted,
+            "acknowledged": len(sent.acknowledged),
+            "arrived": len(delivered),
+            "faults": faults,
+        }
         migration_results.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     broker.start()
     asyncio.run(work_and_kill(broker, sent, SeenStates()))

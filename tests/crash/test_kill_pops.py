@@ -84,10 +84,15 @@ class PoppingGroup:
 
     async def _pop(self, client: RemotingClient) -> list[Popped]:
         fields = {
-            "consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": "32",
-            "invisibleTime": str(INVISIBLE_MS), "pollTime": str(POLL_MS),
-            "bornTime": str(SystemClock().now_ms()), "initMode": "0",
-        }  # fmt: skip
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": "-1",
+            "maxMsgNums": "32",
+            "invisibleTime": str(INVISIBLE_MS),
+            "pollTime": str(POLL_MS),
+            "bornTime": str(SystemClock().now_ms()),
+            "initMode": "0",
+        }
         request = Request(RequestCode.POP_MESSAGE, fields, version=479)
         response = await client.call(request, timeout_s=CALL_S)
         if response.code:  # no messages, or the topic does not exist yet
@@ -97,10 +102,12 @@ class PoppingGroup:
 
     async def _acknowledge(self, client: RemotingClient, message: Popped) -> None:
         fields = {
-            "consumerGroup": GROUP, "topic": message.real_topic,
-            "queueId": str(message.queue_id), "offset": str(message.offset),
+            "consumerGroup": GROUP,
+            "topic": message.real_topic,
+            "queueId": str(message.queue_id),
+            "offset": str(message.offset),
             "extraInfo": message.handle,
-        }  # fmt: skip
+        }
         request = Request(RequestCode.ACK_MESSAGE, fields, version=479)
         number = number_of(message.record)
         start, pop_ms = (int(part) for part in message.handle.split(" ")[:2])

@@ -121,14 +121,18 @@ def test_columns_of_delivered_units() -> None:
     for store_ms, topic_index in ((10, 1), (11, 2)):
         outcome.record(store_ms, topic_index)
     assert [column.tolist() for column in outcome.delivered_columns(due_ms)] == [
-        [0, 1], [10, 11], [1, 2],
-    ]  # fmt: skip
+        [0, 1],
+        [10, 11],
+        [1, 2],
+    ]
     outcome.record(NOT_PUT, NO_TOPIC)
     outcome.record(12, 1)
     assert (outcome.done, outcome.delivered) == (4, 3)
     assert [column.tolist() for column in outcome.delivered_columns(due_ms)] == [
-        [0, 1, 3], [10, 11, 12], [1, 2, 1],
-    ]  # fmt: skip
+        [0, 1, 3],
+        [10, 11, 12],
+        [1, 2, 1],
+    ]
 
 
 def test_a_batch_is_settled_up_to_the_first_refused_row(store: MessageStore) -> None:

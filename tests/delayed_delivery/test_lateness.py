@@ -31,9 +31,17 @@ def test_buckets_against_a_loop(pairs: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize(
     ("late", "share", "expected"),
-    [([], 0.5, None), ([0], 0.99, 0), ([-4], 0.99, 0), ([3], 0.5, 3), ([11, 11, 11, 90], 0.5, 12),
-     ([1, 1, 1, 90], 0.5, 1), ([1, 1, 1, 90], 0.99, 90), ([10**8], 0.5, 10**8)],
-)  # fmt: skip
+    [
+        ([], 0.5, None),
+        ([0], 0.99, 0),
+        ([-4], 0.99, 0),
+        ([3], 0.5, 3),
+        ([11, 11, 11, 90], 0.5, 12),
+        ([1, 1, 1, 90], 0.5, 1),
+        ([1, 1, 1, 90], 0.99, 90),
+        ([10**8], 0.5, 10**8),
+    ],
+)
 def test_quantiles_are_upper_bounds_and_at_most_the_latest(
     late: list[int], share: float, expected: int | None
 ) -> None:

@@ -131,9 +131,12 @@ def test_the_largest_half_message_is_checked_back_and_committed(
         half = records(broker, "RMQ_SYS_TRANS_HALF_TOPIC")[-1]
         assert half.properties["TRANSACTION_CHECK_TIMES"] == "3"
         end = {
-            "producerGroup": "p", "tranStateTableOffset": half.queue_offset,
-            "commitLogOffset": half.phys_offset, "commitOrRollback": 8, "msgId": "u",
-        }  # fmt: skip
+            "producerGroup": "p",
+            "tranStateTableOffset": half.queue_offset,
+            "commitLogOffset": half.phys_offset,
+            "commitOrRollback": 8,
+            "msgId": "u",
+        }
         assert (await remote.call(RequestCode.END_TRANSACTION, end)).code == 0
         await advance(broker, clock, 5_000)
         client = PopClient(remote, clock, GROUP)

@@ -20,9 +20,15 @@ from message_store.store import MessageStore
 from tests.support.stores import LOOPBACK, open_store
 
 HANDOVER = Transfer(
-    migration="m", level=3, first=5, end=9, excluded=((6, 7), (8, 9)), count=2,
-    checksum=(1 << 64) - 1, promised={5: 99},
-)  # fmt: skip
+    migration="m",
+    level=3,
+    first=5,
+    end=9,
+    excluded=((6, 7), (8, 9)),
+    count=2,
+    checksum=(1 << 64) - 1,
+    promised={5: 99},
+)
 GIVEBACK = Return(migration="m", level=3, first=5, end=9, pending=((5, 6),), count=1, gone=1)
 ROUTE = Route(migration="m", level=3, on=True, fence=4, timer_fence=7, rules={"T": 5_000})
 STATE = StateRecord(migration="m", level=3, source="planned", target="routing", operator="anna")
@@ -116,9 +122,14 @@ def test_any_field_values_give_a_record_or_a_value_error(
 def put_record(store: MessageStore, body: bytes, born_host: tuple[bytes, int] = NO_HOST) -> None:
     batch = PutBatch(1)
     batch.add(
-        topic_index=store.topics.add(ownership.OWNERSHIP_TOPIC), queue_id=0, body=body,
-        properties=b"", born_ms=1, born_host=born_host, store_host=NO_HOST,
-    )  # fmt: skip
+        topic_index=store.topics.add(ownership.OWNERSHIP_TOPIC),
+        queue_id=0,
+        body=body,
+        properties=b"",
+        born_ms=1,
+        born_host=born_host,
+        store_host=NO_HOST,
+    )
     store.put(batch)
 
 

@@ -38,10 +38,13 @@ def records(draw: st.DrawFn) -> OwnershipRecord:
     end = draw(st.integers(first, END))
     some = st.lists(st.tuples(st.integers(first, end), st.integers(first, end)), max_size=4)
     fields: dict[str, Any] = {
-        "migration": draw(st.sampled_from("ab")), "level": draw(st.sampled_from(LEVELS)),
-        "first": first, "end": end, "count": draw(st.integers(0, 9)),
+        "migration": draw(st.sampled_from("ab")),
+        "level": draw(st.sampled_from(LEVELS)),
+        "first": first,
+        "end": end,
+        "count": draw(st.integers(0, 9)),
         "checksum": draw(st.integers(0, CHECKSUM_MASK)),
-    }  # fmt: skip
+    }
     if draw(st.booleans()):
         return Transfer(**fields, excluded=tuple(joined(draw(some))))
     return Return(**fields, pending=tuple(joined(draw(some))), gone=draw(st.integers(0, 9)))

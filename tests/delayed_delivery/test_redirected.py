@@ -41,9 +41,19 @@ def test_target(properties: dict[str, str], expected: str | tuple[str, int]) -> 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0", 0), ("+2", 2), ("65535", 65_535), ("65536", -1), ("-1", -1), ("", -1), ("x", -1),
-     ("9999999999", -1), ("++1", -1), ("\u0661", -1)],
-)  # fmt: skip
+    [
+        ("0", 0),
+        ("+2", 2),
+        ("65535", 65_535),
+        ("65536", -1),
+        ("-1", -1),
+        ("", -1),
+        ("x", -1),
+        ("9999999999", -1),
+        ("++1", -1),
+        ("\u0661", -1),
+    ],
+)
 def test_queue_number(text: str, expected: int) -> None:
     assert queue_number(text) == expected
 

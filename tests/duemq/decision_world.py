@@ -84,9 +84,19 @@ class DecisionWorld:
             head = struct.pack(">5i", 22 + len(body) + len(text), 0, 0, 0, len(body))
             entries.append(head + body + struct.pack(">h", len(text)) + text)
         fields = {
-            "a": "p", "b": TOPIC, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0,
-            "i": f"UNIQ_KEY\x01{unique}\x02", "j": 0, "k": "false", "m": "true",
-        }  # fmt: skip
+            "a": "p",
+            "b": TOPIC,
+            "c": "TBW102",
+            "d": 1,
+            "e": 0,
+            "f": 0,
+            "g": 1,
+            "h": 0,
+            "i": f"UNIQ_KEY\x01{unique}\x02",
+            "j": 0,
+            "k": "false",
+            "m": "true",
+        }
         sent = await self._client.call(320, fields, b"".join(entries))
         assert sent.code == 0, sent.remark
         for offset_id in (sent.fields or {})["msgId"].split(","):

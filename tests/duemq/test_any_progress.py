@@ -47,9 +47,11 @@ START_MS, INVISIBLE_MS = FakeClock().now_ms(), 30_000
 LEVEL_MS = {1: 1_000, 4: 30_000, 5: 60_000}
 COMMIT = {"producerGroup": "p", "commitOrRollback": 8, "fromTransactionCheck": "false"}
 NUMBERS = st.one_of(
-    st.integers(-3, 60), st.integers(0, 20_000), st.integers(-70_000, 70_000).map(START_MS.__add__),
+    st.integers(-3, 60),
+    st.integers(0, 20_000),
+    st.integers(-70_000, 70_000).map(START_MS.__add__),
     st.sampled_from([2**31, 2**63 - 1, -(2**63)]),
-)  # fmt: skip
+)
 GARBAGE = st.binary(max_size=200)
 
 
@@ -284,9 +286,12 @@ EDITS: dict[str, Edit] = {
 )
 @given(data=st.data(), base=st.sampled_from(["clean", "killed"]))
 def test_any_values(
-    stores: tuple[Path, Sent], tmp_path_factory: pytest.TempPathFactory, name: str, base: str,
+    stores: tuple[Path, Sent],
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
+    base: str,
     data: st.DataObject,
-) -> None:  # fmt: skip
+) -> None:
     home, sent = stores
     root = tmp_path_factory.mktemp("edited") / "broker"
     shutil.copytree(home / base, root)

@@ -135,7 +135,7 @@ LOST = {
     "binary field value of negative length": frame_of(
         binary_header(fields=struct.pack("!h1si", 1, b"a", -9)), serialize_type=1
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("data", LOST.values(), ids=LOST.keys())
@@ -172,15 +172,23 @@ def letters(**changes: Any) -> bytes:
 
 
 def entry(
-    body: bytes = b"b", properties: bytes = b"", *, total: int | None = None,
-    body_len: int | None = None, properties_len: int | None = None,
-) -> bytes:  # fmt: skip
+    body: bytes = b"b",
+    properties: bytes = b"",
+    *,
+    total: int | None = None,
+    body_len: int | None = None,
+    properties_len: int | None = None,
+) -> bytes:
     """Return one message of a batch body, with lengths that may lie."""
     size = 22 + len(body) + len(properties)
     head = struct.pack(
-        "!iiiii", size if total is None else total, 0, 0, 0,
+        "!iiiii",
+        size if total is None else total,
+        0,
+        0,
+        0,
         len(body) if body_len is None else body_len,
-    )  # fmt: skip
+    )
     length = len(properties) if properties_len is None else properties_len
     return head + body + struct.pack("!H", length) + properties
 
@@ -219,10 +227,12 @@ REFUSED |= {
 }
 REFUSED |= {
     f"{name} is missing in a plain header": (
-        frame(send_request(code=10, opaque=5, **{name: None})), 1, f"<{name}>",
+        frame(send_request(code=10, opaque=5, **{name: None})),
+        1,
+        f"<{name}>",
     )
     for name in ("producerGroup", "topic", "queueId", "sysFlag", "bornTimestamp", "flag")
-}  # fmt: skip
+}
 REFUSED |= {
     "reconsume times is a word": (letters(j="x"), 1, "<j>"),
     "maximal reconsume times is a word": (letters(l="x"), 1, "<l>"),
@@ -233,17 +243,22 @@ REFUSED |= {
     "header without anything": (frame_of(b'{"opaque":5}'), 3, "0"),
     "no body": (letters(body=b""), 13, "no body"),
     "body over maxMessageSize": (
-        letters(body=b"x" * (BODY_BYTES_MAX + 1)), 13, str(BODY_BYTES_MAX),
+        letters(body=b"x" * (BODY_BYTES_MAX + 1)),
+        13,
+        str(BODY_BYTES_MAX),
     ),
     "body over maxMessageSize in a plain header": (
         frame(send_request(code=10, opaque=5, body=b"x" * (BODY_BYTES_MAX + 1))),
-        13, str(BODY_BYTES_MAX),
+        13,
+        str(BODY_BYTES_MAX),
     ),
     "body of 15 MiB": (letters(body=bytes(15 << 20)), 13, str(BODY_BYTES_MAX)),
     "properties over 32767": (letters(i="K\x01" + "v" * 32_800 + "\x02"), 13, "32767"),
     "properties of 240 KiB": (letters(i="K\x01" + "v" * (240 << 10) + "\x02"), 13, "32767"),
     "properties over 32767 with the broker's own": (
-        letters(i="K\x01" + "v" * 32_700 + "\x02"), 13, "32767",
+        letters(i="K\x01" + "v" * 32_700 + "\x02"),
+        13,
+        "32767",
     ),
     "topic is empty": (letters(b=""), 29, "blank"),
     "topic is blank": (letters(b="   "), 29, "blank"),
@@ -280,9 +295,10 @@ REFUSED |= {
     "batch to a retry topic": (in_batch(entry(), b="%RETRY%g"), 13, "retry"),
     "batch with oversize properties": (
         in_batch(entry(properties=b"K\x01" + b"v" * 18_000), i="K\x01" + "v" * 15_000),
-        13, "send smaller batches",
+        13,
+        "send smaller batches",
     ),
-}  # fmt: skip
+}
 PULLS = ("queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis")
 REFUSED |= {
     f"pull: {name} is {kind}": (frame(pull_request("T", 1, 0, **{name: value})), 1, f"<{name}>")
@@ -328,21 +344,27 @@ REFUSED |= {
     "pull of a queue beyond the topic": (frame(pull_request("T", 9, 0)), 29, "9"),
     "pull of a negative queue": (frame(pull_request("T", -1, 0)), 29, "-1"),
     "pull with a kind of filter that is not served": (
-        frame(pull_request("T", 1, 0, subscription="a > 1", expressionType="SQL93")), 23, "SQL93",
+        frame(pull_request("T", 1, 0, subscription="a > 1", expressionType="SQL93")),
+        23,
+        "SQL93",
     ),
     "pull with too many tags": (
         frame(pull_request("T", 1, 0, subscription="||".join(f"t{n}" for n in range(10_000)))),
-        23, "tags",
+        23,
+        "tags",
     ),
     "pull with too long an expression": (
         frame(pull_request("T", 1, 0, subscription="||".join(f"t{n}" for n in range(25_000)))),
-        23, "the limit is 131072",
+        23,
+        "the limit is 131072",
     ),
     "pull of a negative offset": (frame(pull_request("T", 1, -5)), 21, "OFFSET_TOO_SMALL"),
     "pull far beyond the end": (
-        frame(pull_request("T", 1, (1 << 63) - 1)), 21, "OFFSET_OVERFLOW_BADLY",
+        frame(pull_request("T", 1, (1 << 63) - 1)),
+        21,
+        "OFFSET_OVERFLOW_BADLY",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("data", "code", "says"), REFUSED.values(), ids=REFUSED.keys())

@@ -35,9 +35,12 @@ async def broker_with_pending(
     ids = []
     for n in range(count):
         response = await remote.send(
-            topic, b"%d" % n, UNIQ_KEY=f"U{n}", KEYS=f"k{n % 2} all",
+            topic,
+            b"%d" % n,
+            UNIQ_KEY=f"U{n}",
+            KEYS=f"k{n % 2} all",
             TIMER_DELIVER_MS=str(clock.now_ms() + HOUR_MS + n),
-        )  # fmt: skip
+        )
         assert response.code == 0, response.remark
         ids.append(response.fields["msgId"])
     return ids
@@ -69,8 +72,9 @@ def test_every_way_to_name_a_message(tmp_path: Path) -> None:
                 clock.advance(10)
                 await remote.pull("T", 0)
                 assert told(await waiting.cancel(ids=["U3", "U5"])) == [
-                    ("already delivered", 0), ("already delivered", 0),
-                ]  # fmt: skip
+                    ("already delivered", 0),
+                    ("already delivered", 0),
+                ]
 
     asyncio.run(work())
 

@@ -24,10 +24,13 @@ def responses(root: Path, **properties: str) -> tuple[int, int, int | None]:
                 assert broker.store.queue_bounds("RMQ_SYS_TRANS_HALF_TOPIC", 0) == (0, 0)
                 return plain.code, half.code, None
             end = {
-                "producerGroup": "p", "commitOrRollback": 8, "fromTransactionCheck": "false",
+                "producerGroup": "p",
+                "commitOrRollback": 8,
+                "fromTransactionCheck": "false",
                 "commitLogOffset": int(half.fields["msgId"][-16:], 16),
-                "tranStateTableOffset": half.fields["queueOffset"], "msgId": "U",
-            }  # fmt: skip
+                "tranStateTableOffset": half.fields["queueOffset"],
+                "msgId": "U",
+            }
             return plain.code, half.code, (await client.call(37, end)).code
 
     return asyncio.run(scene())

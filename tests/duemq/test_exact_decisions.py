@@ -41,9 +41,19 @@ async def send_batch(remote: BrokerClient, properties: list[bytes], shared: byte
         for text in properties
     )
     fields = {
-        "a": "p", "b": "T", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0,
-        "i": shared.decode(), "j": 0, "k": "false", "m": "true",
-    }  # fmt: skip
+        "a": "p",
+        "b": "T",
+        "c": "TBW102",
+        "d": 1,
+        "e": 0,
+        "f": 0,
+        "g": 1,
+        "h": 0,
+        "i": shared.decode(),
+        "j": 0,
+        "k": "false",
+        "m": "true",
+    }
     return await remote.call(320, fields, body)
 
 
@@ -52,9 +62,14 @@ def put_raw(broker: Broker, properties: bytes) -> str:
     batch = PutBatch(1)
     host = broker.parts.identity.host
     batch.add(
-        topic_index=broker.store.topics.add("T"), queue_id=0, body=b"x", properties=properties,
-        born_ms=1, born_host=host, store_host=host,
-    )  # fmt: skip
+        topic_index=broker.store.topics.add("T"),
+        queue_id=0,
+        body=b"x",
+        properties=properties,
+        born_ms=1,
+        born_host=host,
+        store_host=host,
+    )
     broker.parts.put_path.put(batch)
     assert batch.rows[0]["status"] == 0, batch.remarks
     return encode_offset_id(*host, int(batch.rows[0]["phys_offset"]))

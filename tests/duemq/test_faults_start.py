@@ -168,23 +168,27 @@ def test_damage_is_repaired_and_each_message_is_delivered_once(
 
 REFUSED = {
     "torn topics.json and backup": (
-        write("config/topics.json", TORN, backup=TORN), "topics.json",
+        write("config/topics.json", TORN, backup=TORN),
+        "topics.json",
     ),
     "torn subscriptionGroup.json": (
-        write("config/subscriptionGroup.json", TORN, backup=GARBAGE), "subscriptionGroup.json",
+        write("config/subscriptionGroup.json", TORN, backup=GARBAGE),
+        "subscriptionGroup.json",
     ),
     "torn consumerOffset.json": (
-        write("config/consumerOffset.json", TORN, backup=GARBAGE), "consumerOffset.json",
+        write("config/consumerOffset.json", TORN, backup=GARBAGE),
+        "consumerOffset.json",
     ),
     "log file of a wrong size": (cut("commitlog/*", 5_000), "mappedFileSizeCommitLog"),
     "consume queue file of a wrong size": (
-        cut("consumequeue/T/1/*", 500), "mappedFileSizeConsumeQueue",
+        cut("consumequeue/T/1/*", 500),
+        "mappedFileSizeConsumeQueue",
     ),
     "index file of a wrong size": (cut("index/*", 500), "index"),
     "stray file in the log": (write("commitlog/notes.txt", b"hello"), "Move it"),
     "stray file in a queue": (write("consumequeue/T/1/notes.txt", b"hello"), "Move it"),
     "stray file in the index": (write("index/notes.txt", b"hello"), "Move it"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("damage", "says"), REFUSED.values(), ids=REFUSED.keys())

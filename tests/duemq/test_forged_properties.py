@@ -44,11 +44,13 @@ def test_a_forged_target_changes_nothing(tmp_path: Path, delay: dict[str, str], 
                 assert sent.code == 0, sent.remark
                 if half:
                     end = {
-                        "producerGroup": "p", "commitOrRollback": 8, "msgId": f"U{number}",
+                        "producerGroup": "p",
+                        "commitOrRollback": 8,
+                        "msgId": f"U{number}",
                         "commitLogOffset": int(sent.fields["msgId"][-16:], 16),
                         "tranStateTableOffset": sent.fields["queueOffset"],
                         "fromTransactionCheck": "false",
-                    }  # fmt: skip
+                    }
                     assert (await remote.call(37, end)).code == 0
             clock.advance(HOUR_MS)
             for number in range(len(TARGETS) + 1):

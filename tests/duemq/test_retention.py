@@ -59,9 +59,12 @@ class Windows:
         self.passed: list[str] = []
         self.removed = 0
         for owner, method in (
-            (TimerStore, "open"), (CheckpointWriter, "persist"), (CheckpointWriter, "persist_last"),
-            (DelayOffsetWriter, "persist"), (LevelService, "__init__"),
-        ):  # fmt: skip
+            (TimerStore, "open"),
+            (CheckpointWriter, "persist"),
+            (CheckpointWriter, "persist_last"),
+            (DelayOffsetWriter, "persist"),
+            (LevelService, "__init__"),
+        ):
             self._around(monkeypatch, owner, method)
 
     def _around(self, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str) -> None:

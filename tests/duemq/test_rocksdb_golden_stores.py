@@ -140,11 +140,14 @@ def test_half_messages_of_both_kinds_are_ended_once(tmp_path: Path) -> None:
     async def end(client: BrokerClient, half: Record) -> int:
         is_rollback = b"rollback" in half.body
         fields = {
-            "producerGroup": "P", "tranStateTableOffset": half.queue_offset,
-            "commitLogOffset": half.phys_offset, "fromTransactionCheck": "false",
+            "producerGroup": "P",
+            "tranStateTableOffset": half.queue_offset,
+            "commitLogOffset": half.phys_offset,
+            "fromTransactionCheck": "false",
             "commitOrRollback": ROLLBACK if is_rollback else COMMIT,
-            "msgId": "", "transactionId": "",
-        }  # fmt: skip
+            "msgId": "",
+            "transactionId": "",
+        }
         return (await client.call(37, fields)).code
 
     async def main() -> Counter[str]:

@@ -62,10 +62,14 @@ async def send_back(client: BrokerClient, offset: int) -> Response:
 async def commit(client: BrokerClient, half: Response) -> Response:
     assert half.fields is not None
     fields = {
-        "producerGroup": "p", "commitLogOffset": offset_of(half), "commitOrRollback": COMMIT,
-        "tranStateTableOffset": half.fields["queueOffset"], "fromTransactionCheck": "false",
-        "msgId": "TX", "transactionId": "TX",
-    }  # fmt: skip
+        "producerGroup": "p",
+        "commitLogOffset": offset_of(half),
+        "commitOrRollback": COMMIT,
+        "tranStateTableOffset": half.fields["queueOffset"],
+        "fromTransactionCheck": "false",
+        "msgId": "TX",
+        "transactionId": "TX",
+    }
     return await client.call(RequestCode.END_TRANSACTION, fields)
 
 

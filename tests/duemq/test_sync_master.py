@@ -219,8 +219,12 @@ def test_deliveries_are_read_when_a_replica_has_them(tmp_path: Path, mode: str) 
             await connected(broker)
             assert await readable(client) == 7
             body = bytes((await client.pull("T", 1)).body)
-            assert sorted(body.count(b"%s %d" % (k, n)) for k in (b"level", b"timer")
-                          for n in range(3)) == [1] * 6  # fmt: skip
+            assert (
+                sorted(
+                    body.count(b"%s %d" % (k, n)) for k in (b"level", b"timer") for n in range(3)
+                )
+                == [1] * 6
+            )
 
     asyncio.run(scene())
 

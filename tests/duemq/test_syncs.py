@@ -37,9 +37,15 @@ def note_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def administrate(broker: Broker, client: BrokerClient) -> None:
     """Send each request that changes a table, and have every job run."""
     topic = {
-        "topic": "New", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
-        "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
-    }  # fmt: skip
+        "topic": "New",
+        "defaultTopic": "TBW102",
+        "readQueueNums": 1,
+        "writeQueueNums": 1,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": "false",
+    }
     assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0
     assert (await client.send("New", b"message")).code == 0
     group = json.dumps({"groupName": "g"}).encode()

@@ -44,9 +44,14 @@ async def replica_of(master: Broker, root: Path) -> AsyncIterator[RoleRunner]:
 
 async def create(client: BrokerClient, name: str, queues: int) -> None:
     fields = {
-        "topic": name, "defaultTopic": "TBW102", "readQueueNums": queues, "order": "false",
-        "writeQueueNums": queues, "perm": 6, "topicFilterType": "SINGLE_TAG",
-    }  # fmt: skip
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": queues,
+        "order": "false",
+        "writeQueueNums": queues,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+    }
     assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
 
 

@@ -39,8 +39,9 @@ def path(tmp_path: Path) -> Path:
 def flips(data: bytes) -> list[bytes]:
     return [
         data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
-        for at in range(len(data)) for bit in range(8)
-    ]  # fmt: skip
+        for at in range(len(data))
+        for bit in range(8)
+    ]
 
 
 def test_a_file_as_written_is_not_damaged(path: Path) -> None:

@@ -18,7 +18,11 @@ from duemq_common.masking import MASK, masked
         ("reconcileLedgerUrl", "postgresql://u:p4ss@db/x", "postgresql://u:***@db/x"),
         ("reconcileLedgerUrl", "postgresql://u:p@4/s:s@db:5432/x", "postgresql://u:***@db:5432/x"),
         ("reconcileLedgerUrl", "postgresql://:p4ss@db/x", "postgresql://:***@db/x"),
-        ("x", "postgresql://db/x?user=u&password=p4ss&a=1", "postgresql://db/x?user=u&password=***&a=1"),
+        (
+            "x",
+            "postgresql://db/x?user=u&password=p4ss&a=1",
+            "postgresql://db/x?user=u&password=***&a=1",
+        ),
         ("x", "postgresql://db/x?sslpassword=p4ss", "postgresql://db/x?sslpassword=***"),
         ("migrationLedgerUrl", "sqlite:////a/b", "sqlite:////a/b"),
         ("migrationLedgerUrl", "postgresql://u@db/x", "postgresql://u@db/x"),
@@ -28,7 +32,7 @@ from duemq_common.masking import MASK, masked
         ("aclAccessKey", "p4ss", MASK),
         ("db.password", "", ""),
     ],
-)  # fmt: skip
+)
 def test_passwords_are_masked(key: str, value: str, shown: str) -> None:
     assert masked(key, value) == shown
 

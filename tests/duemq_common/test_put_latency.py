@@ -36,12 +36,18 @@ def test_each_put_is_counted_in_one_class() -> None:
     latency = PutLatency()
     for took_ms in (0, 1, 10, 11, 1_000, 9_999, 10_000, 10_001, 99_999):
         latency.add(took_ms, 1)
-    counts = dict(part.rsplit(":", 1) for part in latency.figures()[
-        "putMessageDistributeTime"
-    ].split())  # fmt: skip
+    counts = dict(
+        part.rsplit(":", 1) for part in latency.figures()["putMessageDistributeTime"].split()
+    )
     assert list(counts) == [name for name, _ in CLASSES]
-    wanted = {"[<=0ms]": 1, "[0~10ms]": 2, "[10~50ms]": 1, "[500ms~1s]": 1, "[5~10s]": 2,
-              "[10s~]": 2}  # fmt: skip
+    wanted = {
+        "[<=0ms]": 1,
+        "[0~10ms]": 2,
+        "[10~50ms]": 1,
+        "[500ms~1s]": 1,
+        "[5~10s]": 2,
+        "[10s~]": 2,
+    }
     assert counts == {name: str(wanted.get(name, 0)) for name, _ in CLASSES}
     assert PutLatency().figures()["putLatency99"] == "0.00"
 

@@ -13,9 +13,14 @@ from typing import Any, Final
 DONE: Final = "done"
 ROLLED_BACK: Final = "rolled_back"
 GOALS: Final = {
-    "planned": "", "routing": DONE, "draining": DONE, "verifying": DONE, "done": DONE,
-    "rolling_back": ROLLED_BACK, "rolled_back": ROLLED_BACK,
-}  # fmt: skip
+    "planned": "",
+    "routing": DONE,
+    "draining": DONE,
+    "verifying": DONE,
+    "done": DONE,
+    "rolling_back": ROLLED_BACK,
+    "rolled_back": ROLLED_BACK,
+}
 FINAL: Final = ("planned", DONE, ROLLED_BACK)
 
 

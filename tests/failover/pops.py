@@ -100,9 +100,15 @@ class PopLoad:
 
     async def _pop(self) -> None:
         fields = {
-            "consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": "8",
-            "invisibleTime": str(INVISIBLE_MS), "pollTime": "0", "bornTime": "0", "initMode": "0",
-        }  # fmt: skip
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": "-1",
+            "maxMsgNums": "8",
+            "invisibleTime": str(INVISIBLE_MS),
+            "pollTime": "0",
+            "bornTime": "0",
+            "initMode": "0",
+        }
         async with asyncio.TaskGroup() as tasks:
             while True:
                 response = await self._call(_request(RequestCode.POP_MESSAGE, fields), *EMPTY)
@@ -125,10 +131,12 @@ class PopLoad:
     async def _acknowledge(self, message: Popped) -> None:
         """Acknowledge a message, with retries while its handle is valid."""
         fields = {
-            "consumerGroup": GROUP, "topic": message.real_topic,
-            "queueId": str(message.queue_id), "offset": str(message.offset),
+            "consumerGroup": GROUP,
+            "topic": message.real_topic,
+            "queueId": str(message.queue_id),
+            "offset": str(message.offset),
             "extraInfo": message.handle,
-        }  # fmt: skip
+        }
         loop = asyncio.get_running_loop()
         end_s = loop.time() + ACK_S_MAX
         while loop.time() < end_s:

@@ -51,9 +51,13 @@ def test_the_next_master_continues_migrations(
     operator = run.operator
     where = f"seed {seed}, {dict(run.kinds)}, {dict(operator.failed_in)}, logs in {tmp_path}"
     log.info(
-        "%s, %d decisions answered of %d, continued %d times, %s", run.account,
-        operator.decisions.answered_count, len(operator.decisions.made), operator.continued, where,
-    )  # fmt: skip
+        "%s, %d decisions answered of %d, continued %d times, %s",
+        run.account,
+        operator.decisions.answered_count,
+        len(operator.decisions.made),
+        operator.continued,
+        where,
+    )
     assert run.account.is_exact, f"{run.account}, {where}"
     assert run.verified["right"], f"{run.verified}, {where}"
     assert operator.decisions.answered_count >= migration_failovers // 2, operator.refusals

@@ -33,8 +33,27 @@ from tests.support.duemq_server import ROOT
 from tests.support.free_ports import LOOPBACK
 
 CODES = (
-    *(10, 11, 12, 18, 25, 34, 35, 36, 41, 42, 46, 200, 225, 310, 320, 400),
-    *(9_011, 9_013, 9_014, 200_050, 200_151),
+    10,
+    11,
+    12,
+    18,
+    25,
+    34,
+    35,
+    36,
+    41,
+    42,
+    46,
+    200,
+    225,
+    310,
+    320,
+    400,
+    9_011,
+    9_013,
+    9_014,
+    200_050,
+    200_151,
 )
 BATCHES = [data for name, data in SENDS.items() if name.startswith("batch")]
 CALL_S = 60.0

@@ -23,10 +23,17 @@ SEND = {
     **{"h": "0", "i": "K\x01v\x02", "j": "0", "k": "false", "m": "false"},
 }
 PULL = {
-    "consumerGroup": "regular_group", "topic": "regular", "queueId": "0", "queueOffset": "0",
-    "maxMsgNums": "8", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
-    "subscription": "*", "subVersion": "0",
-}  # fmt: skip
+    "consumerGroup": "regular_group",
+    "topic": "regular",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "8",
+    "sysFlag": "4",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subscription": "*",
+    "subVersion": "0",
+}
 
 
 async def call_until_end(port: int) -> dict[str, object]:

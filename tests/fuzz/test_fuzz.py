@@ -36,8 +36,11 @@ def regular_client(target: Target) -> Iterator[dict[str, Any]]:
     seen: dict[str, Any] = {}
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.fuzz.regular_client", str(target.port)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
     try:
         yield seen
         out, _ = process.communicate("", timeout=120)
@@ -113,14 +116,17 @@ def test_fuzzed_frames_harm_neither_the_broker_nor_other_clients(
         grown = target.anonymous_bytes - memory
         until(
             lambda: target.sockets <= sockets,
-            seconds=60, what="descriptors of connections are returned",
-        )  # fmt: skip
+            seconds=60,
+            what="descriptors of connections are returned",
+        )
         failed = Counter(UNFORESEEN.findall(target.log))
     lines = [
-        shown("without an attack", alone), shown("under attack", attacked_client),
+        shown("without an attack", alone),
+        shown("under attack", attacked_client),
         f"sent: {dict(counts)}",
-        f"memory {grown / MIB:+.1f} MiB", f"unforeseen errors: {failed.most_common(20)}",
-    ]  # fmt: skip
+        f"memory {grown / MIB:+.1f} MiB",
+        f"unforeseen errors: {failed.most_common(20)}",
+    ]
     sys.stdout.write("\n".join(lines) + "\n")
     assert not failed
     assert not alone["errors"]

@@ -38,8 +38,12 @@ class AdminProcess:
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 ended_with_test(command),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=home,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=home,
+            )
 
     def run(self, words: Sequence[str], *, limit_ms: int = LIMIT_MS) -> str:
         """Return what a command printed.

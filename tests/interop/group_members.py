@@ -30,9 +30,12 @@ WAIT_S = 120
 def config_of(controller: ApacheController) -> ControllerConfig:
     """Return the configuration of a member: short periods."""
     return ControllerConfig(
-        enabled=True, addresses=controller.address, heartbeat_ms=BEAT_MS,
-        heartbeat_limit_ms=LIMIT_MS, in_sync_check_ms=BEAT_MS,
-    )  # fmt: skip
+        enabled=True,
+        addresses=controller.address,
+        heartbeat_ms=BEAT_MS,
+        heartbeat_limit_ms=LIMIT_MS,
+        in_sync_check_ms=BEAT_MS,
+    )
 
 
 class Member:

@@ -24,8 +24,15 @@ GROUP, OTHER = GROUPS
 DAY_S: Final = 86_400
 TERMS: Final = 10_000
 UNARY: Final = (
-    *("QueryRoute", "Heartbeat", "SendMessage", "QueryAssignment", "AckMessage", "RecallMessage"),
-    *("ForwardMessageToDeadLetterQueue", "EndTransaction", "NotifyClientTermination"),
+    "QueryRoute",
+    "Heartbeat",
+    "SendMessage",
+    "QueryAssignment",
+    "AckMessage",
+    "RecallMessage",
+    "ForwardMessageToDeadLetterQueue",
+    "EndTransaction",
+    "NotifyClientTermination",
     "ChangeInvisibleDuration",
 )
 CALL_S: Final = 20.0
@@ -233,7 +240,7 @@ SENDS: Final[dict[str, Callable[[int], list[v2.Message]]]] = {
     "key of the protocol in a trace context": lambda now: [
         message(NORMAL, trace_context="a\x02POP_CK\x011")
     ],
-}  # fmt: skip
+}
 RECEIVES: Final[dict[str, dict[str, Any]]] = {
     "without settings": {"settings": False},
     "empty topic": {"topic": ""},
@@ -255,14 +262,15 @@ RECEIVES: Final[dict[str, dict[str, Any]]] = {
     "SQL that does not parse": {"kind": v2.SQL, "expression": "size >"},
     "SQL of types that do not match": {"kind": v2.SQL, "expression": "'a' > 5"},
     "SQL of 10,000 terms": {
-        "kind": v2.SQL, "expression": " OR ".join(f"a = {n}" for n in range(TERMS)),
+        "kind": v2.SQL,
+        "expression": " OR ".join(f"a = {n}" for n in range(TERMS)),
     },
     "SQL of 10,000 brackets": {"kind": v2.SQL, "expression": "(" * TERMS + "a = 1" + ")" * TERMS},
     "empty SQL": {"kind": v2.SQL, "expression": ""},
     "10,000 tags": {"expression": "||".join(f"t{n}" for n in range(TERMS))},
     "tags of bars": {"expression": "||||"},
     "unknown kind of filter": {"kind": v2.FILTER_TYPE_UNSPECIFIED, "expression": "a"},
-}  # fmt: skip
+}
 HANDLES: Final = {
     "empty": "",
     "text": "x",

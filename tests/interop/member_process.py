@@ -19,9 +19,12 @@ LOOK_S = 0.002
 async def main(home: Path, controller: str, group: GroupName) -> None:
     """Run until the process is ended."""
     config = ControllerConfig(
-        enabled=True, addresses=controller, heartbeat_ms=BEAT_MS, heartbeat_limit_ms=LIMIT_MS,
+        enabled=True,
+        addresses=controller,
+        heartbeat_ms=BEAT_MS,
+        heartbeat_limit_ms=LIMIT_MS,
         in_sync_check_ms=BEAT_MS,
-    )  # fmt: skip
+    )
     async with member(home, config, group) as running:
         service, last = running.service, ""
         running.host.caught_up = frozenset({2})  # refused until there is one

@@ -148,8 +148,9 @@ class Recording:
         sent: list[Line] = [{"body": body, "level": level} for body, level in levels]
         sent += [{"body": body, "level": 0, "due_ms": due_ms} for body, due_ms in timers]
         sent += [{"body": body, "level": 0, "end": verdict} for body, verdict in self.ends.items()]
-        recalled: list[Line] = [{"kind": "recalled", "body": body}
-                                for body in sorted(self.timers.recalled)]  # fmt: skip
+        recalled: list[Line] = [
+            {"kind": "recalled", "body": body} for body in sorted(self.timers.recalled)
+        ]
         return [{"kind": "sent", "topic": TOPIC} | line for line in sent] + recalled
 
 

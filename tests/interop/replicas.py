@@ -64,11 +64,19 @@ def send_code(server: Server, number: int) -> int:
     """Return the response code of a send that waits for replicas."""
     properties = f"KEYS\x01key{number}\x02UNIQ_KEY\x01U{number}\x02WAIT\x01true\x02"
     fields = {
-        "producerGroup": "P", "topic": TOPIC, "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": "4", "queueId": str(number % 4), "sysFlag": "0",
-        "bornTimestamp": str(now_ms()), "flag": "0", "properties": properties,
-        "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
-    }  # fmt: skip
+        "producerGroup": "P",
+        "topic": TOPIC,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": str(number % 4),
+        "sysFlag": "0",
+        "bornTimestamp": str(now_ms()),
+        "flag": "0",
+        "properties": properties,
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+        "batch": "false",
+    }
     return call(server.broker_port, SEND, fields, b"body %d" % number).code
 
 

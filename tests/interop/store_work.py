@@ -236,8 +236,10 @@ def all_queues() -> list[Place]:
 
 def bounds(server: Server, places: Sequence[Place]) -> Bounds:
     """Return the minimum and the maximum offset of each queue."""
-    return {place: (_offset(server, MIN_OFFSET, place), _offset(server, MAX_OFFSET, place))
-            for place in places}  # fmt: skip
+    return {
+        place: (_offset(server, MIN_OFFSET, place), _offset(server, MAX_OFFSET, place))
+        for place in places
+    }
 
 
 def _offset(server: Server, code: int, place: Place) -> int:

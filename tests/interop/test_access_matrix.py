@@ -35,9 +35,22 @@ WRITES = {36, 37, 310}
 DELETIONS = {207, 215}
 NO_PERMISSION = 16
 RESOURCES = (
-    *("*", "Topic:*", "Topic:orders", "Topic:o*", "Topic:ord*", "Topic:orders-*", "Topic:other"),
-    *("Group:*", "Group:billing", "Group:b*", "Group:bill*", "Group:x"),
-    *("Cluster:*", "Cluster:DefaultCluster", "Cluster:Def*", "Cluster:Other"),
+    "*",
+    "Topic:*",
+    "Topic:orders",
+    "Topic:o*",
+    "Topic:ord*",
+    "Topic:orders-*",
+    "Topic:other",
+    "Group:*",
+    "Group:billing",
+    "Group:b*",
+    "Group:bill*",
+    "Group:x",
+    "Cluster:*",
+    "Cluster:DefaultCluster",
+    "Cluster:Def*",
+    "Cluster:Other",
 )
 ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 NETWORKS = (  # type: ignore[var-annotated]
@@ -98,10 +111,19 @@ def of_topic(topic: str) -> Iterator[tuple[int, dict[str, str], bytes]]:
         yield code, queue | {"lo": "true"}, b""
     yield 29, queue | {"timestamp": "1"}, b""
     yield 12, queue | {"key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1"}, b""
-    yield 37, {
-        "topic": topic, "producerGroup": "p", "tranStateTableOffset": "0", "commitLogOffset": "0",
-        "commitOrRollback": "8", "transactionId": "t", "msgId": "m",
-    }, b""  # fmt: skip
+    yield (
+        37,
+        {
+            "topic": topic,
+            "producerGroup": "p",
+            "tranStateTableOffset": "0",
+            "commitLogOffset": "0",
+            "commitOrRollback": "8",
+            "transactionId": "t",
+            "msgId": "m",
+        },
+        b"",
+    )
     yield 215, queue, b""
 
 

@@ -48,8 +48,11 @@ COMPRESSED: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
     "zlib": (3 << 8, zlib.compress),
 }
 KINDS = {
-    PYTHON: ("gzip", "zlib"), GO: ("gzip", "zlib"), NODE: ("gzip",), JAVA: tuple(COMPRESSED),
-}  # fmt: skip
+    PYTHON: ("gzip", "zlib"),
+    GO: ("gzip", "zlib"),
+    NODE: ("gzip",),
+    JAVA: tuple(COMPRESSED),
+}
 N = 4
 WAIT_S = 120
 Clients = Callable[[str, str], ClientSession]

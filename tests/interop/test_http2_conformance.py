@@ -34,9 +34,12 @@ class Page(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.http2 = Http2Server(
-            self, stream_window=1 << 16, window=1 << 20, streams_max=STREAMS_MAX,
+            self,
+            stream_window=1 << 16,
+            window=1 << 20,
+            streams_max=STREAMS_MAX,
             header_bytes_max=16_384,
-        )  # fmt: skip
+        )
         self.transport: asyncio.Transport | None = None
         self.unsent: dict[int, bytes] = {}
 

@@ -122,9 +122,13 @@ def test_push_consumer_tag_filter(java: ClientSession, topic: str, group: str) -
 
 def test_push_consumer_sql_filter(java: ClientSession, topic: str, group: str) -> None:
     consumer = java.start(
-        "push-consume", topic=topic, group=group, sql="size > 2 AND TAGS IS NULL", until=4,
+        "push-consume",
+        topic=topic,
+        group=group,
+        sql="size > 2 AND TAGS IS NULL",
+        until=4,
         linger_ms=200,
-    )  # fmt: skip
+    )
     for size in ("1", "3", "x", "4"):
         java.run("produce", topic=topic, n=2, body=size, property=f"size={size}")
     java.run("produce", topic=topic, n=2, body="tagged", tags="A", property="size=5")
@@ -138,9 +142,14 @@ def test_push_consumer_with_an_invalid_sql_filter_does_not_start(
     java.run("produce", topic=topic, n=1)
     with pytest.raises(ClientFailed, match="line 1, column 6"):
         java.run(
-            "push-consume", topic=topic, group=group, sql="size >", until=1, wait_ms=5_000,
+            "push-consume",
+            topic=topic,
+            group=group,
+            sql="size >",
+            until=1,
+            wait_ms=5_000,
             instance=group,  # 4.9.7 keeps it registered and checks it with each later consumer
-        )  # fmt: skip
+        )
 
 
 def test_push_consumer_retry(java: ClientSession, topic: str, group: str) -> None:
@@ -200,8 +209,9 @@ def test_push_consumers_share(java: ClientSession, topic: str, group: str) -> No
         wanted = set(series(N, part))
         until(
             lambda: {event["body"] for found in received(f"{part}-") for event in found} == wanted,
-            seconds=WAIT_S, what=f"all of {part}",
-        )  # fmt: skip
+            seconds=WAIT_S,
+            what=f"all of {part}",
+        )
 
     def queues_are_assigned() -> bool:
         """Return whether the members read different queues, in this part and the last one.
@@ -215,9 +225,11 @@ def test_push_consumers_share(java: ClientSession, topic: str, group: str) -> No
         return shared[-2:] == [True, True]
 
     until(
-        queues_are_assigned, seconds=WAIT_S, what="two members of a group, each with queues",
+        queues_are_assigned,
+        seconds=WAIT_S,
+        what="two members of a group, each with queues",
         poll_s=0.2,
-    )  # fmt: skip
+    )
     produce("final")
     for consumer in both:
         consumer.stop()

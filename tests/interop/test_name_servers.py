@@ -116,10 +116,13 @@ def test_two_masters_at_apaches_name_server_report_each_other(version: str, tmp_
                 broker = replace(US, address=f"127.0.0.1:{port}")
                 found.append(SecondMaster("broker-a", broker.address, clock))
                 registrar = Registrar(
-                    broker, topic_manager(tmp_path / str(port)), clock,
-                    addresses=[apache.namesrv_address], interval_ms=period_ms,
+                    broker,
+                    topic_manager(tmp_path / str(port)),
+                    clock,
+                    addresses=[apache.namesrv_address],
+                    interval_ms=period_ms,
                     second_master=found[-1],
-                )  # fmt: skip
+                )
                 await stack.enter_async_context(registrar.running())
                 (link,) = registrar.links.values()
                 await link.tried.wait()

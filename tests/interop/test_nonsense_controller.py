@@ -62,9 +62,12 @@ def never(client: socket.socket) -> None:
 
 
 ODD = {
-    "isLeader": "true", "controllerLeaderAddress": "x", "masterEpoch": "99999999999",
-    "masterBrokerId": "-1", "nextBrokerId": "0",
-}  # fmt: skip
+    "isLeader": "true",
+    "controllerLeaderAddress": "x",
+    "masterEpoch": "99999999999",
+    "masterBrokerId": "-1",
+    "nextBrokerId": "0",
+}
 NONSENSE: dict[str, Serve] = {
     "no answer": never,
     "a closed connection": lambda client: None,

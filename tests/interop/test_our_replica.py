@@ -70,9 +70,13 @@ def test_a_replica_ends_no_transaction(version: str, tmp_path: Path) -> None:
 
 def _end_code(server: Server, verdict: int) -> int:
     fields = {
-        "producerGroup": "P", "tranStateTableOffset": "0", "commitLogOffset": "0",
-        "commitOrRollback": str(verdict), "fromTransactionCheck": "false", "msgId": "m",
-    }  # fmt: skip
+        "producerGroup": "P",
+        "tranStateTableOffset": "0",
+        "commitLogOffset": "0",
+        "commitOrRollback": str(verdict),
+        "fromTransactionCheck": "false",
+        "msgId": "m",
+    }
     return call(server.broker_port, END_TRANSACTION, fields).code
 
 

@@ -78,7 +78,7 @@ STEPS: list[tuple[int, dict[str, str]]] = [
     (53, {"aclFileFullPath": "{conf}/plain_acl.yml"}),
     (52, {}),
     (54, {}),
-]  # fmt: skip
+]
 Answer = tuple[int, str | None, Any, Any]
 
 

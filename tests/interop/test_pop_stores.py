@@ -58,10 +58,18 @@ class PopLedger:
     ) -> list[Popped]:
         """Pop messages without acknowledging them."""
         fields = {
-            "consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": str(count),
-            "invisibleTime": str(invisible_ms), "pollTime": "0", "bornTime": str(now_ms()),
-            "initMode": "0", "exp": "*", "expType": "TAG", "order": "false",
-        }  # fmt: skip
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": "-1",
+            "maxMsgNums": str(count),
+            "invisibleTime": str(invisible_ms),
+            "pollTime": "0",
+            "bornTime": str(now_ms()),
+            "initMode": "0",
+            "exp": "*",
+            "expType": "TAG",
+            "order": "false",
+        }
         response = call(server.broker_port, POP, fields)
         if response.code != 0:
             assert response.code == NOT_FOUND, f"{response.code} {response.remark}"
@@ -72,9 +80,12 @@ class PopLedger:
 
     def acknowledge(self, server: Server, message: Popped) -> None:
         fields = {
-            "consumerGroup": GROUP, "topic": message.real_topic, "queueId": str(message.queue_id),
-            "offset": str(message.offset), "extraInfo": message.handle,
-        }  # fmt: skip
+            "consumerGroup": GROUP,
+            "topic": message.real_topic,
+            "queueId": str(message.queue_id),
+            "offset": str(message.offset),
+            "extraInfo": message.handle,
+        }
         response = call(server.broker_port, ACK, fields)
         assert response.code == 0, f"{response.code} {response.remark}"
         self.acknowledged.append(message.body.decode())

@@ -26,14 +26,28 @@ NO_PERMISSION = 16
 TOPIC, OTHER = "orders", "others"
 WHO = Credentials("alice", "alice-secret")
 TOPIC_FIELDS = {
-    "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
-    "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-}  # fmt: skip
+    "defaultTopic": "TBW102",
+    "readQueueNums": "1",
+    "writeQueueNums": "1",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
 SEND = {
-    "producerGroup": "p", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": "1",
-    "queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0", "properties": "",
-    "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
-}  # fmt: skip
+    "producerGroup": "p",
+    "topic": TOPIC,
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "1",
+    "queueId": "0",
+    "sysFlag": "0",
+    "bornTimestamp": "1",
+    "flag": "0",
+    "properties": "",
+    "reconsumeTimes": "0",
+    "unitMode": "false",
+    "batch": "false",
+}
 PLACE = {"topic": TOPIC, "queueId": "0"}
 
 

@@ -34,9 +34,13 @@ def apache_responses(cases: list[Case], home: Path) -> list[str]:
     command = ["java", *OPEN_JDK, "-Xmx512m", f"-Duser.home={home}", "-cp", path, "Filters"]
     lines = (" ".join(word.encode().hex() for word in (text, *rest)) for text, rest in cases)
     done = subprocess.run(
-        command, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=JAVA_S,
+        command,
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=JAVA_S,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2_000:]
     return done.stdout.splitlines()
 

@@ -29,9 +29,11 @@ from tests.support.wait_until import until
 WAIT_S = 120.0
 PROXIES = {
     "v1": b"PROXY TCP4 192.0.2.7 198.51.100.1 56324 10911\r\n",
-    "v2": b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes([192, 0, 2, 7, 198, 51, 100, 1])
-    + (56_324).to_bytes(2, "big") + (10_911).to_bytes(2, "big"),
-}  # fmt: skip
+    "v2": b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"
+    + bytes([192, 0, 2, 7, 198, 51, 100, 1])
+    + (56_324).to_bytes(2, "big")
+    + (10_911).to_bytes(2, "big"),
+}
 
 
 class Processes(DueMQ):

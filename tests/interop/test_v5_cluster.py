@@ -165,9 +165,14 @@ def test_transactions_end_and_are_checked_at_their_brokers(
         produce(client, broker, name, n=3, end="rollback", body="gone")
         produce(client, broker, name, n=3, end="commit", body="kept")
     open_half = client.start(
-        "produce", topic=name, n=3, end="none", body="open", linger_ms=WAIT_S * 1_000,
+        "produce",
+        topic=name,
+        n=3,
+        end="none",
+        body="open",
+        linger_ms=WAIT_S * 1_000,
         namesrv=brokers[1].grpc_address,
-    )  # fmt: skip
+    )
     open_half.wait_for("checked", 3, seconds=WAIT_S)
     received = receive(client, name, f"g-{name}", until=N)
     client.start("stop", target=open_half.id)
@@ -184,9 +189,12 @@ def test_messages_are_recalled_through_every_port(
     for event in sent:
         for broker in brokers:
             found = client.events(
-                "recall", "recalled", topic=name, handle=event["recallHandle"],
+                "recall",
+                "recalled",
+                topic=name,
+                handle=event["recallHandle"],
                 namesrv=broker.grpc_address,
-            )  # fmt: skip
+            )
             assert found[0]["msgId"] == event["msgId"]
 
 

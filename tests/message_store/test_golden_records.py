@@ -100,9 +100,15 @@ def seen_of_record(record: Record) -> tuple[Any, ...]:
     if topic.startswith("%RETRY%"):  # as a client passes it to its listener
         topic = record.properties["RETRY_TOPIC"]
     return (
-        topic, record.queue_id, record.queue_offset, record.total_size, record.born_ms,
-        record.store_ms, record.reconsume_times, record.prepared_offset,
-    )  # fmt: skip
+        topic,
+        record.queue_id,
+        record.queue_offset,
+        record.total_size,
+        record.born_ms,
+        record.store_ms,
+        record.reconsume_times,
+        record.prepared_offset,
+    )
 
 
 def seen_of_line(line: dict[str, Any]) -> tuple[Any, ...]:

@@ -73,11 +73,22 @@ def test_offset_message_ids(address: bytes, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "at"),
     [
-        ("magic", 4), ("body_crc", 8), ("queue_id", 12), ("flag", 16), ("queue_offset", 20),
-        ("phys_offset", 28), ("sys_flag", 36), ("born_ms", 40), ("born_ip", 48), ("store_ms", 56),
-        ("store_ip", 64), ("reconsume_times", 72), ("prepared_offset", 76), ("body_len", 84),
+        ("magic", 4),
+        ("body_crc", 8),
+        ("queue_id", 12),
+        ("flag", 16),
+        ("queue_offset", 20),
+        ("phys_offset", 28),
+        ("sys_flag", 36),
+        ("born_ms", 40),
+        ("born_ip", 48),
+        ("store_ms", 56),
+        ("store_ip", 64),
+        ("reconsume_times", 72),
+        ("prepared_offset", 76),
+        ("body_len", 84),
     ],
-)  # fmt: skip
+)
 def test_offsets_in_a_record_head(name: str, at: int) -> None:
     assert layout.RECORD_HEAD.fields is not None
     assert layout.RECORD_HEAD.fields[name][1] == at

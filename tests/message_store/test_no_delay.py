@@ -18,18 +18,44 @@ from tests.test_house_rules import TOP
 DELAY = re.compile(r"\w*(?:delay|level|timer|schedul)\w*(?:\.json)?", re.I)
 WIRE_FACTS = {
     # Properties of a message that a parser reads into columns of `layout.PUT` and `SCANNED`.
-    "DELAY", "DELAy", "DELAY_ILLEGAL", "DELAY_NAME", "delay_level", "level", "parse_level",
+    "DELAY",
+    "DELAy",
+    "DELAY_ILLEGAL",
+    "DELAY_NAME",
+    "delay_level",
+    "level",
+    "parse_level",
     "find_tags_and_level",
-    "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_NONE", "TIMER_ILLEGAL",
-    "TIMER_DEL_UNIQKEY", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS",
-    "TIMER_DEQUEUE_MS", "PROP_TIMER_OUT", "PROP_TIMER_DEL", "PROP_TIMER_STALE",
-    "TIMER_STALE_NAMES", "timer_kind", "timer_value", "_timer", "TIMER_",
+    "TIMER_DELAY_SEC",
+    "TIMER_DELAY_MS",
+    "TIMER_DELIVER_MS",
+    "TIMER_NONE",
+    "TIMER_ILLEGAL",
+    "TIMER_DEL_UNIQKEY",
+    "TIMER_OUT_MS",
+    "TIMER_ROLL_TIMES",
+    "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS",
+    "PROP_TIMER_OUT",
+    "PROP_TIMER_DEL",
+    "PROP_TIMER_STALE",
+    "TIMER_STALE_NAMES",
+    "timer_kind",
+    "timer_value",
+    "_timer",
+    "TIMER_",
     # The tags code of a redirected record is a time, not the hash of a tag.
-    "due_delay_ms", "SCHEDULE_TOPIC_XXXX",
+    "due_delay_ms",
+    "SCHEDULE_TOPIC_XXXX",
     # Names of files in a store, and a key of Apache's configuration.
-    "delayOffset.json", "timerlog", "timerwheel", "timercheck", "timermetrics", "timers.json",
+    "delayOffset.json",
+    "timerlog",
+    "timerwheel",
+    "timercheck",
+    "timermetrics",
+    "timers.json",
     "diskSpaceWarningLevelRatio",
-}  # fmt: skip
+}
 PACKAGES = "message_store/kernels/__init__.py"  # lists the packages with kernels
 SOURCES = sorted(
     path for path in (TOP / "message_store").rglob("*.py") if str(path.relative_to(TOP)) != PACKAGES

@@ -71,16 +71,24 @@ def test_no_units_are_no_bytes(store: MessageStore) -> None:
 
 def test_records_come_back_to_back(store: MessageStore) -> None:
     units = store.units("T", 0, 0, 10)
-    expected = b"".join(bytes(store.record_bytes(int(u["phys_offset"]), int(u["size"])))
-                      for u in units)  # fmt: skip
+    expected = b"".join(
+        bytes(store.record_bytes(int(u["phys_offset"]), int(u["size"]))) for u in units
+    )
     assert store.gather("T", 0, 0, units) == expected
 
 
 @pytest.mark.parametrize(
     ("topic", "queue_id", "offset", "count"),
-    [("T", 0, 3, 1), ("T", 0, -1, 1), ("T", 0, 0, 0), ("T", 1, 0, 1), ("X", 0, 0, 1),
-     ("T", -1, 0, 1), ("T", 0, TOP, 1)],
-)  # fmt: skip
+    [
+        ("T", 0, 3, 1),
+        ("T", 0, -1, 1),
+        ("T", 0, 0, 0),
+        ("T", 1, 0, 1),
+        ("X", 0, 0, 1),
+        ("T", -1, 0, 1),
+        ("T", 0, TOP, 1),
+    ],
+)
 def test_units_out_of_range_are_none(
     store: MessageStore, topic: str, queue_id: int, offset: int, count: int
 ) -> None:
@@ -92,9 +100,17 @@ def planted(store: MessageStore, topic: str = "T", queue_offset: int = 0) -> int
     """Put a message whose body looks like a record of `topic`; return where that seems to start."""
     at = store.max_offset + BODY_AT
     body = encode_record(
-        topic=topic, queue_id=0, body=b"boo", property_text=b"", queue_offset=queue_offset,
-        phys_offset=at, born_ms=1, born_host=LOOPBACK, store_ms=1, store_host=LOOPBACK,
-    )  # fmt: skip
+        topic=topic,
+        queue_id=0,
+        body=b"boo",
+        property_text=b"",
+        queue_offset=queue_offset,
+        phys_offset=at,
+        born_ms=1,
+        born_host=LOOPBACK,
+        store_ms=1,
+        store_host=LOOPBACK,
+    )
     put_one(store, "T", 0, body)
     return at
 

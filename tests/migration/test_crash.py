@@ -191,9 +191,14 @@ def deliver_as_apache(store: MessageStore, offset: int, *, by_wheel: bool, retri
     times = {"TIMER_ENQUEUE_MS": "1", "TIMER_DEQUEUE_MS": "2"} if by_wheel else {}
     batch = PutBatch(1, 1)
     add_message(
-        store, batch, record.properties["REAL_TOPIC"], int(record.properties["REAL_QID"]),
-        record.body, properties=record.properties | times, reconsume_times=retries,
-    )  # fmt: skip
+        store,
+        batch,
+        record.properties["REAL_TOPIC"],
+        int(record.properties["REAL_QID"]),
+        record.body,
+        properties=record.properties | times,
+        reconsume_times=retries,
+    )
     batch.rows[0]["born_ms"] = record.born_ms
     store.put(batch)
 

@@ -97,9 +97,13 @@ class Member:
         self.root, self.clock, self.fired = root, clock, fired
         self.checkpoints = 0  # number of checkpoints as a replica
         self.rig = MigrationRig(
-            root, clock, precision_ms=100, roll_window_slots=6_000, stage_records_max=stage_max,
+            root,
+            clock,
+            precision_ms=100,
+            roll_window_slots=6_000,
+            stage_records_max=stage_max,
             batch_records_max=7,
-        )  # fmt: skip
+        )
 
     # -- as a replica ---------------------------------------------------------------------------
 

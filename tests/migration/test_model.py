@@ -40,7 +40,10 @@ from timer_store.names import TIMER_TOPIC
 
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 60_000, 5: 120_000}
 FILES = (
-    *("timerwheel", "timerlog", "config/duemq.timers.json", "config/delayOffset.json"),
+    "timerwheel",
+    "timerlog",
+    "config/duemq.timers.json",
+    "config/delayOffset.json",
     "consumequeue",
 )
 STEPS_MS = [1, 50, 999, 1_000, 1_000, 4_000, 9_000, 59_000]
@@ -74,9 +77,13 @@ class MigrationMachine(RuleBasedStateMachine):
         self.patch.setattr(checkpoint, "_boot_id", lambda: b"boot %d" % self.boot)
         self.disk = Disk(self.patch, self.root)
         self.rig = MigrationRig(
-            self.root, FakeClock(), precision_ms=100, roll_window_slots=6_000,
-            stage_records_max=stage_max, batch_records_max=7,
-        )  # fmt: skip
+            self.root,
+            FakeClock(),
+            precision_ms=100,
+            roll_window_slots=6_000,
+            stage_records_max=stage_max,
+            batch_records_max=7,
+        )
         self.rig.open()
         self.sent: dict[int, Sent] = {}
         self.cancelled: set[int] = set()

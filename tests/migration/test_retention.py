@@ -29,8 +29,10 @@ class RetentionRig(MigrationRig):
     def open(self) -> MigrationRig:
         hours = ";".join(f"{hour:02d}" for hour in range(24))
         self.store_changes = {
-            "commitlog_file_bytes": 16_384, "delete_when_hours": hours, "queue_file_bytes": 8_000,
-        }  # fmt: skip
+            "commitlog_file_bytes": 16_384,
+            "delete_when_hours": hours,
+            "queue_file_bytes": 8_000,
+        }
         super().open()
         self.store.retention.add_pin(lambda: self.timers.first_pending_offset, owner=PIN_OWNER)
         self.store.retention.add_pin(

@@ -69,9 +69,16 @@ def test_a_delivered_record_equals_apaches(tmp_path: Path) -> None:
         async with level_service(tmp_path) as rig:
             batch = PutBatch(1, 1)
             at = add_message(
-                rig.store, batch, "T", 3, b"body", flag=7, sys_flag=9, reconsume_times=2,
+                rig.store,
+                batch,
+                "T",
+                3,
+                b"body",
+                flag=7,
+                sys_flag=9,
+                reconsume_times=2,
                 properties={"WAIT": "true", "KEYS": "k", "TAGS": "TagA", "DELAY": "1"},
-            )  # fmt: skip
+            )
             batch.rows[at]["born_ms"] = 77
             batch.rows[at]["store_port"] = 4_711
             rig.put(batch)
@@ -83,8 +90,13 @@ def test_a_delivered_record_equals_apaches(tmp_path: Path) -> None:
                 assert getattr(record, name) == getattr(origin, name), name
             assert record.store_ms == rig.clock.now_ms()
             assert list(record.properties) == [
-                "WAIT", "KEYS", "TAGS", "DELAY", "REAL_TOPIC", "REAL_QID",
-            ]  # fmt: skip
+                "WAIT",
+                "KEYS",
+                "TAGS",
+                "DELAY",
+                "REAL_TOPIC",
+                "REAL_QID",
+            ]
 
     asyncio.run(steps())
 

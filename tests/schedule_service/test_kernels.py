@@ -61,8 +61,11 @@ row_values = st.fixed_dictionaries(
         "timer_kind": st.sampled_from([0, layout.TIMER_DELAY_SEC, layout.TIMER_ILLEGAL]),
         "prop_flags": st.sampled_from(
             [
-                *(0, layout.PROP_REAL_TOPIC, layout.PROP_WAIT_FALSE),
-                *(layout.PROP_TIMER_OUT, layout.PROP_TIMER_STALE | layout.PROP_WAIT_FALSE),
+                0,
+                layout.PROP_REAL_TOPIC,
+                layout.PROP_WAIT_FALSE,
+                layout.PROP_TIMER_OUT,
+                layout.PROP_TIMER_STALE | layout.PROP_WAIT_FALSE,
             ]
         ),
     }
@@ -182,10 +185,17 @@ def test_read_due_equals_the_python_path(
     for body, pairs, born, stored, right_queue in messages:
         text = encode_properties(pairs)
         at = batch.add(
-            topic_index=schedule, queue_id=2 if right_queue else 1, body=body,
-            properties=text if trailing else text.removesuffix(b"\x02"), born_ms=len(body),
-            born_host=born, store_host=stored, flag=7, sys_flag=1, reconsume_times=3,
-        )  # fmt: skip
+            topic_index=schedule,
+            queue_id=2 if right_queue else 1,
+            body=body,
+            properties=text if trailing else text.removesuffix(b"\x02"),
+            born_ms=len(body),
+            born_host=born,
+            store_host=stored,
+            flag=7,
+            sys_flag=1,
+            reconsume_times=3,
+        )
         batch.rows[at]["due_delay_ms"] = 10
     store.put(batch)
     units = np.zeros(batch.count, layout.UNIT)
@@ -318,8 +328,11 @@ def naive_count_due(pairs: list[tuple[int, int]], now_ms: int, bytes_max: int) -
     return count
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 99)), max_size=12), st.integers(0, 9),
-       st.integers(1, 400))  # fmt: skip
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 99)), max_size=12),
+    st.integers(0, 9),
+    st.integers(1, 400),
+)
 def test_units_of_one_batch(pairs: list[tuple[int, int]], now_ms: int, bytes_max: int) -> None:
     due = np.array([due for due, _ in pairs], np.int64)
     found = kernels.count_due(units_of(pairs), due, now_ms, bytes_max)

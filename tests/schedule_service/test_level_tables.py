@@ -235,9 +235,11 @@ def test_a_heir_whose_clock_differs_delivers_each_message_once_and_not_before_it
         async with level_service(tmp_path / "r", clock, levels, before=copied) as heir:
             heir.send(1, b"new")
             for at, expected in (
-                (due_ms[0] - 1, []), (due_ms[0], [b"a"]), (due_ms[1] - 1, [b"a"]),
+                (due_ms[0] - 1, []),
+                (due_ms[0], [b"a"]),
+                (due_ms[1] - 1, [b"a"]),
                 (due_ms[1], [b"a", b"b"]),
-            ):  # fmt: skip
+            ):
                 await heir.advance(at - heir.clock.now_ms())
                 assert [body for body in heir.bodies() if body != b"new"] == expected
             await heir.advance(2 * 3_600_000)

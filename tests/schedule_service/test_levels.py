@@ -126,9 +126,14 @@ def test_file_round_trip() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{}", "[]", '{"adopted":{},"history":[]}', '{"adopted":{},"history":[{"fromOffset":0}]}',
-     '{"adopted":{},"history":[{"fromOffset":0,"levels":"x"}]}'],
-)  # fmt: skip
+    [
+        "{}",
+        "[]",
+        '{"adopted":{},"history":[]}',
+        '{"adopted":{},"history":[{"fromOffset":0}]}',
+        '{"adopted":{},"history":[{"fromOffset":0,"levels":"x"}]}',
+    ],
+)
 def test_a_damaged_file_raises(text: str) -> None:
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         decode_history(loads(text))

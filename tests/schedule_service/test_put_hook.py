@@ -33,9 +33,15 @@ def batch_of(
     batch = PutBatch(4, 1)
     text = b"".join(f"{k}\x01{v}\x02".encode() for k, v in properties)
     batch.add(
-        topic_index=topics.add(topic), queue_id=queue_id, body=b"b", properties=text,
-        born_ms=1, born_host=LOOPBACK, store_host=LOOPBACK, sys_flag=sys_flag,
-    )  # fmt: skip
+        topic_index=topics.add(topic),
+        queue_id=queue_id,
+        body=b"b",
+        properties=text,
+        born_ms=1,
+        born_host=LOOPBACK,
+        store_host=LOOPBACK,
+        sys_flag=sys_flag,
+    )
     return batch
 
 
@@ -127,9 +133,14 @@ def test_a_batch_larger_than_any_before(topics: TopicTable, hook: LevelHook) -> 
     batch = PutBatch(8, 1)
     for _ in range(3_000):
         batch.add(
-            topic_index=topics.add("T"), queue_id=0, body=b"", properties=b"DELAY\x019\x02",
-            born_ms=1, born_host=LOOPBACK, store_host=LOOPBACK,
-        )  # fmt: skip
+            topic_index=topics.add("T"),
+            queue_id=0,
+            body=b"",
+            properties=b"DELAY\x019\x02",
+            born_ms=1,
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+        )
     hook(batch, 5)
     assert (batch.filled["due_delay_ms"] == 5_000).all()
     assert batch.properties(2_999) == {"DELAY": "2"}

@@ -58,9 +58,16 @@ def test_our_members_round_trip() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[]", "{}", '{"offsetTable":5}', '{"offsetTable":{1:"x"}}', '{"offsetTable":{0:1}}',
-     '{"offsetTable":{1:-1}}', '{"offsetTable":{1:1},"deliveredAhead":{1:[[1]]}}'],
-)  # fmt: skip
+    [
+        "[]",
+        "{}",
+        '{"offsetTable":5}',
+        '{"offsetTable":{1:"x"}}',
+        '{"offsetTable":{0:1}}',
+        '{"offsetTable":{1:-1}}',
+        '{"offsetTable":{1:1},"deliveredAhead":{1:[[1]]}}',
+    ],
+)
 def test_a_damaged_file_raises(text: str) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError, KeyError)):
         decode_saved(loads(text))
@@ -110,8 +117,12 @@ def test_pending_units(
     assert undelivered_ranges(entry, ahead, 10, 50) == expected
 
 
-@given(st.integers(0, 40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=4),
-       st.integers(0, 20), st.integers(0, 20))  # fmt: skip
+@given(
+    st.integers(0, 40),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=4),
+    st.integers(0, 20),
+    st.integers(0, 20),
+)
 def test_pending_units_against_a_set(
     entry: int, pieces: list[tuple[int, int]], first: int, size: int
 ) -> None:

@@ -73,9 +73,12 @@ async def check(root: Path) -> None:
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(table=TABLES, members=st.sampled_from(["own", "offsets", "text keys"]), drop=st.booleans())
 def test_any_offsets(
-    base: Path, tmp_path_factory: pytest.TempPathFactory, table: dict[int, int], members: str,
+    base: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    table: dict[int, int],
+    members: str,
     drop: bool,
-) -> None:  # fmt: skip
+) -> None:
     root = tmp_path_factory.mktemp("edited") / "store"
     shutil.copytree(base, root)
     path = root / "config" / "delayOffset.json"

@@ -64,10 +64,15 @@ class Pops:
 
     async def _pop(self, client: RemotingClient) -> list[Popped]:
         fields = {
-            "consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "pollTime": "0",
-            "maxMsgNums": str(self._chance.choice([1, 4, 32])), "initMode": "0", "bornTime": "0",
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": "-1",
+            "pollTime": "0",
+            "maxMsgNums": str(self._chance.choice([1, 4, 32])),
+            "initMode": "0",
+            "bornTime": "0",
             "invisibleTime": str(self._chance.choice(INVISIBLE_MS)),
-        }  # fmt: skip
+        }
         request = Request(RequestCode.POP_MESSAGE, fields, version=479)
         response = await client.call(request, timeout_s=CALL_S_MAX)
         return popped(response, TOPIC, BROKER) if response.code == 0 else []
@@ -80,9 +85,12 @@ class Pops:
         await asyncio.sleep(pause_s)
         topic = message.real_topic.replace(f"{RETRY_PREFIX}g", f"{RETRY_PREFIX}{GROUP}")
         fields = {
-            "consumerGroup": GROUP, "topic": topic, "queueId": str(message.queue_id),
-            "offset": str(message.offset), "extraInfo": message.handle,
-        }  # fmt: skip
+            "consumerGroup": GROUP,
+            "topic": topic,
+            "queueId": str(message.queue_id),
+            "offset": str(message.offset),
+            "extraInfo": message.handle,
+        }
         request = Request(RequestCode.ACK_MESSAGE, fields, version=479)
         for _ in range(ATTEMPTS_MAX):
             try:

@@ -84,9 +84,13 @@ class Transactions:
         self.ends[body] = End.NONE
         text = f"UNIQ_KEY\x01half{number}\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02"
         request = send_request(
-            code=10, body=body, topic=self._load.topic(), queueId="0", sysFlag="4",
+            code=10,
+            body=body,
+            topic=self._load.topic(),
+            queueId="0",
+            sysFlag="4",
             properties=text + self._chance.choice(DELAYS),
-        )  # fmt: skip
+        )
         try:
             response = await client.call(request, timeout_s=CALL_S_MAX)
         except OSError:
@@ -105,10 +109,13 @@ class Transactions:
         if not verdict:
             return
         fields = {
-            "producerGroup": "p", "tranStateTableOffset": half.queue_offset,
-            "commitLogOffset": str(half.log_offset), "commitOrRollback": verdict,
-            "fromTransactionCheck": "false", "msgId": half.body.decode(),
-        }  # fmt: skip
+            "producerGroup": "p",
+            "tranStateTableOffset": half.queue_offset,
+            "commitLogOffset": str(half.log_offset),
+            "commitOrRollback": verdict,
+            "fromTransactionCheck": "false",
+            "msgId": half.body.decode(),
+        }
         request = Request(RequestCode.END_TRANSACTION, fields)
         self.ends[half.body] = End.MAYBE_COMMITTED if verdict == COMMIT else End.ROLLED_BACK
         for _ in range(ATTEMPTS_MAX):

@@ -263,9 +263,14 @@ class Simulation:
 
     async def change_topic(self) -> None:
         fields = {
-            "topic": CHANGING, "defaultTopic": "TBW102", "readQueueNums": "2",
-            "writeQueueNums": "2", "perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false",
-        }  # fmt: skip
+            "topic": CHANGING,
+            "defaultTopic": "TBW102",
+            "readQueueNums": "2",
+            "writeQueueNums": "2",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "order": "false",
+        }
         assert (await self.world.call(Request(17, fields))).code == 0
 
     async def persist(self) -> None:

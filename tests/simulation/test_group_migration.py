@@ -84,9 +84,12 @@ class Operator:
             for number in range(first, first + count):
                 body = b"%d" % number
                 request = send_request(
-                    code=10, body=body, topic="T", queueId="0",
+                    code=10,
+                    body=body,
+                    topic="T",
+                    queueId="0",
                     properties=f"UNIQ_KEY\x01{number}\x02DELAY\x01{LEVEL}\x02",
-                )  # fmt: skip
+                )
                 response = await accepted(client, request)
                 assert response.fields is not None
                 self.sent[body].offset = int(response.fields["msgId"][16:], 16)

@@ -87,9 +87,12 @@ class Client:
     async def _send(self) -> None:
         async with RemotingClient(self._address) as client:
             request = send_request(
-                code=10, body=BODY, topic="T", queueId="0",
+                code=10,
+                body=BODY,
+                topic="T",
+                queueId="0",
                 properties="UNIQ_KEY\x01u\x02DELAY\x015\x02",
-            )  # fmt: skip
+            )
             response = await accepted(client, request)
             assert response.fields is not None
             self.message.id = response.fields["msgId"]

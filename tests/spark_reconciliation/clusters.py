@@ -43,11 +43,16 @@ def environment(home: Path) -> dict[str, str]:
     """Return the environment of servers and programs: this Python, this tree, loopback."""
     path = os.pathsep.join(filter(None, (str(TOP), os.environ.get("PYTHONPATH", ""))))
     own = {
-        "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(HOME),
-        "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST,
-        "SPARK_WORKER_DIR": str(home / "work"), "SPARK_LOCAL_DIRS": str(home / "local"),
-        "SPARK_DAEMON_MEMORY": "512m", "SPARK_DAEMON_JAVA_OPTS": LIGHT,
-    }  # fmt: skip
+        "PYTHONPATH": path,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(HOME),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": HOST,
+        "SPARK_WORKER_DIR": str(home / "work"),
+        "SPARK_LOCAL_DIRS": str(home / "local"),
+        "SPARK_DAEMON_MEMORY": "512m",
+        "SPARK_DAEMON_JAVA_OPTS": LIGHT,
+    }
     return os.environ | own
 
 
@@ -57,9 +62,15 @@ def server(home: Path, ready: str, *words: str) -> Iterator[None]:
     if shutil.which("setpriv"):  # the server ends with a killed test run
         words = ("setpriv", "--pdeathsig", "KILL", *words)
     process = subprocess.Popen(
-        words, cwd=home, env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
+        words,
+        cwd=home,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     assert process.stdout is not None
     lines, reader = [], None
     try:
@@ -101,9 +112,19 @@ def cluster(home: Path, workers: int) -> Iterator[str]:
 def connect_server(home: Path) -> Iterator[str]:
     """Start a Spark Connect server with one core; yield its URL."""
     [port] = free_ports(1)
-    words = (str(HOME / "bin" / "spark-submit"), "--master", "local[1]", *SMALL,
-             "--conf", f"spark.connect.grpc.binding.port={port}",
-             "--conf", "spark.ui.enabled=false", "--class", CONNECT, "spark-internal")  # fmt: skip
+    words = (
+        str(HOME / "bin" / "spark-submit"),
+        "--master",
+        "local[1]",
+        *SMALL,
+        "--conf",
+        f"spark.connect.grpc.binding.port={port}",
+        "--conf",
+        "spark.ui.enabled=false",
+        "--class",
+        CONNECT,
+        "spark-internal",
+    )
     with server(home, "Spark Connect server started", *words):
         yield f"sc://{HOST}:{port}"
 
@@ -151,6 +172,11 @@ def kill_in(folder: Path) -> bool:
 def run(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a program until it ends."""
     return subprocess.run(
-        words, cwd=home, env=environment(home), capture_output=True, text=True, check=False,
+        words,
+        cwd=home,
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=TIMEOUT_S,
-    )  # fmt: skip
+    )

@@ -216,10 +216,17 @@ def one_record_ahead(root: Path) -> Expected:
     return found, found
 
 
-CASES = {made.__name__: made for made in (
-    back_with_pending_timers, back_and_lost, back_between_take_and_append, forward,
-    early_in_a_burst, one_record_ahead,
-)}  # fmt: skip
+CASES = {
+    made.__name__: made
+    for made in (
+        back_with_pending_timers,
+        back_and_lost,
+        back_between_take_and_append,
+        forward,
+        early_in_a_burst,
+        one_record_ahead,
+    )
+}
 STEPPED = set(CASES) - {"forward"}
 EXCUSED = {"back_with_pending_timers", "back_between_take_and_append"}
 
@@ -280,8 +287,13 @@ def test_a_clean_audit_with_a_step_is_clean_and_reports_it() -> None:
     from spark_reconciliation.report.page import html_report
 
     none = {"p50": None, "p99": None, "max": None}
-    place = {"store": "/s", "phys_offset": 77, "file": "commitlog/0", "offset": 77,
-             "note": "the clock was set back by 5 ms"}  # fmt: skip
+    place = {
+        "store": "/s",
+        "phys_offset": 77,
+        "file": "commitlog/0",
+        "offset": 77,
+        "note": "the clock was set back by 5 ms",
+    }
     summary = Summary({"ok": 1}, none, clock=[place])
     assert (summary.clean, summary.complete) == (True, True)
     page = html_report(summary, stores=["/s"], at_ms=0)

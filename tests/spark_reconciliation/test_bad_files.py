@@ -115,9 +115,16 @@ def test_a_timer_log_without_files_is_no_damage_if_nothing_is_pending(
     assert places(tmp_path) == expected
 
 
-@pytest.mark.parametrize(("sizes", "expected"), [
-    ((0, 9, 9), 1), ((9, 0, 9), 2), ((9, 9, 0), 0), ((0,), 1), ((9, 9), 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((0, 9, 9), 1),
+        ((9, 0, 9), 2),
+        ((9, 9, 0), 0),
+        ((0,), 1),
+        ((9, 9), 0),
+    ],
+)
 def test_only_the_last_file_may_be_empty(sizes: tuple[int, ...], expected: int) -> None:
     """Earlier empty files are a loss, not retention."""
     entries = [Entry(f"commitlog/{9 * n:020d}", size) for n, size in enumerate(sizes)]
@@ -159,13 +166,17 @@ def torn(name: str) -> Damage:
         (cut(LOG, 10 * UNIT_BYTES + 7), (LOG, 10 * UNIT_BYTES + 7, "gap")),
         (zero(LOG), (LOG, 0, "gap")),
         (lambda root: shutil.rmtree(root / "timerlog"), ("timerlog", 0, "gap")),
-        (lambda root: (root / LOG).with_name("notes").write_text("?"),
-         ("timerlog/notes", 0, "stray-file")),
+        (
+            lambda root: (root / LOG).with_name("notes").write_text("?"),
+            ("timerlog/notes", 0, "stray-file"),
+        ),
         (edit("timerwheel", 640, FOREIGN[:64]), ("timerwheel", 640, "gap")),
         (cut("timerwheel", 6_400), ("timerwheel", 6_400, "gap")),
         (cut("timerwheel", 6_411), ("timerwheel", 6_411, "gap")),
-        (lambda root: np.memmap(root / "timerwheel", np.uint8, "w+", shape=(WHEEL_BYTES,)),
-         ("timerwheel", 0, "gap")),
+        (
+            lambda root: np.memmap(root / "timerwheel", np.uint8, "w+", shape=(WHEEL_BYTES,)),
+            ("timerwheel", 0, "gap"),
+        ),
         (cut("timerwheel", 0), ("timerwheel", 0, "gap")),
         (lambda root: (root / "timerwheel").unlink(), ("timerwheel", 0, "gap")),
         (zero(CHECK), (CHECK, 0, "unreadable")),
@@ -175,7 +186,7 @@ def torn(name: str) -> Damage:
         (torn("delayOffset.json"), ("config/delayOffset.json", 0, "unreadable")),
         (torn("consumerOffset.json"), ("config/consumerOffset.json", 0, "unreadable")),
     ],
-)  # fmt: skip
+)
 def test_damage_is_reported_with_its_position(
     store: Path, damage: Damage, place: tuple[str, int, str]
 ) -> None:
@@ -293,8 +304,10 @@ def test_illegal_file_names_are_shown_as_bytes(table: str, tmp_path: Path) -> No
     rows = read(tmp_path, table)
     if table == "messages":
         assert [row["topic"] for row in rows if row["role"] == Role.NONE] == [
-            "�opic", "Xopic", "Xopic",
-        ]  # fmt: skip
+            "�opic",
+            "Xopic",
+            "Xopic",
+        ]
     if table == "consume_queue":
         assert [(row["topic"], row["tags_code"]) for row in rows] == [("T\\xff", 7)]
     if table == "findings":

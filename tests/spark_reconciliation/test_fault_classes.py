@@ -44,9 +44,10 @@ def test_every_class_is_reported_as_the_page_says(spark: Any, tmp_path: Path, se
     planted = plant_all(tmp_path, whole)
     found = reported(spark, planted)
     missed = {
-        key: text for key, text in found.items()
+        key: text
+        for key, text in found.items()
         if text == "no row" or (text == NOTHING and key[1] not in DERIVED)
-    }  # fmt: skip
+    }
     assert missed == {}
     for (_, name), text in found.items():
         if name in (CURSOR, BEYOND):

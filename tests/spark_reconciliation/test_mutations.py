@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from operator import attrgetter
 from typing import Any, Final
 
 import pytest
@@ -20,45 +21,59 @@ pytestmark = [pytest.mark.spark, pytest.mark.extended]
 STORES = 150
 MUTATIONS: Final = {  # dropped condition: module, text, replacement
     "rolls by identity": (
-        origins, 'join(before, ["store_id", "identity", "turn", "place"], "left")',
+        origins,
+        'join(before, ["store_id", "identity", "turn", "place"], "left")',
         'join(before.drop("identity"), ["store_id", "turn", "place"], "left")',
     ),
     "deliveries by identity": (
-        origins, 'join(known.drop("places"), ["store_id", "identity", "place"])',
+        origins,
+        'join(known.drop("places"), ["store_id", "identity", "place"])',
         'join(known.drop("places", "identity"), ["store_id", "place"])',
     ),
     "rolls by turn": (
-        origins, '["store_id", "identity", "turn", "place"]', '["store_id", "identity", "place"]',
+        origins,
+        '["store_id", "identity", "turn", "place"]',
+        '["store_id", "identity", "place"]',
     ),
     "deliveries by store": (
-        origins, 'made = mine.join(known.drop("places"), ["store_id", "identity", "place"])',
+        origins,
+        'made = mine.join(known.drop("places"), ["store_id", "identity", "place"])',
         'made = mine.join(known.drop("places", "store_id"), ["identity", "place"])',
     ),
     "markers by slot": (
-        origins, 'join(names, ["store_id", "name_hash", "out_ms"])',
+        origins,
+        'join(names, ["store_id", "name_hash", "out_ms"])',
         'join(names.drop("out_ms"), ["store_id", "name_hash"])',
     ),
     "markers by name": (
-        origins, 'join(names, ["store_id", "name_hash", "out_ms"])',
+        origins,
+        'join(names, ["store_id", "name_hash", "out_ms"])',
         'join(names.drop("name_hash"), ["store_id", "out_ms"])',
     ),
     "ended ones are not pending": (origins, '"left_anti"', '"left_semi"'),
     "markers behind their timer": (
-        origins, 'made.where(F.col("found") < F.col("phys_offset"))\n    return made.withColumn('
-        '"origin", F.col("found")).select(*markers', 'made\n    return made.withColumn('
+        origins,
+        'made.where(F.col("found") < F.col("phys_offset"))\n    return made.withColumn('
         '"origin", F.col("found")).select(*markers',
+        'made\n    return made.withColumn("origin", F.col("found")).select(*markers',
     ),
     "chains to their end": (chains, "if not above.any()", "if True"),
     "roots of copies": (verdicts, '"root": F.coalesce("root", "key")', '"root": F.col("key")'),
     "touched ones are not plain": (
-        verdicts, 'plain.join(self.touched, "key", "left_anti")', "plain",
+        verdicts,
+        'plain.join(self.touched, "key", "left_anti")',
+        "plain",
     ),
-    "cancels before the copy": (histories, " | (at < F.col(\"first_copy\"))", " | F.lit(True)"),
+    "cancels before the copy": (histories, ' | (at < F.col("first_copy"))', " | F.lit(True)"),
     "cancels before the end": (
-        histories, '(F.col("cancelled_at") < F.col("ended_at"))', "F.lit(True)",
+        histories,
+        '(F.col("cancelled_at") < F.col("ended_at"))',
+        "F.lit(True)",
     ),
     "marks behind the delivery": (
-        histories, 'F.col("marked_at") > F.col("sent.at")', "F.lit(True)",
+        histories,
+        'F.col("marked_at") > F.col("sent.at")',
+        "F.lit(True)",
     ),
     "target": (plain_histories, 'F.coalesce("target", F.lit(0)) != 0', "F.lit(False)"),
     "body": (plain_histories, 'F.col("body") != 0', "F.lit(False)"),
@@ -68,11 +83,13 @@ MUTATIONS: Final = {  # dropped condition: module, text, replacement
     "units of removed records": (verdicts, ' | (F.col("role") == Role.REMOVED_PENDING)', ""),
     "settled units": (tally, "rows.bits(1 << REMOVED)", "rows.bits(0)"),
     "units with another time": (
-        tally, '(rows.equals("other_time", True), OTHER_TIME),', "",
+        tally,
+        '(rows.equals("other_time", True), OTHER_TIME),',
+        "",
     ),
     "units of deliveries": (tally, ", (no_unit, SENT_WITHOUT_UNIT)", ""),
     "units of pending records": (tally, "(no_unit, NO_UNIT),", ""),
-}  # fmt: skip
+}
 RULES: Final = 37
 OF_CLOCKS: Final = (32, 33, 35)  # rules for clock steps, tested in `test_bad_clock`
 RULE_IN_CI: Final = 23  # the rule for late deliveries
@@ -110,8 +127,10 @@ def mutated(module: Any, old: str, new: str) -> Any:
 @pytest.fixture(scope="module")
 def stores(spark: Any) -> tuple[Any, dict[tuple[str, int], str]]:
     made = [RandomStore(f"s{n}", 1_000 + n) for n in range(STORES)]
-    rows = [[row for s in made for row in part(s)] for part in (  # type: ignore[no-untyped-call]
-        lambda s: s.messages, lambda s: s.queues, lambda s: s.cursors)]  # fmt: skip
+    rows = [
+        [row for s in made for row in part(s)]
+        for part in (attrgetter("messages"), attrgetter("queues"), attrgetter("cursors"))
+    ]
     expected = naive_audit(rows[0], rows[1], rows[2], AuditConfig(late_ms=1_500))
     return AuditTables(rows[0], rows[1], rows[2]).frames(spark), expected
 

@@ -32,11 +32,23 @@ from tests.support.planted_faults import plant
 
 pytestmark = pytest.mark.spark
 VERDICT = {
-    "store": "string", "root": "bigint", "leaf": "bigint", "topic": "string", "queue_id": "bigint",
-    "unique_id": "string", "level": "bigint", "store_ms": "bigint", "due_ms": "bigint",
-    "delivered_phys": "bigint", "delivered_ms": "bigint", "late_ms": "bigint", "hops": "bigint",
-    "deliveries": "bigint", "verdict": "string", "why": "string",
-}  # fmt: skip
+    "store": "string",
+    "root": "bigint",
+    "leaf": "bigint",
+    "topic": "string",
+    "queue_id": "bigint",
+    "unique_id": "string",
+    "level": "bigint",
+    "store_ms": "bigint",
+    "due_ms": "bigint",
+    "delivered_phys": "bigint",
+    "delivered_ms": "bigint",
+    "late_ms": "bigint",
+    "hops": "bigint",
+    "deliveries": "bigint",
+    "verdict": "string",
+    "why": "string",
+}
 MINUTE_MS, DAY_MS = jobs.MINUTE_MS, jobs.DAY_MS
 START_MS = 1_700_006_400_000  # a whole day
 FEW, PIECES = 100_000, 64
@@ -107,8 +119,15 @@ def test_without_a_rate_it_returns_the_needed_rate(spark: Any) -> None:
 
 def sent(day: int, late_ms: int, level: int | None = 3, **more: Any) -> dict[str, Any]:
     at_ms = START_MS + day * DAY_MS
-    return {"level": level, "topic": "T", "delivered_ms": at_ms, "due_ms": at_ms - late_ms,
-            "late_ms": late_ms, "root": day, **more}  # fmt: skip
+    return {
+        "level": level,
+        "topic": "T",
+        "delivered_ms": at_ms,
+        "due_ms": at_ms - late_ms,
+        "late_ms": late_ms,
+        "root": day,
+        **more,
+    }
 
 
 def test_trend_totals_and_the_latest(spark: Any) -> None:
@@ -119,15 +138,21 @@ def test_trend_totals_and_the_latest(spark: Any) -> None:
     trend = jobs.trend(history)
     names = ("level", "pieces", "first_p99_ms", "last_p99_ms", "trend")
     assert rows_of(trend, *names) == [
-        (None, 3, 7, 7, "steady"), (3, 4, 10, 25, "worse"), (4, 1, 900, 900, "steady"),
-    ]  # fmt: skip
+        (None, 3, 7, 7, "steady"),
+        (3, 4, 10, 25, "worse"),
+        (4, 1, 900, 900, "steady"),
+    ]
     assert [round(s, 6) if s is not None else s for s in rows_of(trend, "p99_ms_per_day")] == [
-        0.0, 5.0, None,
-    ]  # fmt: skip
+        0.0,
+        5.0,
+        None,
+    ]
     totals = jobs.totals(verdicts)
     assert rows_of(totals, "level", "messages", "delivered", "findings", "max_ms") == [
-        (None, 3, 3, 0, 7), (3, 5, 4, 1, 25), (4, 1, 1, 1, 900),
-    ]  # fmt: skip
+        (None, 3, 3, 0, 7),
+        (3, 5, 4, 1, 25),
+        (4, 1, 1, 1, 900),
+    ]
     assert rows_of(jobs.worst(verdicts, count_max=2), "late_ms", "root") == [(900, 9), (25, 3)]
     assert jobs.bucket_of(verdicts) == jobs.HOUR_MS * 6
     assert jobs.bucket_of(verdicts.limit(0)) == jobs.SECOND_MS
@@ -167,12 +192,21 @@ def test_the_plan_equals_the_brokers(spark: Any, tmp_path: Path) -> None:
         row["level"]: PlannedLevel(
             delay_ms=expected[row["level"]].delay_ms,
             estimate_ms=expected[row["level"]].estimate_ms,
-            **{name: row[name] for name in (
-                "level", "pending", "pending_bytes", "first_due_ms", "last_due_ms", "overdue",
-                "unit_bytes",
-            )},
-        ) for row in found.collect()
-    }  # fmt: skip
+            **{
+                name: row[name]
+                for name in (
+                    "level",
+                    "pending",
+                    "pending_bytes",
+                    "first_due_ms",
+                    "last_due_ms",
+                    "overdue",
+                    "unit_bytes",
+                )
+            },
+        )
+        for row in found.collect()
+    }
     assert mine == expected
 
 
@@ -190,9 +224,10 @@ def test_proof_of_a_migration(spark: Any, tmp_path: Path) -> None:
     names = ("migration", "level", "way", "messages", "delivered", "pending", "not_proven")
     totals = rows_of(proof_totals(proof), *names)
     assert totals == [
-        ("", 4, ROUTED, 6, 6, 0, 0), ("run-1", 4, DRAINED, 20, 20, 0, 0),
+        ("", 4, ROUTED, 6, 6, 0, 0),
+        ("run-1", 4, DRAINED, 20, 20, 0, 0),
         ("run-2", 5, DRAINED, 5, 0, 5, 0),
-    ]  # fmt: skip
+    ]
     one = migration_proof(verdicts, messages, schedule, "run-2")
     assert rows_of(proof_totals(one), *names) == totals[2:]
     assert migration_proof(verdicts, messages, schedule, "run-9").count() == 0
@@ -213,9 +248,12 @@ def test_proof_of_a_migration(spark: Any, tmp_path: Path) -> None:
 
 def test_lost_messages_are_exported_with_their_bodies(spark: Any) -> None:
     verdicts = verdicts_of(
-        spark, {"leaf": 7, "verdict": "lost"}, {"leaf": 9, "verdict": "quarantined"},
-        {"leaf": None, "verdict": "lost"}, {"leaf": 8, "verdict": "late"},
-    )  # fmt: skip
+        spark,
+        {"leaf": 7, "verdict": "lost"},
+        {"leaf": 9, "verdict": "quarantined"},
+        {"leaf": None, "verdict": "lost"},
+        {"leaf": 8, "verdict": "late"},
+    )
     schema = "store string, phys_offset bigint, property_text binary, body binary"
     messages = spark.createDataFrame([("s", n, b"p", b"b%d" % n) for n in range(10)], schema)
     found = jobs.repair(verdicts, messages)
@@ -275,9 +313,10 @@ def test_exactly_the_faults_among_many_messages_are_found(
     found = dict(zip(rows["root"].to_pylist(), rows["verdict"].to_pylist(), strict=True))
     assert rows.num_rows == len(found), "one row for each message"
     wrong = [
-        (root, planted.verdicts.get(root), found.get(root)) for root in planted.verdicts | found
+        (root, planted.verdicts.get(root), found.get(root))
+        for root in planted.verdicts | found
         if planted.verdicts.get(root) != found.get(root)
-    ]  # fmt: skip
+    ]
     assert wrong == []
     gaps = unread.where("damage <> 'pointer'")  # units that refer to no record
     assert sorted(row["phys_offset"] for row in gaps.collect()) == planted.gaps
@@ -298,10 +337,9 @@ def watched(spark: Any, home: Path, root: Path, end: int, rows_of: Any = None) -
 def test_a_watch_raises_each_alarm_once_across_restarts(spark: Any, tmp_path: Path) -> None:
     planted, home = plant(tmp_path / "store"), tmp_path / "home"
     places = sorted(
-        row["phys_offset"] for row in read_table(
-            spark, [str(planted.root)], "messages", ("phys_offset",)
-        ).collect()
-    )  # fmt: skip
+        row["phys_offset"]
+        for row in read_table(spark, [str(planted.root)], "messages", ("phys_offset",)).collect()
+    )
     said: list[Any] = []
 
     def killed(alarms: list[Any]) -> None:

@@ -40,18 +40,44 @@ def test_messages(store: PlainStore) -> None:
     assert len(expected) > 50
     assert [
         (
-            row["phys_offset"], row["record_size"], row["topic"], row["queue_id"],
-            row["queue_offset"], row["store_ms"], row["born_ms"], row["flag"], row["sys_flag"],
-            row["reconsume_times"], row["prepared_offset"], row["body_crc"], row["body"],
-            row["unique_id"], row["keys"], row["tags"], row["real_topic"],
-        ) for row in rows
+            row["phys_offset"],
+            row["record_size"],
+            row["topic"],
+            row["queue_id"],
+            row["queue_offset"],
+            row["store_ms"],
+            row["born_ms"],
+            row["flag"],
+            row["sys_flag"],
+            row["reconsume_times"],
+            row["prepared_offset"],
+            row["body_crc"],
+            row["body"],
+            row["unique_id"],
+            row["keys"],
+            row["tags"],
+            row["real_topic"],
+        )
+        for row in rows
     ] == [
         (
-            one.at, one.size, one.topic, one.queue, one.number, one.store_ms, one.born_ms, one.flag,
-            one.sys_flag, one.reconsumed, one.prepared, one.crc, one.body,
+            one.at,
+            one.size,
+            one.topic,
+            one.queue,
+            one.number,
+            one.store_ms,
+            one.born_ms,
+            one.flag,
+            one.sys_flag,
+            one.reconsumed,
+            one.prepared,
+            one.crc,
+            one.body,
             *(one.properties.get(name) for name in ("UNIQ_KEY", "KEYS", "TAGS", "REAL_TOPIC")),
-        ) for one in expected
-    ]  # fmt: skip
+        )
+        for one in expected
+    ]
 
 
 def test_units_of_queues(store: PlainStore) -> None:
@@ -59,8 +85,9 @@ def test_units_of_queues(store: PlainStore) -> None:
     expected = {
         (topic, queue, number, *unit)
         for topic, queue in store.queues()
-        for number, unit in store.units(topic, queue).items() if unit[0] < end
-    }  # fmt: skip
+        for number, unit in store.units(topic, queue).items()
+        if unit[0] < end
+    }
     names = ("topic", "queue_id", "queue_offset", "phys_offset", "record_size", "tags_code")
     rows = read(store.root, "consume_queue", *names, "fault")
     assert {tuple(row[name] for name in names) for row in rows} == expected
@@ -89,8 +116,9 @@ def test_units_of_timers_and_cursors(store: PlainStore) -> None:
     end = max(record.at + record.size for record in store.records())
     expected = [
         (pos, unit[1], unit[2], unit[3], unit[5], unit[6], unit[7], unit[3] + unit[4], unit[8])
-        for pos, unit in store.timer_units() if unit[5] < end
-    ]  # fmt: skip
+        for pos, unit in store.timer_units()
+        if unit[5] < end
+    ]
     assert [tuple(row.values()) for row in rows] == expected
     cursors = read(store.root, "cursors", "kind", "name", "value")
     levels = {row["name"]: row["value"] for row in cursors if row["kind"] == "level"}

@@ -137,10 +137,12 @@ def test_the_last_audit_is_shown_in_metrics_and_status() -> None:
             said = generate_latest(host.metrics).decode()
             view = plugin.admin_views()["status"]()
         for line in (
-            "duemq_audit_exit_code 1.0", 'duemq_audit_verdicts{verdict="lost"} 2.0',
-            "duemq_audit_runs_total 1.0", "duemq_audit_running 0.0",
+            "duemq_audit_exit_code 1.0",
+            'duemq_audit_verdicts{verdict="lost"} 2.0',
+            "duemq_audit_runs_total 1.0",
+            "duemq_audit_running 0.0",
             f"duemq_audit_last_seconds {host.clock.now_ms() / 1_000:g}"[:28],
-        ):  # fmt: skip
+        ):
             assert line in said
         assert view["last"]["verdicts"] == {"ok": 5, "lost": 2}
         assert (view["runs"], view["running"]) == (1, False)

@@ -108,9 +108,11 @@ def test_an_unreachable_server_is_an_error_with_the_url() -> None:
 
     before = conf.get("s3", {})
     conf["s3"] = {
-        "endpoint_url": "http://127.0.0.1:9", "key": "k", "secret": "s",
+        "endpoint_url": "http://127.0.0.1:9",
+        "key": "k",
+        "secret": "s",
         "config_kwargs": {"retries": {"max_attempts": 0}, "connect_timeout": 1},
-    }  # fmt: skip
+    }
     try:
         with pytest.raises(OSError, match=r"s3://stores/b"):
             Root("s3://stores/b").files("commitlog")
@@ -128,15 +130,21 @@ def test_an_unknown_scheme_is_refused() -> None:
 def test_sparks_workers_read_the_bucket(endpoint: str, system: Any, store: Path) -> None:
     """The command with the variables of fsspec gives the audit of the local directory."""
     env = os.environ | {
-        "FSSPEC_S3_ENDPOINT_URL": endpoint, "FSSPEC_S3_KEY": "k", "FSSPEC_S3_SECRET": "s",
-    }  # fmt: skip
+        "FSSPEC_S3_ENDPOINT_URL": endpoint,
+        "FSSPEC_S3_KEY": "k",
+        "FSSPEC_S3_SECRET": "s",
+    }
     found = {}
     for path in (URL, str(store)):
         words = ["reconcile", "run", path, "--json", "--ledger", "none", "--cores", "2"]
         done = subprocess.run(
             [sys.executable, "-m", "duemq", *words],
-            capture_output=True, text=True, timeout=600, env=env, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=600,
+            env=env,
+            check=False,
+        )
         assert done.stdout, done.stderr
         summary = json.loads(done.stdout)
         found[path] = (

@@ -80,8 +80,9 @@ def make_stores(home: Path, damage: str) -> Iterator[dict[str, Any]]:
         shutil.copytree(store["root"], copy, copy_function=copy_used)
         store["reference"] = examine(store, copy)
         shutil.rmtree(copy)
-        once = {name for name, seen in store["reference"]["seen"]["messages"].items()
-                if len(seen) == 1}  # fmt: skip
+        once = {
+            name for name, seen in store["reference"]["seen"]["messages"].items() if len(seen) == 1
+        }
         assert store["messages"].keys() <= once, sorted(store["messages"].keys() - once)
         store["killed"] = killed
         yield store

@@ -13,18 +13,49 @@ TOP = Path(__file__).resolve().parents[2]
 OTHER_DISK = ("message_store/kernels/", "duemq/configuration/", "duemq/net/")
 """Files outside the store: kernel cache, configuration, certificates."""
 PACKAGES = (
-    "delayed_delivery", "duemq", "duemq_common", "message_store", "migration", "schedule_service",
+    "delayed_delivery",
+    "duemq",
+    "duemq_common",
+    "message_store",
+    "migration",
+    "schedule_service",
     "timer_store",
-)  # fmt: skip
-OS_CALLS = frozenset({
-    "open", "pread", "preadv", "pwrite", "pwritev", "read", "write", "fsync", "fdatasync",
-    "ftruncate", "truncate", "posix_fallocate", "rename", "replace", "unlink", "link", "mkdir",
-    "makedirs",
-})  # fmt: skip
-PATH_CALLS = frozenset({
-    "open", "read_bytes", "read_text", "write_bytes", "write_text", "rename", "unlink", "mkdir",
-    "touch",
-})  # fmt: skip
+)
+OS_CALLS = frozenset(
+    {
+        "open",
+        "pread",
+        "preadv",
+        "pwrite",
+        "pwritev",
+        "read",
+        "write",
+        "fsync",
+        "fdatasync",
+        "ftruncate",
+        "truncate",
+        "posix_fallocate",
+        "rename",
+        "replace",
+        "unlink",
+        "link",
+        "mkdir",
+        "makedirs",
+    }
+)
+PATH_CALLS = frozenset(
+    {
+        "open",
+        "read_bytes",
+        "read_text",
+        "write_bytes",
+        "write_text",
+        "rename",
+        "unlink",
+        "mkdir",
+        "touch",
+    }
+)
 FILE_CALLS = frozenset({"write", "flush", "read"})
 
 

@@ -147,11 +147,12 @@ async def observe(
     seen = {
         "messages": {name: sorted(found, key=str) for name, found in messages.items()},
         "tagged": await _tagged(world),
-        "keys": {name: await _found_by_key(world, message) for name, message in (
-            store["messages"].items()
-        )},
+        "keys": {
+            name: await _found_by_key(world, message)
+            for name, message in (store["messages"].items())
+        },
         "tables": tables,
-    }  # fmt: skip
+    }
     await world.stop()
     return seen
 
@@ -226,10 +227,18 @@ def _content(record: Record, due_ms: int, opened_ms: int) -> list[Any]:
     kept = {k: v for k, v in record.properties.items() if k not in VOLATILE}
     late = record.store_ms > max(due_ms, opened_ms) + LATE_MS and due_ms > opened_ms
     return [
-        record.topic, record.queue_id, record.body.decode("latin-1"), str(sorted(kept.items())),
-        record.flag, record.sys_flag, record.born_ms, str(record.born_host),
-        record.reconsume_times, record.store_ms < due_ms, late,
-    ]  # fmt: skip
+        record.topic,
+        record.queue_id,
+        record.body.decode("latin-1"),
+        str(sorted(kept.items())),
+        record.flag,
+        record.sys_flag,
+        record.born_ms,
+        str(record.born_host),
+        record.reconsume_times,
+        record.store_ms < due_ms,
+        late,
+    ]
 
 
 async def _found_by_key(world: World, message: dict[str, Any]) -> int:

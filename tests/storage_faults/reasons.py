@@ -52,10 +52,12 @@ UNREACHED: Final = {
     "timer_store/log/wheel.py": "moves a damaged wheel aside; tests/timer_store/log/test_wheel.py",
     "timer_store/verify.py": NOT_OURS,
 }
-NO_DISK: Final = frozenset({
-    "timer_store/enqueue/transfers.py rename",  # of records in memory
-    "timer_store/log/units.py unlink",  # a kernel: takes a unit out of its chain
-})  # fmt: skip
+NO_DISK: Final = frozenset(
+    {
+        "timer_store/enqueue/transfers.py rename",  # of records in memory
+        "timer_store/log/units.py unlink",  # a kernel: takes a unit out of its chain
+    }
+)
 """Calls that have the name of a function that reaches a disk, but do not reach a disk."""
 
 

@@ -139,10 +139,16 @@ def test_the_page_has_every_kind_of_file_and_no_broken_promise() -> None:
 def test_a_message_with_a_changed_body_keeps_its_name() -> None:
     """Otherwise a flip from `m22` to `m32` would count as one lost and one doubled message."""
     fields = {
-        "topic": "T", "queue_id": 0, "queue_offset": 0, "phys_offset": 0, "born_ms": 1,
-        "store_ms": 1, "born_host": LOOPBACK, "store_host": LOOPBACK,
+        "topic": "T",
+        "queue_id": 0,
+        "queue_offset": 0,
+        "phys_offset": 0,
+        "born_ms": 1,
+        "store_ms": 1,
+        "born_host": LOOPBACK,
+        "store_host": LOOPBACK,
         "property_text": b"UNIQ_KEY\x01U22\x02",
-    }  # fmt: skip
+    }
     data = encode_record(body=b"m22 xx", **fields)
     damaged = data.replace(b"m22", b"m32")
     for each in (data, damaged):

@@ -252,9 +252,15 @@ class Workload:
 
     async def _change_topic(self, topic: str) -> None:
         fields = {
-            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2",
-            "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-        }  # fmt: skip
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": "2",
+            "writeQueueNums": "2",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
         await self._ask(Request(17, fields))
         await self._ask(send_request(topic=topic, queueId="1"))
         await self._ask(Request(215, {"topic": topic}))

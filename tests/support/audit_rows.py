@@ -35,8 +35,9 @@ class AuditTables:
                 self.levels.setdefault(row["store"], {})[row["queue_id"]] = row["value"]
             elif row["name"] == "read_ms":
                 self.read_ms[row["store"]] = row["value"]
-        first = {name: min(r["phys_offset"] for r in messages if r["store"] == name)
-                 for name in names}  # fmt: skip
+        first = {
+            name: min(r["phys_offset"] for r in messages if r["store"] == name) for name in names
+        }
         gone = [u for u in queues if u["topic"] in HELD and u["phys_offset"] < first[u["store"]]]
         queues = [unit for unit in queues if unit not in gone]
         self.messages = [self.audit_row(row) for row in messages]
@@ -46,29 +47,34 @@ class AuditTables:
             if row["role"] in PENDING_ROLES or row["role"] in (Role.MARK, Role.MARKER)
         }
         self.queues = [
-            row | {"store_id": self.numbers[row["store"]]}
+            row
+            | {"store_id": self.numbers[row["store"]]}
             | {"fault": FAULT if row.get("second") or place not in held else None}
-            for row in queues for place in [(row["store"], row["phys_offset"])]
-        ]  # fmt: skip
+            for row in queues
+            for place in [(row["store"], row["phys_offset"])]
+        ]
         self.sums = [
             {"store_id": 0, "role": Role.QUEUE, "topic": topic, "identity": 1, "file": "units"}
             for topic in HELD
         ]
         self.stores = [
             {
-                "store_id": number, "store": name, "log_end": 1 << 40,
+                "store_id": number,
+                "store": name,
+                "log_end": 1 << 40,
                 "log_min": min(r["phys_offset"] for r in messages if r["store"] == name),
                 "last_ms": max(r["store_ms"] for r in messages if r["store"] == name),
             }
             for name, number in self.numbers.items()
-        ]  # fmt: skip
+        ]
         self.messages += [
             {
-                "store_id": self.numbers[unit["store"]], "phys_offset": unit["phys_offset"],
+                "store_id": self.numbers[unit["store"]],
+                "phys_offset": unit["phys_offset"],
                 "role": Role.REMOVED_PENDING if unit.get("pending") else Role.REMOVED_SETTLED,
             }
             for unit in gone
-        ]  # fmt: skip
+        ]
         topics = {name for row in messages for name in (row["topic"], row["real_topic"]) if name}
         self.topics = [
             {"role": Role.TOPIC, "topic": name, "topic_hash": _hash(name)} for name in topics

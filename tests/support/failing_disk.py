@@ -23,7 +23,11 @@ from message_store.log import zeroing
 SECTOR_BYTES = 512
 CALLS = ("pwrite", "pwritev", "fdatasync", "fsync", "ftruncate", "replace", "link", "unlink")
 COUNTED = (
-    *("timerlog/", "timerwheel", "config/duemq.timers", "config/timer", "commitlog/"),
+    "timerlog/",
+    "timerwheel",
+    "config/duemq.timers",
+    "config/timer",
+    "commitlog/",
     "config/delayOffset",
 )
 

@@ -198,24 +198,30 @@ CURSOR, BEYOND = (
     "cursor after the end of its queue",
 )
 UNDETECTABLE: Final = {
-    "body changed in the pending record and in its delivery, CRCs correct":
-        "both records agree; only the producer knows the body",
-    "pending record, delivery and the units of both overwritten":
-        "nothing in the store shows that the message existed",
-    "cursor of a level moved back, or removed":
-        "DueMQ derives it from the log; Apache delivers again, which is then `duplicated`",
+    "body changed in the pending record and in its delivery, CRCs correct": (
+        "both records agree; only the producer knows the body"
+    ),
+    "pending record, delivery and the units of both overwritten": (
+        "nothing in the store shows that the message existed"
+    ),
+    "cursor of a level moved back, or removed": (
+        "DueMQ derives it from the log; Apache delivers again, which is then `duplicated`"
+    ),
     "topic deleted": "a request of an administrator; the messages are not lost",
-}  # fmt: skip
+}
 DERIVED: Final = {
-    "delivery without the name of its source":
-        "its content names the message, as that of Apache's deliveries, which have no such name",
-    "first file of the timer log removed":
-        "DueMQ also removes files without a pending timer, and rebuilds the log when a slot names "
-        "a missing unit",
-    "`timercheck` removed":
-        "DueMQ writes it some time after its start, and derives it from the queue of the timers",
+    "delivery without the name of its source": (
+        "its content names the message, as that of Apache's deliveries, which have no such name"
+    ),
+    "first file of the timer log removed": (
+        "DueMQ also removes files without a pending timer, and rebuilds the log when a slot "
+        "names a missing unit"
+    ),
+    "`timercheck` removed": (
+        "DueMQ writes it some time after its start, and derives it from the queue of the timers"
+    ),
     "all files of the timers removed": "DueMQ derives them from the queue of the timers",
-}  # fmt: skip
+}
 INTRODUCTION: Final = """\
 # Faults that an audit reports
 
@@ -318,10 +324,11 @@ def made_store(root: Path, count: int = EACH) -> Path:
             now_ms = rig.clock.now_ms()
             own = {"TAGS": f"tag{n}", "KEYS": f"key{n}", "color": "red"}
             for name, wish in (
-                ("near", {"DELAY": "1"}), ("far", {"DELAY": "2"}),
+                ("near", {"DELAY": "1"}),
+                ("far", {"DELAY": "2"}),
                 ("soon", {"TIMER_DELIVER_MS": str(now_ms + 2_000)}),
                 ("later", {"TIMER_DELIVER_MS": str(now_ms + 3_600_000 + n * 1_000)}),
-            ):  # fmt: skip
+            ):
                 batch = PutBatch(1)
                 properties = own | wish | {"UNIQ_KEY": f"{topic}-{n}-{name}"}
                 add_message(rig.store, batch, topic, n % 4, b"body" * 9, properties=properties)

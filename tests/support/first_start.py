@@ -42,9 +42,15 @@ async def main(cache: Path, directory: Path) -> None:
     (directory / "broker.conf").write_text(CONF.format(port=port, root=directory / "store"))
     started = monotonic()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "duemq", "broker", "-c", str(directory / "broker.conf"),
-        cwd=TOP, env={**os.environ, CACHE_VARIABLE: str(cache)},
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "duemq",
+        "broker",
+        "-c",
+        str(directory / "broker.conf"),
+        cwd=TOP,
+        env={**os.environ, CACHE_VARIABLE: str(cache)},
+    )
     try:
         async with asyncio.timeout(TIMEOUT_S):
             await _use(f"127.0.0.1:{port}", started)

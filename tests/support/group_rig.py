@@ -62,9 +62,13 @@ class Rig:
     ) -> AsyncIterator[Running]:
         """Run a member; its identity files persist by number."""
         config = ControllerConfig(
-            enabled=True, addresses=";".join(self.network.models), heartbeat_ms=BEAT_MS,
-            heartbeat_limit_ms=LIMIT_MS, in_sync_check_ms=1_000, leader_check_ms=2_000,
-        )  # fmt: skip
+            enabled=True,
+            addresses=";".join(self.network.models),
+            heartbeat_ms=BEAT_MS,
+            heartbeat_limit_ms=LIMIT_MS,
+            in_sync_check_ms=1_000,
+            leader_check_ms=2_000,
+        )
         host = host or FakeHost(f"broker:{number}", last_epoch=last_epoch)
         home = self.home / str(number)
         home.mkdir(exist_ok=True)

@@ -82,9 +82,12 @@ class MigrationRig:
         """Recover both services and deliver due messages."""
         rules = (LevelRule(SCHEDULE_TOPIC, self.history.tables),)
         self.store = open_store(
-            self.root, self.clock, rules, flush_commitlog_interval_ms=100_000_000,
+            self.root,
+            self.clock,
+            rules,
+            flush_commitlog_interval_ms=100_000_000,
             **self.store_changes,
-        )  # fmt: skip
+        )
         self.store.__enter__()
         OPENED.append(self)
         topics = self.store.topics
@@ -125,9 +128,13 @@ class MigrationRig:
         journal = list(ownership.read(self.store))
         cursors = restore(self.store, queues, start, journal)
         self.levels = LevelService(
-            self.store, queues, self.clock, self.level_config, cursors,
+            self.store,
+            queues,
+            self.clock,
+            self.level_config,
+            cursors,
             on_failure=self.failures.append,
-        )  # fmt: skip
+        )
         self.levels.transfers.restore(journal, start.saved.offsets)
         self.offsets = DelayOffsetWriter(
             self.store, self.clock, self.levels, start.saved or Saved(), version_step=500
@@ -256,6 +263,8 @@ class MigrationRig:
     def delivered(self) -> list[Any]:
         """Return the records of all real topics."""
         return [
-            record for topic in self.topics for queue in range(4)
+            record
+            for topic in self.topics
+            for queue in range(4)
             for record in self.records(topic, queue)
-        ]  # fmt: skip
+        ]

@@ -34,20 +34,40 @@ from typing import Final
 
 TOP: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = (
-    "schedule_service", "timer_store", "message_store", "delayed_delivery", "migration",
+    "schedule_service",
+    "timer_store",
+    "message_store",
+    "delayed_delivery",
+    "migration",
     "duemq/pop",
     "duemq/replication",
-)  # fmt: skip
+)
 FAST: Final = "not (extended or interop or crash or spark)"
 STEP_S_MAX: Final = 1_200  # a mutant without an end is killed
 NO_TESTS: Final = 5  # exit code of pytest
 COMPARISONS: Final = {
-    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not",
-    "is not": "is", "in": "not in", "not in": "in",
-}  # fmt: skip
+    "<": "<=",
+    "<=": "<",
+    ">": ">=",
+    ">=": ">",
+    "==": "!=",
+    "!=": "==",
+    "is": "is not",
+    "is not": "is",
+    "in": "not in",
+    "not in": "in",
+}
 OPERATORS: Final = {
-    "+": "-", "-": "+", "*": "+", "//": "*", "%": "*", "&": "|", "|": "&", "<<": ">>", ">>": "<<",
-}  # fmt: skip
+    "+": "-",
+    "-": "+",
+    "*": "+",
+    "//": "*",
+    "%": "*",
+    "&": "|",
+    "|": "&",
+    "<<": ">>",
+    ">>": "<<",
+}
 BOOLEANS: Final = {"and": "or", "or": "and"}
 
 

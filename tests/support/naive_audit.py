@@ -155,11 +155,12 @@ class _Store:
             return [
                 at
                 for at, held in self.held.items()
-                if at < row["phys_offset"] and held["out_ms"] == row["out_ms"] is not None
+                if at < row["phys_offset"]
+                and held["out_ms"] == row["out_ms"] is not None
                 and held["unique_id"] is not None
                 and "+".join(x for x in (held["real_topic"], held["unique_id"]) if x is not None)
                 == row["cancels"]
-            ]  # fmt: skip
+            ]
         wanted = row["kind"] not in ("candidate", None) and row["origin"] is not None
         return [row["origin"]] if wanted else []
 

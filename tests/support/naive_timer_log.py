@@ -48,9 +48,16 @@ class Unit:
 
     def pack(self) -> bytes:
         return layout.UNIT.pack(
-            52, self.prev_pos, self.magic, self.write_ms, self.delay_ms, self.phys_offset,
-            self.record_size, self.topic_hash, self.due_ms,
-        )  # fmt: skip
+            52,
+            self.prev_pos,
+            self.magic,
+            self.write_ms,
+            self.delay_ms,
+            self.phys_offset,
+            self.record_size,
+            self.topic_hash,
+            self.due_ms,
+        )
 
 
 def unpack(data: bytes, pos: int = 0) -> Unit:
@@ -114,9 +121,15 @@ class Model:
         if not INT_MIN <= slot_ms - write_ms <= INT_MAX:
             write_ms = slot_ms
         self.units[pos] = Unit(
-            slot.last_pos, magic, write_ms, slot_ms - write_ms, timer.phys_offset,
-            timer.record_size, timer.topic_hash, timer.due_ms,
-        )  # fmt: skip
+            slot.last_pos,
+            magic,
+            write_ms,
+            slot_ms - write_ms,
+            timer.phys_offset,
+            timer.record_size,
+            timer.topic_hash,
+            timer.due_ms,
+        )
         slot.last_pos, slot.num = pos, slot.num + (not magic & 4)
         self.end = pos + 52
 
@@ -175,9 +188,15 @@ def staged(pos: int, unit: Unit, precision_ms: int) -> tuple[int, ...]:
     if due_ms == 0 and not unit.magic & layout.MAGIC_ROLL:
         due_ms = unit.slot_ms + precision_ms
     return (
-        due_ms, unit.phys_offset, pos, unit.write_ms, unit.record_size, unit.topic_hash,
-        unit.magic, layout.STAGED_PENDING,
-    )  # fmt: skip
+        due_ms,
+        unit.phys_offset,
+        pos,
+        unit.write_ms,
+        unit.record_size,
+        unit.topic_hash,
+        unit.magic,
+        layout.STAGED_PENDING,
+    )
 
 
 def is_plain_marker(unit: Unit) -> bool:

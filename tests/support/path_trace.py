@@ -17,8 +17,14 @@ TOP = Path(__file__).resolve().parents[2]
 PACKAGES = tuple(
     f"{TOP / name}/"
     for name in (
-        *("duemq_common", "message_store", "delayed_delivery", "schedule_service", "timer_store"),
-        *("migration", "spark_reconciliation", "duemq"),
+        "duemq_common",
+        "message_store",
+        "delayed_delivery",
+        "schedule_service",
+        "timer_store",
+        "migration",
+        "spark_reconciliation",
+        "duemq",
     )
 )
 

@@ -92,13 +92,28 @@ def parse(data: bytes, at: int) -> Record:
     text = data[pos : pos + properties_size].decode("utf-8", "replace")
     pairs = (entry.partition("\x01") for entry in text.split("\x02"))
     return Record(
-        at, size, crc, queue, flag, number, sys_flag, born_ms, host, store_ms, reconsumed, prepared,
+        at,
+        size,
+        crc,
+        queue,
+        flag,
+        number,
+        sys_flag,
+        born_ms,
+        host,
+        store_ms,
+        reconsumed,
+        prepared,
         data[topic_at : topic_at + topic_size].decode("utf-8", "replace"),
         {name: value for name, _, value in pairs if name and value},
         data[body_at : body_at + body_size],
-        at + store_ms_at, at + reconsumed_at, at + reconsumed_at + 4, at + body_at, at + topic_at,
+        at + store_ms_at,
+        at + reconsumed_at,
+        at + reconsumed_at + 4,
+        at + body_at,
+        at + topic_at,
         at + pos,
-    )  # fmt: skip
+    )
 
 
 def java_hash(text: str) -> int:

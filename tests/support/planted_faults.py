@@ -38,24 +38,37 @@ LEVELS: Final = (
 NEAR_MS, SPREAD_MS, OVER_MS = 10_000, 5_000, 60_000
 QUEUES: Final = 4
 NEAR: Final = {
-    "ok": "ok", "lost": "lost", "duplicated": "duplicated", "early": "early",
-    "misrouted": "misrouted", "properties": "corrupt", "body": "corrupt", "gone": "quarantined",
+    "ok": "ok",
+    "lost": "lost",
+    "duplicated": "duplicated",
+    "early": "early",
+    "misrouted": "misrouted",
+    "properties": "corrupt",
+    "body": "corrupt",
+    "gone": "quarantined",
     "unreachable": "unreachable",
-}  # fmt: skip
+}
 FAR: Final = {
-    "pending": "pending", "unreadable": "corrupt", "moved_twice": "moved_twice", "moved": "moved",
-    "fired": "moved", "cancelled": "cancelled", "cancelled_but_fired": "cancelled_but_fired",
+    "pending": "pending",
+    "unreadable": "corrupt",
+    "moved_twice": "moved_twice",
+    "moved": "moved",
+    "fired": "moved",
+    "cancelled": "cancelled",
+    "cancelled_but_fired": "cancelled_but_fired",
     "other_time": "corrupt",
-}  # fmt: skip
+}
 KINDS: Final = (*NEAR, *FAR, "late")
 VERDICTS: Final = NEAR | FAR | {"late": "late"}
 HISTORY = np.dtype([("kind", "i4"), ("holder", "i4"), ("at", "i8"), ("size", "i8")])
 PLAIN_PENDING = 0.2
 MANY = 10_000  # minimum number of normal messages for files of default size
 SIZES = {
-    "commitlog_file_bytes": 1 << 26, "queue_file_bytes": 6_000_000, "index_slots_max": 500_000,
+    "commitlog_file_bytes": 1 << 26,
+    "queue_file_bytes": 6_000_000,
+    "index_slots_max": 500_000,
     "index_entries_max": 2_000_000,
-}  # fmt: skip
+}
 SMALL_FILE_BYTES = 65_536
 
 
@@ -196,11 +209,15 @@ class _Planting:
         store, batch, now_ms = self.rig.store, PutBatch(len(messages)), self.rig.clock.now_ms()
         for topic, body, properties, origin in messages:
             batch.add(
-                topic_index=store.topics.add(topic), queue_id=0, body=body, properties=properties,
+                topic_index=store.topics.add(topic),
+                queue_id=0,
+                body=body,
+                properties=properties,
                 born_ms=store.read_record(-origin - 1).born_ms if origin < 0 else now_ms,
-                born_host=LOOPBACK, store_host=LOOPBACK,
+                born_host=LOOPBACK,
+                store_host=LOOPBACK,
                 prepared_offset=origin,
-            )  # fmt: skip
+            )
         batch.trusted = True
         store.put(batch)
         assert not batch.filled["status"].any(), batch.remarks
@@ -294,9 +311,14 @@ class _Sender:
         self.batch = PutBatch(ROWS)
         for n in range(ROWS):
             self.batch.add(
-                topic_index=self.topics[0], queue_id=n % QUEUES, body=key(0).encode(),
-                properties=text, born_ms=0, born_host=LOOPBACK, store_host=LOOPBACK,
-            )  # fmt: skip
+                topic_index=self.topics[0],
+                queue_id=n % QUEUES,
+                body=key(0).encode(),
+                properties=text,
+                born_ms=0,
+                born_host=LOOPBACK,
+                store_host=LOOPBACK,
+            )
         self.made, self.staged = self.batch.rows.copy(), self.batch.staging_len
         self.texts = self.batch.staging[: self.staged].reshape(ROWS, -1)
         self.pristine = self.texts[0].copy()  # hooks change texts, too

@@ -93,11 +93,18 @@ class PopRig:
         """Send messages to a queue."""
         properties = f"TAGS\x01{tags}\x02" if tags else ""
         fields = {
-            "producerGroup": "p", "topic": topic, "defaultTopic": "TBW102", "flag": 0,
-            "defaultTopicQueueNums": 4, "queueId": queue_id, "sysFlag": 0,
-            "bornTimestamp": 1, "properties": properties, "reconsumeTimes": 0,
+            "producerGroup": "p",
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "flag": 0,
+            "defaultTopicQueueNums": 4,
+            "queueId": queue_id,
+            "sysFlag": 0,
+            "bornTimestamp": 1,
+            "properties": properties,
+            "reconsumeTimes": 0,
             "unitMode": "false",
-        }  # fmt: skip
+        }
         for body in bodies:
             assert (await self.remote.call(RequestCode.SEND_MESSAGE, fields, body)).code == 0
 
@@ -114,9 +121,15 @@ class PopRig:
     def pop_request(self, opaque: int, **changes: Any) -> Request:
         """Return a pop request without long polling."""
         fields = {
-            "consumerGroup": "g", "topic": "T", "queueId": -1, "maxMsgNums": 32,
-            "invisibleTime": 60_000, "pollTime": 0, "bornTime": self.clock.now_ms(), "initMode": 0,
-        } | changes  # fmt: skip
+            "consumerGroup": "g",
+            "topic": "T",
+            "queueId": -1,
+            "maxMsgNums": 32,
+            "invisibleTime": 60_000,
+            "pollTime": 0,
+            "bornTime": self.clock.now_ms(),
+            "initMode": 0,
+        } | changes
         texts = {name: str(value) for name, value in fields.items()}
         return Request(RequestCode.POP_MESSAGE, texts, opaque=opaque, version=479)
 
@@ -132,9 +145,12 @@ class PopRig:
 def ack_request(message: Popped, opaque: int, **changes: Any) -> Request:
     """Return the acknowledgement of a message."""
     fields = {
-        "consumerGroup": "g", "topic": message.real_topic, "queueId": message.queue_id,
-        "offset": message.offset, "extraInfo": message.handle,
-    } | changes  # fmt: skip
+        "consumerGroup": "g",
+        "topic": message.real_topic,
+        "queueId": message.queue_id,
+        "offset": message.offset,
+        "extraInfo": message.handle,
+    } | changes
     texts = {name: str(value) for name, value in fields.items()}
     return Request(RequestCode.ACK_MESSAGE, texts, opaque=opaque, version=479)
 

@@ -40,27 +40,44 @@ class RandomStore:
         self.now_ms += self.random.randint(0, STEP_MS)
         number = self.numbers[topic] = self.numbers.get(topic, -1) + 1
         made = {
-            "store": self.name, "phys_offset": self.at, "topic": topic, "queue_id": 0,
-            "queue_offset": number, "store_ms": self.now_ms, "born_ms": START_MS,
-            "sys_flag": self.random.choice([0] * 30 + [8, 12]), "prepared_offset": 0,
-            "body_crc": self.random.choice([1] * 12 + [2]), "body_len": 4,
-            "damage": self.random.choice([None] * 30 + ["body-crc", "gap"]), "unique_id": None,
-            "real_topic": None, "real_queue_id": None, "level": None, "due_ms": None,
-            "out_ms": None, "rolls": None, "cancels": None,
+            "store": self.name,
+            "phys_offset": self.at,
+            "topic": topic,
+            "queue_id": 0,
+            "queue_offset": number,
+            "store_ms": self.now_ms,
+            "born_ms": START_MS,
+            "sys_flag": self.random.choice([0] * 30 + [8, 12]),
+            "prepared_offset": 0,
+            "body_crc": self.random.choice([1] * 12 + [2]),
+            "body_len": 4,
+            "damage": self.random.choice([None] * 30 + ["body-crc", "gap"]),
+            "unique_id": None,
+            "real_topic": None,
+            "real_queue_id": None,
+            "level": None,
+            "due_ms": None,
+            "out_ms": None,
+            "rolls": None,
+            "cancels": None,
             "properties_hash": self.random.choice([7] * 12 + [8]),
             "head_hash": self.random.choice([5] * 20 + [6]),
             "other_time": self.chance(0.03) if topic == SCHEDULE_TOPIC else None,
             "queued": self.random.choice([None] * 5 + [True] * 21 + [False] * 5),
-        } | more  # fmt: skip
+        } | more
         self.messages.append(made)
         if topic in (SCHEDULE_TOPIC, TIMER_TOPIC) and self.chance(0.9):
             self.queues.append(
                 {
-                    "store": self.name, "topic": topic, "queue_id": made["queue_id"],
-                    "queue_offset": number, "phys_offset": self.at, "record_size": 100,
+                    "store": self.name,
+                    "topic": topic,
+                    "queue_id": made["queue_id"],
+                    "queue_offset": number,
+                    "phys_offset": self.at,
+                    "record_size": 100,
                     "tags_code": self.now_ms + 1_000 if self.chance(0.8) else 77,
                 }
-            )  # fmt: skip
+            )
         if self.queues and self.chance(0.03):
             place = {"queue_offset": 500 + len(self.queues), "second": True}
             self.queues.append(self.random.choice(self.queues) | place)
@@ -156,11 +173,15 @@ class RandomStore:
         if self.chance(0.5):
             self.queues.append(
                 {
-                    "store": self.name, "topic": SCHEDULE_TOPIC, "queue_id": 0,
-                    "queue_offset": 1_000 + len(self.queues), "phys_offset": place,
-                    "record_size": 100, "tags_code": self.now_ms + 1_000,
+                    "store": self.name,
+                    "topic": SCHEDULE_TOPIC,
+                    "queue_id": 0,
+                    "queue_offset": 1_000 + len(self.queues),
+                    "phys_offset": place,
+                    "record_size": 100,
+                    "tags_code": self.now_ms + 1_000,
                 }
-            )  # fmt: skip
+            )
         topic = self.random.choice([QUARANTINE_TOPIC, DECISION_TOPIC])
         self.row(topic, prepared_offset=~place)
 
@@ -172,11 +193,16 @@ class RandomStore:
         if self.chance(0.7):
             self.queues.append(
                 {
-                    "store": self.name, "queue_id": 0, "queue_offset": 2_000 + len(self.queues),
-                    "topic": self.random.choice([SCHEDULE_TOPIC, TIMER_TOPIC]), "record_size": 100,
-                    "phys_offset": place, "tags_code": self.now_ms, "pending": self.chance(0.5),
+                    "store": self.name,
+                    "queue_id": 0,
+                    "queue_offset": 2_000 + len(self.queues),
+                    "topic": self.random.choice([SCHEDULE_TOPIC, TIMER_TOPIC]),
+                    "record_size": 100,
+                    "phys_offset": place,
+                    "tags_code": self.now_ms,
+                    "pending": self.chance(0.5),
                 }
-            )  # fmt: skip
+            )
         if self.chance(0.5):
             topic = self.random.choice(["T", "T", DECISION_TOPIC, QUARANTINE_TOPIC])
             self.row(topic, prepared_offset=~place)

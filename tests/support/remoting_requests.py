@@ -34,9 +34,16 @@ def call(port: int, code: int, fields: dict[str, str], body: bytes = b"") -> Ans
         OSError: The connection was refused or lost.
     """
     header = json.dumps(
-        {"code": code, "language": "JAVA", "version": 435, "opaque": 1, "flag": 0,
-         "extFields": fields, "serializeTypeCurrentRPC": "JSON"}
-    ).encode()  # fmt: skip
+        {
+            "code": code,
+            "language": "JAVA",
+            "version": 435,
+            "opaque": 1,
+            "flag": 0,
+            "extFields": fields,
+            "serializeTypeCurrentRPC": "JSON",
+        }
+    ).encode()
     with socket.create_connection((LOOPBACK, port), timeout=TIMEOUT_S) as peer:
         frame_bytes = 4 + len(header) + len(body)
         peer.sendall(struct.pack(">II", frame_bytes, len(header)) + header + body)

@@ -66,9 +66,14 @@ class RoutedTopics(TopicManager):
         return self.configs.get(name)
 
     async def create_for_send(
-        self, name: str, *, default_topic: str, default_queues: int, unit_mode: bool = False,
+        self,
+        name: str,
+        *,
+        default_topic: str,
+        default_queues: int,
+        unit_mode: bool = False,
         announce: bool = True,
-    ) -> TopicConfig | None:  # fmt: skip
+    ) -> TopicConfig | None:
         await asyncio.sleep(0)
         return self.install(name, default_queues) if default_topic == "TBW102" else None
 
@@ -144,9 +149,12 @@ class SendPath:
             seed=1,
         )
         self.settings = SendSettings(
-            suffix=SUFFIX, store_host=HOME, body_bytes_max=BODY_BYTES_MAX, confirmed=confirmed,
+            suffix=SUFFIX,
+            store_host=HOME,
+            body_bytes_max=BODY_BYTES_MAX,
+            confirmed=confirmed,
             broker_name="broker-a",
-        )  # fmt: skip
+        )
         self.ingest = Ingest(
             self.path, self.table, self.sender, self.settings, time_s=self.clock.monotonic_s
         )
@@ -198,9 +206,14 @@ def decode(data: bytes) -> Request | codec.ReceivedResponse:
 
 
 def send_request(
-    *, code: int = 310, opaque: int = 1, body: bytes = b"body", oneway: bool = False,
-    properties: str | None = "UNIQ_KEY\x01U1\x02", **changes: str | None,
-) -> Request:  # fmt: skip
+    *,
+    code: int = 310,
+    opaque: int = 1,
+    body: bytes = b"body",
+    oneway: bool = False,
+    properties: str | None = "UNIQ_KEY\x01U1\x02",
+    **changes: str | None,
+) -> Request:
     """Return a send request; `changes` has long field names, None removes a field."""
     values: dict[str, str | None] = dict(
         zip(layout.SEND_FIELDS, ("p", "T", "TBW102", "4", "1", "0", "1700", "0"), strict=False)

@@ -18,14 +18,48 @@ Value = tuple[str, Any] | None
 NAMES = ("a", "b", "c", "KEYS", "$x_1")
 WORDS = ("x", "xy", "y", "", "true", "TRUE", "5", "it's", "ü", "null")
 NUMBERS = (
-    *("0", "5", "-5", "+7", "2147483647", "2147483648", "-2147483648", "9223372036854775807"),
-    *("9223372036854775808", "5.0", "5.", ".5", "-0.0", "0.0", "1e3", "1E400", "NaN", "-Infinity"),
-    *(" 5 ", "5L", "5d", "0x10p1", "٣", "1_0", "inf", "--5", "007"),
+    "0",
+    "5",
+    "-5",
+    "+7",
+    "2147483647",
+    "2147483648",
+    "-2147483648",
+    "9223372036854775807",
+    "9223372036854775808",
+    "5.0",
+    "5.",
+    ".5",
+    "-0.0",
+    "0.0",
+    "1e3",
+    "1E400",
+    "NaN",
+    "-Infinity",
+    " 5 ",
+    "5L",
+    "5d",
+    "0x10p1",
+    "٣",
+    "1_0",
+    "inf",
+    "--5",
+    "007",
 )
 VALUES = WORDS + NUMBERS
 LITERALS = (
-    *("0", "5", "7L", "10", "2147483647", "2147483648", "9223372036854775807"),
-    *("0.5", "5.", ".5", "5E0", "1e3"),
+    "0",
+    "5",
+    "7L",
+    "10",
+    "2147483647",
+    "2147483648",
+    "9223372036854775807",
+    "0.5",
+    "5.",
+    ".5",
+    "5E0",
+    "1e3",
 )
 
 
@@ -62,28 +96,34 @@ def leaves(draw: st.DrawFn) -> Tree:
     truths = st.tuples(st.just("truth"), st.booleans())
     words = st.lists(st.sampled_from(WORDS), min_size=1)
     measures = st.one_of(names, names, numbers, signed)
-    found: Tree = draw(st.one_of(
-        st.tuples(st.sampled_from(("<", "<=", ">", ">=")), measures, measures),
-        st.tuples(
-            st.sampled_from(("=", "<>")), st.one_of(names, names, texts, numbers, signed),
-            st.one_of(names, texts, numbers, signed, truths),
-        ),
-        st.tuples(st.sampled_from(("=", "<>")), names, st.one_of(texts, numbers, truths)),
-        st.tuples(st.sampled_from(("in", "not in")), names, words),
-        st.tuples(
-            st.sampled_from(("contains", "startswith", "endswith")), st.booleans(),
-            st.one_of(names, names, texts, truths), st.sampled_from(WORDS),
-        ),
-        st.tuples(
-            st.sampled_from(("between", "not between")), measures,
-            st.sampled_from(("0", "5", ".5")).map(lambda n: ("number", n)),
-            st.sampled_from(("5", "10", "1e3")).map(lambda n: ("number", n)),
-        ),
-        st.tuples(st.sampled_from(("is null", "is not null")), st.one_of(names, texts, signed)),
-        names,
-        truths,
-        st.just(("null",)),
-    ))  # fmt: skip
+    found: Tree = draw(
+        st.one_of(
+            st.tuples(st.sampled_from(("<", "<=", ">", ">=")), measures, measures),
+            st.tuples(
+                st.sampled_from(("=", "<>")),
+                st.one_of(names, names, texts, numbers, signed),
+                st.one_of(names, texts, numbers, signed, truths),
+            ),
+            st.tuples(st.sampled_from(("=", "<>")), names, st.one_of(texts, numbers, truths)),
+            st.tuples(st.sampled_from(("in", "not in")), names, words),
+            st.tuples(
+                st.sampled_from(("contains", "startswith", "endswith")),
+                st.booleans(),
+                st.one_of(names, names, texts, truths),
+                st.sampled_from(WORDS),
+            ),
+            st.tuples(
+                st.sampled_from(("between", "not between")),
+                measures,
+                st.sampled_from(("0", "5", ".5")).map(lambda n: ("number", n)),
+                st.sampled_from(("5", "10", "1e3")).map(lambda n: ("number", n)),
+            ),
+            st.tuples(st.sampled_from(("is null", "is not null")), st.one_of(names, texts, signed)),
+            names,
+            truths,
+            st.just(("null",)),
+        )
+    )
     return found
 
 

@@ -18,7 +18,12 @@ from tests.support.timer_rig import TimerRig
 from timer_store.names import TIMER_TOPIC
 
 FULL, DAMAGED, DELETED, NO_TIME, NO_TARGET, SOUND = (
-    *("full", "damaged", "deleted", "no time", "no target", "sound"),
+    "full",
+    "damaged",
+    "deleted",
+    "no time",
+    "no target",
+    "sound",
 )
 LOST = (DAMAGED, DELETED, NO_TIME, NO_TARGET)
 STEP_MS = 1_000

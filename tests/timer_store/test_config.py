@@ -20,9 +20,19 @@ def test_defaults_are_apaches() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "precision_ms"),
-    [(0, 100), (99, 100), (100, 100), (199, 100), (200, 200), (499, 200), (500, 500), (999, 500),
-     (1_000, 1_000), (60_000, 1_000)],
-)  # fmt: skip
+    [
+        (0, 100),
+        (99, 100),
+        (100, 100),
+        (199, 100),
+        (200, 200),
+        (499, 200),
+        (500, 500),
+        (999, 500),
+        (1_000, 1_000),
+        (60_000, 1_000),
+    ],
+)
 def test_precision_is_rounded_down_as_apache_does(asked: int, precision_ms: int) -> None:
     assert TimerConfig(precision_ms=asked).precision_ms == precision_ms
 

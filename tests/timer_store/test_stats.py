@@ -65,9 +65,14 @@ def topics() -> TopicTable:
 def stats(topics: TopicTable) -> TimerStats:
     stats = TimerStats(topics)
     outcome = outcome_of(
-        (1_003, 0), (1_020, 1), (NOT_PUT, 0), (NOT_PUT, -1),
-        quarantined=[Reason.HALF_MESSAGE], lost=1, refusal="full",
-    )  # fmt: skip
+        (1_003, 0),
+        (1_020, 1),
+        (NOT_PUT, 0),
+        (NOT_PUT, -1),
+        quarantined=[Reason.HALF_MESSAGE],
+        lost=1,
+        refusal="full",
+    )
     stats.record(np.array([1_000, 1_000, 900, 900, 7, 7], np.int64), outcome, 5_000)
     return stats
 

@@ -58,9 +58,13 @@ def test_backlogs(rig: TimerRig) -> None:
         rig.put(now_ms + 5_000)
     rig.clock.advance(2_000)
     assert views.enqueue_view(rig.timers, now_ms + 2_000) | {"per_second": 0} == {
-        "lag_units": 3, "lag_ms": 2_000, "enqueued": 0, "per_second": 0, "blocked_by": "",
+        "lag_units": 3,
+        "lag_ms": 2_000,
+        "enqueued": 0,
+        "per_second": 0,
+        "blocked_by": "",
         "stopped": True,
-    }  # fmt: skip
+    }
     rig.timers.reconfigure(type(rig.config)(stop_dequeue=True))
     rig.work()
     rig.advance(10_000)

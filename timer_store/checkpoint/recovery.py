@@ -100,9 +100,11 @@ def restore(
     position.rolled_ms = snapshot.staged_ms
     state.counts.restore(snapshot.by_topic, snapshot.by_file)
     state.transfers.restore(
-        snapshot.handover_offset, snapshot.handover_unit,
-        log_offset=snapshot.log_offset, scan_from=snapshot.scan_from,
-    )  # fmt: skip
+        snapshot.handover_offset,
+        snapshot.handover_unit,
+        log_offset=snapshot.log_offset,
+        scan_from=snapshot.scan_from,
+    )
     if state.store.durable_offset < state.store.max_offset:
         state.store.flush()  # a tombstone must not be on the disk before its delivery is
     mark_rolled_units(state)

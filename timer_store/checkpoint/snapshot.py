@@ -35,9 +35,14 @@ COUNTER_MAX: Final = 2**63 - 1
 CHECK_BYTES: Final = TIMER_CHECK.itemsize
 _CHECK = packer(TIMER_CHECK)
 _NAMES: Final = (
-    "lastReadTimeMs", "lastTimerLogFlushPos", "lastTimerQueueOffset", "masterTimerQueueOffset",
-    "stateVersion", "timestamp", "counter",
-)  # fmt: skip
+    "lastReadTimeMs",
+    "lastTimerLogFlushPos",
+    "lastTimerQueueOffset",
+    "masterTimerQueueOffset",
+    "stateVersion",
+    "timestamp",
+    "counter",
+)
 
 
 class Check(NamedTuple):
@@ -94,9 +99,14 @@ class Snapshot:
     def check(self) -> Check:
         """Numbers of timercheck; both queue offsets, because Apache uses the smaller one."""
         return Check(
-            self.read_ms, self.log_pos, self.queue_offset, self.queue_offset, self.state_version,
-            self.version_ms, self.counter,
-        )  # fmt: skip
+            self.read_ms,
+            self.log_pos,
+            self.queue_offset,
+            self.queue_offset,
+            self.state_version,
+            self.version_ms,
+            self.counter,
+        )
 
 
 # -- timercheck ---------------------------------------------------------------------------------

@@ -219,8 +219,10 @@ class Compaction:
         self.plan = plan
         log.info(
             "%d messages (%d bytes) are copied forward, out of %d bytes of old log files",
-            plan.messages, plan.bytes, plan.frees,
-        )  # fmt: skip
+            plan.messages,
+            plan.bytes,
+            plan.frees,
+        )
         before = self._first_needed()
         yield from self._copy_until(plan.until, by_hand)
         self._conclude(plan, before, by_hand)

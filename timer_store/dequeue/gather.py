@@ -78,9 +78,15 @@ class Load:
             first, end = np.searchsorted(ranked, (base, base + data.size))
             if first < end:
                 kernels.gather(
-                    data, (base, size), rows, order[first:end], self.arrays, self.context,
-                    self.scratch, output,
-                )  # fmt: skip
+                    data,
+                    (base, size),
+                    rows,
+                    order[first:end],
+                    self.arrays,
+                    self.context,
+                    self.scratch,
+                    output,
+                )
         batch.staging_len = int(output.end[0])
         batch.count = int(rows.size)
         batch.trusted = True

@@ -22,8 +22,12 @@ DROPPED = {
     FROM_TIMER: (b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),
     FROM_LEVEL: (b"__CRC32#",),
     FROM_ROUTE: (
-        *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),
-        *(b"TIMER_OUT_MS", b"DUEMQ_DUE_MS", b"TIMER_ROLL_TIMES"),
+        b"TIMER_ENQUEUE_MS",
+        b"TIMER_DEQUEUE_MS",
+        b"__CRC32#",
+        b"TIMER_OUT_MS",
+        b"DUEMQ_DUE_MS",
+        b"TIMER_ROLL_TIMES",
     ),
 }
 

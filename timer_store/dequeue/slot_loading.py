@@ -236,8 +236,14 @@ def _staged(units: Rows) -> Rows:
     """Return (n,) `layout.STAGED` of pending (n,) `layout.LOGGED`."""
     rows = np.zeros(units.size, layout.STAGED)
     for column in (
-        "due_ms", "phys_offset", "pos", "write_ms", "record_size", "topic_hash", "magic"
-    ):  # fmt: skip
+        "due_ms",
+        "phys_offset",
+        "pos",
+        "write_ms",
+        "record_size",
+        "topic_hash",
+        "magic",
+    ):
         rows[column] = units[column]
     return rows
 

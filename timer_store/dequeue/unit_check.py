@@ -93,11 +93,12 @@ class UnitCheck:
             if why:
                 self._reported.add(phys_offset)
                 return CorruptStore(
-                    self._directory, max(int(row["pos"]), 0),
+                    self._directory,
+                    max(int(row["pos"]), 0),
                     f"the unit of a timer due at {int(row['due_ms'])} names "
                     f"{int(row['record_size'])} bytes at log offset {phys_offset}, but {why}",
                     REMEDY,
-                )  # fmt: skip
+                )
         return None
 
     def _fault(self, row: Row) -> str:

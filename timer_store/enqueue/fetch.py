@@ -53,9 +53,14 @@ class Fetcher:
         staging = batch.staging
         take = self._from_put.get(staging.flags.writeable) or self._find(batch)
         count = take(
-            batch.rows, batch.count, staging, self._store.topics.arrays, self._context,
-            self._scratch.text, self._timed,
-        )  # fmt: skip
+            batch.rows,
+            batch.count,
+            staging,
+            self._store.topics.arrays,
+            self._context,
+            self._scratch.text,
+            self._timed,
+        )
         if count:
             name_topics(self._store, self._timed[:count])
         return self._timed[:count]
@@ -63,9 +68,15 @@ class Fetcher:
     def _find(self, batch: PutBatch) -> Callable[..., int]:
         """Return the kernel for a batch, whose staging buffer is writable or read-only."""
         found: Callable[..., int] = entry(
-            from_put, batch.rows, 0, batch.staging, self._store.topics.arrays, self._context,
-            self._scratch.text, self._timed,
-        )  # fmt: skip
+            from_put,
+            batch.rows,
+            0,
+            batch.staging,
+            self._store.topics.arrays,
+            self._context,
+            self._scratch.text,
+            self._timed,
+        )
         self._from_put[batch.staging.flags.writeable] = found
         return found
 
@@ -113,9 +124,15 @@ class Fetcher:
         except RecordUnreadable:
             data, span, count = NO_BYTES, (0, 0), 1
         from_records(
-            data, span, units[:count], self._store.topics.arrays, self._context, offset,
-            self._scratch, timed,
-        )  # fmt: skip
+            data,
+            span,
+            units[:count],
+            self._store.topics.arrays,
+            self._context,
+            offset,
+            self._scratch,
+            timed,
+        )
         return count
 
     def _room(self, count: int) -> None:

@@ -107,9 +107,15 @@ class LevelRecords:
         while at < units.size:
             data, span, count = self._piece(units[at:])
             self.fixed += self._enter(
-                data, span, units[at : at + count], self._store.topics.arrays, numbers,
-                self._scratch, timed[at : at + count], name_at[at : at + count],
-            )  # fmt: skip
+                data,
+                span,
+                units[at : at + count],
+                self._store.topics.arrays,
+                numbers,
+                self._scratch,
+                timed[at : at + count],
+                name_at[at : at + count],
+            )
             at += count
         name_topics(self._store, timed)
         timed["due_ms"], timed["slot_ms"] = due_ms, due_ms - 1

@@ -298,9 +298,12 @@ class TransferredUnits:
             for low, high in ranges:
                 while low < high:
                     rows, low = self.records.read(
-                        level, low, min(high, low + READ_UNITS),
-                        self.owned.promised.get(level, {}), name=UPPER_Y,
-                    )  # fmt: skip
+                        level,
+                        low,
+                        min(high, low + READ_UNITS),
+                        self.owned.promised.get(level, {}),
+                        name=UPPER_Y,
+                    )
                     rows = rows[~is_among(rows["phys_offset"], settled)]
                     self._counts.change(rows["topic_index"], rows["phys_offset"], -1)
                     slots_ms = candidates(

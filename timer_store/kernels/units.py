@@ -160,9 +160,14 @@ def unlink(undo: Any, count: int, wheel: Bytes, pages: Bytes) -> None:
         slot = undo[i]
         if slot[UNDO_AT] != UNTOUCHED:
             put_slot(
-                wheel, pages, slot[UNDO_AT], slot[UNDO_TICK], slot[UNDO_FIRST], slot[UNDO_LAST],
+                wheel,
+                pages,
+                slot[UNDO_AT],
+                slot[UNDO_TICK],
+                slot[UNDO_FIRST],
+                slot[UNDO_LAST],
                 slot[UNDO_NUM],
-            )  # fmt: skip
+            )
 
 
 @kernel

@@ -67,10 +67,11 @@ class TimerLog(NumberedLog[UnitFile]):
     def __init__(self, directory: Path, file_bytes: int = FILE_BYTES_DEFAULT) -> None:
         if not UNIT_BYTES + BLANK_BYTES <= file_bytes <= FILE_BYTES_MAX:
             raise ConfigError(
-                "mappedFileSizeTimerLog", str(file_bytes),
+                "mappedFileSizeTimerLog",
+                str(file_bytes),
                 f"a file holds at least one unit and a blank ({UNIT_BYTES + BLANK_BYTES} bytes) "
                 f"and less than 2 GiB",
-            )  # fmt: skip
+            )
         super().__init__(directory, file_bytes, UnitFile)
         self.units_per_file = (file_bytes - BLANK_BYTES) // UNIT_BYTES
         self._changed: set[int] = set()  # first positions of files with writes that are not synced
@@ -99,23 +100,29 @@ class TimerLog(NumberedLog[UnitFile]):
     def _check(self, path: Path, *, last: bool) -> None:
         if not (path.name.isascii() and path.name.isdigit() and len(path.name) == NAME_DIGITS):
             raise CorruptStore(
-                path, 0, f"its name is not a position of {NAME_DIGITS} digits",
+                path,
+                0,
+                f"its name is not a position of {NAME_DIGITS} digits",
                 "Move it out of this directory.",
-            )  # fmt: skip
+            )
         proven = bool(self.files)
         size = restored_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
         if size != self.file_bytes:
             raise CorruptStore(
-                path, 0, f"it has {size} bytes, mappedFileSizeTimerLog is {self.file_bytes}",
+                path,
+                0,
+                f"it has {size} bytes, mappedFileSizeTimerLog is {self.file_bytes}",
                 "Set mappedFileSizeTimerLog to the size with which the store was written.",
-            )  # fmt: skip
+            )
         wanted = self.files[-1].base + self.file_bytes if self.files else int(path.name)
         if int(path.name) != wanted or wanted % self.file_bytes:
             raise CorruptStore(
-                path, 0, f"the file that starts at {wanted} is missing before it",
+                path,
+                0,
+                f"the file that starts at {wanted} is missing before it",
                 f"Restore the missing file, or remove {self.directory}: it is rebuilt from "
                 f"the timer queue.",
-            )  # fmt: skip
+            )
 
     @property
     def min_pos(self) -> int:

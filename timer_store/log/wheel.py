@@ -99,9 +99,11 @@ class TimerWheel:
             sync_directory(self.path.parent)
         elif size != WHEEL_BYTES:
             raise CorruptStore(
-                self.path, 0, f"it has {size} bytes; a wheel has {WHEEL_BYTES}",
+                self.path,
+                0,
+                f"it has {size} bytes; a wheel has {WHEEL_BYTES}",
                 "Restore it from a copy, or remove it: it is rebuilt from the timer log.",
-            )  # fmt: skip
+            )
 
     def _read(self) -> npt.NDArray[np.uint8]:
         """Read the pages with data into `data`; return the page flags."""
@@ -127,9 +129,11 @@ class TimerWheel:
             block = os.pread(self._fd, READ_BYTES, pos)
         except OSError as error:
             raise CorruptStore(
-                self.path, pos, f"it cannot be read: {error.strerror}",
+                self.path,
+                pos,
+                f"it cannot be read: {error.strerror}",
                 "Check the disk; the wheel is rebuilt from the timer log.",
-            ) from error  # fmt: skip
+            ) from error
         return np.frombuffer(block, np.uint8).reshape(-1, PAGE_BYTES)
 
     # -- one slot -------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class RecordReader:
         timed = np.zeros(offsets.size, layout.TIMED)
         from_records(
             data, span, units, self._store.topics.arrays, self._context, -1, self._scratch, timed
-        )  # fmt: skip
+        )
         timed["queue_offset"] = queues
         name_topics(self._store, timed)
         return timed

@@ -18,8 +18,13 @@ from duemq.net.http2.grpc_status import GrpcError, GrpcStatus, trailers_of
 PREFIX_BYTES: Final = 5
 TIMEOUT_DIGITS_MAX: Final = 8
 _SECONDS_OF_UNIT: Final = {
-    b"H": 3_600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9,
-}  # fmt: skip
+    b"H": 3_600.0,
+    b"M": 60.0,
+    b"S": 1.0,
+    b"m": 1e-3,
+    b"u": 1e-6,
+    b"n": 1e-9,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +110,22 @@ class GrpcCall:
     """
 
     __slots__ = (
-        "_connection", "_received", "_waiter", "begun_s", "buffer", "deadline_s", "is_ended",
-        "is_lost", "metadata", "method", "sent_headers", "stream_id", "task", "trailers", "unsent",
-    )  # fmt: skip
+        "_connection",
+        "_received",
+        "_waiter",
+        "begun_s",
+        "buffer",
+        "deadline_s",
+        "is_ended",
+        "is_lost",
+        "metadata",
+        "method",
+        "sent_headers",
+        "stream_id",
+        "task",
+        "trailers",
+        "unsent",
+    )
 
     def __init__(
         self,

@@ -143,10 +143,17 @@ class Http2Server:
             window_update(0, window - WINDOW_BYTES),
         ]
         self._handlers: Sequence[Callable[[int, int, bytes], None]] = (  # by kind of frame
-            self._on_data, self._on_headers, self._on_priority, self._on_rst_stream,
-            self._on_settings, self._on_push_promise, self._on_ping, self._on_goaway,
-            self._on_window_update, self._on_continuation,
-        )  # fmt: skip
+            self._on_data,
+            self._on_headers,
+            self._on_priority,
+            self._on_rst_stream,
+            self._on_settings,
+            self._on_push_promise,
+            self._on_ping,
+            self._on_goaway,
+            self._on_window_update,
+            self._on_continuation,
+        )
 
     @property
     def unparsed_bytes(self) -> int:

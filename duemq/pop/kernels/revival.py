@@ -226,9 +226,14 @@ def add_copies(
         copy(output.staging, at, data, pos + frame["body_pos"], frame["body_len"])
         start = pos + frame["prop_pos"]
         at = copy_properties(
-            data, start, start + frame["prop_len"], context, row, output.staging,
+            data,
+            start,
+            start + frame["prop_len"],
+            context,
+            row,
+            output.staging,
             at + frame["body_len"],
-        )  # fmt: skip
+        )
         if at < 0:
             return count
         row["reconsume_times"] = min(row["reconsume_times"] + 1, RECONSUME_TIMES_MAX)

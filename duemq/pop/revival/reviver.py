@@ -204,8 +204,13 @@ class Reviver:
         """Read the next records of a queue; return their number."""
         low, _ = self._store.queue_bounds(self._topic, queue_id)
         if pairing.next_offset < low:
-            self._log_removed("records %d to %d of %s/%d were removed before they were decided",
-                              pairing.next_offset, low, self._topic, queue_id)  # fmt: skip
+            self._log_removed(
+                "records %d to %d of %s/%d were removed before they were decided",
+                pairing.next_offset,
+                low,
+                self._topic,
+                queue_id,
+            )
             pairing.next_offset = low
         records = self._reader.following(self._topic, queue_id, pairing.next_offset, UNITS_MAX)
         for record in records:
@@ -257,8 +262,9 @@ class Reviver:
         for at, checkpoint in due:
             name, group = normal_topic(checkpoint.topic, checkpoint.group), checkpoint.group
             if self._topics.find(name) is None or self._groups.find(group) is None:
-                self._log_removed("topic %s or group %s does not exist: its pops are not revived",
-                                  name, group)  # fmt: skip
+                self._log_removed(
+                    "topic %s or group %s does not exist: its pops are not revived", name, group
+                )
                 self._settle(pairing, at, checkpoint)
                 continue
             try:
@@ -369,8 +375,9 @@ class Reviver:
                 self._settle_unreadable(checkpoint, offset, error)
                 continue
             if is_newer(checkpoint, record.phys_offset):
-                self._log_removed("message %d of %s/%d is not revived: %s",
-                                  offset, topic, queue_id, RECREATED)  # fmt: skip
+                self._log_removed(
+                    "message %d of %s/%d is not revived: %s", offset, topic, queue_id, RECREATED
+                )
                 continue
             records.append(record)
         return records
@@ -384,8 +391,13 @@ class Reviver:
             RequestError: The store refuses the quarantine record.
         """
         if error.phys_offset < self._store.min_offset:
-            self._log_removed("message %d of %s/%d is not revived: %s",
-                              offset, checkpoint.topic, checkpoint.queue_id, error)  # fmt: skip
+            self._log_removed(
+                "message %d of %s/%d is not revived: %s",
+                offset,
+                checkpoint.topic,
+                checkpoint.queue_id,
+                error,
+            )
             return
         refusal = self._quarantine(checkpoint, offset, Reason.UNREADABLE, str(error))
         if refusal:

@@ -120,10 +120,12 @@ class IdentityFiles:
     def _corrupt(self, path: Path) -> CorruptStore:
         what = "cluster#brokerName#brokerId"
         return CorruptStore(
-            path, 0, f"the content of the file is not {what}",
+            path,
+            0,
+            f"the content of the file is not {what}",
             f"Write {what} with this broker's id into it (mqadmin getSyncStateSet shows the ids), "
             "or delete it: the broker then joins its group with a new id.",
-        )  # fmt: skip
+        )
 
 
 def check_group(group: GroupName) -> None:

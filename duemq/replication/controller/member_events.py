@@ -128,10 +128,21 @@ class ProposalEnded:
 
 
 Event = (
-    IdOffered | IdGranted | IdTaken | Registered | HeartbeatSucceeded | GroupSeen | Elected
-    | ElectionFailed | GroupUnknown | ConnectionLost | StoreFailed | InSyncWanted | InSyncAltered
+    IdOffered
+    | IdGranted
+    | IdTaken
+    | Registered
+    | HeartbeatSucceeded
+    | GroupSeen
+    | Elected
+    | ElectionFailed
+    | GroupUnknown
+    | ConnectionLost
+    | StoreFailed
+    | InSyncWanted
+    | InSyncAltered
     | ProposalEnded
-)  # fmt: skip
+)
 
 
 # Commands.

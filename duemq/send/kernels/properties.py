@@ -35,21 +35,31 @@ REAL_TOPIC, REAL_QID, INNER_NUM, SHARDING_KEY, DUE, ROLLS, ENQUEUE, DEQUEUE = ra
 INNER_BASE = 16  # messages with this property or a later one are decoded in Python
 NAMES = name_table(
     (
-        *("UNIQ_KEY", "TAGS", "DELAY", "WAIT", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"),
-        *("TIMER_DELIVER_MS", "TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID"),
-        *(
-            "INNER_NUM",
-            "__SHARDINGKEY",
-            "DUEMQ_DUE_MS",
-            "TIMER_ROLL_TIMES",
-            "TIMER_ENQUEUE_MS",
-            "TIMER_DEQUEUE_MS",
-        ),
+        "UNIQ_KEY",
+        "TAGS",
+        "DELAY",
+        "WAIT",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+        "TIMER_OUT_MS",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "INNER_NUM",
+        "__SHARDINGKEY",
+        "DUEMQ_DUE_MS",
+        "TIMER_ROLL_TIMES",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
         "INNER_BASE",
         # Decoded in Python: transactions, cancels of other timers, priorities, properties that the
         # broker adds.
-        *("TRAN_MSG", "TIMER_DEL_UNIQKEY", "_SYS_MSG_PRIORITY_"),
-        *("MSG_REGION", "CLUSTER", "TRACE_ON"),
+        "TRAN_MSG",
+        "TIMER_DEL_UNIQKEY",
+        "_SYS_MSG_PRIORITY_",
+        "MSG_REGION",
+        "CLUSTER",
+        "TRACE_ON",
     )
 )
 FALSE = np.frombuffer(b"false", np.uint8).copy()

@@ -94,9 +94,15 @@ def put_base64(out: Bytes, at: int, data: Bytes, size: int) -> int:
 
 @kernel
 def put_recall_handle(
-    row: Any, staging: Bytes, topics: Any, names: Bytes, text: Bytes, cuts: Offsets, out: Bytes,
+    row: Any,
+    staging: Bytes,
+    topics: Any,
+    names: Bytes,
+    text: Bytes,
+    cuts: Offsets,
+    out: Bytes,
     at: int,
-) -> int:  # fmt: skip
+) -> int:
     """Write the recall handle of a timer; `duemq_common.recall_handle` is the readable twin."""
     topic = topics[row["real_topic_index"]]
     # Assemble the handle in the first SCRATCH_BYTES: version, topic, broker, time, id.
@@ -152,9 +158,15 @@ def put_tail(
 
 @kernel
 def put_responses(
-    rows: Any, wire: Any, staging: Bytes, topics: Any, names: Bytes, text: Bytes, out: Bytes,
+    rows: Any,
+    wire: Any,
+    staging: Bytes,
+    topics: Any,
+    names: Bytes,
+    text: Bytes,
+    out: Bytes,
     turn: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Write the responses to stored rows; return (end in `out` or -1, number of refused rows).
 
     Args:

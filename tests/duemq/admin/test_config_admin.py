@@ -16,9 +16,11 @@ class World:
     def __init__(self) -> None:
         self.values = {"fileReservedTime": "72", "brokerName": "b"}
         self.processor = ConfigProcessor(
-            lambda: self.values, lambda: DataVersion(1, 5), self.reconfigure,
+            lambda: self.values,
+            lambda: DataVersion(1, 5),
+            self.reconfigure,
             lambda: frozenset({"configBlackList", "brokerConfigPath"}),
-        )  # fmt: skip
+        )
 
     async def reconfigure(self, changes: dict[str, str]) -> None:
         if "x" in changes.values():

@@ -46,9 +46,13 @@ def world(
         stats = BrokerStats(store.topics)
         store.add_dispatcher(stats.on_append)
         info = RuntimeInfo(
-            store, stats, BrokerConfig, clock, started_ms=clock.now_ms(),
+            store,
+            stats,
+            BrokerConfig,
+            clock,
+            started_ms=clock.now_ms(),
             figures=[lambda: {"scheduleMessageOffset_1": "2,2"}, PutLatency().figures],
-        )  # fmt: skip
+        )
         yield store, stats, clock, info.handlers()  # type: ignore[misc]
 
 

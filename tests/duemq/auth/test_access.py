@@ -159,13 +159,17 @@ CHANGE_SUPER = (DENIED, "The super user can only be update by super user")
         (3003, {"username": "root"}, b"", CHANGE_SUPER),
         (3004, {"username": " "}, b"", BLANK),
         (3006, {"subject": "alice"}, policy("Topic:T", "Pub"), (DENIED, None)),
-        (3006, {"subject": "User:b"}, policy("Topic:T", "Pub"),
-         (DENIED, "The subject of User:b is not exist.")),
+        (
+            3006,
+            {"subject": "User:b"},
+            policy("Topic:T", "Pub"),
+            (DENIED, "The subject of User:b is not exist."),
+        ),
         (3007, {"subject": "User:alice"}, b"{}", (DENIED, "The body of acl is null")),
         (3008, {"subject": "User:b"}, b"", (DENIED, "The subject is not exist.")),
         (3009, {"subject": "User:b"}, b"", (DENIED, "The subject is not exist.")),
     ],
-)  # fmt: skip
+)
 def test_an_administrator_who_is_no_super_user_is_bounded(
     tmp_path: Path, code: int, fields: dict[str, str], body: bytes, response: tuple[int, str | None]
 ) -> None:
@@ -251,9 +255,11 @@ def test_secrets_are_shown_to_super_users_only(tmp_path: Path) -> None:
             await grant(root)
             await root.call(3006, {"subject": "User:alice"}, policy("Cluster:*", "Get"))
             assert body_of(await root.call(3004, {"username": "alice"})) == {
-                "password": "alice-secret", "userStatus": "enable", "userType": "Normal",
+                "password": "alice-secret",
+                "userStatus": "enable",
+                "userType": "Normal",
                 "username": "alice",
-            }  # fmt: skip
+            }
             assert body_of(await root.call(3004, {"username": "none"})) is None
             assert [u["username"] for u in body_of(await root.call(3005))] == ["alice", "root"]
             assert body_of(await root.call(3005, {"filter": "zz"})) is None

@@ -34,14 +34,24 @@ def test_a_line_names_user_address_code_resource_and_reason(
     audit.allowed(CHANGE)
     assert lines(caplog) == [
         {
-            "event": "refused", "user": "alice", "from": "10.0.0.7:5012", "code": 310,
-            "resource": "Topic:orders", "action": "Pub", "why": "no matched policies.",
+            "event": "refused",
+            "user": "alice",
+            "from": "10.0.0.7:5012",
+            "code": 310,
+            "resource": "Topic:orders",
+            "action": "Pub",
+            "why": "no matched policies.",
         },
         {
-            "event": "allowed", "user": "root", "from": "127.0.0.1:4711", "code": 3001,
-            "resource": "Cluster:C", "action": "Update", "account": "bob",
+            "event": "allowed",
+            "user": "root",
+            "from": "127.0.0.1:4711",
+            "code": 3001,
+            "resource": "Cluster:C",
+            "action": "Update",
+            "account": "bob",
         },
-    ]  # fmt: skip
+    ]
 
 
 def test_text_of_clients_is_escaped_and_truncated(

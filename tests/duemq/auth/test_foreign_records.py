@@ -115,10 +115,18 @@ async def world_of(kind: str, tmp_path: Path, more: dict[str, str]) -> AsyncIter
 
 async def send_half(bob: BrokerClient) -> Response:
     fields = {
-        "producerGroup": "pb", "topic": "secret", "defaultTopic": "TBW102", "sysFlag": 4,
-        "defaultTopicQueueNums": 1, "queueId": 0, "bornTimestamp": 1, "flag": 0,
-        "properties": encode_properties(HALF).decode(), "reconsumeTimes": 0, "unitMode": "false",
-    }  # fmt: skip
+        "producerGroup": "pb",
+        "topic": "secret",
+        "defaultTopic": "TBW102",
+        "sysFlag": 4,
+        "defaultTopicQueueNums": 1,
+        "queueId": 0,
+        "bornTimestamp": 1,
+        "flag": 0,
+        "properties": encode_properties(HALF).decode(),
+        "reconsumeTimes": 0,
+        "unitMode": "false",
+    }
     response = await bob.call(10, fields, b"HALF-SECRET")
     assert response.code == 0, response
     return response
@@ -147,10 +155,17 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def pull(topic: str, group: str) -> dict[str, Any]:
     return {
-        "consumerGroup": group, "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
-        "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*",
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
         "subVersion": 0,
-    }  # fmt: skip
+    }
 
 
 def send_to(topic: str, group: str) -> dict[str, str]:
@@ -194,9 +209,16 @@ def test_the_retries_of_a_group_with_the_same_retry_topic_are_not_read(
 ) -> None:
     async def work(world: World) -> None:
         pop = {
-            "consumerGroup": "a", "topic": "b_c", "queueId": -1, "maxMsgNums": 1, "initMode": 0,
-            "invisibleTime": 60_000, "pollTime": 0, "bornTime": 0, "order": "false",
-        }  # fmt: skip
+            "consumerGroup": "a",
+            "topic": "b_c",
+            "queueId": -1,
+            "maxMsgNums": 1,
+            "initMode": 0,
+            "invisibleTime": 60_000,
+            "pollTime": 0,
+            "bornTime": 0,
+            "order": "false",
+        }
         assert (await world.alice.send("b_c", b"x")).code == 0
         assert (await world.alice.call(34, {}, heartbeat("a", "b_c"))).code == 0
         assert (await world.alice.call(200050, pop)).code == 0
@@ -228,10 +250,13 @@ def test_nothing_is_sent_to_the_retries_of_another_group(
 def test_a_transaction_is_not_ended_by_another_account(kind: str, tmp_path: Path) -> None:
     async def work(world: World) -> None:
         end = {
-            "producerGroup": "pb", "commitOrRollback": 12, "transactionId": "t", "msgId": "m",
+            "producerGroup": "pb",
+            "commitOrRollback": 12,
+            "transactionId": "t",
+            "msgId": "m",
             "tranStateTableOffset": text_of(world.half, "queueOffset"),
             "commitLogOffset": offset_of(world.half),
-        }  # fmt: skip
+        }
         for more in ({}, {"topic": "mine"}):
             world.assert_denied(await world.alice.call(37, end | more))
         assert (await world.bob.call(37, end)).code == 0

@@ -165,9 +165,13 @@ def test_refusals_and_administration_are_logged(caplog: pytest.LogCaptureFixture
     assert refused["event"] == "refused"
     assert refused["from"] == "10.0.0.7:5012"
     assert allowed == {
-        "event": "allowed", "user": "root", "from": "10.0.0.7:5012", "code": 17,
-        "resource": "Topic:T", "action": "Create",
-    }  # fmt: skip
+        "event": "allowed",
+        "user": "root",
+        "from": "10.0.0.7:5012",
+        "code": 17,
+        "resource": "Topic:T",
+        "action": "Create",
+    }
 
 
 @pytest.mark.parametrize(

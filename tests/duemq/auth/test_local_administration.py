@@ -16,9 +16,15 @@ from tests.support.raw_connection import RawPeer
 from tests.support.send_path import send_request
 
 TOPIC = {
-    "topic": "New", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2",
-    "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-}  # fmt: skip
+    "topic": "New",
+    "defaultTopic": "TBW102",
+    "readQueueNums": "2",
+    "writeQueueNums": "2",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
 OK, NO_PERMISSION = ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION
 
 

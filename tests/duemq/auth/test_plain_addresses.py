@@ -33,9 +33,21 @@ def test_addresses(text: str, inside: tuple[str, ...], outside: tuple[str, ...])
 
 @pytest.mark.parametrize(
     "text",
-    ["10.0.0", "10.0.0.256", "10.0.*", "10.0.0.9-5", "10.0.0.-5", "a.b.c.d", "10.0{1,2}",
-     "10.0.0.{1,x}", "10.0.0.300-400", "1:2:3:*", "2001:db8::zz-ff", "host"],
-)  # fmt: skip
+    [
+        "10.0.0",
+        "10.0.0.256",
+        "10.0.*",
+        "10.0.0.9-5",
+        "10.0.0.-5",
+        "a.b.c.d",
+        "10.0{1,2}",
+        "10.0.0.{1,x}",
+        "10.0.0.300-400",
+        "1:2:3:*",
+        "2001:db8::zz-ff",
+        "host",
+    ],
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         matcher(text)

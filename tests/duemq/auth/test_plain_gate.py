@@ -72,22 +72,30 @@ def asked(
         (asked(310, None, b="orders"), "No accessKey is configured"),
         (asked(310, None), "No accessKey is configured"),
         (asked(310, Credentials("nobody1", "x"), b="orders"), "No acl config for nobody1"),
-        (asked(310, Credentials("alice12", "x"), b="orders"),
-         "Check signature failed for accessKey=alice12"),
+        (
+            asked(310, Credentials("alice12", "x"), b="orders"),
+            "Check signature failed for accessKey=alice12",
+        ),
         (asked(310, ALICE, b="other"), "No default permission for topic:other"),
         (asked(320, ALICE, b="other"), "No default permission for topic:other"),
         (asked(10, ALICE, topic="closed"), "No default permission for topic:closed"),
         (asked(310, ALICE, b="%RETRY%x", a="x"), "No default permission for group:x"),
         (asked(11, ALICE, topic="orders", consumerGroup="x"), "No default permission for group:x"),
-        (asked(11, ALICE, topic="sent", consumerGroup="billing"),
-         "No default permission for topic:sent"),
+        (
+            asked(11, ALICE, topic="sent", consumerGroup="billing"),
+            "No default permission for topic:sent",
+        ),
         (asked(34, ALICE, json.dumps(HEART).encode()), "No default permission for topic:closed"),
-        (asked(17, ALICE, topic="orders"),
-         "Need admin permission for request code=17, but accessKey=alice12 is not"),
-        (asked(9_011, ALICE, topic="orders"),
-         "Need admin permission for request code=9011, but accessKey=alice12 is not"),
+        (
+            asked(17, ALICE, topic="orders"),
+            "Need admin permission for request code=17, but accessKey=alice12 is not",
+        ),
+        (
+            asked(9_011, ALICE, topic="orders"),
+            "Need admin permission for request code=9011, but accessKey=alice12 is not",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_refusal_has_code_1_and_apaches_text(request_: Request, why: str) -> None:
     with pytest.raises(RequestError) as caught:
         gate()(request_)

@@ -89,9 +89,12 @@ def test_a_new_account_is_in_force_and_in_the_file_at_once(tmp_path: Path) -> No
         assert await code_of_send(broker, BOB) == 0
         found = loaded(path)
         assert found["accounts"][-1] == {
-            "accessKey": "bob12345", "secretKey": "bob-secret", "admin": False,
-            "defaultGroupPerm": "SUB", "topicPerms": ["orders=PUB", "x=SUB"],
-        }  # fmt: skip
+            "accessKey": "bob12345",
+            "secretKey": "bob-secret",
+            "admin": False,
+            "defaultGroupPerm": "SUB",
+            "topicPerms": ["orders=PUB", "x=SUB"],
+        }
         [version] = found["dataVersion"]
         assert version["counter"] == 1
         assert mode_of(path) == 0o640
@@ -111,9 +114,13 @@ def test_a_change_keeps_what_it_does_not_name_and_the_account_moves_to_the_end(
         found = loaded(path)["accounts"]
         assert [account["accessKey"] for account in found] == ["admin12", "carol12", "alice12"]
         assert found[-1] == {
-            "accessKey": "alice12", "secretKey": "other-secret", "admin": False,
-            "defaultTopicPerm": "DENY", "topicPerms": ["orders=PUB"], "groupPerms": ["g=SUB"],
-        }  # fmt: skip
+            "accessKey": "alice12",
+            "secretKey": "other-secret",
+            "admin": False,
+            "defaultTopicPerm": "DENY",
+            "topicPerms": ["orders=PUB"],
+            "groupPerms": ["g=SUB"],
+        }
 
     run(tmp_path, work)
 
@@ -127,8 +134,9 @@ def test_a_deleted_account_is_refused_at_once_also_on_an_open_connection(tmp_pat
         assert "alice12" not in text_in(path)
         again = await admin.call(51, {"accessKey": "alice12"})
         assert (again.code, again.remark) == (
-            210, "The accesskey[alice12] corresponding to accessConfig has been deleted failed.",
-        )  # fmt: skip
+            210,
+            "The accesskey[alice12] corresponding to accessConfig has been deleted failed.",
+        )
 
     run(tmp_path, work)
 
@@ -175,9 +183,12 @@ def test_accounts_are_listed_as_plain_access_configs(tmp_path: Path) -> None:
         found = json.loads(bytes(body))
         assert found["globalWhiteAddrs"] == ["10.1.1.1"]
         assert found["plainAccessConfigs"][1] == {
-            "accessKey": "alice12", "admin": False, "defaultTopicPerm": "DENY",
-            "secretKey": "alice-secret", "topicPerms": ["orders=PUB"],
-        }  # fmt: skip
+            "accessKey": "alice12",
+            "admin": False,
+            "defaultTopicPerm": "DENY",
+            "secretKey": "alice-secret",
+            "topicPerms": ["orders=PUB"],
+        }
 
     run(tmp_path, work)
 
@@ -198,12 +209,18 @@ def test_accounts_are_listed_as_plain_access_configs(tmp_path: Path) -> None:
         (53, {}, (211, "The globalWhiteAddresses[null] has been")),
         (53, {"globalWhiteAddrs": "10.0.0"}, (211, "not an IP address")),
         (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "/etc/x.yml"}, (211, "updated failed")),
-        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "{conf}/../evil.yml"},
-         (211, "updated failed")),
-        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "{conf}/tools.yml"},
-         (211, "updated failed")),
+        (
+            53,
+            {"globalWhiteAddrs": "*", "aclFileFullPath": "{conf}/../evil.yml"},
+            (211, "updated failed"),
+        ),
+        (
+            53,
+            {"globalWhiteAddrs": "*", "aclFileFullPath": "{conf}/tools.yml"},
+            (211, "updated failed"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_invalid_change_changes_nothing(
     tmp_path: Path, code: int, fields: dict[str, str], response: tuple[int, str]
 ) -> None:

@@ -158,10 +158,14 @@ async def half(world: World, sent_to: str, named: str) -> Response:
 def end_of(sent: Response, topic: str) -> dict[str, Any]:
     assert sent.fields is not None
     return {
-        "topic": topic, "producerGroup": "p", "commitOrRollback": 8, "msgId": "m",
+        "topic": topic,
+        "producerGroup": "p",
+        "commitOrRollback": 8,
+        "msgId": "m",
         "commitLogOffset": int(sent.fields["msgId"][-16:], 16),
-        "tranStateTableOffset": sent.fields["queueOffset"], "fromTransactionCheck": "false",
-    }  # fmt: skip
+        "tranStateTableOffset": sent.fields["queueOffset"],
+        "fromTransactionCheck": "false",
+    }
 
 
 async def reply(world: World, sent_to: str, named: str) -> Response:

@@ -52,9 +52,13 @@ def broker_in(root: Path, role: ReplicationRole) -> Broker:
     """Return a broker of a role, not entered."""
     properties = small(root)
     membership = Membership(
-        role, EpochFile(root / "epochs"), cast(GroupService, Alone()),
-        truncate=lambda offset: None, is_learner=False, catch_up_ms_max=1_000,
-    )  # fmt: skip
+        role,
+        EpochFile(root / "epochs"),
+        cast(GroupService, Alone()),
+        truncate=lambda offset: None,
+        is_learner=False,
+        catch_up_ms_max=1_000,
+    )
     return Broker(properties, membership=membership)
 
 

@@ -66,8 +66,9 @@ def test_users_are_listed_without_secrets(tmp_path: Path) -> None:
     assert code == 0
     rows = json.loads(output)
     assert [(row["user"], row["type"], row["has an ACL"]) for row in rows] == [
-        ("a", "Normal", True), ("root", "Normal", False),
-    ]  # fmt: skip
+        ("a", "Normal", True),
+        ("root", "Normal", False),
+    ]
     assert "lost" not in output
 
 
@@ -189,9 +190,13 @@ def test_a_name_server_that_refuses_is_not_one_without_the_topic(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("user", "file", "why"),
-    [("root", None, "give both"), ("", "secret", "give both"), ("root", "none", "No such file"),
-     ("root", "empty", "is empty")],
-)  # fmt: skip
+    [
+        ("root", None, "give both"),
+        ("", "secret", "give both"),
+        ("root", "none", "No such file"),
+        ("root", "empty", "is empty"),
+    ],
+)
 def test_half_an_account_is_refused(tmp_path: Path, user: str, file: str | None, why: str) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "empty").write_text("\n")

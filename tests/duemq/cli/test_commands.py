@@ -184,10 +184,24 @@ def test_sighup_reads_the_configuration_again(tmp_path: Path) -> None:
 
 def test_a_name_server_on_its_own(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "duemq", "namesrv", "--json", "-s", "listenPort=0",
-         "-s", f"kvConfigPath={tmp_path}/kv.json", "-s", "bindAddress=127.0.0.1"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(),
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "duemq",
+            "namesrv",
+            "--json",
+            "-s",
+            "listenPort=0",
+            "-s",
+            f"kvConfigPath={tmp_path}/kv.json",
+            "-s",
+            "bindAddress=127.0.0.1",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(),
+    )
     assert process.stdout is not None
     address = json.loads(process.stdout.readline())["address"]
     done = duemq("levels", "--namesrv", address)
@@ -247,8 +261,12 @@ def test_a_signal_while_the_broker_starts_stops_it_cleanly(tmp_path: Path) -> No
     conf.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
     done = subprocess.run(
         [sys.executable, "-c", SIGNALLED_WHILE_IT_STARTS, "broker", "--json", "-c", str(conf)],
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment(),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env=environment(),
+    )
     assert done.returncode == 0, done.stderr
     assert "configuration reloaded" in done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {"event": "stopped", "why": ""}
@@ -284,7 +302,11 @@ def test_a_reload_before_the_broker_starts_is_postponed(tmp_path: Path) -> None:
     conf.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
     done = subprocess.run(
         [sys.executable, "-c", SIGNALLED_BEFORE_IT_STARTS, "broker", "--json", "-c", str(conf)],
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment(),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env=environment(),
+    )
     assert done.returncode == 0, done.stderr
     assert "configuration reloaded: messageDelayLevel=2s 2h (was 1s 1h)" in done.stderr

@@ -46,11 +46,13 @@ def test_a_body_cannot_drive_the_terminal(broker: Running) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("levels", "--watch"), extended(("levels", "--watch", "--json")),
-        extended(("timers", "follow")), ("timers", "follow", "--json"),
+        ("levels", "--watch"),
+        extended(("levels", "--watch", "--json")),
+        extended(("timers", "follow")),
+        ("timers", "follow", "--json"),
         ("consume", "Pipe", "--from-first"),  # it has no more to print
     ],
-)  # fmt: skip
+)
 def test_output_into_a_pipe_comes_at_once_and_ends_with_its_reader(
     broker: Running, words: tuple[str, ...]
 ) -> None:

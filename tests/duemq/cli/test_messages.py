@@ -80,10 +80,14 @@ def test_json_names_are_all_of_one_style(broker: Running) -> None:
     assert sent.returncode == 0, sent.stderr
     found = set(names(json.loads(sent.stdout)))
     for words in (
-        ("consume", "Style", "--from-first", "--count", "1"), ("message", "show", "style"),
-        ("levels",), ("timers",), ("timers", "list"), ("migrate", "plan", "--dry-run"),
+        ("consume", "Style", "--from-first", "--count", "1"),
+        ("message", "show", "style"),
+        ("levels",),
+        ("timers",),
+        ("timers", "list"),
+        ("migrate", "plan", "--dry-run"),
         ("migrate", "status"),
-    ):  # fmt: skip
+    ):
         found |= set(names(json.loads(duemq(*words, "--json", *broker.where).stdout)))
     assert len(found) > 100
     assert [name for name in sorted(found) if not re.fullmatch("[a-z0-9_.]+", name)] == []

@@ -11,9 +11,14 @@ from duemq.cli.migrate_show import progress
 
 def status(state: str, moved: int, remaining: int) -> dict[str, Any]:
     level = {
-        "level": 4, "state": state, "moved": moved, "returned": 0, "remaining": remaining,
-        "blocked_by": "", "cause": "",
-    }  # fmt: skip
+        "level": 4,
+        "state": state,
+        "moved": moved,
+        "returned": 0,
+        "remaining": remaining,
+        "blocked_by": "",
+        "cause": "",
+    }
     return {"levels": [level], "late_p99_ms": None, "rate_per_s": 10.0}
 
 

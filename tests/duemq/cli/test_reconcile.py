@@ -66,9 +66,14 @@ def test_audits_that_a_ledger_records(tmp_path: Path) -> None:
     )
     ledger = AuditLedger.open(place, now_ms=1)
     record = AuditRecord(
-        audit_id="audit-1", started_ms=0, ended_ms=2_500, made_by="cron", exit_code=1,
-        late_p99_ms=1_234, verdicts={"ok": 1_000, "lost": 2},
-    )  # fmt: skip
+        audit_id="audit-1",
+        started_ms=0,
+        ended_ms=2_500,
+        made_by="cron",
+        exit_code=1,
+        late_p99_ms=1_234,
+        verdicts={"ok": 1_000, "lost": 2},
+    )
     ledger.write([record])
     shown = duemq("reconcile", "history", str(tmp_path))
     assert shown.returncode == 0, shown.stderr
@@ -95,15 +100,27 @@ def test_an_audit_that_could_not_run_is_reported_too(tmp_path: Path) -> None:
 
 
 def row(verdict: str, why: str, root: int, alike: int, **more: object) -> dict[str, object]:
-    return {"verdict": verdict, "why": why, "store": "/s", "root": root, "topic": "T",
-            "due_ms": 1_700_000_000_123, "delivered_ms": None, "unique_id": None, "alike": alike,
-            **more}  # fmt: skip
+    return {
+        "verdict": verdict,
+        "why": why,
+        "store": "/s",
+        "root": root,
+        "topic": "T",
+        "due_ms": 1_700_000_000_123,
+        "delivered_ms": None,
+        "unique_id": None,
+        "alike": alike,
+        **more,
+    }
 
 
 @pytest.mark.finding("3P5")
 def test_findings_are_printed_by_verdict_and_reason_with_readable_times() -> None:
-    rows = [row("lost", "passed", 1, 30), row("lost", "passed", 2, 30, unique_id="AB"),
-            row("late", "late", 7, 1, delivered_ms=1_700_000_060_000)]  # fmt: skip
+    rows = [
+        row("lost", "passed", 1, 30),
+        row("lost", "passed", 2, 30, unique_id="AB"),
+        row("late", "late", 7, 1, delivered_ms=1_700_000_060_000),
+    ]
     due = "due 2023-11-14T22:13:20.123+00:00, delivered"
     assert list(finding_lines(rows)) == [
         "lost: passed (2 of 30 shown)",
@@ -115,10 +132,14 @@ def test_findings_are_printed_by_verdict_and_reason_with_readable_times() -> Non
 
 
 @pytest.mark.finding("3P7")
-@pytest.mark.parametrize(("option", "why"), [
-    (("--report", "missing/page.html"), "there is no folder"), (("--report", "."), "a directory"),
-    (("--out", "."), "exists"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        (("--report", "missing/page.html"), "there is no folder"),
+        (("--report", "."), "a directory"),
+        (("--out", "."), "exists"),
+    ],
+)
 def test_outputs_are_checked_before_spark_starts(option: tuple[str, str], why: str) -> None:
     ran = duemq("reconcile", "run", str(golden_store("apache-5.3.3-clean")), *option)
     assert ran.returncode == 2

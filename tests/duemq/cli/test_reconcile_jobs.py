@@ -235,8 +235,9 @@ def test_repair_writes_what_send_reads(stores: Stores, tmp_path: Path) -> None:
     found = duemq("reconcile", "repair", stores.lost, "--to", str(file), *as_of, "--json")
     assert found.returncode == 0, found.stderr
     assert {name: json.loads(found.stdout)[name] for name in ("messages", "left")} == {
-        "messages": LOST, "left": 0,
-    }  # fmt: skip
+        "messages": LOST,
+        "left": 0,
+    }
     lost = list(read_file(file))
     assert [one.body for one in lost] == [b"5/%d" % (2 * n + 1) for n in range(LOST)]
     assert {one.unique_id for one in lost} == {"u"}

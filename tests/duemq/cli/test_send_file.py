@@ -34,11 +34,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def line(number: int, due_ms: int | None, **more: Any) -> str:
     text = {"UNIQ_KEY": f"ID{number}", "KEYS": "k", "TIMER_OUT_MS": "5", "REAL_TOPIC": "R"}
     value = {
-        "store": "/s", "phys_offset": 100 + number, "topic": "Repaired", "queue_id": 0,
-        "unique_id": f"ID{number}", "due_ms": due_ms, "why": "lost",
+        "store": "/s",
+        "phys_offset": 100 + number,
+        "topic": "Repaired",
+        "queue_id": 0,
+        "unique_id": f"ID{number}",
+        "due_ms": due_ms,
+        "why": "lost",
         "property_text": base64.b64encode(encode_properties(text)).decode(),
         "body": base64.b64encode(b"body %d" % number).decode(),
-    }  # fmt: skip
+    }
     return json.dumps(value | more)
 
 
@@ -69,9 +74,16 @@ def test_a_file_is_sent_once(broker: Running, tmp_path: Path) -> None:
     again = {"send": 0, "exists": 3, "no unique id": 1}
     assert counts(broker, file, "--yes") == again | {"dry_run": False}
     got = duemq(
-        "consume", "Repaired", "--from-first", "--count", "2", "--wait", "60", "--json",
+        "consume",
+        "Repaired",
+        "--from-first",
+        "--count",
+        "2",
+        "--wait",
+        "60",
+        "--json",
         *broker.where,
-    )  # fmt: skip
+    )
     found = {json.loads(text)["body"]: json.loads(text) for text in got.stdout.splitlines()}
     assert set(found) == {"body 1", "body 2"}
     properties = found["body 1"]["properties"]
@@ -82,11 +94,12 @@ def test_a_file_is_sent_once(broker: Running, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        (["{"], ":2: not an output"), (['{"topic": "T"}'], ":2: not an output of"),
+        (["{"], ":2: not an output"),
+        (['{"topic": "T"}'], ":2: not an output of"),
         ([line(1, 5), line(2, 5, body="!")], ":3: not an output"),
         ([line(1, 5, phys_offset="x")], ":2:"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_line_is_named(lines: list[str], why: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=why):
         list(read_file(written(tmp_path / "f", *lines)))

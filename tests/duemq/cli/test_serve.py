@@ -49,9 +49,11 @@ def compiling(prefix: list[str], directory: Path) -> Iterator[subprocess.Popen[s
     """Run a broker whose kernel cache is empty, while it compiles."""
     process = subprocess.Popen(
         [*prefix, sys.executable, "-m", "duemq", *configured(directory)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, CACHE_VARIABLE: str(directory / "cache")},
-    )  # fmt: skip
+    )
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -103,8 +105,11 @@ def test_a_signal_stops_the_first_compilation(
 def test_a_stop_that_hangs_ends_with_the_stacks_of_the_threads(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HANGS, *configured(tmp_path)],
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     assert done.returncode == 1
     assert "stops" in done.stdout
     assert "Timeout (0:00:01)!" in done.stderr

@@ -26,9 +26,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     running = start(tmp_path_factory.mktemp("broker"), timerRollWindowSlot="3600")
     for topic, at, key in (("Soon", "+50m", "early"), ("Far", "+2d", "late")):
         sent = duemq(
-            "send", topic, "body", "--at", at, "--key", key, "--count", str(COUNT), "--json",
+            "send",
+            topic,
+            "body",
+            "--at",
+            at,
+            "--key",
+            key,
+            "--count",
+            str(COUNT),
+            "--json",
             *running.where,
-        )  # fmt: skip
+        )
         assert sent.returncode == 0, sent.stderr
         assert json.loads(sent.stdout.splitlines()[0])["recall_handle"]
     yield running

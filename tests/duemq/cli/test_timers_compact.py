@@ -15,9 +15,16 @@ from duemq_common.request import Response
 from timer_store.compaction.request import COMPACT_TIMERS
 
 PLAN = {
-    "dry_run": False, "started": True, "running": False, "messages": 1_200, "bytes": 4_096,
-    "frees": 1 << 30, "until": 1 << 30, "blocked_by": "", "why": "",
-}  # fmt: skip
+    "dry_run": False,
+    "started": True,
+    "running": False,
+    "messages": 1_200,
+    "bytes": 4_096,
+    "frees": 1 << 30,
+    "until": 1 << 30,
+    "blocked_by": "",
+    "why": "",
+}
 
 
 @pytest.fixture

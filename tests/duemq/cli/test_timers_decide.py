@@ -41,10 +41,12 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize(
     ("verdicts", "code"),
     [
-        (["done"], 0), (["done", "already delivered"], 1), (["unknown"], 1),
+        (["done"], 0),
+        (["done", "already delivered"], 1),
+        (["unknown"], 1),
         (["refused", "unknown"], 4),
     ],
-)  # fmt: skip
+)
 def test_the_exit_code_shows_whether_all_was_done(
     requests: list[Any], verdicts: list[str], code: int
 ) -> None:

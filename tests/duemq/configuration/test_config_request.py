@@ -48,12 +48,25 @@ def test_open_keys_are_accepted(changes: dict[str, str], accepted: dict[str, str
 @pytest.mark.parametrize(
     "key",
     [
-        "storePathRootDir", "storePathCommitLog", "reconcileReport", "reconcileCron",
-        "reconcileMemory", "reconcileLedgerUrl", "migrationLedgerUrl", "namesrvAddr", "listenPort",
-        "bindAddress", "brokerIP1", "metricsPromExporterHost", "brokerPluginDisabled",
-        "embeddedNamesrvEnable", "configBlackList", "mappedFileSizeCommitLog", "flushDiskType",
+        "storePathRootDir",
+        "storePathCommitLog",
+        "reconcileReport",
+        "reconcileCron",
+        "reconcileMemory",
+        "reconcileLedgerUrl",
+        "migrationLedgerUrl",
+        "namesrvAddr",
+        "listenPort",
+        "bindAddress",
+        "brokerIP1",
+        "metricsPromExporterHost",
+        "brokerPluginDisabled",
+        "embeddedNamesrvEnable",
+        "configBlackList",
+        "mappedFileSizeCommitLog",
+        "flushDiskType",
     ],
-)  # fmt: skip
+)
 def test_closed_keys_are_refused_beside_open_ones(key: str) -> None:
     with pytest.raises(RequestError, match=key) as refusal:
         call({"fileReservedTime": "48", key: "1"})

@@ -25,11 +25,18 @@ from tests.support.running_broker import running, small
 @pytest.mark.parametrize(
     ("address", "only_here"),
     [
-        ("127.0.0.1", True), ("127.3.2.1", True), ("::1", True), ("localhost", True),
-        ("0.0.0.0", False), ("::", False), ("10.0.0.5", False), ("fe80::1%eth0", False),
-        ("broker.example", False), ("", False),
+        ("127.0.0.1", True),
+        ("127.3.2.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.5", False),
+        ("fe80::1%eth0", False),
+        ("broker.example", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_loopback(address: str, only_here: bool) -> None:
     assert is_loopback(address) == only_here
     listener = ListeningPort(purpose="x", address=address, port=1, key="bindAddress")
@@ -42,9 +49,12 @@ def test_every_open_port_of_a_broker_is_named(
 ) -> None:
     caplog.set_level(logging.WARNING)
     more = {
-        "bindAddress": "0.0.0.0", "embeddedNamesrvEnable": "true", "embeddedNamesrvPort": "0",
-        "metricsExporterType": "PROM", "metricsPromExporterPort": "0",
-    }  # fmt: skip
+        "bindAddress": "0.0.0.0",
+        "embeddedNamesrvEnable": "true",
+        "embeddedNamesrvPort": "0",
+        "metricsExporterType": "PROM",
+        "metricsPromExporterPort": "0",
+    }
 
     async def main() -> None:
         async with running(small(tmp_path, **more)) as (broker, _):

@@ -80,9 +80,14 @@ ERROR = "error"
 )
 def test_value(text: str, value: bool | str | None) -> None:
     given_properties = {
-        "n": "5", "word": "abc", "big": "5000000000", "dot": "5.5", "yes": "True", "nan": "NaN",
+        "n": "5",
+        "word": "abc",
+        "big": "5000000000",
+        "dot": "5.5",
+        "yes": "True",
+        "nan": "NaN",
         "zero": "-0.0",
-    }  # fmt: skip
+    }
     expression = Expression(text)
     if value == ERROR:
         with pytest.raises(ValueError, match=r"\w"):

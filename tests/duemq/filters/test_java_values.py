@@ -48,11 +48,18 @@ def test_a_long_has_64_bits() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("5", 5.0), (" 5.\t", 5.0), (".5e1D", 5.0), ("5f", 5.0), ("-1e400", -math.inf),
-        ("0x1.8p1", 3.0), ("-0X.8P+1d", -1.0), ("0x1p99999", math.inf), ("-Infinity", -math.inf),
+        ("5", 5.0),
+        (" 5.\t", 5.0),
+        (".5e1D", 5.0),
+        ("5f", 5.0),
+        ("-1e400", -math.inf),
+        ("0x1.8p1", 3.0),
+        ("-0X.8P+1d", -1.0),
+        ("0x1p99999", math.inf),
+        ("-Infinity", -math.inf),
         ("\x005", 5.0),
     ],
-)  # fmt: skip
+)
 def test_double(text: str, value: float) -> None:
     assert parse_double(text) == value
 
@@ -74,5 +81,9 @@ def test_order_of_doubles() -> None:
 
 def test_booleans() -> None:
     assert [parse_boolean(text) for text in ("true", "TRUE", "True", " true", "1")] == [
-        *(True, True, True, False, False)
+        True,
+        True,
+        True,
+        False,
+        False,
     ]

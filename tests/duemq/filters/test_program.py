@@ -11,19 +11,35 @@ from duemq.filters import Expression
     "text",
     [
         "a = 5 AND (b > 5.5 OR NOT c) AND d IN ('x','y') AND e IS NOT NULL",
-        "5 < a", "'x' = a", "-5 = a", "TRUE = a", "a < b", "a CONTAINS 'x'", "TRUE", "NULL",
-        "a = TRUE", "a = -5.5",
+        "5 < a",
+        "'x' = a",
+        "-5 = a",
+        "TRUE = a",
+        "a < b",
+        "a CONTAINS 'x'",
+        "TRUE",
+        "NULL",
+        "a = TRUE",
+        "a = -5.5",
     ],
-)  # fmt: skip
+)
 def test_expressions_with_a_program(text: str) -> None:
     assert Expression(text).program is not None
 
 
 @pytest.mark.parametrize(
     "text",
-    ["NOT a = 1", "(a = 1) IS NULL", "5 > 3", "a CONTAINS ''", "5 CONTAINS 'x'", "-a = 5",
-     "a = '\ufffd'", "(a = 1) = b"],
-)  # fmt: skip
+    [
+        "NOT a = 1",
+        "(a = 1) IS NULL",
+        "5 > 3",
+        "a CONTAINS ''",
+        "5 CONTAINS 'x'",
+        "-a = 5",
+        "a = '\ufffd'",
+        "(a = 1) = b",
+    ],
+)
 def test_expressions_for_the_closure_alone(text: str) -> None:
     assert Expression(text).program is None
 

@@ -43,12 +43,14 @@ def test_messages_of_levels_and_times_in_every_state(tmp_path: Path) -> None:
             start_ms, ids = clock.now_ms(), {}
             due_ms = start_ms + HOUR_MS + 920
             for name, more in (
-                ("plain", {}), ("level", {"DELAY": "5"}), ("unlevel", {"DELAY": "6"}),
+                ("plain", {}),
+                ("level", {"DELAY": "5"}),
+                ("unlevel", {"DELAY": "6"}),
                 ("timer", {"TIMER_DELIVER_MS": str(due_ms)}),
                 ("untimer", {"TIMER_DELIVER_MS": str(due_ms)}),
                 ("moved", {"TIMER_DELIVER_MS": str(due_ms)}),
                 ("fired", {"TIMER_DELIVER_MS": str(due_ms)}),
-            ):  # fmt: skip
+            ):
                 response = await client.send("T", name.encode(), UNIQ_KEY=name, KEYS="all", **more)
                 ids[name] = response.fields["msgId"]
             async with DecisionClient(broker=broker.address) as deciding:
@@ -72,9 +74,10 @@ def test_messages_of_levels_and_times_in_every_state(tmp_path: Path) -> None:
             assert await found(client, "all", "U") == []
             clock.advance(2 * HOUR_MS)
             for name, events in (
-                ("level", ["scheduled", "delivered"]), ("timer", ["scheduled", "delivered"]),
+                ("level", ["scheduled", "delivered"]),
+                ("timer", ["scheduled", "delivered"]),
                 ("moved", ["scheduled", "moved", "delivered"]),
-            ):  # fmt: skip
+            ):
                 await client.pull("T", 2)
                 state, promised_ms, delivered_ms, had = await shown(client, name)  # type: ignore[assignment]
                 assert (state, promised_ms, had) == ("delivered", expected[name][1], events)  # type: ignore[comparison-overlap]
@@ -130,8 +133,12 @@ def test_an_offset_id_must_equal_that_of_its_record(tmp_path: Path) -> None:
             for name in (
                 encode_offset_id(b"\x0a\0\0\1", port, at),  # another broker's
                 *(encode_offset_id(own[:4], port, at + step) for step in range(84, 100)),
-                "F" * 32, "F" * 56, "x" * 32, "é", "k" * 1_024,
-            ):  # fmt: skip
+                "F" * 32,
+                "F" * 56,
+                "x" * 32,
+                "é",
+                "k" * 1_024,
+            ):
                 assert await found(client, name) == []
 
     asyncio.run(work())
@@ -197,11 +204,14 @@ def test_a_quarantined_message_names_the_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"{", "JSON"), (b'{"name":""}', "at least 1"), (b'{"name":"a","more":1}', "unknown field"),
-        (b'{"name":"' + b"k" * 1_025 + b'"}', "at most 1024"), (b"[" * 100_000, "JSON"),
+        (b"{", "JSON"),
+        (b'{"name":""}', "at least 1"),
+        (b'{"name":"a","more":1}', "unknown field"),
+        (b'{"name":"' + b"k" * 1_025 + b'"}', "at most 1024"),
+        (b"[" * 100_000, "JSON"),
         (b'{"name":"\xff"}', "JSON"),
     ],
-)  # fmt: skip
+)
 def test_a_malformed_request_is_refused_with_the_reason(
     tmp_path: Path, body: bytes, why: str
 ) -> None:

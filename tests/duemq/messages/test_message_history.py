@@ -34,12 +34,24 @@ def entry(
     """Return a record at log offset and store time `at`."""
     properties = {"UNIQ_KEY": "U"} | ({"REAL_TOPIC": "T"} if due_ms is not None else {}) | extra
     record = Record(
-        total_size=100, magic=0, body_crc=0, queue_id=0, flag=0, queue_offset=0, phys_offset=at,
-        sys_flag=0, born_ms=born_ms, born_host=(b"\x7f\0\0\1", 1), store_ms=at,
-        store_host=(b"\x7f\0\0\1", 1), reconsume_times=0,
-        prepared_offset=0 if origin is None else -origin - 1, body=b"body", topic=topic,
+        total_size=100,
+        magic=0,
+        body_crc=0,
+        queue_id=0,
+        flag=0,
+        queue_offset=0,
+        phys_offset=at,
+        sys_flag=0,
+        born_ms=born_ms,
+        born_host=(b"\x7f\0\0\1", 1),
+        store_ms=at,
+        store_host=(b"\x7f\0\0\1", 1),
+        reconsume_times=0,
+        prepared_offset=0 if origin is None else -origin - 1,
+        body=b"body",
+        topic=topic,
         property_text=encode_properties({k: v for k, v in properties.items() if v}),
-    )  # fmt: skip
+    )
     return HistoryRecord(record, 4, due_ms, verdict)
 
 
@@ -135,7 +147,8 @@ def test_two_sends_with_one_key_are_two_messages() -> None:
 
 def test_records_without_a_key_are_linked_by_origin() -> None:
     records = [
-        entry(1, SCHEDULE_TOPIC, due_ms=5, UNIQ_KEY=""), entry(2, "T", UNIQ_KEY=""),
+        entry(1, SCHEDULE_TOPIC, due_ms=5, UNIQ_KEY=""),
+        entry(2, "T", UNIQ_KEY=""),
         entry(6, "T", origin=1, UNIQ_KEY=""),
-    ]  # fmt: skip
+    ]
     assert [[one.at for one in chain] for chain in chains(records)] == [[2], [1, 6]]

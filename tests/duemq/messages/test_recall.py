@@ -39,9 +39,12 @@ class World:
     def __init__(self, store: MessageStore, *, recalls: Port | None = DONE, **config: int) -> None:
         self.store, self.config = store, {"recall_enable": True} | config
         self.processor = RecallProcessor(
-            FakeTopics(fake_topic("T"), fake_topic("U")), IDENTITY,
-            store.clock, lambda: BrokerConfig(**self.config), recalls,
-        )  # fmt: skip
+            FakeTopics(fake_topic("T"), fake_topic("U")),
+            IDENTITY,
+            store.clock,
+            lambda: BrokerConfig(**self.config),
+            recalls,
+        )
 
     def handle(
         self, late_ms: int = 10_001, topic: str = "T", broker: str = "broker-a", key: str = KEY

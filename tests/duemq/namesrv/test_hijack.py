@@ -72,9 +72,15 @@ class World:
 
 def registration(**changes: Any) -> Registration:
     values: dict[str, Any] = {
-        "cluster": "C", "broker_name": "a", "broker_id": 0, "address": MINE,
-        "ha_address": "", "version": DataVersion(1), "topics": TOPICS, "acting_master": False,
-    }  # fmt: skip
+        "cluster": "C",
+        "broker_name": "a",
+        "broker_id": 0,
+        "address": MINE,
+        "ha_address": "",
+        "version": DataVersion(1),
+        "topics": TOPICS,
+        "acting_master": False,
+    }
     return Registration(**values | changes)
 
 

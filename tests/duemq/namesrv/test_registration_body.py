@@ -122,10 +122,15 @@ JSON: Any = st.recursive(
 
 
 @given(
-    version=JSON, table=st.dictionaries(st.text(max_size=5), JSON | st.fixed_dictionaries(
-        {}, optional={"perm": JSON, "readQueueNums": JSON, "attributes": JSON, "order": JSON}
-    ))
-)  # fmt: skip
+    version=JSON,
+    table=st.dictionaries(
+        st.text(max_size=5),
+        JSON
+        | st.fixed_dictionaries(
+            {}, optional={"perm": JSON, "readQueueNums": JSON, "attributes": JSON, "order": JSON}
+        ),
+    ),
+)
 def test_no_json_breaks_the_reader(version: Any, table: Any) -> None:
     wrapper = {"dataVersion": version, "topicConfigTable": table}
     with contextlib.suppress(ValueError):

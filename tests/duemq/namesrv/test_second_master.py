@@ -113,9 +113,13 @@ class Master:
         topics.add("a")  # every broker has a topic of its name
         self._clock = clock
         self.registrar = Registrar(
-            broker, topics, clock, addresses=[namesrv], interval_ms=INTERVAL_MS,
+            broker,
+            topics,
+            clock,
+            addresses=[namesrv],
+            interval_ms=INTERVAL_MS,
             second_master=self.second,
-        )  # fmt: skip
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -42,8 +42,11 @@ def test_expiry_is_reported_once_a_day_until_the_certificate_is_replaced(
     report = ExpiryReport("tls.server.certPath", str(files.certificate))
     times = (
         UNTIL_MS - SOON_MS - 1,
-        *(UNTIL_MS - DAY_MS, UNTIL_MS - DAY_MS + 1),
-        *(UNTIL_MS, UNTIL_MS + 1, UNTIL_MS + DAY_MS),
+        UNTIL_MS - DAY_MS,
+        UNTIL_MS - DAY_MS + 1,
+        UNTIL_MS,
+        UNTIL_MS + 1,
+        UNTIL_MS + DAY_MS,
     )
     with caplog.at_level(logging.INFO):
         for now_ms in times:

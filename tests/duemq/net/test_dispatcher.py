@@ -128,7 +128,10 @@ def test_access_is_checked_before_any_handler() -> None:
 def test_sync_handlers_respond_at_once() -> None:
     dispatcher = Dispatcher(TABLE)
     assert [code for code in dispatcher if not dispatcher.responds_at_once(code)] == [
-        *(11, 12, 14, 16)
+        11,
+        12,
+        14,
+        16,
     ]
 
 

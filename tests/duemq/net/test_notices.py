@@ -25,7 +25,8 @@ def test_lines_beyond_the_burst_are_suppressed_and_counted(
         notices._refilled_s = loop_s - 1.0
         notices("the next")
         assert [r.getMessage() for r in caplog.records[-2:]] == [
-            "980 lines similar to the next were suppressed", "the next",
-        ]  # fmt: skip
+            "980 lines similar to the next were suppressed",
+            "the next",
+        ]
 
     asyncio.run(main())

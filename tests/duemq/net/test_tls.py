@@ -226,8 +226,14 @@ def test_a_file_that_vanishes_while_it_is_loaded_is_a_failed_reload(
     async def main() -> None:
         authority = Authority(tmp_path)
         files = authority.issue("server")
-        server = ServerTls(server_config(files, need_client_auth="require", auth_client=True,
-                                         server_trust_path=str(authority.path)))  # fmt: skip
+        server = ServerTls(
+            server_config(
+                files,
+                need_client_auth="require",
+                auth_client=True,
+                server_trust_path=str(authority.path),
+            )
+        )
         monkeypatch.setattr(tls, "_check_readable", lambda name, path: None)
         for path in (authority.path, files.key):
             path.unlink()
@@ -421,9 +427,10 @@ def test_when_name_servers_are_asked_by_tls(config: TlsConfig, by_tls: bool) -> 
 def test_only_authenticated_encryption_is_offered(tmp_path: Path) -> None:
     files = Authority(tmp_path).issue("server")
     contexts = [
-        tls.self_signed_context(), tls.server_context(server_config(files)),
+        tls.self_signed_context(),
+        tls.server_context(server_config(files)),
         client_context(TlsConfig()),
-    ]  # fmt: skip
+    ]
     for context in contexts:
         suites = context.get_ciphers()
         assert suites

@@ -20,8 +20,13 @@ from duemq_common.request import Request, Response
 from tests.duemq.registry.test_topic_routes import topic
 from tests.support.running_broker import BrokerClient, running, small
 
-ASK = {"topic": "T", "consumerGroup": "g", "clientId": "m1", "strategyName": "AVG",
-       "messageModel": "CLUSTERING"}  # fmt: skip
+ASK = {
+    "topic": "T",
+    "consumerGroup": "g",
+    "clientId": "m1",
+    "strategyName": "AVG",
+    "messageModel": "CLUSTERING",
+}
 US = Identity(broker_name="a", cluster_name="C", broker_id=0, host=(bytes(4), 1))
 QUEUES = [AssignedQueue("T", broker, n) for broker in ("a", "b") for n in range(2)]
 
@@ -160,9 +165,18 @@ async def prepare(client: BrokerClient) -> None:
 
 async def of_group(client: BrokerClient) -> list[Any]:
     """Return the modes of the queues of T for g, which pops without sharing."""
-    beat = {"clientID": "m1", "consumerDataSet": [{"groupName": "g", "consumeType":
-            "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "subscriptionDataSet": []}],
-            "producerDataSet": []}  # fmt: skip
+    beat = {
+        "clientID": "m1",
+        "consumerDataSet": [
+            {
+                "groupName": "g",
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "subscriptionDataSet": [],
+            }
+        ],
+        "producerDataSet": [],
+    }
     assert (await client.call(34, {}, json.dumps(beat).encode())).code == 0
     response = await client.call(400, {}, json.dumps(ASK).encode())
     found = json.loads(bytes(response.body))["messageQueueAssignments"]

@@ -22,10 +22,16 @@ def batch_of(messages: list[Popped]) -> bytes:
     start, pop_ms, invisible_ms, revive, *_ = messages[0].handle.split(" ")
     bits = sum(1 << message.offset - int(start) for message in messages)
     entry = {
-        "c": "g", "t": "T", "r": "0", "so": int(start), "q": 0, "rq": int(revive),
-        "pt": int(pop_ms), "it": int(invisible_ms),
+        "c": "g",
+        "t": "T",
+        "r": "0",
+        "so": int(start),
+        "q": 0,
+        "rq": int(revive),
+        "pt": int(pop_ms),
+        "it": int(invisible_ms),
         "b": base64.b64encode(bits.to_bytes(8, "little")).decode(),
-    }  # fmt: skip
+    }
     return json.dumps({"brokerName": "test", "acks": [entry]}).encode()
 
 

@@ -134,8 +134,10 @@ def test_a_changed_invisible_time_changes_the_end_of_blocking(world: Callable[..
         (first,) = await pop(maxMsgNums=1)
         response = await client.change(first, 30_000)
         assert response.fields == {
-            "popTime": first.handle.split(" ")[1], "invisibleTime": "30000", "reviveQid": "999",
-        }  # fmt: skip
+            "popTime": first.handle.split(" ")[1],
+            "invisibleTime": "30000",
+            "reviveQid": "999",
+        }
         await advance(broker, clock, 29_990)
         assert await pop() == []
         await advance(broker, clock, 20, by_ms=5)

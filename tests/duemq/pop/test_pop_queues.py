@@ -53,9 +53,14 @@ def put(broker: Broker, count: int, queue_id: int = 0) -> None:
     store, batch = broker.store, PutBatch(count)
     for number in range(count):
         batch.add(
-            topic_index=store.topics.add("T"), queue_id=queue_id, body=b"%d" % number,
-            properties=b"", born_ms=1, born_host=HOST, store_host=HOST,
-        )  # fmt: skip
+            topic_index=store.topics.add("T"),
+            queue_id=queue_id,
+            body=b"%d" % number,
+            properties=b"",
+            born_ms=1,
+            born_host=HOST,
+            store_host=HOST,
+        )
     broker.parts.put_path.put(batch)
 
 

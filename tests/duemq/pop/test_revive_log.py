@@ -58,9 +58,15 @@ def log(path: PutPath) -> ReviveLog:
 
 def entry(queue: int, *offsets: int, pop_ms: int = 1) -> AckEntry:
     return queue, Acknowledgement(
-        topic="T", group="g", queue_id=0, start_offset=0, pop_ms=pop_ms, offsets=offsets or (0,),
-        broker_name="broker-a", due_ms=60_000,
-    )  # fmt: skip
+        topic="T",
+        group="g",
+        queue_id=0,
+        start_offset=0,
+        pop_ms=pop_ms,
+        offsets=offsets or (0,),
+        broker_name="broker-a",
+        due_ms=60_000,
+    )
 
 
 def outcomes_of(log: ReviveLog, entries: list[AckEntry]) -> list[Any]:

@@ -365,10 +365,18 @@ def test_consecutive_pops_read_each_queue_in_turn(world: Callable[..., Any]) -> 
         await broker.parts.topics.ensure("Q", queues=4)
         for queue_id in range(4):
             fields = {
-                "producerGroup": "p", "topic": "Q", "defaultTopic": "TBW102", "flag": 0,
-                "defaultTopicQueueNums": 4, "queueId": queue_id, "sysFlag": 0,
-                "bornTimestamp": 1, "properties": "", "reconsumeTimes": 0, "unitMode": "false",
-            }  # fmt: skip
+                "producerGroup": "p",
+                "topic": "Q",
+                "defaultTopic": "TBW102",
+                "flag": 0,
+                "defaultTopicQueueNums": 4,
+                "queueId": queue_id,
+                "sysFlag": 0,
+                "bornTimestamp": 1,
+                "properties": "",
+                "reconsumeTimes": 0,
+                "unitMode": "false",
+            }
             for _ in range(4):
                 assert (await remote.call(10, fields, b"x")).code == 0
         for _ in range(4):

@@ -84,8 +84,11 @@ def test_a_group_without_members_keeps_its_filter(run: Any, store: Any) -> None:
     assert world.clients.filters.find("T", "G").dead_ms > 0
     world.clients.heartbeat(
         Heartbeat("c", (), (ConsumerEntry("G", "CONSUME_PASSIVELY", "CLUSTERING", "x", ()),)),
-        world.peer, language="JAVA", version=479, now_ms=0,
-    )  # fmt: skip
+        world.peer,
+        language="JAVA",
+        version=479,
+        now_ms=0,
+    )
     assert world.clients.filters.find("T", "G") is not None
 
 

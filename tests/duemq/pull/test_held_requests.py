@@ -21,9 +21,15 @@ Change = Callable[[BrokerClient], Awaitable[Response]]
 
 async def lose_read_permission(remote: BrokerClient) -> Response:
     fields = {
-        "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 2,
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
-    }  # fmt: skip
+        "topic": "T",
+        "defaultTopic": "TBW102",
+        "readQueueNums": 1,
+        "writeQueueNums": 1,
+        "perm": 2,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": "false",
+    }
     return await remote.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
 
@@ -38,18 +44,33 @@ async def lose_broker_permission(remote: BrokerClient) -> Response:
 
 def pop(code: int) -> tuple[int, dict[str, Any]]:
     return code, {
-        "consumerGroup": "g", "topic": "T", "queueId": 0, "maxMsgNums": 8, "invisibleTime": 60_000,
-        "pollTime": 30_000, "bornTime": 0, "initMode": 0, "exp": "*", "expType": "TAG",
+        "consumerGroup": "g",
+        "topic": "T",
+        "queueId": 0,
+        "maxMsgNums": 8,
+        "invisibleTime": 60_000,
+        "pollTime": 30_000,
+        "bornTime": 0,
+        "initMode": 0,
+        "exp": "*",
+        "expType": "TAG",
         "order": "false",
-    }  # fmt: skip
+    }
 
 
 def pull(code: int) -> tuple[int, dict[str, Any]]:
     return code, {
-        "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32,
-        "sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": 30_000, "subscription": "*",
+        "consumerGroup": "g",
+        "topic": "T",
+        "queueId": 0,
+        "queueOffset": 1,
+        "maxMsgNums": 32,
+        "sysFlag": 6,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 30_000,
+        "subscription": "*",
         "subVersion": 0,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.finding("3D10")

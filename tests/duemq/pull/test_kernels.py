@@ -34,8 +34,12 @@ def leading_units(
     return min(len(found), count_max)
 
 
-@given(st.lists(units, min_size=1, max_size=9), st.integers(0, 60), st.integers(1, 9),
-       st.integers(1, 300))  # fmt: skip
+@given(
+    st.lists(units, min_size=1, max_size=9),
+    st.integers(0, 60),
+    st.integers(1, 9),
+    st.integers(1, 300),
+)
 def test_leading_units(
     found: list[tuple[int, int]], log_min: int, count_max: int, bytes_max: int
 ) -> None:

@@ -218,9 +218,14 @@ def put_batch_of(store: FakeStore, *queues: int) -> PutBatch:
     batch = PutBatch(len(queues))
     for queue_id in queues:
         batch.add(
-            topic_index=store.topics.add("T"), queue_id=queue_id, body=b"x", properties=b"",
-            born_ms=1, born_host=HOST, store_host=HOST,
-        )  # fmt: skip
+            topic_index=store.topics.add("T"),
+            queue_id=queue_id,
+            body=b"x",
+            properties=b"",
+            born_ms=1,
+            born_host=HOST,
+            store_host=HOST,
+        )
     store.put(batch)
     return batch
 

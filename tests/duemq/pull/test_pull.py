@@ -67,9 +67,15 @@ class World:
         self.config = BrokerConfig(**config)
         self.store.add_dispatcher(self.long_polls.on_append)
         self.processor = PullProcessor(
-            self.store, self.topics, self.groups, self.offsets, self.clients,
-            self.long_polls, self.stats, lambda: self.config,
-        )  # fmt: skip
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.clients,
+            self.long_polls,
+            self.stats,
+            lambda: self.config,
+        )
 
     def join(
         self,

@@ -77,9 +77,13 @@ def test_selected_messages_and_next_offset(
     next_offset: int,
 ) -> None:
     outcome = select_units(
-        units(*rows), request(), parse_expression("T", expression), PullLimits(),
-        log_min=0, log_max=LOG_MAX,
-    )  # fmt: skip
+        units(*rows),
+        request(),
+        parse_expression("T", expression),
+        PullLimits(),
+        log_min=0,
+        log_max=LOG_MAX,
+    )
     assert (outcome.code, outcome.status, outcome.next_offset) == (code, status, next_offset)
     assert (0 if outcome.units is None else outcome.units.size) == taken
 
@@ -103,9 +107,13 @@ def test_a_response_is_bounded_and_has_at_least_one_message(
 ) -> None:
     rows = [(n, A, size) for n in range(50)]
     outcome = select_units(
-        units(*rows), request(**changes), parse_expression("T", "*"), PullLimits(**limits),
-        log_min=0, log_max=LOG_MAX,
-    )  # fmt: skip
+        units(*rows),
+        request(**changes),
+        parse_expression("T", "*"),
+        PullLimits(**limits),
+        log_min=0,
+        log_max=LOG_MAX,
+    )
     assert outcome.units.size == taken
     assert outcome.next_offset == 100 + taken
 
@@ -145,10 +153,13 @@ def test_selection_equals_that_of_the_naive_loop(seed: int) -> None:
     count_max, bytes_max = chance.randrange(1, 20), chance.randrange(1, 12_000)
     tags = chance.choice([None, ["a"], ["a", "b"]])
     outcome = select_units(
-        units(*rows), request(count_max=count_max, bytes_max=bytes_max),
-        parse_expression("T", "||".join(tags) if tags else "*"), limits,
-        log_min=50, log_max=LOG_MAX,
-    )  # fmt: skip
+        units(*rows),
+        request(count_max=count_max, bytes_max=bytes_max),
+        parse_expression("T", "||".join(tags) if tags else "*"),
+        limits,
+        log_min=50,
+        log_max=LOG_MAX,
+    )
     codes = None if tags is None else [java_hash(tag) for tag in tags]
     taken, step = naive_choose(rows, count_max, bytes_max, codes, limits, 50)
     found = [] if outcome.units is None else outcome.units["phys_offset"].tolist()

@@ -44,10 +44,15 @@ class World:
         self.groups = FakeGroups(GroupConfig(name="G"))
         self.long_polls = LongPolls(self.clock, self.store)
         self.processor = ResetProcessor(
-            self.store, FakeTopics(fake_topic("T", 2, 2)), self.groups, self.offsets,
-            self.clients, self.long_polls, Identity("b", "C", 0, HOST),
+            self.store,
+            FakeTopics(fake_topic("T", 2, 2)),
+            self.groups,
+            self.offsets,
+            self.clients,
+            self.long_polls,
+            Identity("b", "C", 0, HOST),
             push=lambda: self.pushes,
-        )  # fmt: skip
+        )
 
     def join(self, peer: FakePeer, language: str, version: int = 479) -> None:
         entry = ConsumerEntry("G", "x", "CLUSTERING", "x", (parse_expression("T", "*"),))

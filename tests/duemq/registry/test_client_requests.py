@@ -286,9 +286,13 @@ def test_an_account_that_may_not_send_registers_no_producer_groups(
     async def scene() -> None:
         world = World(GroupConfig(name="G"))
         world.processor = ClientProcessor(
-            world.clients, world.topics, world.groups, world.clock, BrokerConfig,
+            world.clients,
+            world.topics,
+            world.groups,
+            world.clock,
+            BrokerConfig,
             NoRights(),
-        )  # fmt: skip
+        )
         world.handlers = world.processor.handlers()
         await world.beat(FakePeer())
         assert (list(world.clients.producer_groups()), world.clients.members("G")) == ([], ["c"])

@@ -160,8 +160,9 @@ def test_an_explicit_change_also_writes_groups_that_were_only_used(tmp_path: Pat
     asyncio.run(groups.update([GroupConfig(name="set", retry_queues=2)]))
     again = manager(tmp_path)
     assert [again.known(name) for name in ("used", "later")] == [
-        GroupConfig(name="used"), GroupConfig(name="later")
-    ]  # fmt: skip
+        GroupConfig(name="used"),
+        GroupConfig(name="later"),
+    ]
     assert again.known("set") == GroupConfig(name="set", retry_queues=2)
     assert again.version == groups.version
 

@@ -121,7 +121,7 @@ def subscribed(**subscription: str) -> dict[str, object]:
         (told(consumerDataSet=[subscribed(topic="t\n")]), "control characters"),
         (told(consumerDataSet=[subscribed(topic="t", subString="a" * 70_000)]), "expression"),
     ],
-)  # fmt: skip
+)
 def test_a_heartbeat_that_names_too_much_is_refused(body: bytes, why: str) -> None:
     with pytest.raises(RequestError, match=why) as refused:
         parse_heartbeat(body, HeartbeatLimits(groups=3, subscriptions=10))

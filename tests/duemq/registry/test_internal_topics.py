@@ -28,9 +28,16 @@ BODY_AT = 88  # of a record whose hosts are IPv4
 def send_fields(topic: str, **properties: str) -> dict[str, str | int]:
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
     return {
-        "producerGroup": "p", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 1,
-        "queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "properties": text,
-    }  # fmt: skip
+        "producerGroup": "p",
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": 1,
+        "queueId": 0,
+        "sysFlag": 0,
+        "bornTimestamp": 1,
+        "flag": 0,
+        "properties": text,
+    }
 
 
 def letters(fields: dict[str, str | int]) -> dict[str, str | int]:
@@ -42,29 +49,44 @@ def write_requests(topic: str) -> list[tuple[int, dict[str, str | int], bytes]]:
     half = send_fields(topic, UNIQ_KEY="U", TRAN_MSG="true", PGROUP="p")
     later = send_fields(topic, UNIQ_KEY="U", DELAY="1")
     return [
-        (10, plain, b"x"), (310, letters(plain), b"x"), (310, letters(half), b"x"),
-        (310, letters(later), b"x"), (320, letters(plain), b"x"),
-        (324, plain, b"x"), (325, letters(plain), b"x"),
+        (10, plain, b"x"),
+        (310, letters(plain), b"x"),
+        (310, letters(half), b"x"),
+        (310, letters(later), b"x"),
+        (320, letters(plain), b"x"),
+        (324, plain, b"x"),
+        (325, letters(plain), b"x"),
         (370, {"producerGroup": "p", "topic": topic, "recallHandle": "x"}, b""),
-    ]  # fmt: skip
+    ]
 
 
 def read_requests(topic: str) -> list[tuple[int, dict[str, str | int]]]:
-    pull = {
-        "consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
-        "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*",
+    pull: dict[str, str | int] = {
+        "consumerGroup": "g",
+        "topic": topic,
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
         "subVersion": 0,
-    }  # fmt: skip
-    place = {"topic": topic, "queueId": 0}
+    }
+    place: dict[str, str | int] = {"topic": topic, "queueId": 0}
     return [
-        (11, pull), (361, pull), (11, pull | {"sysFlag": 5, "commitOffset": 9}),  # type: ignore[list-item]
-        (12, {"topic": topic, "key": "U", "maxNum": 9, "beginTimestamp": 0,
-              "endTimestamp": 1 << 60}),
-        (321, place | {"index": 0, "count": 9}),  # type: ignore[list-item]
-        (15, place | {"consumerGroup": "g", "commitOffset": 1}),  # type: ignore[list-item]
+        (11, pull),
+        (361, pull),
+        (11, pull | {"sysFlag": 5, "commitOffset": 9}),
+        (
+            12,
+            {"topic": topic, "key": "U", "maxNum": 9, "beginTimestamp": 0, "endTimestamp": 1 << 60},
+        ),
+        (321, place | {"index": 0, "count": 9}),
+        (15, place | {"consumerGroup": "g", "commitOffset": 1}),
         (222, {"topic": topic, "group": "g", "timestamp": -1, "isForce": "true"}),
         (314, {"srcGroup": "g", "destGroup": "h", "topic": topic}),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.finding("A2")
@@ -108,9 +130,14 @@ def test_no_request_changes_or_deletes_an_internal_topic(tmp_path: Path, code: i
         async with running(small(tmp_path)) as (broker, client):
             for topic in TOPICS:
                 config = {
-                    "topic": topic, "defaultTopic": "TBW102", "readQueueNums": 9, "perm": 6,
-                    "writeQueueNums": 9, "topicFilterType": "SINGLE_TAG", "order": "false",
-                }  # fmt: skip
+                    "topic": topic,
+                    "defaultTopic": "TBW102",
+                    "readQueueNums": 9,
+                    "perm": 6,
+                    "writeQueueNums": 9,
+                    "topicFilterType": "SINGLE_TAG",
+                    "order": "false",
+                }
                 body = b'{"topicConfigList":[{"topicName":"%s"}]}' % topic.encode()
                 known = broker.parts.topics.find(topic)
                 response = await client.call(code, config, body if code == 18 else b"")
@@ -159,10 +186,17 @@ def test_a_record_inside_a_body_is_read_by_no_request(tmp_path: Path) -> None:
             for topic in ("T", "%RETRY%g", HALF, "TRANS_CHECK_MAX_TIME_TOPIC"):
                 at = broker.store.max_offset + BODY_AT
                 planted = encode_record(
-                    topic=topic, queue_id=0, body=b"boo", queue_offset=0, phys_offset=at,
+                    topic=topic,
+                    queue_id=0,
+                    body=b"boo",
+                    queue_offset=0,
+                    phys_offset=at,
                     property_text=b"PGROUP\x01evil\x02REAL_TOPIC\x01../../x\x02REAL_QID\x010\x02",
-                    born_ms=1, born_host=LOOPBACK, store_ms=1, store_host=LOOPBACK,
-                )  # fmt: skip
+                    born_ms=1,
+                    born_host=LOOPBACK,
+                    store_ms=1,
+                    store_host=LOOPBACK,
+                )
                 assert (await client.send("T", planted)).code == 0
                 end = broker.store.max_offset
                 for code, fields in by_offset(at, encode_offset_id(*LOOPBACK, at)):
@@ -177,9 +211,14 @@ def test_a_record_inside_a_body_is_read_by_no_request(tmp_path: Path) -> None:
 
 def end_fields(offset: int) -> dict[str, str | int]:
     return {
-        "producerGroup": "evil", "commitLogOffset": offset, "tranStateTableOffset": 0,
-        "commitOrRollback": 8, "fromTransactionCheck": "false", "msgId": "X", "transactionId": "X",
-    }  # fmt: skip
+        "producerGroup": "evil",
+        "commitLogOffset": offset,
+        "tranStateTableOffset": 0,
+        "commitOrRollback": 8,
+        "fromTransactionCheck": "false",
+        "msgId": "X",
+        "transactionId": "X",
+    }
 
 
 @pytest.mark.finding("A2")
@@ -191,9 +230,14 @@ def test_a_topic_without_the_permission_to_write_takes_nothing(tmp_path: Path, c
         async with running(small(tmp_path)) as (broker, client):
             assert (await client.send("T", b"warm")).code == 0
             read_only = {
-                "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
-                "perm": 4, "topicFilterType": "SINGLE_TAG", "order": "false",
-            }  # fmt: skip
+                "topic": "T",
+                "defaultTopic": "TBW102",
+                "readQueueNums": 1,
+                "writeQueueNums": 1,
+                "perm": 4,
+                "topicFilterType": "SINGLE_TAG",
+                "order": "false",
+            }
             assert (await client.call(17, read_only)).code == 0
             end, fields = broker.store.max_offset, send_fields("T", UNIQ_KEY="U")
             response = await client.call(code, fields if code == 10 else letters(fields), b"x")

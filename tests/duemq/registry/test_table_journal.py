@@ -281,8 +281,14 @@ def test_an_explicit_change_waits_for_replicas() -> None:
 
 
 MALFORMED = [
-    None, b"", b"\xff", b"[]", b"{}", b'{"kind":"group","version":{},"rows":{}}',
-    b'{"kind":"topic","version":3,"rows":{}}', b'{"kind":"topic","version":{},"rows":[]}',
+    None,
+    b"",
+    b"\xff",
+    b"[]",
+    b"{}",
+    b'{"kind":"group","version":{},"rows":{}}',
+    b'{"kind":"topic","version":3,"rows":{}}',
+    b'{"kind":"topic","version":{},"rows":[]}',
     b'{"kind":"topic","version":{"counter":"x"},"rows":{}}',
     b'{"kind":"topic","version":{"counter":99},"base":[],"rows":{}}',
     b'{"kind":"topic","version":{"counter":99},"rows":{"A":3}}',
@@ -291,7 +297,7 @@ MALFORMED = [
     b'{"kind":"topic","version":{"counter":99},"rows":{"A":{"perm":1e9}}}',
     b'{"kind":"topic","version":{"counter":' + b"9" * 5_000 + b'},"rows":{}}',
     b"[" * 100_000,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("number", range(len(MALFORMED)))
@@ -344,13 +350,19 @@ def test_a_record_is_json_with_apaches_attributes() -> None:
     bodies = [body for body in fake.bodies if body is not None]
     assert [json.loads(body) for body in bodies] == [
         {
-            "kind": "topic", "version": {"counter": 4, "stateVersion": 2, "timestamp": 40},
-            "base": 0, "part": 0, "last": True, "rows": {},
+            "kind": "topic",
+            "version": {"counter": 4, "stateVersion": 2, "timestamp": 40},
+            "base": 0,
+            "part": 0,
+            "last": True,
+            "rows": {},
         },
         {
-            "kind": "topic", "version": {"counter": 5, "stateVersion": 2, "timestamp": 41},
-            "base": 0, "rows": {"A": topic("A", 2).to_json(), "B": None},
+            "kind": "topic",
+            "version": {"counter": 5, "stateVersion": 2, "timestamp": 41},
+            "base": 0,
+            "rows": {"A": topic("A", 2).to_json(), "B": None},
         },
-    ]  # fmt: skip
+    ]
     decoded = decode(bodies[1], TableKind.TOPIC, TopicConfig.from_json)
     assert decoded.rows == {"A": topic("A", 2), "B": None}

@@ -56,6 +56,18 @@ class Rig:
     epochs: Epochs
     log_end: int
 
+    async def answer_handshakes(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> int:
+        """Answer the handshakes of a replica; return its first reported log end."""
+        frames = ReplicaFrames()
+        while True:
+            for frame in frames.receive(await reader.readexactly(STATE_BYTES)):
+                if isinstance(frame, LogEndReport):
+                    return frame.log_end
+                self.handshakes.append(frame)
+                writer.write(MasterHandshake(self.log_end, self.epochs).encode())
+
     async def asked(self, offset: int) -> asyncio.StreamWriter:
         """Return the next connection once the replica asks for the log from `offset` on."""
         writer = await self.master.connected.get()
@@ -94,23 +106,17 @@ def with_replica(
     clock = FakeClock()
 
     async def main() -> None:
-        handshakes: list[Handshake] = []
-
         async def read_report(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
-            frames = ReplicaFrames()
-            while True:
-                for frame in frames.receive(await reader.readexactly(STATE_BYTES)):
-                    if isinstance(frame, LogEndReport):
-                        return frame.log_end
-                    handshakes.append(frame)
-                    writer.write(MasterHandshake(rig.log_end, rig.epochs).encode())
+            return await rig.answer_handshakes(reader, writer)
 
         master = ScriptedMaster(read_report)
         server = await asyncio.start_server(master.serve, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
         config = ReplicationConfig(
-            role="SLAVE", ha_master_address=f"{host}:{port}", **keys,
-        )  # fmt: skip
+            role="SLAVE",
+            ha_master_address=f"{host}:{port}",
+            **keys,
+        )
         with (
             open_store(root / "master", clock) as source,
             open_store(root / "replica", clock) as store,
@@ -124,9 +130,18 @@ def with_replica(
             sessions = autoswitch_sessions(store, file, hello, on_confirmed=confirmed.append)
             client = HaClient(store, config, clock, sessions, truncations.append)
             rig = Rig(
-                master, client, store, file, clock, log, handshakes, confirmed, truncations,
-                Epochs.of([(1, 0), (3, record_at(log, 50)), (4, record_at(log, 200))]), len(log),
-            )  # fmt: skip
+                master,
+                client,
+                store,
+                file,
+                clock,
+                log,
+                [],
+                confirmed,
+                truncations,
+                Epochs.of([(1, 0), (3, record_at(log, 50)), (4, record_at(log, 200))]),
+                len(log),
+            )
             running = asyncio.ensure_future(client.run())
             try:
                 await work(rig)

@@ -179,9 +179,12 @@ MINE = [(1, 0), (2, 500), (4, 800)]
     ],
 )
 def test_transfers_begin_with_the_last_record(
-    log: OwnLog, theirs: list[tuple[int, int]], their_end: int, asked: int,
+    log: OwnLog,
+    theirs: list[tuple[int, int]],
+    their_end: int,
+    asked: int,
     left: list[tuple[int, int]],
-) -> None:  # fmt: skip
+) -> None:
     stream = AutoSwitchStream(log)
     stream.feed(memoryview(MasterHandshake(their_end, Epochs.of(theirs)).encode()))
     assert stream.data_to_send() == LogEndReport(asked).encode()

@@ -109,8 +109,12 @@ def test_what_cannot_be_is_refused(frames: list[Handshake | LogEndReport], why: 
 def test_a_transfer_never_crosses_an_epoch() -> None:
     found = master()
     assert [found.transfer_end(at, 950) for at in (0, 499, 500, 799, 800)] == [
-        500, 500, 800, 800, 950,
-    ]  # fmt: skip
+        500,
+        500,
+        800,
+        800,
+        950,
+    ]
     assert found.transfer_end(0, 100) == 100
     assert found.transfer_header(499, 1) == LogTransfer(499, 1, EpochEntry(1, 0), 900).encode()
     assert found.transfer_header(500, 9) == LogTransfer(500, 9, EpochEntry(4, 500), 900).encode()

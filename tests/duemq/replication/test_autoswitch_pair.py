@@ -79,9 +79,13 @@ class Pair:
         """Run the HA server of a store in an epoch; yield its address."""
         role = ReplicationRole(is_replica=False, own_id=MASTER_ID, epoch=epoch)
         member = Membership(
-            role, EpochFile(store.root / FILE_NAME), cast(GroupService, self.service),
-            lambda offset: None, is_learner=False, catch_up_ms_max=15_000,
-        )  # fmt: skip
+            role,
+            EpochFile(store.root / FILE_NAME),
+            cast(GroupService, self.service),
+            lambda offset: None,
+            is_learner=False,
+            catch_up_ms_max=15_000,
+        )
         member.begin(store)
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))
@@ -100,9 +104,11 @@ class Pair:
         config = ReplicationConfig(role="SLAVE", ha_master_address=address)
         store.require_replicas()
         sessions = autoswitch_sessions(
-            store, EpochFile(store.root / FILE_NAME), Handshake(REPLICA_ID),
+            store,
+            EpochFile(store.root / FILE_NAME),
+            Handshake(REPLICA_ID),
             on_confirmed=store.replicated.advance,
-        )  # fmt: skip
+        )
         client = HaClient(store, config, self.clock, sessions, self.truncations.append)
         running = asyncio.ensure_future(client.run())
         try:

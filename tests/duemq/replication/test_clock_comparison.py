@@ -29,10 +29,19 @@ Check = tuple[int, int | None, int]
         ([(1, 1, NOW_MS), (2, 2, NOW_MS + HOUR_MS), (3, 3, NOW_MS)], ""),
     ],
     ids=[
-        "ahead", "behind", "within the limit", "first check", "catch-up", "lag", "unknown end",
-        "nothing stored", "unknown time", "remains known", "set right",
+        "ahead",
+        "behind",
+        "within the limit",
+        "first check",
+        "catch-up",
+        "lag",
+        "unknown end",
+        "nothing stored",
+        "unknown time",
+        "remains known",
+        "set right",
     ],
-)  # fmt: skip
+)
 def test_the_newest_record_is_compared_if_it_was_just_stored(
     checks: list[Check], words: str
 ) -> None:

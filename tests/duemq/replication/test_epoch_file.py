@@ -181,8 +181,11 @@ def test_parts_of_a_log_have_parts_of_its_epochs() -> None:
     assert OURS.since(500) == Epochs.of([(2, 500), (4, 800)])
     assert OURS.since(1 << 40) == Epochs.of([(4, 800)])
     assert [OURS.covering(at) for at in (0, 499, 500, 9_000)] == [
-        OURS.entries[0], OURS.entries[0], OURS.entries[1], OURS.entries[2],
-    ]  # fmt: skip
+        OURS.entries[0],
+        OURS.entries[0],
+        OURS.entries[1],
+        OURS.entries[2],
+    ]
     assert [OURS.end_after(at) for at in (0, 499, 500, 800)] == [500, 500, 800, (1 << 63) - 1]
     assert Epochs.of([(3, 70)]).covering(5) == (3, 70)
     assert Epochs().covering(5) is None

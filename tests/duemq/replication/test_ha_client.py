@@ -44,8 +44,10 @@ def with_replica(root: Path, work: Work, *, first: int = 0, **keys: object) -> N
         server = await asyncio.start_server(master.serve, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
         config = ReplicationConfig(
-            role="SLAVE", ha_master_address=f"{host}:{port}", **keys,
-        )  # fmt: skip
+            role="SLAVE",
+            ha_master_address=f"{host}:{port}",
+            **keys,
+        )
         with (
             open_store(root / "master", clock) as source,
             open_store(root / "replica", clock) as store,

@@ -72,9 +72,14 @@ Work = Callable[[Bench], Awaitable[None]]
 
 
 def with_master(
-    root: Path, work: Work, *, count: int = 400, role: ReplicationConfig | None = None,
-    store_keys: dict[str, Any] | None = None, **keys: Any,
-) -> None:  # fmt: skip
+    root: Path,
+    work: Work,
+    *,
+    count: int = 400,
+    role: ReplicationConfig | None = None,
+    store_keys: dict[str, Any] | None = None,
+    **keys: Any,
+) -> None:
     """Run a master with `count` messages in its log, and some work on it."""
     clock = FakeClock()
 

@@ -95,17 +95,26 @@ def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_pat
         (False, True, 500, 500, None),
     ],
     ids=[
-        "heartbeat", "behind", "only transfers", "catch-up", "newer transfer", "first bytes",
+        "heartbeat",
+        "behind",
+        "only transfers",
+        "catch-up",
+        "newer transfer",
+        "first bytes",
         "silent or lost",
     ],
-)  # fmt: skip
+)
 def test_the_lag_is_unknown_unless_the_end_of_the_master_s_log_is_known(
     is_receiving: bool, is_end_known: bool, transferred: int | None, asked: int | None, lag: int
 ) -> None:
     ha = SimpleNamespace(
-        is_receiving=is_receiving, is_end_known=is_end_known, master_offset=transferred,
-        state=HaState.TRANSFER, address="", failure="",
-    )  # fmt: skip
+        is_receiving=is_receiving,
+        is_end_known=is_end_known,
+        master_offset=transferred,
+        state=HaState.TRANSFER,
+        address="",
+        failure="",
+    )
     tables = SimpleNamespace(log_end=asked, address="", synchronized_ms=None, failure="")
     store = SimpleNamespace(max_offset=500)
     shown = Replica(*cast("Any", (store, None, ha, tables, FakeClock()))).view()
@@ -130,13 +139,19 @@ def test_a_clock_that_differs_from_the_master_s_is_a_failure_of_the_replica(
 ) -> None:
     clock = FakeClock()
     store = SimpleNamespace(
-        max_offset=100, last_record=50, raw=SimpleNamespace(observers=[]),
+        max_offset=100,
+        last_record=50,
+        raw=SimpleNamespace(observers=[]),
         store_ms=lambda offset: clock.now_ms() + 3_600_000,
-    )  # fmt: skip
+    )
     ha = Idle(
-        is_receiving=True, is_end_known=True, master_offset=100, state=HaState.TRANSFER,
-        address="10.0.0.1:10912", failure="",
-    )  # fmt: skip
+        is_receiving=True,
+        is_end_known=True,
+        master_offset=100,
+        state=HaState.TRANSFER,
+        address="10.0.0.1:10912",
+        failure="",
+    )
     tables = Idle(log_end=100, address="", synchronized_ms=None, failure="")
     held = SimpleNamespace(on_replicated=None)
     replica = Replica(*cast("Any", (store, held, ha, tables, clock)))

@@ -49,10 +49,17 @@ def test_a_connection_lost_in_both_directions_leaves_no_error_unretrieved(tmp_pa
             protocol = DefaultHa()
             protocol.start = 0
             connection = ReplicaConnection(
-                lost, "replica", store, protocol, clock,
-                transfer_bytes=1_024, heartbeat_ms=1_000, idle_ms=1_000,
-                on_report=lambda: None, bulk=bulk,
-            )  # fmt: skip
+                lost,
+                "replica",
+                store,
+                protocol,
+                clock,
+                transfer_bytes=1_024,
+                heartbeat_ms=1_000,
+                idle_ms=1_000,
+                on_report=lambda: None,
+                bulk=bulk,
+            )
             clock.advance(COLLECT_MS)
             with pytest.raises(BrokenPipeError):
                 await connection.run()
@@ -96,10 +103,17 @@ def test_a_send_of_a_thread_that_fails_after_the_end_leaves_no_error_unretrieved
             protocol = DefaultHa()
             protocol.start = 0
             connection = ReplicaConnection(
-                lost, "replica", store, protocol, clock,
-                transfer_bytes=1_024, heartbeat_ms=1_000, idle_ms=1_000,
-                on_report=lambda: None, bulk=bulk,
-            )  # fmt: skip
+                lost,
+                "replica",
+                store,
+                protocol,
+                clock,
+                transfer_bytes=1_024,
+                heartbeat_ms=1_000,
+                idle_ms=1_000,
+                on_report=lambda: None,
+                bulk=bulk,
+            )
             running = asyncio.create_task(connection.run())
             await lost.received.wait()
             await settle()  # the transfer is cancelled, and waits for the thread

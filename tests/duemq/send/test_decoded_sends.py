@@ -57,9 +57,14 @@ class Rig:
             batch.stage(b"half a row")
             raise MustWait(prepare)
         row = batch.add(
-            topic_index=0, queue_id=0, body=request.body, properties=b"", born_ms=0,
-            born_host=(bytes(4), 0), store_host=(bytes(4), 0),
-        )  # fmt: skip
+            topic_index=0,
+            queue_id=0,
+            body=request.body,
+            properties=b"",
+            born_ms=0,
+            born_host=(bytes(4), 0),
+            store_host=(bytes(4), 0),
+        )
         if request.body in self.refused:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "refused")
         return DecodedSend(row, 1, row, None)

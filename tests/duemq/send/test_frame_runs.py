@@ -86,9 +86,13 @@ async def serve(
     front: SendPath, runs: FakeRuns, plain: Callable[[Request], Response]
 ) -> RemotingServer:
     ingest = Ingest(
-        front.path, front.table, front.sender, front.settings,
-        time_s=lambda: runs.now_s, batched=runs,
-    )  # fmt: skip
+        front.path,
+        front.table,
+        front.sender,
+        front.settings,
+        time_s=lambda: runs.now_s,
+        batched=runs,
+    )
     server = RemotingServer(Dispatcher({RUN: plain, PLAIN: plain}), ingest, clock=FakeClock())
     await server.start("127.0.0.1", 0)
     return server
@@ -140,8 +144,12 @@ def test_matching_frames_beyond_the_turn_limit_are_handled_in_the_next_turn(run:
         await server.stop()
         taken = [event for event in runs.events if event[0] in ("alike", "finish")]
         assert taken[:6] == [
-            ("alike", 10), ("finish", 10), ("alike", 10), ("finish", 10), ("alike", 5),
+            ("alike", 10),
+            ("finish", 10),
+            ("alike", 10),
+            ("finish", 10),
+            ("alike", 5),
             ("finish", 5),
-        ]  # fmt: skip
+        ]
 
     run(main())

@@ -81,13 +81,16 @@ texts = st.text(
 @settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from([10, 310]),
-    st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters='"\\'),
-            min_size=1, max_size=130),
+    st.text(
+        st.characters(min_codepoint=33, max_codepoint=126, exclude_characters='"\\'),
+        min_size=1,
+        max_size=130,
+    ),
     texts.filter(bool),
     texts,
     st.binary(min_size=1, max_size=400),
     st.booleans(),
-)  # fmt: skip
+)
 def test_the_kernel_accepts_a_signed_send(
     code: int, name: str, secret: str, text: str, body: bytes, ascii: bool
 ) -> None:

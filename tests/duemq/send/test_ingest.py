@@ -125,9 +125,13 @@ NOW = FakeClock().now_ms()
     ],
 )
 def test_the_response_to_a_timer_has_a_recall_handle(
-    run: Run, serialize_type: int, rule: str, properties: dict[str, str],
-    changes: dict[str, Any], out_ms: int | None,
-) -> None:  # fmt: skip
+    run: Run,
+    serialize_type: int,
+    rule: str,
+    properties: dict[str, str],
+    changes: dict[str, Any],
+    out_ms: int | None,
+) -> None:
     async def main() -> None:
         front = SendPath()
         front.topics.install("%RETRY%g", 1)

@@ -58,9 +58,14 @@ def test_an_interrupted_turn_discards_its_batch(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(SendResponses, "respond", interrupted)
     ingest._batch.add(
-        topic_index=0, queue_id=0, body=b"1", properties=b"", born_ms=0,
-        born_host=(b"\x7f\0\0\1", 1), store_host=(b"\x7f\0\0\1", 1),
-    )  # fmt: skip
+        topic_index=0,
+        queue_id=0,
+        body=b"1",
+        properties=b"",
+        born_ms=0,
+        born_host=(b"\x7f\0\0\1", 1),
+        store_host=(b"\x7f\0\0\1", 1),
+    )
     ingest._use_batch()
     with pytest.raises(KeyboardInterrupt):
         ingest.run_turn()

@@ -62,8 +62,13 @@ good_pairs = st.one_of(
     st.tuples(
         st.sampled_from(
             [
-                *("TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID", "INNER_NUM"),
-                *("TIMER_ROLL_TIMES", "DUEMQ_DUE_MS"),
+                "TIMER_OUT_MS",
+                "TIMER_DEL_UNIQKEY",
+                "REAL_TOPIC",
+                "REAL_QID",
+                "INNER_NUM",
+                "TIMER_ROLL_TIMES",
+                "DUEMQ_DUE_MS",
             ]
         ),
         texts.filter(bool),

@@ -146,9 +146,22 @@ def field_slot(name: str) -> int:
 
 property_names = st.sampled_from(
     [
-        *("UNIQ_KEY", "TAGS", "DELAY", "WAIT", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "KEYS"),
-        *("TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "INNER_NUM"),
-        *("TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "DUEMQ_DUE_MS"),
+        "UNIQ_KEY",
+        "TAGS",
+        "DELAY",
+        "WAIT",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "KEYS",
+        "TIMER_DELIVER_MS",
+        "TIMER_OUT_MS",
+        "TIMER_DEL_UNIQKEY",
+        "REAL_TOPIC",
+        "INNER_NUM",
+        "TIMER_ROLL_TIMES",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "DUEMQ_DUE_MS",
     ]
 )
 property_values = st.sampled_from(
@@ -221,9 +234,14 @@ def test_put_responses(host: tuple[bytes, int], rows: list[Any], wait: int, regi
         connection += step
         properties_text = f"UNIQ_KEY\x01U{index}\x02WAIT\x01{str(not no_wait).lower()}\x02".encode()
         batch.add(
-            topic_index=0, queue_id=0, body=b"b", properties=properties_text, born_ms=0,
-            born_host=host, store_host=host,
-        )  # fmt: skip
+            topic_index=0,
+            queue_id=0,
+            body=b"b",
+            properties=properties_text,
+            born_ms=0,
+            born_host=host,
+            store_host=host,
+        )
         row = batch.rows[index]
         row["status"], row["phys_offset"], row["queue_offset"] = status, offset, offset // 7
         wire[index] = (opaque, connection, index, flags)
@@ -235,9 +253,14 @@ def test_put_responses(host: tuple[bytes, int], rows: list[Any], wait: int, regi
         waits = responses.WAIT_NO if no_wait else responses.WAIT_YES
         if not status and not flags and wait in (responses.WAIT_ANY, waits):
             fields = send_fields(
-                str(index), f"U{index}", encode_offset_id(*host, offset), str(offset // 7),
-                region=region, trace_on=True, recall_handle=handle,
-            )  # fmt: skip
+                str(index),
+                f"U{index}",
+                encode_offset_id(*host, offset),
+                str(offset // 7),
+                region=region,
+                trace_on=True,
+                recall_handle=handle,
+            )
             frame = codec.encode_response(Response(0, None, fields), opaque)[0]
             expected[connection] = expected.get(connection, b"") + bytes(frame)
     names = (topics.arrays.topics, topics.arrays.names)
@@ -257,9 +280,14 @@ def test_put_responses_refuses_an_id_that_is_too_long() -> None:
     arrays = TopicTable().arrays
     into = response_text(1, region="r", trace_on=False, broker_name="b")
     batch.add(
-        topic_index=0, queue_id=0, body=b"b", properties=b"UNIQ_KEY\x01" + b"U" * 256 + b"\x02",
-        born_ms=0, born_host=HOSTS[0], store_host=HOSTS[0],
-    )  # fmt: skip
+        topic_index=0,
+        queue_id=0,
+        body=b"b",
+        properties=b"UNIQ_KEY\x01" + b"U" * 256 + b"\x02",
+        born_ms=0,
+        born_host=HOSTS[0],
+        store_host=HOSTS[0],
+    )
     into.turn["count"] = 1
     size, _ = responses.put_responses(
         batch.rows, wire, batch.staging, arrays.topics, arrays.names, *into
@@ -283,9 +311,14 @@ def test_put_responses_writes_inside_its_buffers(
     batch, wire = PutBatch(rows), np.zeros(rows, layout.WIRE)
     for index in range(rows):
         batch.add(
-            topic_index=0, queue_id=0, body=b"b", properties=b"UNIQ_KEY\x01" + b"U" * 255 + b"\x02",
-            born_ms=0, born_host=HOSTS[0], store_host=HOSTS[0],
-        )  # fmt: skip
+            topic_index=0,
+            queue_id=0,
+            body=b"b",
+            properties=b"UNIQ_KEY\x01" + b"U" * 255 + b"\x02",
+            born_ms=0,
+            born_host=HOSTS[0],
+            store_host=HOSTS[0],
+        )
         if topic is not None:
             batch.rows[index]["real_topic_index"] = topics.add(topic)
             batch.rows[index]["out_ms"] = 1
@@ -305,9 +338,14 @@ def test_host_columns_are_those_of_a_batch() -> None:
         column = host_column(*host)[0]
         batch = PutBatch(1)
         batch.add(
-            topic_index=0, queue_id=0, body=b"b", properties=b"", born_ms=0, born_host=host,
+            topic_index=0,
+            queue_id=0,
+            body=b"b",
+            properties=b"",
+            born_ms=0,
+            born_host=host,
             store_host=HOSTS[0],
-        )  # fmt: skip
+        )
         row = batch.rows[0]
         assert (column["ip_hi"], column["ip_lo"], column["port"]) == (
             row["born_ip_hi"],

@@ -17,9 +17,14 @@ def batch_of(*properties: bytes) -> PutBatch:
     batch = PutBatch(4)
     for text in properties:
         batch.add(
-            topic_index=0, queue_id=0, body=b"b", properties=text, born_ms=0, born_host=BORN,
+            topic_index=0,
+            queue_id=0,
+            body=b"b",
+            properties=text,
+            born_ms=0,
+            born_host=BORN,
             store_host=HOME,
-        )  # fmt: skip
+        )
     return batch
 
 

@@ -39,10 +39,15 @@ class World:
             Heartbeat("asker", ("P",), ()), self.asker, language="JAVA", version=1, now_ms=0
         )
         self.processor = ReplyProcessor(
-            store, FakeTopics(fake_topic("C_REPLY_TOPIC", 1, 1)), self.clients, self.put,
-            Identity("b", "C", 0, HOST), FakeClock(99), suffix=b"CLUSTER\x01C\x02",
+            store,
+            FakeTopics(fake_topic("C_REPLY_TOPIC", 1, 1)),
+            self.clients,
+            self.put,
+            Identity("b", "C", 0, HOST),
+            FakeClock(99),
+            suffix=b"CLUSTER\x01C\x02",
             stores_replies=lambda: keeps,
-        )  # fmt: skip
+        )
 
     async def put(self, batch: PutBatch) -> None:
         self.store.put(batch)

@@ -175,9 +175,12 @@ def test_a_message_beyond_its_maximum_of_retries_is_a_dead_letter(
     if locked:
         front.locked.add("g")
     request = send_request(
-        topic="%RETRY%g", queueId="0", reconsumeTimes=str(times), maxReconsumeTimes=times_max,
+        topic="%RETRY%g",
+        queueId="0",
+        reconsumeTimes=str(times),
+        maxReconsumeTimes=times_max,
         properties="UNIQ_KEY\x01U\x02DELAY\x014\x02",
-    )  # fmt: skip
+    )
     request.version = version
     _, batch, _ = fill_after_waits(front, request)
     row = batch.rows[0]
@@ -216,9 +219,12 @@ def batch_request(*entries: tuple[bytes, bytes], code: int = 320, **changes: Any
 @pytest.mark.parametrize("code", [320, 310, 10])
 def test_a_batch_adds_one_row_per_message(code: int) -> None:
     request = batch_request(
-        (b"one", b"KEYS\x01k\x02UNIQ_KEY\x011\x02"), (b"two", b"TAGS\x01t"), (b"three", b""),
-        code=code, batch="true",
-    )  # fmt: skip
+        (b"one", b"KEYS\x01k\x02UNIQ_KEY\x011\x02"),
+        (b"two", b"TAGS\x01t"),
+        (b"three", b""),
+        code=code,
+        batch="true",
+    )
     send, batch = plain_way(SendPath(), request)
     assert (send.first, send.count, send.transaction_id, send.queue_id) == (0, 3, "B", 1)
     assert [batch.body(index) for index in range(3)] == [b"one", b"two", b"three"]

@@ -58,9 +58,14 @@ class World:
         self.groups = FakeGroups(*([group] if group else ()), auto_create=auto_create)
         self.stats = BrokerStats(store.topics)
         self.processor = SendBackProcessor(
-            store, self.topics, self.groups, self.put, IDENTITY, self.stats.sent_back,
+            store,
+            self.topics,
+            self.groups,
+            self.put,
+            IDENTITY,
+            self.stats.sent_back,
             lambda: BrokerConfig(**config),
-        )  # fmt: skip
+        )
         self.batches: list[Any] = []
 
     async def put(self, batch: PutBatch) -> None:

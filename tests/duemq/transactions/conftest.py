@@ -43,9 +43,15 @@ class World:
     def open(self) -> None:
         self.store = open_store(self.root, self.clock).__enter__()
         self.service = Transactions(
-            self.store, self.topics, self.offsets, self.clients, self.put, IDENTITY,
-            self.clock, lambda: self.config,
-        )  # fmt: skip
+            self.store,
+            self.topics,
+            self.offsets,
+            self.clients,
+            self.put,
+            IDENTITY,
+            self.clock,
+            lambda: self.config,
+        )
 
     def reopen(self) -> None:
         self.store.__exit__(None, None, None)

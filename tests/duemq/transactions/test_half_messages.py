@@ -20,9 +20,7 @@ from tests.support.fakes import HOST
 
 def half(born_ms: int = 0, store_ms: int = 0, **properties: str) -> Record:
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
-    return Record(
-        0, 0, 0, 0, 0, 0, 0, 0, born_ms, HOST, store_ms, HOST, 0, 0, b"", "half", text
-    )  # fmt: skip
+    return Record(0, 0, 0, 0, 0, 0, 0, 0, born_ms, HOST, store_ms, HOST, 0, 0, b"", "half", text)
 
 
 def test_a_half_message_stores_its_target_topic_and_queue() -> None:

@@ -54,9 +54,15 @@ def test_only_half_messages_unfinished_in_apache_are_checked_back(
                 store.put(batch)
 
             service = Transactions(
-                store, FakeTopics(), offsets, clients, put, Identity("broker-a", "C", 0, HOST),
-                clock, BrokerConfig,
-            )  # fmt: skip
+                store,
+                FakeTopics(),
+                offsets,
+                clients,
+                put,
+                Identity("broker-a", "C", 0, HOST),
+                clock,
+                BrokerConfig,
+            )
             service.recover()
             clock.advance(60_000)
             await service.check()

@@ -17,21 +17,40 @@ from tests.support.v5_client import V5Caller, metadata, v5_caller
 
 DEPTH_MAX, CALL_S = 6, 20.0
 REQUESTS = (
-    *("QueryRoute", "Heartbeat", "SendMessage", "QueryAssignment", "AckMessage", "RecallMessage"),
-    *("ForwardMessageToDeadLetterQueue", "EndTransaction", "ChangeInvisibleDuration"),
+    "QueryRoute",
+    "Heartbeat",
+    "SendMessage",
+    "QueryAssignment",
+    "AckMessage",
+    "RecallMessage",
+    "ForwardMessageToDeadLetterQueue",
+    "EndTransaction",
+    "ChangeInvisibleDuration",
     "NotifyClientTermination",
 )
 TEXTS = st.sampled_from(
     [
-        *TOPICS, "g", "", " ", "%DLQ%g", "x" * 300, "²", "0-0", "a\x01b", "NS%norm",
-        "0 99999999999999 60000 0 0 test 0 0 0", "0 99999999999999 60000 999 2 test 0 0 -1",
+        *TOPICS,
+        "g",
+        "",
+        " ",
+        "%DLQ%g",
+        "x" * 300,
+        "²",
+        "0-0",
+        "a\x01b",
+        "NS%norm",
+        "0 99999999999999 60000 0 0 test 0 0 0",
+        "0 99999999999999 60000 999 2 test 0 0 -1",
         f"0 {'9' * 18} {'9' * 18} 0 1 test 0 {'9' * 18} {'9' * 18}",
     ]
-) | st.text(max_size=8)  # fmt: skip
+) | st.text(max_size=8)
 MOSTLY_VALID = st.integers(0, 15).flatmap(lambda n: st.sampled_from("abc") if n else TEXTS)
 BITS = {
-    FieldDescriptor.TYPE_INT32: 31, FieldDescriptor.TYPE_INT64: 63, FieldDescriptor.TYPE_UINT32: 32,
-}  # fmt: skip
+    FieldDescriptor.TYPE_INT32: 31,
+    FieldDescriptor.TYPE_INT64: 63,
+    FieldDescriptor.TYPE_UINT32: 32,
+}
 
 
 @st.composite

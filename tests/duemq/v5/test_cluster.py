@@ -187,9 +187,10 @@ def test_a_route_loses_a_deleted_topic_and_a_broker_that_stops(tmp_path: Path) -
         async with cluster(tmp_path, NAMES[:2]) as brokers:
             first, second = brokers
             keys = {
-                "brokerName": NAMES[2], "grpcServerPort": str(free_ports(1)[0]),
+                "brokerName": NAMES[2],
+                "grpcServerPort": str(free_ports(1)[0]),
                 "namesrvAddr": first.namesrv_address,
-            }  # fmt: skip
+            }
             async with v5_caller(second.grpc_port) as caller:
                 async with Broker(small(tmp_path / "third", **keys)) as third:
                     await registered(third)
@@ -213,9 +214,10 @@ def test_a_route_has_the_new_master_after_a_failover(tmp_path: Path) -> None:
                 ports = []
                 for number in range(2):
                     keys = {
-                        "brokerName": NAMES[1], "grpcServerPort": str(free_ports(1)[0]),
+                        "brokerName": NAMES[1],
+                        "grpcServerPort": str(free_ports(1)[0]),
                         "namesrvAddr": first.namesrv_address,
-                    }  # fmt: skip
+                    }
                     async with Broker(small(tmp_path / str(number), **keys)) as master:
                         await registered(master)
                         await typed_topic(master, "T", "NORMAL")
@@ -317,9 +319,12 @@ def test_a_replica_returns_the_route_of_its_master(tmp_path: Path) -> None:
         async with cluster(tmp_path, NAMES[:1]) as [master]:
             await typed_topic(master, "T", "DELAY", queues=2)
             keys = {
-                "brokerName": NAMES[0], "brokerId": "1", "brokerRole": "SLAVE",
-                "grpcServerPort": str(free_ports(1)[0]), "namesrvAddr": master.namesrv_address,
-            }  # fmt: skip
+                "brokerName": NAMES[0],
+                "brokerId": "1",
+                "brokerRole": "SLAVE",
+                "grpcServerPort": str(free_ports(1)[0]),
+                "namesrvAddr": master.namesrv_address,
+            }
             async with (
                 Broker(small(tmp_path / "replica", **keys)) as replica,
                 v5_caller(replica.grpc_port) as caller,

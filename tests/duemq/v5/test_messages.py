@@ -42,8 +42,18 @@ INT32 = st.integers(-(1 << 31), INT32_MAX)
 HOSTS = st.tuples(st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), INT32)
 NAMES = st.sampled_from(
     [
-        *("TIMER_DELIVER_MS", "KEYS", "TAGS", "UNIQ_KEY", "__BORNHOST", "__SHARDINGKEY"),
-        *("TRAN_MSG", "TRACE_CONTEXT", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "own", ""),
+        "TIMER_DELIVER_MS",
+        "KEYS",
+        "TAGS",
+        "UNIQ_KEY",
+        "__BORNHOST",
+        "__SHARDINGKEY",
+        "TRAN_MSG",
+        "TRACE_CONTEXT",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "own",
+        "",
     ]
 )
 VALUES = st.binary(max_size=20) | st.sampled_from(["²".encode(), b"9" * 30, b"-1", b"", b"  "])

@@ -26,9 +26,10 @@ async def received(caller: V5Caller) -> v2.Message:
 async def give_back(caller: V5Caller, found: v2.Message) -> None:
     """Make a message visible again now."""
     change = api.ChangeInvisibleDurationRequest(
-        topic=v2.Resource(name="fifo"), group=v2.Resource(name=GROUP),
+        topic=v2.Resource(name="fifo"),
+        group=v2.Resource(name=GROUP),
         receipt_handle=found.system_properties.receipt_handle,
-    )  # fmt: skip
+    )
     change.invisible_duration.FromMilliseconds(0)
     assert (await caller.call(change)).status.code == v2.OK
 
@@ -97,9 +98,10 @@ def test_a_message_that_cannot_become_a_dead_letter_is_logged_and_blocks_no_othe
             await caller.call(sending(message(topic, b"first")))
             _, [first] = await caller.receive(topic, group)
             change = api.ChangeInvisibleDurationRequest(
-                topic=v2.Resource(name=topic), group=v2.Resource(name=group),
+                topic=v2.Resource(name=topic),
+                group=v2.Resource(name=group),
                 receipt_handle=first.system_properties.receipt_handle,
-            )  # fmt: skip
+            )
             change.invisible_duration.FromMilliseconds(0)
             await caller.call(change)
             status, _ = await caller.receive(topic, group)

@@ -257,9 +257,10 @@ def test_memory_of_a_client_that_does_not_read_is_limited(
         writer.write(peer.http2.data_to_send())
         for n in range(20):
             request = api.ReceiveMessageRequest(
-                group=v2.Resource(name=f"slow-{n}"), batch_size=32,
+                group=v2.Resource(name=f"slow-{n}"),
+                batch_size=32,
                 message_queue=v2.MessageQueue(topic=v2.Resource(name="mixed"), id=-1),
-            )  # fmt: skip
+            )
             request.invisible_duration.FromSeconds(30)
             request.filter_expression.type = v2.TAG
             writer.write(peer.call("ReceiveMessage", request.SerializeToString()))

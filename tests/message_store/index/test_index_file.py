@@ -131,11 +131,18 @@ texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 @given(st.sampled_from(["T", "a-b", "Tü"]), texts, st.lists(texts, max_size=4), st.booleans())
 def test_keys_of_a_record(topic: str, unique: str, keys: list[str], rolled_back: bool) -> None:
     data = encode_record(
-        topic=topic, queue_id=0, body=b"b", queue_offset=0, phys_offset=4_096, born_ms=1,
-        born_host=LOOPBACK, store_ms=T0, store_host=LOOPBACK,
+        topic=topic,
+        queue_id=0,
+        body=b"b",
+        queue_offset=0,
+        phys_offset=4_096,
+        born_ms=1,
+        born_host=LOOPBACK,
+        store_ms=T0,
+        store_host=LOOPBACK,
         sys_flag=layout.SYS_ROLLBACK if rolled_back else 0,
         property_text=f"KEYS\1{' '.join(keys)}\2UNIQ_KEY\1{unique}\2TAGS\1x".encode(),
-    )  # fmt: skip
+    )
     out, scratch = np.zeros(20_000, layout.KEYED), np.zeros(1, layout.SCANNED)
     bytes_ = np.frombuffer(data, np.uint8)
     count, pos, _ = kernels.collect_keys(bytes_, 0, bytes_.size, 4_096, scratch, out)
@@ -305,10 +312,11 @@ def test_the_start_removes_keys_of_records_that_the_log_lost(tmp_path: Path) -> 
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, INDEX_FILE_BYTES - 1), st.binary(min_size=1, max_size=60)),
-        min_size=1, max_size=6,
+        min_size=1,
+        max_size=6,
     ),
     which=st.integers(0, 1),
-)  # fmt: skip
+)
 def test_a_search_of_any_bytes_ends(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, bytes]], which: int
 ) -> None:

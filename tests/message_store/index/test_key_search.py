@@ -70,9 +70,11 @@ def test_results(way: str, messages: list[tuple[str, list[str], str]], keys: lis
             if topic == "T" and key and (key in words or key == unique)
         ]
         rows = zip(
-            found.key_at.tolist(), found.offsets.tolist(), (found.hits == HIT_UNIQUE).tolist(),
+            found.key_at.tolist(),
+            found.offsets.tolist(),
+            (found.hits == HIT_UNIQUE).tolist(),
             strict=True,
-        )  # fmt: skip
+        )
         assert list(rows) == expected
 
 

@@ -57,7 +57,11 @@ def make_tree(top: Path) -> Path:
         "message_store/__init__.py": "",
     }
     for name in (
-        *("__init__.py", "kernel.py", "registry.py", "compilation.py", "type_names.py"),
+        "__init__.py",
+        "kernel.py",
+        "registry.py",
+        "compilation.py",
+        "type_names.py",
         "signatures.txt",
     ):
         path = f"message_store/kernels/{name}"

@@ -45,9 +45,13 @@ def test_kernels_use_the_fastest_implementation() -> None:
 
 @pytest.mark.parametrize(
     ("name", "features", "expected"),
-    [("generic", "", False), ("generic", "+sse2,+pclmul", True), ("", "+sse2", False),
-     ("znver1", None, False)],
-)  # fmt: skip
+    [
+        ("generic", "", False),
+        ("generic", "+sse2,+pclmul", True),
+        ("", "+sse2", False),
+        ("znver1", None, False),
+    ],
+)
 def test_another_target_than_this_processor(
     monkeypatch: pytest.MonkeyPatch, name: str, features: str | None, expected: bool
 ) -> None:

@@ -74,9 +74,14 @@ def test_messages_that_can_never_be_stored_are_refused(
     index = topics.add("T")
     topics.slot(index, 0, create=True)
     batch.add(
-        topic_index=index, queue_id=queue_id, body=b"x" * body_len, properties=b"p" * prop_len,
-        born_ms=0, born_host=LOOPBACK, store_host=LOOPBACK,
-    )  # fmt: skip
+        topic_index=index,
+        queue_id=queue_id,
+        body=b"x" * body_len,
+        properties=b"p" * prop_len,
+        born_ms=0,
+        born_host=LOOPBACK,
+        store_host=LOOPBACK,
+    )
     at, total, count = encode.prepare(
         batch.rows, 1, batch.staging, topics.arrays, body_max, record_max
     )
@@ -101,9 +106,14 @@ def test_informative_times_are_omitted_from_long_deliveries(
     index = topics.add("T")
     topics.slot(index, 0, create=True)
     batch.add(
-        topic_index=index, queue_id=0, body=b"x", properties=b"p" * (text_len - 1) + b"\x02",
-        born_ms=0, born_host=LOOPBACK, store_host=LOOPBACK,
-    )  # fmt: skip
+        topic_index=index,
+        queue_id=0,
+        body=b"x",
+        properties=b"p" * (text_len - 1) + b"\x02",
+        born_ms=0,
+        born_host=LOOPBACK,
+        store_host=LOOPBACK,
+    )
     row = batch.rows[0]
     row["enqueue_ms"], row["dequeue_ms"] = 1_700_000_000_000, 1_700_000_000_001
     encode.prepare(batch.rows, 1, batch.staging, topics.arrays, 100, 100_000)
@@ -120,9 +130,14 @@ def test_a_record_leaves_room_for_the_blank_that_ends_its_file(left: int) -> Non
     topics.slot(index, 0, create=True)
     for _ in range(3):
         batch.add(
-            topic_index=index, queue_id=0, body=b"12345678", properties=b"", born_ms=0,
-            born_host=LOOPBACK, store_host=LOOPBACK,
-        )  # fmt: skip
+            topic_index=index,
+            queue_id=0,
+            body=b"12345678",
+            properties=b"",
+            born_ms=0,
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+        )
     encode.prepare(batch.rows, 3, batch.staging, topics.arrays, 100, 1_000)
     out = np.zeros(1_000, np.uint8)
     end, size, last = encode.encode(

@@ -44,8 +44,10 @@ def test_java_hash_of_any_text(text: str) -> None:
     assert kernels.java_hash(padded(data), 3, 3 + len(data)) == java_hash(text)
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20),
-       st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20))  # fmt: skip
+@given(
+    st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20),
+    st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20),
+)
 def test_java_hash_continues_from_a_hash(first: str, second: str) -> None:
     data = second.encode()
     made = kernels.java_hash_on(java_hash(first), padded(data), 3, 3 + len(data))
@@ -54,9 +56,15 @@ def test_java_hash_continues_from_a_hash(first: str, second: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("TagA", 2_598_919), ("refund", -934_813_832), ("order-created", -392_709_271),
-     ("\u5ef6\u8fdf", 790_441), ("", 0), ("\U0001f600", 1_772_899)],
-)  # fmt: skip
+    [
+        ("TagA", 2_598_919),
+        ("refund", -934_813_832),
+        ("order-created", -392_709_271),
+        ("\u5ef6\u8fdf", 790_441),
+        ("", 0),
+        ("\U0001f600", 1_772_899),
+    ],
+)
 def test_known_hashes(text: str, value: int) -> None:
     assert java_hash(text) == value
     assert kernels.java_hash(padded(text.encode()), 3, 3 + len(text.encode())) == value
@@ -83,9 +91,17 @@ def test_parse_level(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "level"),
-    [("3", 3), ("+3", 3), ("-3", -3), ("", DELAY_ILLEGAL), ("x", DELAY_ILLEGAL),
-     ("2147483647", 2_147_483_647), ("2147483648", DELAY_ILLEGAL), ("03", 3)],
-)  # fmt: skip
+    [
+        ("3", 3),
+        ("+3", 3),
+        ("-3", -3),
+        ("", DELAY_ILLEGAL),
+        ("x", DELAY_ILLEGAL),
+        ("2147483647", 2_147_483_647),
+        ("2147483648", DELAY_ILLEGAL),
+        ("03", 3),
+    ],
+)
 def test_known_levels(text: str, level: int) -> None:
     assert kernels.parse_level(padded(text.encode()), 3, 3 + len(text)) == level
 

@@ -77,8 +77,10 @@ def assert_same(
         assert row["damage"] == (0 if fits else layout.DAMAGE_BODY_CRC)
         start = int(row["phys_offset"]) - base
         for name, expected in [
-            ("body", record.body), ("topic", record.topic.encode()), ("prop", record.property_text),
-        ]:  # fmt: skip
+            ("body", record.body),
+            ("topic", record.topic.encode()),
+            ("prop", record.property_text),
+        ]:
             at = start + int(row[f"{name}_pos"])
             assert data[at : at + int(row[f"{name}_len"])] == expected
 
@@ -192,9 +194,14 @@ def test_records_of_a_queue_are_copied(
     chosen = chosen[: scan.leading_inside(chosen, BASE, BASE + len(data))[0]]
     out = np.full(total + 2, 0xEE, np.uint8)
     count = scan.copy_records(
-        np.frombuffer(data, np.uint8), chosen, BASE, np.frombuffer(b"T", np.uint8),
-        (2, 50, named), np.zeros(1, layout.SCANNED), out,
-    )  # fmt: skip
+        np.frombuffer(data, np.uint8),
+        chosen,
+        BASE,
+        np.frombuffer(b"T", np.uint8),
+        (2, 50, named),
+        np.zeros(1, layout.SCANNED),
+        out,
+    )
     expected = naive.records_of(data, BASE, chosen, ("T", 2, 50) if named else None)
     assert count == len(expected)
     copied = b"".join(expected)

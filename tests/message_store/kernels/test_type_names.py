@@ -35,10 +35,13 @@ ROWS = np.zeros(2, layout.PUT)
         (ROWS[0], "message_store.layout.PUT"),
         ((1, 2), "(int64, int64)"),
         ((1,), "(int64,)"),
-        (TopicNames(ROWS, CONSTANT, ROWS), "message_store.kernels.topics.TopicNames("
-         "message_store.layout.PUT[::1], const(uint8[::1]), message_store.layout.PUT[::1])"),
+        (
+            TopicNames(ROWS, CONSTANT, ROWS),
+            "message_store.kernels.topics.TopicNames("
+            "message_store.layout.PUT[::1], const(uint8[::1]), message_store.layout.PUT[::1])",
+        ),
     ],
-)  # fmt: skip
+)
 def test_texts_and_types_correspond(value: Any, text: str) -> None:
     signature = (typeof(value), typeof(1))  # type: ignore[no-untyped-call]
     assert text_of(signature, LAYOUTS) == f"{text}, int64"

@@ -25,10 +25,16 @@ SIZE = 600
 
 def record(phys_offset: int, **changes: Any) -> bytes:
     fields = {
-        "topic": "T", "queue_id": 3, "body": b"body", "property_text": b"TAGS\1a\2KEYS\1k l\2",
-        "queue_offset": 7, "born_ms": T0, "born_host": LOOPBACK, "store_ms": T0,
+        "topic": "T",
+        "queue_id": 3,
+        "body": b"body",
+        "property_text": b"TAGS\1a\2KEYS\1k l\2",
+        "queue_offset": 7,
+        "born_ms": T0,
+        "born_host": LOOPBACK,
+        "store_ms": T0,
         "store_host": LOOPBACK,
-    }  # fmt: skip
+    }
     return encode_record(phys_offset=phys_offset, **(fields | changes))
 
 

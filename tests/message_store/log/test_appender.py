@@ -23,11 +23,17 @@ REAL = {"real_topic_index": 1, "real_queue_id": 12}  # REAL_TOPIC=Real, REAL_QID
         (1, 10, -1, {}, "its queue is -1; queues begin at 0"),
         (1, 32_768, 0, {}, "its properties have 32768 bytes; the limit is 32767"),
         (
-            *(1, 32_740, 0, REAL),
+            1,
+            32_740,
+            0,
+            REAL,
             "its properties have 32768 bytes, 28 of them added by the broker; the limit is 32767",
         ),
         (
-            *(60_000, 10_000, 0, {}),
+            60_000,
+            10_000,
+            0,
+            {},
             "its record has more bytes than a file of the commit log; "
             "mappedFileSizeCommitLog is 65536",
         ),

@@ -29,9 +29,14 @@ def place_of(text: bytes) -> tuple[int, int]:
 def add(batch: PutBatch, properties: bytes) -> int:
     host = (b"\x7f\0\0\1", 1)
     return batch.add(
-        topic_index=0, queue_id=0, body=b"body", properties=properties, born_ms=1, born_host=host,
+        topic_index=0,
+        queue_id=0,
+        body=b"body",
+        properties=properties,
+        born_ms=1,
+        born_host=host,
         store_host=host,
-    )  # fmt: skip
+    )
 
 
 @given(entries=ENTRIES, is_terminated=st.booleans())

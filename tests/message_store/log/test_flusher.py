@@ -40,9 +40,12 @@ class Flushed:
     def flusher(self, after_flush: Callable[[int], None] = lambda end: None) -> Flusher:
         log: Any = SimpleNamespace(files=[self.file], end=10)
         return Flusher(
-            log, durable=0, interval_s=0.01, after_flush=after_flush,
+            log,
+            durable=0,
+            interval_s=0.01,
+            after_flush=after_flush,
             on_failure=self.failed.append,
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.finding("A6")

@@ -237,10 +237,17 @@ def test_a_bridge_withdraws_the_checksums_of_its_blocks(tmp_path: Path) -> None:
 def forged(phys_offset: int, topic: str = "DUEMQ_MIGRATION") -> bytes:
     """Return the bytes of a record of any topic, which a client could also compute."""
     return encode_record(
-        topic=topic, queue_id=0, body=b"forged", property_text=b"A\x01B\x02", queue_offset=0,
-        phys_offset=phys_offset, born_ms=1, born_host=(bytes(4), 0), store_ms=1 << 42,
+        topic=topic,
+        queue_id=0,
+        body=b"forged",
+        property_text=b"A\x01B\x02",
+        queue_offset=0,
+        phys_offset=phys_offset,
+        born_ms=1,
+        born_host=(bytes(4), 0),
+        store_ms=1 << 42,
         store_host=(bytes(4), 0),
-    )  # fmt: skip
+    )
 
 
 def store_with_forgery(root: Path, later: int) -> tuple[int, int]:

@@ -84,9 +84,7 @@ def test_a_page_written_as_a_whole_is_mapped_again(disk: BadDisk, path: Path) ->
     os.pwritev(fd, [b"b" * (PAGE_BYTES + 10)], 2 * PAGE_BYTES)
     pages.written(2 * PAGE_BYTES, PAGE_BYTES + 10)
     assert pages.data[2 * PAGE_BYTES] == ord("b")
-    assert pages.unreadable == [
-        (PAGE_BYTES, 2 * PAGE_BYTES), (3 * PAGE_BYTES, 4 * PAGE_BYTES)
-    ]  # fmt: skip
+    assert pages.unreadable == [(PAGE_BYTES, 2 * PAGE_BYTES), (3 * PAGE_BYTES, 4 * PAGE_BYTES)]
 
 
 @pytest.mark.finding("E7")

@@ -291,9 +291,15 @@ def test_prepared_and_rollback_records_take_no_queue_offset(kind: int) -> None:
     index = topics.add("T")
     for sys_flag in (0, kind, 0):
         batch.add(
-            topic_index=index, queue_id=0, body=b"", properties=b"", born_ms=0,
-            born_host=LOOPBACK, store_host=LOOPBACK, sys_flag=sys_flag,
-        )  # fmt: skip
+            topic_index=index,
+            queue_id=0,
+            body=b"",
+            properties=b"",
+            born_ms=0,
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+            sys_flag=sys_flag,
+        )
     encoded(batch, topics, 0, 1)
     assert batch.filled["queue_offset"].tolist() == [0, 0, 1]
 

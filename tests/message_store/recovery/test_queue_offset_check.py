@@ -194,10 +194,17 @@ def test_the_first_number_of_a_queue_is_above_zero_only_after_retention(
     data = b""
     for topic, offset in [*(("Other", at) for at in range(OTHERS)), ("T", number)]:
         data += encode_record(
-            topic=topic, queue_id=0, queue_offset=offset, phys_offset=base + len(data),
-            body=b"x", property_text=b"", born_ms=1, store_ms=1, born_host=LOOPBACK,
+            topic=topic,
+            queue_id=0,
+            queue_offset=offset,
+            phys_offset=base + len(data),
+            body=b"x",
+            property_text=b"",
+            born_ms=1,
+            store_ms=1,
+            born_host=LOOPBACK,
             store_host=LOOPBACK,
-        )  # fmt: skip
+        )
     path.write_bytes(data.ljust(FILE_BYTES, b"\0"))
     store, notices = open_store(tmp_path), list[str]()
     store.notice = notices.append

@@ -162,10 +162,17 @@ def test_start_of_a_scan(
     folder.mkdir()
     for number, minute in enumerate(minutes):
         data = encode_record(
-            topic="T", queue_id=0, queue_offset=number, body=b"x", property_text=b"",
-            phys_offset=number * FILE_BYTES, born_ms=1, store_ms=1 + minute * MINUTE_MS,
-            born_host=LOOPBACK, store_host=LOOPBACK,
-        )  # fmt: skip
+            topic="T",
+            queue_id=0,
+            queue_offset=number,
+            body=b"x",
+            property_text=b"",
+            phys_offset=number * FILE_BYTES,
+            born_ms=1,
+            store_ms=1 + minute * MINUTE_MS,
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+        )
         data = bytes(len(data)) if number in torn else data
         (folder / f"{number * FILE_BYTES:020d}").write_bytes(data.ljust(FILE_BYTES, b"\0"))
     log = CommitLog(folder, FILE_BYTES)

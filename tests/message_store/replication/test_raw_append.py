@@ -29,9 +29,13 @@ def fill(store: MessageStore, count: int, first: int = 0) -> None:
         topic, queue_id = QUEUES[number % 3]
         properties = {"KEYS": f"k{number}", "TAGS": f"tag{number % 5}", "UNIQ_KEY": f"U{number}"}
         add_message(
-            store, batch, topic, queue_id, b"%d " % number + b"x" * (number % 700),
+            store,
+            batch,
+            topic,
+            queue_id,
+            b"%d " % number + b"x" * (number % 700),
             properties=properties,
-        )  # fmt: skip
+        )
         store.put(batch)
 
 

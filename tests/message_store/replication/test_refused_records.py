@@ -23,9 +23,14 @@ def log_of(headers: list[dict[str, Any]]) -> bytes:
     for number, header in enumerate(headers):
         fields = {"topic": "T", "queue_id": 0, "queue_offset": number, "store_ms": NOW_MS}
         data += encode_record(
-            body=b"%d" % number, property_text=b"", phys_offset=len(data), born_ms=NOW_MS,
-            born_host=LOOPBACK, store_host=LOOPBACK, **(fields | header),
-        )  # fmt: skip
+            body=b"%d" % number,
+            property_text=b"",
+            phys_offset=len(data),
+            born_ms=NOW_MS,
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+            **(fields | header),
+        )
     return data
 
 

@@ -70,9 +70,15 @@ def test_requested_expired_files_are_deleted_at_any_hour() -> None:
         LogFileInfo(400, NEW),
     ]
     plan = plan_removal(
-        files, small_config(Path("/x")), now_ms=NOW_MS, hour=5, disk_percent=10,
-        pinned_from=None, durable=900, requested_until=200,
-    )  # fmt: skip
+        files,
+        small_config(Path("/x")),
+        now_ms=NOW_MS,
+        hour=5,
+        disk_percent=10,
+        pinned_from=None,
+        durable=900,
+        requested_until=200,
+    )
     assert plan.remove == 2
 
 

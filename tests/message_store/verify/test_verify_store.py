@@ -42,9 +42,13 @@ def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             batch = PutBatch()
             for number in range(start, start + 100):
                 add_message(
-                    store, batch, "T", number % 3, f"{number:06d}".encode() * 10,
+                    store,
+                    batch,
+                    "T",
+                    number % 3,
+                    f"{number:06d}".encode() * 10,
                     properties={"KEYS": f"k{number}", "UNIQ_KEY": f"U{number}", "TAGS": "a"},
-                )  # fmt: skip
+                )
             store.put(batch)
             store.clock.advance(10)  # type: ignore[attr-defined]
     (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{}}}')

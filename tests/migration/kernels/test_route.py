@@ -21,13 +21,15 @@ DELAYS = np.array([-1, 1_000, -1, 5_000], np.int64)  # levels 1 and 3 are routed
 RULES = np.array([[3, 1, 77]], np.int64)  # level 3 to U
 LONG = {"A": "too long"}
 EXTRAS: tuple[dict[str, str], ...] = (
-    *({}, {"KEYS": "k"}, {"DELAy": "1"}, {"TIMER_DELAY_MS": "5"}, {"TIMER_OUT_MS": "1"}),
-    *(
-        {"REAL_TOPIC": "T"},
-        {"TIMER_DEL_UNIQKEY": "T+k"},
-        LONG,
-        {"DUEMQ_DUE_MS": "1"},
-    ),
+    {},
+    {"KEYS": "k"},
+    {"DELAy": "1"},
+    {"TIMER_DELAY_MS": "5"},
+    {"TIMER_OUT_MS": "1"},
+    {"REAL_TOPIC": "T"},
+    {"TIMER_DEL_UNIQKEY": "T+k"},
+    LONG,
+    {"DUEMQ_DUE_MS": "1"},
 )
 
 
@@ -71,10 +73,15 @@ def test_route(rows: list[Any]) -> None:
     index = {name: topics.add(name) for name in TOPICS}
     for topic, level, extra, sys_flag in rows:
         batch.add(
-            topic_index=index[topic], queue_id=2, body=b"b", born_ms=1, born_host=LOOPBACK,
-            properties=encode_properties({**text_of(extra), "DELAY": level}), store_host=LOOPBACK,
+            topic_index=index[topic],
+            queue_id=2,
+            body=b"b",
+            born_ms=1,
+            born_host=LOOPBACK,
+            properties=encode_properties({**text_of(extra), "DELAY": level}),
+            store_host=LOOPBACK,
             sys_flag=sys_flag,
-        )  # fmt: skip
+        )
     before = batch.filled.copy()
     numbers = np.array(
         [index[TIMER_TOPIC], index[SCHEDULE_TOPIC], index[HALF_TOPIC], NOW_MS, PRECISION_MS],

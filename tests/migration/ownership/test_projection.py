@@ -26,12 +26,29 @@ from tests.support.stores import open_store
 RECORDS: list[OwnershipRecord] = [
     StateRecord(migration="m", level=3, source="planned", target="routing", operator="me", why="ü"),
     Route(migration="m", level=3, on=True, fence=7, timer_fence=2, rules={"T": 5_000}),
-    Transfer(migration="m", level=3, first=0, end=9, excluded=((2, 3), (5, 7)), count=6, checksum=1,
-             promised={4: 1 << 50}),
-    Return(migration="m", level=3, first=4, end=9, pending=((7, 9),), count=2, checksum=3, gone=1,
-             gone_sum=4),
+    Transfer(
+        migration="m",
+        level=3,
+        first=0,
+        end=9,
+        excluded=((2, 3), (5, 7)),
+        count=6,
+        checksum=1,
+        promised={4: 1 << 50},
+    ),
+    Return(
+        migration="m",
+        level=3,
+        first=4,
+        end=9,
+        pending=((7, 9),),
+        count=2,
+        checksum=3,
+        gone=1,
+        gone_sum=4,
+    ),
     Route(migration="m", level=3, on=False),
-]  # fmt: skip
+]
 some_ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
 
 

@@ -21,9 +21,13 @@ HOUR_S = 3_600
 def plan_of(rig: MigrationRig, *levels: int, rate_per_s: int = 0) -> Plan:
     """Count the levels of a rig."""
     owners = Owners(
-        store=rig.store, levels=rig.levels, timers=rig.timers, queues=rig.queues,
-        history=rig.history, keeper=rig.keeper,
-    )  # fmt: skip
+        store=rig.store,
+        levels=rig.levels,
+        timers=rig.timers,
+        queues=rig.queues,
+        history=rig.history,
+        keeper=rig.keeper,
+    )
     count = PlanCount(owners, levels, rig.clock.now_ms(), rate_per_s)
     assert all(size > 0 for size in count.pieces())
     return count.plan(plan_id="p", store_id="s", made_by="anna")

@@ -32,11 +32,20 @@ def seen(records: list[Any], *, times: bool = True) -> dict[bytes, Any]:
     """Return what a consumer sees of each body, with the store time if `times`."""
     return {
         r.body: (
-            r.topic, r.queue_id, r.flag, r.sys_flag, r.born_ms, r.born_host, r.store_host,
-            r.reconsume_times, r.property_text, r.body_crc, r.store_ms if times else 0,
+            r.topic,
+            r.queue_id,
+            r.flag,
+            r.sys_flag,
+            r.born_ms,
+            r.born_host,
+            r.store_host,
+            r.reconsume_times,
+            r.property_text,
+            r.body_crc,
+            r.store_ms if times else 0,
         )
         for r in records
-    }  # fmt: skip
+    }
 
 
 def test_a_drained_message_is_delivered_as_by_its_level(tmp_path: Path) -> None:

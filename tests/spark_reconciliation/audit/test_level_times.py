@@ -58,8 +58,11 @@ def test_a_changed_time_is_reported(tmp_path: Path, kept: bool) -> None:
     units = np.memmap(path, CQ_UNIT, "r+")
     units["tags_code"][7] += 60_000
     del units
-    wrong = [r for r in read(tmp_path, "messages", "queue_id", "queue_offset", "other_time")
-             if r["other_time"]]  # fmt: skip
+    wrong = [
+        r
+        for r in read(tmp_path, "messages", "queue_id", "queue_offset", "other_time")
+        if r["other_time"]
+    ]
     assert [(row["queue_id"], row["queue_offset"]) for row in wrong] == [(3, 7)]
     planned = plan_store(0, str(tmp_path))
     assert 60_000 in read_delays(planned.root, planned.plan)[4]

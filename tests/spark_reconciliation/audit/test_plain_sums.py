@@ -37,15 +37,33 @@ KINDS: Final = dict(TABLES["messages"])
 LATE_MS: Final = 50
 NOW_MS: Final = 1_700_000_000_000
 HELD: Final = {
-    "store_id": 0, "phys_offset": 100, "role": Role.TIMER, "store_ms": NOW_MS - 1_000,
-    "prepared_offset": 0, "body_crc": 77, "body_len": 5, "damage": None, "properties_hash": -3,
-    "head_hash": 11, "target": -9, "due_ms": NOW_MS, "out_ms": NOW_MS - 1, "unit_ms": None,
-    "passed": 1, "other_time": False, "queued": None,
-}  # fmt: skip
+    "store_id": 0,
+    "phys_offset": 100,
+    "role": Role.TIMER,
+    "store_ms": NOW_MS - 1_000,
+    "prepared_offset": 0,
+    "body_crc": 77,
+    "body_len": 5,
+    "damage": None,
+    "properties_hash": -3,
+    "head_hash": 11,
+    "target": -9,
+    "due_ms": NOW_MS,
+    "out_ms": NOW_MS - 1,
+    "unit_ms": None,
+    "passed": 1,
+    "other_time": False,
+    "queued": None,
+}
 SENT_ROW: Final = HELD | {
-    "phys_offset": 900, "role": Role.DELIVERY, "prepared_offset": -101, "store_ms": NOW_MS + 7,
-    "due_ms": None, "out_ms": None, "passed": None,
-}  # fmt: skip
+    "phys_offset": 900,
+    "role": Role.DELIVERY,
+    "prepared_offset": -101,
+    "store_ms": NOW_MS + 7,
+    "due_ms": None,
+    "out_ms": None,
+    "passed": None,
+}
 Row = dict[str, Any]
 
 

@@ -46,8 +46,11 @@ class Units:
     """The units of a timer log, open for writing."""
 
     def __init__(self, root: Path) -> None:
-        self.files = [np.memmap(path, np.uint8, "r+") for path in sorted(
-            (root / "timerlog").iterdir()) if path.stat().st_size]  # fmt: skip
+        self.files = [
+            np.memmap(path, np.uint8, "r+")
+            for path in sorted((root / "timerlog").iterdir())
+            if path.stat().st_size
+        ]
         self.rows: list[Any] = []
         self.pos: list[int] = []
         base = 0

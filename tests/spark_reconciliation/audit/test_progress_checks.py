@@ -59,8 +59,9 @@ def test_a_negative_cursor_and_one_of_a_level_without_a_queue(store: PlainStore)
     set_cursor(store, 17, 1)
     set_cursor(store, 99, 1)
     assert {row["text"].partition(" is")[0] for row in read(store.root, "findings")} == {
-        "level 5", "level 99",
-    }  # fmt: skip
+        "level 5",
+        "level 99",
+    }
 
 
 def test_a_killed_broker_may_have_a_cursor_after_its_queue(store: PlainStore) -> None:

@@ -36,8 +36,11 @@ def test_slots_of_removed_timers_and_markers(truncated: tuple[Path, set[int], se
     root, waiting, cancelled = truncated
     roles = f"{Role.REMOVED_PENDING},{Role.MARKER},{Role.GAP}"
     rows = read(root, "messages", "role", "phys_offset", "out_ms", roles=roles)
-    removed = {row["phys_offset"]: row["out_ms"] for row in rows
-               if row["role"] == Role.REMOVED_PENDING and row["out_ms"] is not None}  # fmt: skip
+    removed = {
+        row["phys_offset"]: row["out_ms"]
+        for row in rows
+        if row["role"] == Role.REMOVED_PENDING and row["out_ms"] is not None
+    }
     assert removed.keys() >= waiting | cancelled
     slots = [row["out_ms"] for row in rows if row["role"] == Role.MARKER]
     assert {removed[at] for at in cancelled} == set(slots)

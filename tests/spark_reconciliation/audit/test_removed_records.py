@@ -30,11 +30,15 @@ SECOND_MS, HOUR_MS = 1_000, 3_600_000
 LOST = ("timer-far", "level-far", "drained")
 REMOVED = ("timer-near", "level-near", "timer-later", "timer-cancelled", "level-cancelled")
 WAITS = {  # properties by kind
-    "timer-near": ("TIMER_DELIVER_MS", 2 * SECOND_MS), "level-near": ("DELAY", 1),
-    "timer-later": ("TIMER_DELIVER_MS", 30 * SECOND_MS), "level-far": ("DELAY", 2),
-    "timer-far": ("TIMER_DELIVER_MS", HOUR_MS), "level-cancelled": ("DELAY", 2),
-    "timer-cancelled": ("TIMER_DELIVER_MS", HOUR_MS), "drained": ("DELAY", 3),
-}  # fmt: skip
+    "timer-near": ("TIMER_DELIVER_MS", 2 * SECOND_MS),
+    "level-near": ("DELAY", 1),
+    "timer-later": ("TIMER_DELIVER_MS", 30 * SECOND_MS),
+    "level-far": ("DELAY", 2),
+    "timer-far": ("TIMER_DELIVER_MS", HOUR_MS),
+    "level-cancelled": ("DELAY", 2),
+    "timer-cancelled": ("TIMER_DELIVER_MS", HOUR_MS),
+    "drained": ("DELAY", 3),
+}
 
 
 def put(rig: MigrationRig, count: int, body: bytes = b"body", **properties: str) -> list[int]:

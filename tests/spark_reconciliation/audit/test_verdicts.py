@@ -202,10 +202,13 @@ def test_a_stream_continues_at_its_checkpoint(spark: Any, tmp_path: Path) -> Non
 
 def test_a_clock_step_that_only_one_record_shows_excuses_nothing(spark: Any) -> None:
     rare = spark.createDataFrame(
-        [(0, Role.CLOCK, 1, 100, 9_000, 1_000), (0, Role.CLOCK, 0, 200, 99_000, 2_000),
-         (1, Role.CLOCK, 0, 50, 5_000, 100)],
+        [
+            (0, Role.CLOCK, 1, 100, 9_000, 1_000),
+            (0, Role.CLOCK, 0, 200, 99_000, 2_000),
+            (1, Role.CLOCK, 0, 50, 5_000, 100),
+        ],
         "store_id int, role int, passed int, phys_offset long, out_ms long, store_ms long",
-    )  # fmt: skip
+    )
     (row,) = _steps(rare).collect()
     assert (row["store_id"], row["newest_ms"]) == (0, 9_000)
     assert [(step["at"], step["ms"]) for step in row["steps"]] == [(100, 8_000)]

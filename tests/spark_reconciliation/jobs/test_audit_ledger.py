@@ -21,10 +21,21 @@ from spark_reconciliation.jobs.audit_ledger import (
 from tests.duemq_common.ledger.conftest import NOW_MS, open_ledger, postgres, url  # noqa: F401
 
 RECORD = AuditRecord(
-    audit_id="audit-1", started_ms=5, ended_ms=9, made_by="cron", stores=("/s", "s3://ü"),
-    exit_code=1, complete=False, late_limit_ms=2_000, late_p50_ms=1, late_p99_ms=7,
-    late_max_ms=None, unread=2, why="", verdicts={"ok": 1 << 40, "lost": 1},
-)  # fmt: skip
+    audit_id="audit-1",
+    started_ms=5,
+    ended_ms=9,
+    made_by="cron",
+    stores=("/s", "s3://ü"),
+    exit_code=1,
+    complete=False,
+    late_limit_ms=2_000,
+    late_p50_ms=1,
+    late_p99_ms=7,
+    late_max_ms=None,
+    unread=2,
+    why="",
+    verdicts={"ok": 1 << 40, "lost": 1},
+)
 
 
 def place(url: str, store_id: str) -> LedgerLocation:  # noqa: F811

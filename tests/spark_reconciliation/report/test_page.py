@@ -29,10 +29,50 @@ from spark_reconciliation.report.page import (
 
 NONE = {"p50": None, "p99": None, "max": None}
 OFFENDER = {
-    "verdict": "lost", "store": "/s", "root": 4_096, "topic": "<script>alert(1)</script>",
-    "unique_id": "id&1", "due_ms": 1_700_000_000_123, "delivered_ms": None, "why": "gone",
+    "verdict": "lost",
+    "store": "/s",
+    "root": 4_096,
+    "topic": "<script>alert(1)</script>",
+    "unique_id": "id&1",
+    "due_ms": 1_700_000_000_123,
+    "delivered_ms": None,
+    "why": "gone",
     "alike": 30,
-}  # fmt: skip
+}
+
+TOTAL: dict[str, object] = {
+    "level": None,
+    "topic": "Orders",
+    "messages": 7,
+    "delivered": 5,
+    "findings": 0,
+    "p50_ms": 1,
+    "p90_ms": 2,
+    "p99_ms": 3,
+    "p999_ms": 4,
+    "max_ms": 5,
+}
+TREND: dict[str, object] = {
+    "level": 3,
+    "topic": "Orders",
+    "pieces": 30,
+    "messages": 5,
+    "first_p99_ms": 1,
+    "last_p99_ms": 2,
+    "worst_p99_ms": 9,
+    "p99_ms_per_day": 0.25,
+    "trend": "steady",
+}
+PROOF: dict[str, object] = {
+    "migration": "run-1",
+    "level": 3,
+    "way": "drained",
+    "messages": 9,
+    "delivered": 9,
+    "pending": 0,
+    "ended": 0,
+    "not_proven": 0,
+}
 
 
 class Checker(HTMLParser):
@@ -84,10 +124,15 @@ def test_findings_are_shown_and_escaped() -> None:
 @pytest.mark.parametrize(
     ("count", "total", "text"),
     [
-        (0, 0, "0 %"), (0, 7, "0 %"), (7, 7, "100 %"), (1, 4, "25.00 %"),
-        (30, 9_999_999, "< 0.01 %"), (9_999_969, 9_999_999, "99.99 %"), (1, 10_000, "0.01 %"),
+        (0, 0, "0 %"),
+        (0, 7, "0 %"),
+        (7, 7, "100 %"),
+        (1, 4, "25.00 %"),
+        (30, 9_999_999, "< 0.01 %"),
+        (9_999_969, 9_999_999, "99.99 %"),
+        (1, 10_000, "0.01 %"),
     ],
-)  # fmt: skip
+)
 def test_a_share_never_hides_a_message(count: int, total: int, text: str) -> None:
     assert share_text(count, total) == text
 
@@ -102,26 +147,42 @@ def test_an_incomplete_audit_reports_it_first() -> None:
 
 def load_of(count: int) -> list[dict[str, object]]:
     return [
-        {"from_ms": n * 60_000, "until_ms": (n + 1) * 60_000, "messages": n % 7,
-         "per_second": n % 7 / 60, "capacity_per_s": 0.1, "queue": 0, "behind_ms": n % 3}
+        {
+            "from_ms": n * 60_000,
+            "until_ms": (n + 1) * 60_000,
+            "messages": n % 7,
+            "per_second": n % 7 / 60,
+            "capacity_per_s": 0.1,
+            "queue": 0,
+            "behind_ms": n % 3,
+        }
         for n in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def late_of(count: int, series: int) -> list[dict[str, object]]:
     return [
-        {"from_ms": n, "level": number or None, "topic": f"T<{number}>", "messages": number + 1,
-         "p50_ms": 0, "p99_ms": -n, "max_ms": 0}
-        for n in range(count) for number in range(series)
-    ]  # fmt: skip
+        {
+            "from_ms": n,
+            "level": number or None,
+            "topic": f"T<{number}>",
+            "messages": number + 1,
+            "p50_ms": 0,
+            "p99_ms": -n,
+            "max_ms": 0,
+        }
+        for n in range(count)
+        for number in range(series)
+    ]
 
 
 @pytest.mark.parametrize("count", [1, POINTS_MAX, 10 * POINTS_MAX + 1])
 def test_curves_have_a_maximum_size(count: int) -> None:
     pages = Pages(
-        forecast=load_of(count), lateness=late_of(count, SERIES_MAX + 2),
+        forecast=load_of(count),
+        lateness=late_of(count, SERIES_MAX + 2),
         worst=[OFFENDER | {"late_ms": n} for n in range(2 * ROWS_MAX)],
-    )  # fmt: skip
+    )
     page = html_report(Summary({"ok": 1}, NONE), stores=["/s"], pages=pages, at_ms=0)
     seen = checked(page).seen
     assert 1 <= seen.count("rect") <= POINTS_MAX
@@ -133,24 +194,25 @@ def test_curves_have_a_maximum_size(count: int) -> None:
 
 def test_the_whole_report() -> None:
     pages = Pages(
-        totals=[{"level": None, "topic": "Orders", "messages": 7, "delivered": 5, "findings": 0,
-                 "p50_ms": 1, "p90_ms": 2, "p99_ms": 3, "p999_ms": 4, "max_ms": 5}],
+        totals=[TOTAL],
         lateness=late_of(30, 2),
-        trend=[{"level": 3, "topic": "Orders", "pieces": 30, "messages": 5, "first_p99_ms": 1,
-                "last_p99_ms": 2, "worst_p99_ms": 9, "p99_ms_per_day": 0.25, "trend": "steady"}],
+        trend=[TREND],
         worst=[OFFENDER | {"late_ms": 77}],
         forecast=load_of(20),
         days=[{"day": "2026-11-22", "messages": 60, "peak_at_ms": 60_000, "peak_per_s": 0.1}],
-        proof=[{"migration": "run-1", "level": 3, "way": "drained", "messages": 9, "delivered": 9,
-                "pending": 0, "ended": 0, "not_proven": 0}],
-    )  # fmt: skip
+        proof=[PROOF],
+    )
     page = html_report(Summary({"ok": 5}, NONE), stores=["/s"], pages=pages, at_ms=0)
     checked(page)
     titles = re.findall(r"<h2>(.*?)</h2>", page)
     assert titles == [
-        "Verdicts", "By level and topic", "Lateness", "The latest deliveries", "What falls due",
+        "Verdicts",
+        "By level and topic",
+        "Lateness",
+        "The latest deliveries",
+        "What falls due",
         "Proof of migrations",
-    ]  # fmt: skip
+    ]
     for text in (
         "timer",
         "0.25",
@@ -178,10 +240,14 @@ def test_any_curve_can_be_drawn(points: dict[int, float]) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
-        ("due_ms", 0, "1970-01-01 00:00:00.000"), ("level", None, "timer"), ("topic", None, ""),
-        ("messages", 1_234, "1,234"), ("proven", True, "True"), ("busy", 0.5, "0.50"),
+        ("due_ms", 0, "1970-01-01 00:00:00.000"),
+        ("level", None, "timer"),
+        ("topic", None, ""),
+        ("messages", 1_234, "1,234"),
+        ("proven", True, "True"),
+        ("busy", 0.5, "0.50"),
     ],
-)  # fmt: skip
+)
 def test_cells(name: str, value: object, shown: str) -> None:
     assert shown_cell(name, value) == shown
 

@@ -95,9 +95,12 @@ def hashes_of(record: Record, level: int) -> dict[str, Any]:
     own = own or mixed(0, (record.body_crc << 32) + len(record.body))
     out_ms = number_of(had.get("TIMER_OUT_MS"))
     for number in (
-        hash_text(real.encode()) if real else 0, ABSENT if real_queue is None else real_queue,
-        record.born_ms, level, ABSENT if out_ms is None else out_ms,
-    ):  # fmt: skip
+        hash_text(real.encode()) if real else 0,
+        ABSENT if real_queue is None else real_queue,
+        record.born_ms,
+        level,
+        ABSENT if out_ms is None else out_ms,
+    ):
         own = mixed(own, number)
     return {
         "topic_hash": None if value is None else signed(value),
@@ -150,8 +153,18 @@ def naive(record: Record, base: int) -> dict[str, Any]:
     names = {"unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC"}
     numbers = {"real_queue_id": "REAL_QID", "out_ms": "TIMER_OUT_MS", "rolls": "TIMER_ROLL_TIMES"}
     same = (
-        *("phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "born_ms", "flag"),
-        *("sys_flag", "reconsume_times", "prepared_offset", "body_crc", "body"),
+        "phys_offset",
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "store_ms",
+        "born_ms",
+        "flag",
+        "sys_flag",
+        "reconsume_times",
+        "prepared_offset",
+        "body_crc",
+        "body",
     )
     return (
         {name: getattr(record, name) for name in same}
@@ -235,11 +248,18 @@ def test_rare_records_are_found_by_their_property_names(
     data = b""
     for topic, prepared, text in made:
         data += encode_record(
-            topic=topic, queue_id=0, body=b"", property_text="\x02".join(
-                f"{name}\x01{value}" for name, value in text).encode(),
-            queue_offset=0, phys_offset=len(data), born_ms=START_MS, born_host=HOST,
-            store_ms=START_MS, store_host=HOST, prepared_offset=prepared,
-        )  # fmt: skip
+            topic=topic,
+            queue_id=0,
+            body=b"",
+            property_text="\x02".join(f"{name}\x01{value}" for name, value in text).encode(),
+            queue_offset=0,
+            phys_offset=len(data),
+            born_ms=START_MS,
+            born_host=HOST,
+            store_ms=START_MS,
+            store_host=HOST,
+            prepared_offset=prepared,
+        )
     (folder / f"{0:020d}").write_bytes(data.ljust(1 << 16, b"\0"))
     rare = frozenset(range(RARE, Role.CANDIDATE + 1))
     whole = table_of(folder.parent).to_pylist()

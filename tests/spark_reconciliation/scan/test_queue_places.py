@@ -40,8 +40,14 @@ def test_the_kernels_equal_the_naive_sums(
 ) -> None:
     scanned, naive = np.zeros(len(rows), SCANNED), defaultdict[int, int](int)
     for n, (topic, queue, phys_offset, sys_flag) in enumerate(rows):
-        facts = {"topic_index": topic, "queue_id": queue, "phys_offset": phys_offset,
-                 "queue_offset": n, "record_size": 100 + n, "sys_flag": sys_flag}  # fmt: skip
+        facts = {
+            "topic_index": topic,
+            "queue_id": queue,
+            "phys_offset": phys_offset,
+            "queue_offset": n,
+            "record_size": 100 + n,
+            "sys_flag": sys_flag,
+        }
         for name, value in facts.items():
             scanned[n][name] = value
         if sys_flag in (0, 8):
@@ -55,8 +61,10 @@ def test_the_kernels_equal_the_naive_sums(
                 found[key] ^= total
     assert found == naive
     plain = [row for row in scanned if row["sys_flag"] in (0, 8)]
-    at, number, size = [np.array([row[name] for row in plain], np.int64)
-               for name in ("phys_offset", "queue_offset", "record_size")]  # fmt: skip
+    at, number, size = [
+        np.array([row[name] for row in plain], np.int64)
+        for name in ("phys_offset", "queue_offset", "record_size")
+    ]
     whole = 0
     for value in naive.values():
         whole ^= value

@@ -77,8 +77,11 @@ def fetch_jars() -> Path:
     words = ["mvn", "-q", "-B", "-f", str(part / "pom.xml"), "dependency:copy-dependencies"]
     done = subprocess.run(
         [*words, f"-DoutputDirectory={part}"],
-        capture_output=True, text=True, timeout=FETCH_S_MAX, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=FETCH_S_MAX,
+        check=False,
+    )
     if done.returncode:
         fail(
             f"Maven cannot fetch the controller {VERSION}:\n{done.stdout}{done.stderr}", Exit.USAGE
@@ -99,6 +102,14 @@ def controller_command(
     ports = {"namesrv_port": namesrv_port, "controller_port": controller_port}
     conf.write_text(CONFIGURATION.format(store=home / "controller", **ports))
     return [
-        "java", *OPEN_JDK, "-Xmx256m", f"-Duser.home={home}", f"-Drocketmq.home.dir={home}",
-        "-cp", f"{jars}/*", MAIN, "-c", str(conf),
-    ]  # fmt: skip
+        "java",
+        *OPEN_JDK,
+        "-Xmx256m",
+        f"-Duser.home={home}",
+        f"-Drocketmq.home.dir={home}",
+        "-cp",
+        f"{jars}/*",
+        MAIN,
+        "-c",
+        str(conf),
+    ]

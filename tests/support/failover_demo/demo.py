@@ -202,9 +202,16 @@ def _rendered(state: DemoState, group: Group) -> RenderableType:
     account = state.account
     assert account is not None
     numbers = [
-        (account.sent, account.acknowledged, account.unknown, account.arrived, account.pending,
-         account.doubled, account.early),
-    ]  # fmt: skip
+        (
+            account.sent,
+            account.acknowledged,
+            account.unknown,
+            account.arrived,
+            account.pending,
+            account.doubled,
+            account.early,
+        ),
+    ]
     headings = ("#sent", "#acknowledged", "#unknown", "#arrived", "#pending", "#doubled", "#early")
     return Stack(members, table("messages", headings, numbers), *state.events)
 

@@ -31,9 +31,12 @@ HOST = (b"\x7f\x00\x00\x01", 1)
 def migrate_levels(root: Path) -> None:
     """Transfer a level's messages, return them, and reopen the store."""
     config = StoreConfig(
-        root_text=str(root), commitlog_file_bytes=65_536, queue_file_bytes=4_000,
-        index_slots_max=64, index_entries_max=4_096,
-    )  # fmt: skip
+        root_text=str(root),
+        commitlog_file_bytes=65_536,
+        queue_file_bytes=4_000,
+        index_slots_max=64,
+        index_entries_max=4_096,
+    )
     history = LevelHistory([LevelText(0, LEVELS)])
     rules = (LevelRule(SCHEDULE_TOPIC, history.tables),)
     with MessageStore(config, FakeClock(), tags_code_rules=rules) as store:

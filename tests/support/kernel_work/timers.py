@@ -55,9 +55,12 @@ def use_timers(root: Path) -> None:
 
 def _use(root: Path, clock: FakeClock, *, crash: bool, decide: bool) -> None:
     config = StoreConfig(
-        root_text=str(root), commitlog_file_bytes=65_536, queue_file_bytes=4_000,
-        index_slots_max=64, index_entries_max=4_096,
-    )  # fmt: skip
+        root_text=str(root),
+        commitlog_file_bytes=65_536,
+        queue_file_bytes=4_000,
+        index_slots_max=64,
+        index_entries_max=4_096,
+    )
     with MessageStore(config, clock) as store:
         for name in (TIMER_TOPIC, "T", "U"):
             store.topics.set_routing(name, write_queues=1, read_queues=1, perm=6)

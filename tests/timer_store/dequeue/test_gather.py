@@ -94,10 +94,17 @@ def put_timers(store: MessageStore, messages: list[tuple[Any, ...]]) -> npt.NDAr
     for body, pairs, born, stored, trailing in messages:
         text = encode_properties(pairs)
         batch.add(
-            topic_index=store.topics.add(TIMER_TOPIC), queue_id=0, body=body,
-            properties=text if trailing else text.removesuffix(b"\x02"), born_ms=len(body),
-            born_host=born, store_host=stored, flag=7, sys_flag=1, reconsume_times=3,
-        )  # fmt: skip
+            topic_index=store.topics.add(TIMER_TOPIC),
+            queue_id=0,
+            body=body,
+            properties=text if trailing else text.removesuffix(b"\x02"),
+            born_ms=len(body),
+            born_host=born,
+            store_host=stored,
+            flag=7,
+            sys_flag=1,
+            reconsume_times=3,
+        )
     store.put(batch)
     return staged(batch.filled, 1_000_000)
 
@@ -150,10 +157,15 @@ def test_the_kernel_agrees_with_the_python_path(
 
 def test_properties_of_an_earlier_delivery_are_dropped(store: MessageStore) -> None:
     pairs = {
-        "TIMER_ENQUEUE_MS": "1", "REAL_TOPIC": "T", "TIMER_ROLL_TIMES": "3", "REAL_QID": "1",
-        "TIMER_DEQUEUE_MS": "2", "TIMER_OUT_MS": "999000", "UNIQ_KEY": "k",
+        "TIMER_ENQUEUE_MS": "1",
+        "REAL_TOPIC": "T",
+        "TIMER_ROLL_TIMES": "3",
+        "REAL_QID": "1",
+        "TIMER_DEQUEUE_MS": "2",
+        "TIMER_OUT_MS": "999000",
+        "UNIQ_KEY": "k",
         "__CRC32#": "8784913581",
-    }  # fmt: skip
+    }
     rows = put_timers(store, [(b"body", pairs, HOSTS[0], HOSTS[1], True)])
     load, made = gathered(store, rows)
     assert made.all()
@@ -250,15 +262,27 @@ def test_a_flipped_byte_is_never_delivered_as_another_message(
 @given(
     st.lists(
         st.sampled_from(
-            [b"", b"a", b"TIMER_ENQUEUE_MS\x015", b"TIMER_DEQUEUE_MS\x01", b"__CRC32#\x011",
-             b"TIMER_ENQUEUE_MS", b"TIMER_ENQUEUE_MT\x011", b"__CRC32#", b"TIMER_OUT_MS\x017",
-             b"DUEMQ_DUE_MS\x018", b"TIMER_ROLL_TIMES\x012", b"DELAy\x013", b"TIMER_OUT_MS"]
+            [
+                b"",
+                b"a",
+                b"TIMER_ENQUEUE_MS\x015",
+                b"TIMER_DEQUEUE_MS\x01",
+                b"__CRC32#\x011",
+                b"TIMER_ENQUEUE_MS",
+                b"TIMER_ENQUEUE_MT\x011",
+                b"__CRC32#",
+                b"TIMER_OUT_MS\x017",
+                b"DUEMQ_DUE_MS\x018",
+                b"TIMER_ROLL_TIMES\x012",
+                b"DELAy\x013",
+                b"TIMER_OUT_MS",
+            ]
         ),
         max_size=6,
         unique=True,
     ),
     st.sampled_from([FROM_TIMER, FROM_LEVEL, FROM_ROUTE]),
-)  # fmt: skip
+)
 def test_copy_kept(entries: list[bytes], kind: int) -> None:
     text = b"\x02".join(entries)
     data, out = np.frombuffer(text + b"TIMER", np.uint8), np.zeros(300, np.uint8)

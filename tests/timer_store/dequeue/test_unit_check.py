@@ -236,9 +236,15 @@ def test_the_times_of_settled_units_and_of_units_of_apache_match() -> None:
     unit = np.zeros(1, TIMER_UNIT)
     unit["write_ms"], unit["delay_ms"] = 5_000, 3_210
     for due_ms, magic, matches in (
-        (8_211, 1, True), (8_212, 1, False), (8_210, 1, False), (0, 1, True), (-5, 1, True),
-        (8_211 + 60_000, 3, True), (8_211 + 60_000, 1, False), (8_211 + 60_001, 3, False),
-    ):  # fmt: skip
+        (8_211, 1, True),
+        (8_212, 1, False),
+        (8_210, 1, False),
+        (0, 1, True),
+        (-5, 1, True),
+        (8_211 + 60_000, 3, True),
+        (8_211 + 60_000, 1, False),
+        (8_211 + 60_001, 3, False),
+    ):
         unit["due_ms"], unit["magic"] = due_ms, magic
         data = unit.view(np.uint8).reshape(-1)
         assert times_fault(data, 0, 1_000, 60_000) == (0 if matches else FAULT_TIMES), due_ms

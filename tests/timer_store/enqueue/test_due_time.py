@@ -19,28 +19,49 @@ OUT = {"TIMER_OUT_MS": "1700000010000"}
     [
         ("seconds count from the store time", {"TIMER_DELAY_SEC": "10"}, STORED + 10_000),
         ("so do ms", {"TIMER_DELAY_MS": "9999"}, STORED + 9_999),
-        ("an absolute time is kept to the ms", {"TIMER_DELIVER_MS": "1700000010777"},
-         1_700_000_010_777),
-        ("seconds go before ms", {"TIMER_DELAY_MS": "99999", "TIMER_DELAY_SEC": "10"},
-         STORED + 10_000),
-        ("ms go before the absolute time",
-         {"TIMER_DELIVER_MS": "1700000099999", "TIMER_DELAY_MS": "9999"}, STORED + 9_999),
-        ("the exact time goes before all", {"DUEMQ_DUE_MS": "1700000010123",
-         "TIMER_DELAY_SEC": "77"}, 1_700_000_010_123),
+        (
+            "an absolute time is kept to the ms",
+            {"TIMER_DELIVER_MS": "1700000010777"},
+            1_700_000_010_777,
+        ),
+        (
+            "seconds go before ms",
+            {"TIMER_DELAY_MS": "99999", "TIMER_DELAY_SEC": "10"},
+            STORED + 10_000,
+        ),
+        (
+            "ms go before the absolute time",
+            {"TIMER_DELIVER_MS": "1700000099999", "TIMER_DELAY_MS": "9999"},
+            STORED + 9_999,
+        ),
+        (
+            "the exact time goes before all",
+            {"DUEMQ_DUE_MS": "1700000010123", "TIMER_DELAY_SEC": "77"},
+            1_700_000_010_123,
+        ),
         ("nothing but the slot: its end", {}, 1_700_000_011_000),
         ("never before the slot is over", {"TIMER_DELIVER_MS": "5"}, 1_700_000_010_001),
-        ("a delay that Apache rolled has lost its start", {"TIMER_DELAY_SEC": "10",
-         "TIMER_ROLL_TIMES": "1"}, 1_700_000_011_000),
-        ("an absolute time that Apache rolled has not", {"TIMER_DELIVER_MS": "1700000010777",
-         "TIMER_ROLL_TIMES": "1"}, 1_700_000_010_777),
-        ("no number: the slot decides", {"TIMER_DELAY_SEC": "soon", "TIMER_DELAY_MS": "9999"},
-         1_700_000_011_000),
+        (
+            "a delay that Apache rolled has lost its start",
+            {"TIMER_DELAY_SEC": "10", "TIMER_ROLL_TIMES": "1"},
+            1_700_000_011_000,
+        ),
+        (
+            "an absolute time that Apache rolled has not",
+            {"TIMER_DELIVER_MS": "1700000010777", "TIMER_ROLL_TIMES": "1"},
+            1_700_000_010_777,
+        ),
+        (
+            "no number: the slot decides",
+            {"TIMER_DELAY_SEC": "soon", "TIMER_DELAY_MS": "9999"},
+            1_700_000_011_000,
+        ),
         ("too far to be a number", {"TIMER_DELAY_SEC": "999999999999999999"}, None),
         ("no slot, no timer", {"TIMER_OUT_MS": ""}, None),
         ("a slot that is no number", {"TIMER_OUT_MS": "x"}, None),
         ("a negative slot", {"TIMER_OUT_MS": "-1"}, None),
     ],
-)  # fmt: skip
+)
 def test_due(rule: str, properties: dict[str, str], due_ms: int | None) -> None:
     found = {name: value for name, value in (OUT | properties).items() if value}
     assert due_ms_of(found, STORED, 1_000) == due_ms, rule
@@ -56,9 +77,18 @@ def test_a_slot_covers_the_due_time(due_ms: int, precision_ms: int) -> None:
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        ("5", 5), ("+5", 5), ("-5", -5), ("9" * 18, 10**18 - 1), ("9" * 19, None), ("", None),
-        (None, None), ("1.0", None), (" 1", None), ("٣", None), ("-", None),
+        ("5", 5),
+        ("+5", 5),
+        ("-5", -5),
+        ("9" * 18, 10**18 - 1),
+        ("9" * 19, None),
+        ("", None),
+        (None, None),
+        ("1.0", None),
+        (" 1", None),
+        ("٣", None),
+        ("-", None),
     ],
-)  # fmt: skip
+)
 def test_numbers(text: str | None, number: int | None) -> None:
     assert number_of(text) == number

@@ -62,9 +62,12 @@ def text_of(entries: list[tuple[str, str]], *, ends: bool = True) -> bytes:
 
 def add(store: MessageStore, batch: PutBatch, text: bytes, made: dict[str, int | str]) -> None:
     at = add_message(
-        store, batch, made["topic"], sys_flag=made["sys_flag"],
+        store,
+        batch,
+        made["topic"],
+        sys_flag=made["sys_flag"],
         prepared_offset=made["prepared_offset"],
-    )  # fmt: skip
+    )
     batch.set_properties(at, text)
     row = batch.rows[at]
     row["out_ms"], row["due_ms"] = made["out_ms"], made["due_ms"]

@@ -23,9 +23,14 @@ from timer_store.names import HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOP
 NOW = 1_700_000_000_123
 MAX_MS = 259_200_000
 DELIVERED = {
-    "TIMER_OUT_MS": "1699999999000", "REAL_TOPIC": "T", "REAL_QID": "0",
-    "TIMER_ENQUEUE_MS": "1", "TIMER_DEQUEUE_MS": "2", "TIMER_ROLL_TIMES": "3", "DUEMQ_DUE_MS": "4",
-}  # fmt: skip
+    "TIMER_OUT_MS": "1699999999000",
+    "REAL_TOPIC": "T",
+    "REAL_QID": "0",
+    "TIMER_ENQUEUE_MS": "1",
+    "TIMER_DEQUEUE_MS": "2",
+    "TIMER_ROLL_TIMES": "3",
+    "DUEMQ_DUE_MS": "4",
+}
 DIRECT = {"TIMER_OUT_MS": str(NOW + 5_000), "REAL_TOPIC": "T", "REAL_QID": "3"}
 
 
@@ -46,9 +51,11 @@ def hook_of(
 ) -> TimerHook:
     waiting = Counter(counts)
     return TimerHook(
-        topics, config or TimerConfig(**settings), lambda time_ms: waiting[time_ms],
+        topics,
+        config or TimerConfig(**settings),
+        lambda time_ms: waiting[time_ms],
         pending_of=(lambda index: pending[topics.name(index)]) if pending else None,
-    )  # fmt: skip
+    )
 
 
 def add(
@@ -63,18 +70,27 @@ def add(
     if not isinstance(text, bytes):
         text = b"".join(f"{name}\x01{value}\x02".encode() for name, value in properties.items())
     return batch.add(
-        topic_index=topics.add(topic), queue_id=queue_id, body=b"b", properties=text,
-        born_ms=1, born_host=LOOPBACK, store_host=LOOPBACK, sys_flag=sys_flag,
-    )  # fmt: skip
+        topic_index=topics.add(topic),
+        queue_id=queue_id,
+        body=b"b",
+        properties=text,
+        born_ms=1,
+        born_host=LOOPBACK,
+        store_host=LOOPBACK,
+        sys_flag=sys_flag,
+    )
 
 
 def held(topics: TopicTable, row: np.void) -> tuple[str | int, ...]:
     """Return (topic, queue, real topic, real queue, TIMER_OUT_MS) of a row."""
     real = int(row["real_topic_index"])
     return (
-        topics.name(int(row["topic_index"])), int(row["queue_id"]),
-        topics.name(real) if real >= 0 else "", int(row["real_queue_id"]), int(row["out_ms"]),
-    )  # fmt: skip
+        topics.name(int(row["topic_index"])),
+        int(row["queue_id"]),
+        topics.name(real) if real >= 0 else "",
+        int(row["real_queue_id"]),
+        int(row["out_ms"]),
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,19 +99,31 @@ def held(topics: TopicTable, row: np.void) -> tuple[str | int, ...]:
         ("seconds from now", {"TIMER_DELAY_SEC": "10"}, 1_700_000_010_000),
         ("ms from now", {"TIMER_DELAY_MS": "10"}, 1_700_000_000_000),
         ("a time", {"TIMER_DELIVER_MS": "1700000100001"}, 1_700_000_100_000),
-        ("an exact multiple loses a slot", {"TIMER_DELIVER_MS": "1700000100000"},
-         1_700_000_099_000),
-        ("one ms before it is in the same slot", {"TIMER_DELIVER_MS": "1700000099999"},
-         1_700_000_099_000),
-        ("seconds win", {"TIMER_DELAY_MS": "1", "TIMER_DELAY_SEC": "10", "TIMER_DELIVER_MS": "1"},
-         1_700_000_010_000),
-        ("ms win over a time", {"TIMER_DELIVER_MS": "1", "TIMER_DELAY_MS": "10000"},
-         1_700_000_010_000),
+        (
+            "an exact multiple loses a slot",
+            {"TIMER_DELIVER_MS": "1700000100000"},
+            1_700_000_099_000,
+        ),
+        (
+            "one ms before it is in the same slot",
+            {"TIMER_DELIVER_MS": "1700000099999"},
+            1_700_000_099_000,
+        ),
+        (
+            "seconds win",
+            {"TIMER_DELAY_MS": "1", "TIMER_DELAY_SEC": "10", "TIMER_DELIVER_MS": "1"},
+            1_700_000_010_000,
+        ),
+        (
+            "ms win over a time",
+            {"TIMER_DELIVER_MS": "1", "TIMER_DELAY_MS": "10000"},
+            1_700_000_010_000,
+        ),
         ("the longest delay", {"TIMER_DELAY_SEC": "259200"}, NOW - 123 + MAX_MS),
         ("the next ms", {"TIMER_DELIVER_MS": str(NOW + 1)}, 1_700_000_000_000),
         ("a marker", {"TIMER_DEL_UNIQKEY": "T+U", "TIMER_DELAY_SEC": "10"}, 1_700_000_010_000),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("sys_flag", [0, 1, layout.SYS_COMMIT])
 def test_a_future_time_delays_the_message(
     topics: TopicTable, rule: str, properties: dict[str, str], out_ms: int, sys_flag: int
@@ -166,14 +194,20 @@ def test_other_messages_are_unchanged(
         ("no number", {"TIMER_DELAY_SEC": "soon"}, "TIMER_DELAY_SEC=soon is not a whole number"),
         ("the first decides", {"TIMER_DELAY_SEC": "1.5", "TIMER_DELIVER_MS": "9"}, "=1.5"),
         ("more digits than a number has", {"TIMER_DELIVER_MS": "9" * 19}, "18 digits"),
-        ("one second too far", {"TIMER_DELAY_SEC": "259201"},
-         "the max delay 259200000ms (3 days, timerMaxDelaySec)"),
+        (
+            "one second too far",
+            {"TIMER_DELAY_SEC": "259201"},
+            "the max delay 259200000ms (3 days, timerMaxDelaySec)",
+        ),
         ("an overflow in ms", {"TIMER_DELAY_SEC": "9" * 18}, "the max delay 259200000ms"),
         ("a time in the year 31 million", {"TIMER_DELIVER_MS": "9" * 18}, "timerMaxDelaySec"),
-        ("a marker for the past", {"TIMER_DELIVER_MS": "5", "TIMER_DEL_UNIQKEY": "T+U"},
-         "no message to cancel"),
+        (
+            "a marker for the past",
+            {"TIMER_DELIVER_MS": "5", "TIMER_DEL_UNIQKEY": "T+U"},
+            "no message to cancel",
+        ),
     ],
-)  # fmt: skip
+)
 def test_impossible_delays_are_refused_with_code_13_and_the_maximum(
     topics: TopicTable, rule: str, properties: dict[str, str], says: str
 ) -> None:
@@ -363,9 +397,25 @@ def test_a_cancel_is_not_spread(topics: TopicTable) -> None:
 # Against the twin.
 
 values = st.sampled_from(
-    ["0", "1", "-1", "10", "259200", "259201", "259200000", "1700000000123", "1700000000124",
-     "1700000005000", "1700259200123", "1700259200124", "x", "9" * 18, "9" * 19, "+7"]
-)  # fmt: skip
+    [
+        "0",
+        "1",
+        "-1",
+        "10",
+        "259200",
+        "259201",
+        "259200000",
+        "1700000000123",
+        "1700000000124",
+        "1700000005000",
+        "1700259200123",
+        "1700259200124",
+        "x",
+        "9" * 18,
+        "9" * 19,
+        "+7",
+    ]
+)
 pairs = st.one_of(
     st.tuples(st.sampled_from(["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"]), values),
     st.tuples(st.sampled_from(["TIMER_DEL_UNIQKEY", "KEYS", "UNIQ_KEY"]), st.just("T+U")),

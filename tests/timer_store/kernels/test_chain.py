@@ -239,9 +239,17 @@ def test_find_in_log_order(data: bytes, asked: list[tuple[int, int]]) -> None:
 
 def logged(pos: int, unit: Unit) -> tuple[int, ...]:
     return (
-        pos, unit.prev_pos, unit.write_ms, unit.slot_ms, unit.phys_offset, unit.due_ms,
-        unit.record_size, unit.topic_hash, unit.magic, 0,
-    )  # fmt: skip
+        pos,
+        unit.prev_pos,
+        unit.write_ms,
+        unit.slot_ms,
+        unit.phys_offset,
+        unit.due_ms,
+        unit.record_size,
+        unit.topic_hash,
+        unit.magic,
+        0,
+    )
 
 
 @given(files(), st.integers(0, 20), st.integers(1, 20))

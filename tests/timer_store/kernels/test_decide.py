@@ -21,9 +21,16 @@ from timer_store.pending.decision_records import DecidingRecords
 
 PRECISION_MS = 1_000
 STALE = (
-    "TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_ROLL_TIMES",
-    "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "DUEMQ_DUE_MS", "__CRC32#",
-)  # fmt: skip
+    "TIMER_OUT_MS",
+    "TIMER_DELIVER_MS",
+    "TIMER_DELAY_MS",
+    "TIMER_DELAY_SEC",
+    "TIMER_ROLL_TIMES",
+    "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS",
+    "DUEMQ_DUE_MS",
+    "__CRC32#",
+)
 KEPT = ("UNIQ_KEY", "KEYS", "TAGS", "mine", "TIMER", "TIMER_OUT_MSX")
 WORDS = st.text("aé€😀 :-", min_size=1, max_size=12)
 ROLLS = st.one_of(WORDS, st.integers(0, 99).map(str))
@@ -81,8 +88,9 @@ def put_targets(store: Any, targets: list[dict[str, Any]]) -> Any:
     store.put(batch)
     rows = np.zeros(batch.count, layout.TIMED)
     rows["phys_offset"], rows["record_size"] = (
-        batch.filled["phys_offset"], batch.filled["record_size"],
-    )  # fmt: skip
+        batch.filled["phys_offset"],
+        batch.filled["record_size"],
+    )
     rows["due_ms"] = [target["due_ms"] for target in targets]
     return rows[::-1].copy()
 

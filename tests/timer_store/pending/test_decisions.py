@@ -99,8 +99,10 @@ def test_a_moved_timer_is_delivered_at_its_new_time_and_once(
     [record] = rig.delivered()
     assert record.store_ms == start_ms + then_ms
     assert (record.body, record.properties["TAGS"], record.properties["mine"]) == (
-        b"a", "blue", "kept",
-    )  # fmt: skip
+        b"a",
+        "blue",
+        "kept",
+    )
     rig.advance(first_ms + 3_000)
     assert rig.bodies() == [b"a"]
     assert pending_timers(rig).by_offset(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
@@ -129,8 +131,9 @@ def test_delivered_timers_and_other_messages_are_reported(rig: TimerRig) -> None
     assert pending_timers(rig).cancel(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
     assert pending_timers(rig).fire(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
     assert pending_timers(rig).cancel(one(offset + 1, 1 << 40)).verdicts.tolist() == [
-        Verdict.UNKNOWN, Verdict.UNKNOWN,
-    ]  # fmt: skip
+        Verdict.UNKNOWN,
+        Verdict.UNKNOWN,
+    ]
     assert rig.bodies() == [b"a"]
 
 
@@ -328,9 +331,11 @@ def test_a_marker_identifies_its_target_as_apaches_does(rig: TimerRig) -> None:
     units = rig.store.units(TIMER_TOPIC, 0, 1, 10)
     markers = [rig.store.read_record(int(unit["phys_offset"])) for unit in units]
     common = {
-        "TAGS": "_RECALL_TAG_", "REAL_TOPIC": "T", "REAL_QID": "0",
+        "TAGS": "_RECALL_TAG_",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "0",
         "TIMER_OUT_MS": str((due_ms - 1) // 1_000 * 1_000),
-    }  # fmt: skip
+    }
     assert [marker.properties for marker in markers] == [
         common | {"TIMER_DEL_UNIQKEY": "T+a", "UNIQ_KEY": "a", "KEYS": "k"},
         common | {"TIMER_DEL_UNIQKEY": "a"},  # as 5.4 and later compare it

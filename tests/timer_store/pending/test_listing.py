@@ -156,8 +156,12 @@ def test_row_of_a_timer(rig: TimerRig) -> None:
     assert timer["due_ms"] == due_ms
     told = {name: timer[name] for name in ("topic", "queue_id", "unique_key", "keys", "tag")}
     assert told == {
-        "topic": "U", "queue_id": 3, "unique_key": "ABC", "keys": "order-7", "tag": "tag",
-    }  # fmt: skip
+        "topic": "U",
+        "queue_id": 3,
+        "unique_key": "ABC",
+        "keys": "order-7",
+        "tag": "tag",
+    }
     assert (timer["body_bytes"], timer["stored_ms"]) == (5, rig.clock.now_ms())
 
 

@@ -258,7 +258,7 @@ def test_every_name_in_apaches_source_is_served_apart_from_those_of_rocksdb(
         ("pop_offset_buffer_size", {}, 0),
         ("broker_permission", {"cluster": "C", "node_id": "test", "node_type": "broker"}, 6),
     ],
-)  # fmt: skip
+)
 def test_values(
     samples: list[tuple[str, dict[str, str], float]],
     name: str,

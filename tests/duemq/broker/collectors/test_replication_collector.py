@@ -14,9 +14,12 @@ from tests.support.replica_rig import until
 from tests.support.running_broker import running, small
 
 GROUP = {
-    "masterEpoch": 7, "syncStateSet": [1, 2, 5], "leaseMs": 2_500, "groupFailure": "",
+    "masterEpoch": 7,
+    "syncStateSet": [1, 2, 5],
+    "leaseMs": 2_500,
+    "groupFailure": "",
     "confirmedOffset": 900,
-}  # fmt: skip
+}
 UNKNOWN = dict.fromkeys(GROUP)
 FIRST = {"id": 2, "address": "10.0.0.2:1", "lagBytes": 500, "lagMessages": 4, "lagMs": 1_500}
 SECOND = {"id": None, "address": "10.0.0.3:1", "lagBytes": None, "lagMessages": None, "lagMs": None}
@@ -46,9 +49,16 @@ def series(view: dict[str, Any]) -> dict[str, float]:
         (
             MASTER | GROUP | CONNECTIONS,
             {
-                "role master": 1, "epoch": 7, "sync_state_set": 3, "lease_seconds": 2.5,
-                "confirmed_offset": 900, "connected_replicas": 2, "lag_bytes 2": 500,
-                "lag_messages 2": 4, "lag_seconds 2": 1.5, "replica_in_sync 2": 1,
+                "role master": 1,
+                "epoch": 7,
+                "sync_state_set": 3,
+                "lease_seconds": 2.5,
+                "confirmed_offset": 900,
+                "connected_replicas": 2,
+                "lag_bytes 2": 500,
+                "lag_messages 2": 4,
+                "lag_seconds 2": 1.5,
+                "replica_in_sync 2": 1,
                 "replica_in_sync 10.0.0.3:1": 0,
             },
         ),
@@ -59,7 +69,7 @@ def series(view: dict[str, Any]) -> dict[str, float]:
         ),
     ],
     ids=["nothing", "master", "unknown", "group", "replica", "failures"],
-)  # fmt: skip
+)
 def test_only_what_is_known_has_a_series(view: dict[str, Any], expected: dict[str, float]) -> None:
     assert series(view) == expected
 

@@ -56,12 +56,23 @@ NUMERALS = st.text(st.sampled_from("0123456789+-.eE \x00fNx٣"), min_size=1, max
 
 @given(
     st.sampled_from(
-        ("a = 5", "a > 2147483647", "a <= 9223372036854775807", "a >= 0.5", "a = 1E22", "a < b",
-         "5.5 > a", "-5 >= a", "a = TRUE", "a = b", "a <> '5'")
+        (
+            "a = 5",
+            "a > 2147483647",
+            "a <= 9223372036854775807",
+            "a >= 0.5",
+            "a = 1E22",
+            "a < b",
+            "5.5 > a",
+            "-5 >= a",
+            "a = TRUE",
+            "a = b",
+            "a <> '5'",
+        )
     ),
     st.one_of(NUMERALS, st.sampled_from(VALUES[:5]), st.floats().map(str), st.integers().map(str)),
     NUMERALS,
-)  # fmt: skip
+)
 def test_numbers_are_read_as_java_does_or_left_undecided(
     expression_text: str, a: str, b: str
 ) -> None:

@@ -33,9 +33,12 @@ class Peer:
     def __init__(self, *, begins: bool = True) -> None:
         self.events: list[tuple[object, ...]] = []
         self.server = Http2Server(
-            self, stream_window=STREAM_WINDOW, window=WINDOW, streams_max=STREAMS_MAX,
+            self,
+            stream_window=STREAM_WINDOW,
+            window=WINDOW,
+            streams_max=STREAMS_MAX,
             header_bytes_max=HEADER_BYTES_MAX,
-        )  # fmt: skip
+        )
         self.encoder = Encoder()
         if begins:
             self.server.receive(PREFACE + settings_frame({}))
@@ -172,8 +175,10 @@ def test_frames_are_no_longer_than_the_peer_allows() -> None:
     peer.request(1)
     peer.server.send_data(1, bytes(40_000))
     assert [len(data) for kind, _, _, data in peer.output() if kind == frames.DATA] == [
-        16_384, 16_384, 7_232,
-    ]  # fmt: skip
+        16_384,
+        16_384,
+        7_232,
+    ]
 
 
 def test_a_stream_is_removed_once_both_sides_have_ended() -> None:

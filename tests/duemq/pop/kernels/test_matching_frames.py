@@ -83,12 +83,15 @@ FRAMES = st.one_of(
     st.builds(lambda a, b: frame(header_of(a, b)), TEXTS, TEXTS),
     st.builds(
         lambda a, b, body, kind: frame(header_of(a, b), body, kind),
-        TEXTS, TEXTS, st.binary(max_size=3), st.sampled_from((0, 1, 128, 255)),
+        TEXTS,
+        TEXTS,
+        st.binary(max_size=3),
+        st.sampled_from((0, 1, 128, 255)),
     ),
     st.builds(lambda a, b: frame(header_of(a, b) + b" "), TEXTS, TEXTS),
     st.builds(lambda a, b: frame(header_of(a, b)[:-1]), TEXTS, TEXTS),
     st.binary(max_size=20),
-)  # fmt: skip
+)
 
 
 @given(st.lists(FRAMES, max_size=6), st.data())

@@ -21,15 +21,27 @@ NUMBERS = st.integers(0, 10**18 - 1) | st.sampled_from([0, 1, 9, 10, 999, 1_000,
 OFFSETS = st.lists(NUMBERS, min_size=1, max_size=40, unique=True).map(tuple)
 CHECKPOINTS = st.builds(
     PopCheckpoint,
-    topic=NAMES, group=NAMES, queue_id=st.integers(0, 2**31 - 1), start_offset=NUMBERS,
-    pop_ms=NUMBERS, invisible_ms=NUMBERS, offsets=OFFSETS, broker_name=NAMES,
+    topic=NAMES,
+    group=NAMES,
+    queue_id=st.integers(0, 2**31 - 1),
+    start_offset=NUMBERS,
+    pop_ms=NUMBERS,
+    invisible_ms=NUMBERS,
+    offsets=OFFSETS,
+    broker_name=NAMES,
     suspended=st.booleans(),
-)  # fmt: skip
+)
 ACKS = st.builds(
     Acknowledgement,
-    topic=NAMES, group=NAMES, queue_id=st.integers(0, 2**31 - 1), start_offset=NUMBERS,
-    pop_ms=NUMBERS, offsets=OFFSETS, broker_name=NAMES, due_ms=NUMBERS | st.just(2 * 10**18),
-)  # fmt: skip
+    topic=NAMES,
+    group=NAMES,
+    queue_id=st.integers(0, 2**31 - 1),
+    start_offset=NUMBERS,
+    pop_ms=NUMBERS,
+    offsets=OFFSETS,
+    broker_name=NAMES,
+    due_ms=NUMBERS | st.just(2 * 10**18),
+)
 ENTRIES = st.lists(st.tuples(st.integers(0, 7), CHECKPOINTS | ACKS), max_size=6)
 
 

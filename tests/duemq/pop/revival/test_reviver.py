@@ -259,10 +259,13 @@ FULL, DAMAGED, SOUND = "full", "damaged", "sound"
 @pytest.mark.finding("3D1")
 @settings(max_examples=8, deadline=None)
 @given(
-    kinds=st.lists(st.tuples(st.sampled_from("TU"), st.sampled_from([FULL, DAMAGED, SOUND])),
-                   min_size=1, max_size=12),
+    kinds=st.lists(
+        st.tuples(st.sampled_from("TU"), st.sampled_from([FULL, DAMAGED, SOUND])),
+        min_size=1,
+        max_size=12,
+    ),
     compiled=st.booleans(),
-)  # fmt: skip
+)
 def test_every_sound_message_is_visible_again_at_its_time(
     kinds: list[tuple[str, str]], compiled: bool
 ) -> None:

@@ -30,13 +30,23 @@ from duemq_common.errors import FrameError
 from duemq_common.request import Request
 
 NUMBERS = {
-    "opaque": 7, "queueId": 3, "offset": 41, "start": 40, "pop_ms": 1_700_000_000_123,
-    "invisible_ms": 60_000, "revive_queue": 5,
-}  # fmt: skip
+    "opaque": 7,
+    "queueId": 3,
+    "offset": 41,
+    "start": 40,
+    "pop_ms": 1_700_000_000_123,
+    "invisible_ms": 60_000,
+    "revive_queue": 5,
+}
 COLUMN = {
-    "opaque": OPAQUE, "queueId": QUEUE, "offset": OFFSET, "start": START, "pop_ms": POP_MS,
-    "invisible_ms": INVISIBLE_MS, "revive_queue": REVIVE_QUEUE,
-}  # fmt: skip
+    "opaque": OPAQUE,
+    "queueId": QUEUE,
+    "offset": OFFSET,
+    "start": START,
+    "pop_ms": POP_MS,
+    "invisible_ms": INVISIBLE_MS,
+    "revive_queue": REVIVE_QUEUE,
+}
 JAVA = (
     b'{"code":200051,"extFields":{"consumerGroup":"g","extraInfo":"$handle","offset":"$offset",'
     b'"queueId":"$queueId","topic":"T"},"flag":0,"language":"JAVA","opaque":$opaque,'
@@ -123,9 +133,12 @@ def test_a_template_reads_the_frames_of_a_client(order: str) -> None:
 
 def test_frames_of_the_codec_have_a_template() -> None:
     fields = {
-        "consumerGroup": "g", "topic": "T", "queueId": "0", "offset": "1",
+        "consumerGroup": "g",
+        "topic": "T",
+        "queueId": "0",
+        "offset": "1",
         "extraInfo": handle_of(NUMBERS),
-    }  # fmt: skip
+    }
     request = Request(RequestCode.ACK_MESSAGE, fields, opaque=9)
     assert template_of(codec.encode_request(request)) is not None
     request.body = b"x"
@@ -182,13 +195,25 @@ def test_a_long_header_has_no_template() -> None:
 
 SCRAPS = st.sampled_from(
     [
-        b'"offset":"41"', b'"offset" :"41"', b'"o\\u0066fset":"41"', b'"queueId":"3"',
-        b'"opaque":7', b'"opaque" : 7', b'"\\u006fpaque":7',
-        b'"extraInfo":"x"', b'"x":{"offset":"41"}',
-        b'"x":{"opaque":7}', b'"x":"\\"offset\\":\\"41"', b'"x":["opaque"]', b'"y":"offset"',
-        b'"extFields":{"offset":"41"}', b'"extFields":null', b'"remark":"{"', b'"remark":"}{"',
+        b'"offset":"41"',
+        b'"offset" :"41"',
+        b'"o\\u0066fset":"41"',
+        b'"queueId":"3"',
+        b'"opaque":7',
+        b'"opaque" : 7',
+        b'"\\u006fpaque":7',
+        b'"extraInfo":"x"',
+        b'"x":{"offset":"41"}',
+        b'"x":{"opaque":7}',
+        b'"x":"\\"offset\\":\\"41"',
+        b'"x":["opaque"]',
+        b'"y":"offset"',
+        b'"extFields":{"offset":"41"}',
+        b'"extFields":null',
+        b'"remark":"{"',
+        b'"remark":"}{"',
     ]
-)  # fmt: skip
+)
 
 
 @st.composite

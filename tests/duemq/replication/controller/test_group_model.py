@@ -115,10 +115,18 @@ class World:
         self.masters: dict[int, tuple[int, int]] = {}
         self.largest = 0
         self._steps = {
-            self.ask: 6, self.look: 6, self.want: 4, self.run_quietly: 3,
-            self.arrive: 16, self.deliver: 16, self.forget: 1,
-            self.cut: 1, self.restart: 1, self.advance: 2, self.designate: 1,
-        }  # fmt: skip
+            self.ask: 6,
+            self.look: 6,
+            self.want: 4,
+            self.run_quietly: 3,
+            self.arrive: 16,
+            self.deliver: 16,
+            self.forget: 1,
+            self.cut: 1,
+            self.restart: 1,
+            self.advance: 2,
+            self.designate: 1,
+        }
 
     def run(self, steps: int) -> None:
         """Take so many steps; check what always holds after each."""

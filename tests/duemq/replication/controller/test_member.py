@@ -150,10 +150,16 @@ def test_without_a_master_a_member_outside_of_the_set_names_who_can_be_elected(
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [(view(3, 1), view(3, 2)), (view(3, 2), view(3, 1)),
-                          (view(3, 2), view(3, 3)), (view(3, None), view(3, 1)),
-                          (view(3, 1), view(3, None)), (view(3, None), view(3, 2))],
-)  # fmt: skip
+    ("first", "second"),
+    [
+        (view(3, 1), view(3, 2)),
+        (view(3, 2), view(3, 1)),
+        (view(3, 2), view(3, 3)),
+        (view(3, None), view(3, 1)),
+        (view(3, 1), view(3, None)),
+        (view(3, None), view(3, 2)),
+    ],
+)
 def test_an_epoch_has_one_master(first: GroupView, second: GroupView) -> None:
     found = member(GroupSeen(first))
     state = found.state

@@ -27,9 +27,14 @@ GROUP = GroupName("c", "b")
 GET, ELECT = RequestCode.CONTROLLER_GET_REPLICA_INFO, RequestCode.CONTROLLER_ELECT_MASTER
 NAMES = {"clusterName": "c", "brokerName": "b"}
 BEAT = BrokerHeartbeat(
-    address="h:1", broker_id=2, epoch=3, max_offset=9, confirm_offset=8, limit_ms=10_000,
+    address="h:1",
+    broker_id=2,
+    epoch=3,
+    max_offset=9,
+    confirm_offset=8,
+    limit_ms=10_000,
     election_priority=7,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +72,18 @@ BEAT = BrokerHeartbeat(
             904,
             NAMES
             | {
-                "brokerAddr": "h:1", "brokerId": "2", "epoch": "3", "maxOffset": "9",
-                "confirmOffset": "8", "heartbeatTimeoutMills": "10000", "electionPriority": "7",
+                "brokerAddr": "h:1",
+                "brokerId": "2",
+                "epoch": "3",
+                "maxOffset": "9",
+                "confirmOffset": "8",
+                "heartbeatTimeoutMills": "10000",
+                "electionPriority": "7",
             },
             None,
         ),
     ],
-)  # fmt: skip
+)
 def test_requests(
     request_: Request, code: int, fields: dict[str, str], body: dict[str, object] | None
 ) -> None:
@@ -133,14 +143,23 @@ def test_every_code_of_the_controller_has_a_meaning() -> None:
 @pytest.mark.parametrize(
     "response",
     [
-        info(masterEpoch=""), info(masterEpoch="-1"), info(masterEpoch="x"),
-        info(masterEpoch=str(1 << 31)), info(masterEpoch="²"),
-        info(masterBrokerId="0"), info(masterBrokerId="-2"), info(masterBrokerId="1e3"),
-        info(masterBrokerId=str(1 << 63)), info(masterAddress=""), info(masterAddress="h"),
-        info(masterAddress="h:0"), info(masterAddress="h:70000"), info(masterAddress=":1"),
+        info(masterEpoch=""),
+        info(masterEpoch="-1"),
+        info(masterEpoch="x"),
+        info(masterEpoch=str(1 << 31)),
+        info(masterEpoch="²"),
+        info(masterBrokerId="0"),
+        info(masterBrokerId="-2"),
+        info(masterBrokerId="1e3"),
+        info(masterBrokerId=str(1 << 63)),
+        info(masterAddress=""),
+        info(masterAddress="h"),
+        info(masterAddress="h:0"),
+        info(masterAddress="h:70000"),
+        info(masterAddress=":1"),
         info(masterAddress="h" * 400 + ":1"),
     ],
-)  # fmt: skip
+)
 def test_headers_that_no_controller_sends(response: Response) -> None:
     with pytest.raises(ControllerFault):
         requests.view_of(GET, response)
@@ -149,13 +168,29 @@ def test_headers_that_no_controller_sends(response: Response) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"{", b"[]", b"1", b"\xff", body(), body(syncStateSet=[1]),
-        in_sync(None), in_sync("1"), in_sync([0]), in_sync([-1]), in_sync([True]), in_sync([1.5]),
-        in_sync(["1"]), in_sync([1 << 63]), in_sync([1], -1), in_sync([1], "1"),
-        in_sync([1], 1 << 31), in_sync([1], True), in_sync(list(range(1, 1_100))),
+        b"",
+        b"{",
+        b"[]",
+        b"1",
+        b"\xff",
+        body(),
+        body(syncStateSet=[1]),
+        in_sync(None),
+        in_sync("1"),
+        in_sync([0]),
+        in_sync([-1]),
+        in_sync([True]),
+        in_sync([1.5]),
+        in_sync(["1"]),
+        in_sync([1 << 63]),
+        in_sync([1], -1),
+        in_sync([1], "1"),
+        in_sync([1], 1 << 31),
+        in_sync([1], True),
+        in_sync(list(range(1, 1_100))),
         b"[" * 100_000,
     ],
-)  # fmt: skip
+)
 def test_bodies_that_no_controller_sends(data: bytes) -> None:
     for read in (
         lambda: requests.view_of(GET, Response(fields=info().fields, body=data)),
@@ -167,9 +202,14 @@ def test_bodies_that_no_controller_sends(data: bytes) -> None:
 
 TEXTS = st.one_of(st.text(max_size=12), st.integers(-5, 1 << 65).map(str), st.just("h:1"))
 FIELD_NAMES = (
-    "masterEpoch", "masterBrokerId", "masterAddress", "syncStateSetEpoch", "nextBrokerId",
-    "isLeader", "controllerLeaderAddress",
-)  # fmt: skip
+    "masterEpoch",
+    "masterBrokerId",
+    "masterAddress",
+    "syncStateSetEpoch",
+    "nextBrokerId",
+    "isLeader",
+    "controllerLeaderAddress",
+)
 READERS: list[Callable[[Response], object]] = [
     requests.leader_of,
     requests.next_id_of,
