@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_house_rules import TOP, facts, name_of, of_product, product_files
+from tests.test_house_rules import (
+    TOP,
+    all_files,
+    facts,
+    name_of,
+    of_product,
+    product_files,
+    tree_of,
+)
 from tests.test_import_arrows import ARROWS
 
 BANNED_FILES = {
@@ -207,3 +215,16 @@ def test_unit_tests_mirror_the_packages() -> None:
             if homes and path.parent.relative_to(TOP / "tests") not in homes:
                 wrong.append(name_of(path))
     assert wrong == []
+
+
+def test_the_formatter_has_the_last_word() -> None:
+    """No layout against the formatter, and no starred tuple of several items on one line."""
+    starred = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in all_files()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple) and node.value.elts
+    ]
+    pragma = re.compile(r"# fmt: ?(?:skip|off)")
+    skipped = [name_of(path) for path in all_files() if pragma.search(path.read_text())]
+    assert (starred, skipped) == ([], [])

@@ -320,10 +320,14 @@ class Broker:
 
     async def _listen(self, stack: AsyncExitStack) -> None:
         self._server = server = RemotingServer(
-            self.parts.dispatcher, self.new_ingest(), limits_of(self.config), clock=self.clock,
-            memory=self.parts.memory, tls=self.tls.server,
+            self.parts.dispatcher,
+            self.new_ingest(),
+            limits_of(self.config),
+            clock=self.clock,
+            memory=self.parts.memory,
+            tls=self.tls.server,
             proxies=parse_sources("proxyProtocolFrom", self.config.proxy_protocol_from),
-        )  # fmt: skip
+        )
         await stack.enter_async_context(server)
         v5 = serving_v5(self._v5_socket, self.parts, self._context, self.tls)
         self.grpc_port = await stack.enter_async_context(v5)
@@ -353,11 +357,18 @@ class Broker:
         parts, member, replica = self.parts, self.membership, self.parts.replica
         follows = replica is not None and member is None  # a member follows its controller
         self.registrar = name_servers.registrar(
-            lambda: self.config, self.settings.auth, parts.topics, self.clock,
-            port=self.port, ha_port=self.ha_port, grpc_port=self.grpc_port, local=self.namesrv,
-            tls=self.tls.client, second_master=parts.second_master,
+            lambda: self.config,
+            self.settings.auth,
+            parts.topics,
+            self.clock,
+            port=self.port,
+            ha_port=self.ha_port,
+            grpc_port=self.grpc_port,
+            local=self.namesrv,
+            tls=self.tls.client,
+            second_master=parts.second_master,
             on_registered=replica.on_registered if replica and follows else lambda fields: None,
-        )  # fmt: skip
+        )
         if member is None or member.role.is_known:
             await stack.enter_async_context(self.registrar.running())
 

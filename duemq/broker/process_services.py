@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def new_registry(config: BrokerConfig) -> CollectorRegistry:
     """Return the registry of /metrics, which includes Apache's series."""
-    from duemq.broker.collectors.native_metrics import NativeRegistry
+    from duemq.broker.collectors.native_registry import NativeRegistry
 
     return NativeRegistry(config.cluster_name, config.broker_name)
 

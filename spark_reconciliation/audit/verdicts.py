@@ -27,40 +27,96 @@ from pyspark.sql import functions as F
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.chains import find_roots
 from spark_reconciliation.audit.histories import whole_histories
+from spark_reconciliation.audit.keyed_events import key_of, keyed, unit_events, with_origin
 from spark_reconciliation.audit.origins import with_origins
-from spark_reconciliation.audit.plain_histories import plain_message_histories, tally_column
+from spark_reconciliation.audit.plain_histories import plain_message_histories
 from spark_reconciliation.audit.pointers import POINTER
 from spark_reconciliation.audit.rules import judge
-from spark_reconciliation.audit.tally import PLACE_MAX, STORE_BITS
 from spark_reconciliation.audit.unit_times import UNIT_BYTES
 from spark_reconciliation.scan.roles import PENDING_ROLES, PENDING_TOPICS, PLAIN, RARE, Role
-from spark_reconciliation.scan.tables import CLOCK_SET_BACK, TIME_MIN
+from spark_reconciliation.scan.tables import CLOCK_SET_BACK
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
 QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 VERDICTS: Final = (
-    "corrupt", "moved_twice", "duplicated", "cancelled_but_fired", "misrouted", "unreachable",
-    "early", "late", "lost", "unexpected", "quarantined", "cancelled", "pending", "moved",
-    "removed", "ok",
-)  # fmt: skip
+    "corrupt",
+    "moved_twice",
+    "duplicated",
+    "cancelled_but_fired",
+    "misrouted",
+    "unreachable",
+    "early",
+    "late",
+    "lost",
+    "unexpected",
+    "quarantined",
+    "cancelled",
+    "pending",
+    "moved",
+    "removed",
+    "ok",
+)
 CLEAN: Final = frozenset({"ok", "pending", "cancelled", "moved", "removed"})
 """Verdicts that are not findings."""
 AUDITED: Final = (
-    "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
-    "damage", "properties_hash", "head_hash", "target", "topic_hash", "queue_id", "real_queue_id",
-    "level", "due_ms", "out_ms", "rolls", "unit_ms", "passed", "other_time", "queued",
-)  # fmt: skip
+    "store_id",
+    "phys_offset",
+    "role",
+    "store_ms",
+    "prepared_offset",
+    "body_crc",
+    "body_len",
+    "damage",
+    "properties_hash",
+    "head_hash",
+    "target",
+    "topic_hash",
+    "queue_id",
+    "real_queue_id",
+    "level",
+    "due_ms",
+    "out_ms",
+    "rolls",
+    "unit_ms",
+    "passed",
+    "other_time",
+    "queued",
+)
 """Columns of `messages` that the audit reads of every message."""
 RARE_COLUMNS: Final = ("identity", "name_hash", "topic", "store", "file", "file_offset", "note")
-COLUMNS: Final = tuple(dict.fromkeys((
-    *AUDITED, *RARE_COLUMNS,
-    "store", "phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "born_ms", "sys_flag",
-    "prepared_offset", "body_crc", "body_len", "damage", "unique_id", "real_topic", "real_queue_id",
-    "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash", "head_hash",
-)))  # fmt: skip
+COLUMNS: Final = tuple(
+    dict.fromkeys(
+        (
+            *AUDITED,
+            *RARE_COLUMNS,
+            "store",
+            "phys_offset",
+            "topic",
+            "queue_id",
+            "queue_offset",
+            "store_ms",
+            "born_ms",
+            "sys_flag",
+            "prepared_offset",
+            "body_crc",
+            "body_len",
+            "damage",
+            "unique_id",
+            "real_topic",
+            "real_queue_id",
+            "level",
+            "due_ms",
+            "out_ms",
+            "rolls",
+            "cancels",
+            "properties_hash",
+            "head_hash",
+        )
+    )
+)
 """Columns of `messages` for jobs that need all columns of an audit in one table."""
 UNREAD_ROLES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})
 """Roles of the rows of `AuditSurvey.unread`."""
@@ -70,7 +126,6 @@ COMPLETE_HISTORY_ROLES: Final = frozenset(
 """Roles of records that make the audit examine the complete history of a message."""
 BROADCAST_MAX: Final = 1_000_000  # maximum keys that every task has in memory
 NAMES_MAX: Final = 8  # maximum topics that are named without a join
-MS_MAX: Final = 10**18
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
 """Returns the named columns of `messages`, of the given roles."""
 Queues = Callable[[Sequence[str]], "DataFrame"]
@@ -86,7 +141,7 @@ class AuditSurvey:
         rare: Records of rare roles, unreadable ranges, units that do not agree with a record.
         met: Roles of `rare`.
         names: Names of topics, by hash.
-        plain: Pending messages, and deliveries that name them, as `_keyed`.
+        plain: Pending messages, and deliveries that name them, as `keyed`.
         touched: Keys and roots of messages that a rare record belongs to; None without any.
         events: All records of these messages.
         cached: Persisted frames. Unlike checkpoints they are computed again if an executor is lost.
@@ -125,13 +180,26 @@ class AuditSurvey:
         unique = F.lit(None).cast("string")
         if ids:
             known = self.messages(("store_id", "phys_offset", "unique_id"), PENDING_ROLES)
-            known = known.select(_key("phys_offset").alias("leaf_key"), "unique_id")
+            known = known.select(key_of("phys_offset").alias("leaf_key"), "unique_id")
             found, unique = found.join(known, "leaf_key", "left"), F.col("unique_id")
         return found.select(
-            "store", "root", "leaf", "topic", "queue_id", unique.alias("unique_id"), "level",
-            "store_ms", "due_ms", "delivered_phys", "delivered_ms", "late_ms", "hops",
-            "deliveries", "verdict", "why",
-        )  # fmt: skip
+            "store",
+            "root",
+            "leaf",
+            "topic",
+            "queue_id",
+            unique.alias("unique_id"),
+            "level",
+            "store_ms",
+            "due_ms",
+            "delivered_phys",
+            "delivered_ms",
+            "late_ms",
+            "hops",
+            "deliveries",
+            "verdict",
+            "why",
+        )
 
     @property
     def unread(self) -> DataFrame:
@@ -157,7 +225,7 @@ def take_survey(
     touched, events = None, None
     if met & COMPLETE_HISTORY_ROLES:
         if Role.UNIT in met:
-            units = _unit_events(rare.where(F.col("role") == Role.UNIT), plain)
+            units = unit_events(rare.where(F.col("role") == Role.UNIT), plain)
             found = found.unionByName(units, allowMissingColumns=True)
         touched = _touched(found, cached)
     if touched is not None:
@@ -246,11 +314,6 @@ def reader_of(messages: DataFrame) -> Reader:
     return read
 
 
-def _key(offset: str) -> Column:
-    number = F.shiftleft(F.col("store_id").cast("bigint"), STORE_BITS)
-    return number.bitwiseOR(F.col(offset))
-
-
 def _faulty_units(queues: DataFrame) -> DataFrame:
     """Return units that do not agree with their records; `damage`: of delivered messages."""
     faulty = queues.where(F.col("fault").isNotNull())
@@ -258,24 +321,14 @@ def _faulty_units(queues: DataFrame) -> DataFrame:
     number = F.concat(F.lit("unit "), F.col("queue_offset"), F.lit(": "), F.col("fault"))
     folder = F.concat(F.lit("consumequeue/"), F.col("topic"), F.lit("/"), F.col("queue_id"))
     return faulty.select(
-        "store_id", "phys_offset", F.when(~pending, F.lit(POINTER)).alias("damage"),
-        F.lit(Role.UNIT).alias("role"), folder.alias("file"),
-        (F.col("queue_offset") * UNIT_BYTES).alias("file_offset"), number.alias("note"),
-    )  # fmt: skip
-
-
-def _unit_events(units: DataFrame, plain: DataFrame) -> DataFrame:
-    """Return units with the key of the message whose record or delivery they name."""
-    own = units.where(F.col("damage").isNull()).select(
-        _key("phys_offset").alias("key"), "role", F.col("phys_offset").alias("at")
+        "store_id",
+        "phys_offset",
+        F.when(~pending, F.lit(POINTER)).alias("damage"),
+        F.lit(Role.UNIT).alias("role"),
+        folder.alias("file"),
+        (F.col("queue_offset") * UNIT_BYTES).alias("file_offset"),
+        number.alias("note"),
     )
-    others = units.where(F.col("damage").isNotNull())
-    places = others.select(_key("phys_offset").alias("place"), "role").distinct()
-    store = F.shiftleft(F.shiftright("key", STORE_BITS), STORE_BITS)
-    sent = plain.where(F.col("role") == Role.DELIVERY).select(
-        "key", "at", store.bitwiseOR(F.col("at")).alias("place")
-    )
-    return own.unionByName(sent.join(F.broadcast(places), "place").select("key", "role", "at"))
 
 
 def _unread(survey: DataFrame, stores: DataFrame) -> DataFrame:
@@ -311,78 +364,26 @@ def _events(
     by_place = (F.col("role") < Role.MARKER) | (F.col("role") == Role.REMOVED_PENDING)
     named = rare.where(by_place)
     nameless = (F.col("origin").isNull()) & F.col("role").isin(Role.LEVEL_COPY, Role.TIMER_COPY)
-    plain, rare = _with_origin(plain), _with_origin(rare)
+    plain, rare = with_origin(plain), with_origin(rare)
     if not roles & {Role.LEVEL_COPY, Role.TIMER_COPY, Role.MARKER, Role.CANDIDATE}:
-        return _keyed(plain, config), _keyed(_with_origin(named), config)
-    held = _with_origin(messages((*AUDITED, "identity", "name_hash"), PENDING_ROLES))
+        return keyed(plain, config), keyed(with_origin(named), config)
+    held = with_origin(messages((*AUDITED, "identity", "name_hash"), PENDING_ROLES))
     ended = plain.where(F.col("role") == Role.DELIVERY).select("store_id", "origin")
     ended = ended.unionByName(
         rare.where(F.col("role") == Role.QUARANTINE).select("store_id", "origin")
     )
     found = with_origins(
-        rare.where(nameless), rare.where(F.col("role") == Role.CANDIDATE),
-        rare.where(F.col("role") == Role.MARKER), held, ended,
+        rare.where(nameless),
+        rare.where(F.col("role") == Role.CANDIDATE),
+        rare.where(F.col("role") == Role.MARKER),
+        held,
+        ended,
         rare.where(F.col("role") == Role.REMOVED_PENDING),
-    )  # fmt: skip
+    )
     rest = rare.where(by_place & ~nameless)
     rest = rest.unionByName(found.rolled).unionByName(found.marked)
     plain = plain.unionByName(found.delivered.select(*plain.columns))
-    return _keyed(plain, config), _keyed(rest, config)
-
-
-def origin() -> Column:
-    """Return the log offset that a record names as its origin, null if it names none.
-
-    An impossible offset is replaced by that of the record itself.
-    """
-    named = F.bitwise_not(F.col("prepared_offset"))
-    far = F.when(named >= PLACE_MAX, F.col("phys_offset")).otherwise(named)
-    return F.when(F.col("prepared_offset") < 0, far)
-
-
-def _with_origin(rows: DataFrame) -> DataFrame:
-    """Return rows with `origin`, the log offset of the origin of each record."""
-    return rows.withColumn("origin", origin())
-
-
-def _delay(config: AuditConfig) -> Column:
-    """Return the delay of `level` in a record's store."""
-
-    def among(levels_ms: Sequence[int]) -> Column:
-        level = F.least(F.col("level"), F.lit(len(levels_ms)))
-        delays = F.array(*(F.lit(delay) for delay in (0, *levels_ms)))
-        return F.element_at(delays, (level + 1).cast("int"))
-
-    found = among(config.levels_ms)
-    for levels_ms, stores in config.levels_of.items():
-        found = F.when(F.col("store_id").isin(*stores), among(levels_ms)).otherwise(found)
-    return found
-
-
-def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
-    """Return the columns of histories, numbers only; `due_ms` is the due time of the record."""
-    held = F.col("role").isin(*PENDING_ROLES)
-    own = held | F.col("role").isin(Role.REMOVED_PENDING, Role.REMOVED_SETTLED)
-    store_ms = F.greatest(F.least("store_ms", F.lit(MS_MAX)), F.lit(0))  # also of damaged records
-    by_table = store_ms + _delay(config)
-    in_queue = F.when(F.col("unit_ms").between(TIME_MIN, MS_MAX), F.col("unit_ms"))
-    promised = F.when(F.col("out_ms").isNull(), F.col("due_ms"))
-    is_level = F.col("role").isin(Role.LEVEL, Role.LEVEL_COPY)
-    due_ms = F.when(is_level, F.coalesce(in_queue, promised, by_table)).otherwise(F.col("due_ms"))
-    body = F.shiftleft(F.col("body_crc").cast("bigint"), 32).bitwiseXOR(
-        F.col("body_len").cast("bigint")
-    )
-    named = F.when(F.col("origin").isNotNull(), _key("origin"))
-    return rows.select(
-        F.when(own, _key("phys_offset")).otherwise(named).alias("key"),
-        "role", F.col("phys_offset").alias("at"), "origin", store_ms.alias("store_ms"),
-        body.alias("body"),
-        "properties_hash", "head_hash", "target", "topic_hash",
-        F.col("damage").isNotNull().alias("damaged"),
-        F.when(held, F.col("real_queue_id")).otherwise(F.col("queue_id")).alias("queue_id"),
-        "level", F.when(held, due_ms).alias("due_ms"), "rolls", "passed",
-        "other_time", "queued", tally_column().alias("tally"),
-    ).where("key is not null")  # fmt: skip
+    return keyed(plain, config), keyed(rest, config)
 
 
 def _touched(found: DataFrame, cached: list[DataFrame]) -> DataFrame | None:

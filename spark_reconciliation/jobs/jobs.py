@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from spark_reconciliation.audit.keyed_events import origin
 from spark_reconciliation.audit.rules import EXCUSED
-from spark_reconciliation.audit.verdicts import CLEAN, origin
+from spark_reconciliation.audit.verdicts import CLEAN
 from spark_reconciliation.scan.ownership_tables import owned_by_timers, read_journals
 from timer_store.layout import UNIT_BYTES
 

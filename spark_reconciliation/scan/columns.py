@@ -16,47 +16,57 @@ from spark_reconciliation.audit.delivery_units import DeliveryUnits, check_deliv
 from spark_reconciliation.audit.plain_sums import pack
 from spark_reconciliation.audit.unit_times import NONE, UnitTimes
 from spark_reconciliation.kernels import columns as kernels
-from spark_reconciliation.scan.hashes import hash_text, mix, name_table
+from spark_reconciliation.scan.hashes import hash_text, mix
+from spark_reconciliation.scan.property_columns import ABSENT, PropertyColumns
 from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.roles import PENDING_ROLES, PLAIN, SCHEDULE_TOPIC, TIMER_TOPIC, Role
 from spark_reconciliation.scan.store_state import UNKNOWN, Progress
 from spark_reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
-# Properties that brokers write come first, because they are not part of the message.
-BROKERS: Final = (
-    *("DELAY", "DELAy", "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELIVER_MS"),
-    *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DUEMQ_DUE_MS", "TIMER_ROLL_TIMES"),
-    *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "WAIT", "__CRC32#"),
-)
-NAMES: Final = (*BROKERS, "UNIQ_KEY", "KEYS", "TAGS", "TIMER_DEL_UNIQKEY")
-KNOWN: Final = name_table(NAMES)
 UNUSUAL_NAMES: Final = np.array(
     [hash_text(name) for name in (b"REAL_TOPIC", b"TIMER_ROLL_TIMES", b"TIMER_DEL_UNIQKEY")],
     np.uint64,
 )
 KINDS: Final = {
-    SCHEDULE_TOPIC: kernels.KIND_LEVEL, TIMER_TOPIC: kernels.KIND_TIMER,
-    "DUEMQ_DECISIONS": kernels.KIND_DECISION, "DUEMQ_QUARANTINE": kernels.KIND_QUARANTINE,
-}  # fmt: skip
+    SCHEDULE_TOPIC: kernels.KIND_LEVEL,
+    TIMER_TOPIC: kernels.KIND_TIMER,
+    "DUEMQ_DECISIONS": kernels.KIND_DECISION,
+    "DUEMQ_QUARANTINE": kernels.KIND_QUARANTINE,
+}
 """Topics with other records than deliveries."""
-ABSENT: Final = -(1 << 62)
 LOOKED_UP: Final = np.isin(np.arange(32), (Role.DELIVERY, Role.CANDIDATE, *PENDING_ROLES))
 """By role: whether the unit of its queue must agree with a record."""
-LEVEL_MAX: Final = 0x7FFFFFFF
 TEXTS: Final = {
-    "unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC",
+    "unique_id": "UNIQ_KEY",
+    "keys": "KEYS",
+    "tags": "TAGS",
+    "real_topic": "REAL_TOPIC",
     "cancels": "TIMER_DEL_UNIQKEY",
-}  # fmt: skip
+}
 NUMBERS: Final = {
-    "real_queue_id": "REAL_QID", "out_ms": "TIMER_OUT_MS", "rolls": "TIMER_ROLL_TIMES",
-}  # fmt: skip
+    "real_queue_id": "REAL_QID",
+    "out_ms": "TIMER_OUT_MS",
+    "rolls": "TIMER_ROLL_TIMES",
+}
 OF_HEAD: Final = {
-    "born_ms": 0, "flag": 1, "reconsume_times": 2, "body_crc": 3, "head_hash": 4,
-}  # fmt: skip
-OF_ROW: Final = frozenset({
-    "phys_offset", "record_size", "queue_id", "queue_offset", "store_ms", "sys_flag",
-    "prepared_offset", "body_len",
-})  # fmt: skip
+    "born_ms": 0,
+    "flag": 1,
+    "reconsume_times": 2,
+    "body_crc": 3,
+    "head_hash": 4,
+}
+OF_ROW: Final = frozenset(
+    {
+        "phys_offset",
+        "record_size",
+        "queue_id",
+        "queue_offset",
+        "store_ms",
+        "sys_flag",
+        "prepared_offset",
+        "body_len",
+    }
+)
 DUE_MS_MAX: Final = 10**18 - 1
 
 
@@ -177,8 +187,7 @@ class _Chunk:
         self._made, self._scan, self.rows = made, scan, rows
         self._precision_ms = made.precision_ms
         self._starts = rows["phys_offset"] - scan.base
-        self._sums = np.zeros(rows.size, np.uint64)
-        self._numbers: dict[str, Numbers] = {}
+        self._properties = PropertyColumns(scan, rows, made.seen)
 
     def column(self, name: str, kind: pa.DataType) -> pa.Array:
         if name in OF_ROW:
@@ -186,9 +195,9 @@ class _Chunk:
         if name in OF_HEAD:
             return pa.array(self.heads[:, OF_HEAD[name]].astype(kind.to_pandas_dtype()), kind)
         if name in TEXTS:
-            return self._text(self.found[NAMES.index(TEXTS[name])], kind)
+            return self._text(self._properties.spans(TEXTS[name]), kind)
         if name in NUMBERS:
-            return _nullable(self._number(NUMBERS[name]))
+            return _nullable(self._properties.numbers(NUMBERS[name]))
         make: Callable[[], pa.Array] = getattr(self, f"_{name}")
         return make()
 
@@ -197,24 +206,6 @@ class _Chunk:
         found = np.zeros((self.rows.size, 5), np.int64)
         kernels.heads(self._scan.data, self._scan.base, self.rows, found)
         return found
-
-    @cached_property
-    def found(self) -> npt.NDArray[np.int32]:
-        """Spans of the values, (names, n, 2), from each record's start."""
-        size, made, scan = self.rows.size, self._made, self._scan
-        found = np.zeros((len(NAMES), size, 2), np.int32)
-        kernels.spans(
-            scan.data, scan.base, self.rows, KNOWN, len(BROKERS), made.seen, found, self._sums
-        )
-        return found
-
-    @cached_property
-    def tag_codes(self) -> Numbers:
-        """Tags codes of the units that records of ordinary topics have."""
-        codes, found = np.zeros(self.rows.size, np.int64), self.found[NAMES.index("TAGS")]
-        if found[:, 1].any():
-            kernels.tag_codes(self._scan.data, self._starts, found, codes)
-        return codes
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.int8]:
@@ -226,9 +217,9 @@ class _Chunk:
         rows, kinds = self.rows, self.kinds
         named = rows["prepared_offset"] < 0
         copied = named & (~rows["prepared_offset"] < rows["phys_offset"])
-        rolled = ~named & (self._number("TIMER_ROLL_TIMES") != ABSENT)
-        marker, copied = self._has("TIMER_DEL_UNIQKEY"), copied | rolled
-        waited = (self.levels > 0) | (self.out_ms != ABSENT)
+        rolled = ~named & (self._properties.numbers("TIMER_ROLL_TIMES") != ABSENT)
+        marker, copied = self._properties.has("TIMER_DEL_UNIQKEY"), copied | rolled
+        waited = (self._properties.levels > 0) | (self.out_ms != ABSENT)
         level, timer = kinds == kernels.KIND_LEVEL, kinds == kernels.KIND_TIMER
         cases = (  # the first condition that holds applies
             (timer & marker & named, Role.MARK),
@@ -240,7 +231,7 @@ class _Chunk:
             ((kinds == kernels.KIND_DECISION) & named, Role.DECISION),
             ((kinds == kernels.KIND_QUARANTINE) & named, Role.QUARANTINE),
             (named, Role.DELIVERY),
-            (self._has("REAL_TOPIC") & waited, Role.CANDIDATE),
+            (self._properties.has("REAL_TOPIC") & waited, Role.CANDIDATE),
         )
         roles = np.select([holds for holds, _ in cases], [role for _, role in cases], Role.NONE)
         kind = rows["sys_flag"] & SYS_TRANSACTION_MASK
@@ -248,21 +239,8 @@ class _Chunk:
         return np.where(plain, roles, Role.NONE).astype(np.int32)
 
     @cached_property
-    def levels(self) -> Numbers:
-        """DELAY, or else DELAy, as 32-bit numbers; 0 without both."""
-        delay, moved = self._level_of("DELAY"), self._level_of("DELAy")
-        return np.where(delay != 0, delay, moved)
-
-    def _level_of(self, name: str) -> Numbers:
-        values = self._number(name)
-        if not self.found[NAMES.index(name), :, 1].any():
-            return np.zeros(values.size, np.int64)
-        wrong = (np.abs(values) > LEVEL_MAX) & self._has(name)
-        return np.where(wrong, -1, np.where(values == ABSENT, 0, values))
-
-    @cached_property
     def out_ms(self) -> Numbers:
-        return self._number("TIMER_OUT_MS")
+        return self._properties.numbers("TIMER_OUT_MS")
 
     @cached_property
     def redirected(self) -> Mask:
@@ -277,7 +255,7 @@ class _Chunk:
         if not self.redirected.any():
             return np.asarray(mine)
         real = np.empty(self.rows.size, np.uint64)
-        kernels.hashes(self._scan.data, self._starts, self.found[NAMES.index("REAL_TOPIC")], real)
+        kernels.hashes(self._scan.data, self._starts, self._properties.spans("REAL_TOPIC"), real)
         return np.where(self.redirected, real, mine)
 
     @cached_property
@@ -305,18 +283,23 @@ class _Chunk:
 
     def _target(self) -> pa.Array:
         queues = self.rows["queue_id"].astype(np.int64)
-        queues = np.where(self.redirected, self._number("REAL_QID"), queues)
+        queues = np.where(self.redirected, self._properties.numbers("REAL_QID"), queues)
         nowhere = (self.topic_hashes == 0) | (queues == ABSENT)
         return pa.array(mix(self.topic_hashes, queues).view(np.int64), mask=nowhere)
 
     def _identity(self) -> pa.Array:
         data, starts = self._scan.data, self._starts
         own, topics = (np.empty(self.rows.size, np.uint64) for _ in range(2))
-        kernels.hashes(data, starts, self.found[NAMES.index("UNIQ_KEY")], own)
-        kernels.hashes(data, starts, self.found[NAMES.index("REAL_TOPIC")], topics)
+        kernels.hashes(data, starts, self._properties.spans("UNIQ_KEY"), own)
+        kernels.hashes(data, starts, self._properties.spans("REAL_TOPIC"), topics)
         body = (self.heads[:, OF_HEAD["body_crc"]] << 32) + self.rows["body_len"]
         value = np.where(own == 0, mix(own, body), own)
-        numbers = (topics.view(np.int64), self._number("REAL_QID"), self.heads[:, 0], self.levels)
+        numbers = (
+            topics.view(np.int64),
+            self._properties.numbers("REAL_QID"),
+            self.heads[:, 0],
+            self._properties.levels,
+        )
         for number in (*numbers, self.out_ms):
             value = mix(value, number)
         return pa.array(value.view(np.int64))
@@ -324,14 +307,14 @@ class _Chunk:
     def _name_hash(self) -> pa.Array:
         size = self.rows.size
         names, own = np.empty(size, np.uint64), np.empty(size, np.uint64)
-        unique = self.found[NAMES.index("UNIQ_KEY")]
-        real, marker = (self.found[NAMES.index(n)] for n in ("REAL_TOPIC", "TIMER_DEL_UNIQKEY"))
+        unique = self._properties.spans("UNIQ_KEY")
+        real, marker = (self._properties.spans(n) for n in ("REAL_TOPIC", "TIMER_DEL_UNIQKEY"))
         scratch = np.empty(int(self.rows["prop_len"].max(initial=0)) + 16, np.uint8)
         data, starts = self._scan.data, self._starts
         kernels.hash_pairs(data, starts, real, unique, scratch, names)
         kernels.hashes(data, starts, marker, own)
-        names[~self._has("UNIQ_KEY")] = 0
-        value = np.where(self._has("TIMER_DEL_UNIQKEY"), own, names)
+        names[~self._properties.has("UNIQ_KEY")] = 0
+        value = np.where(self._properties.has("TIMER_DEL_UNIQKEY"), own, names)
         return pa.array(value.view(np.int64), mask=value == 0)
 
     def _unit_ms(self) -> pa.Array:
@@ -359,7 +342,7 @@ class _Chunk:
         progress, rows, times = self._made.progress, self.rows, self.unit_times
         found = np.zeros(rows.size, np.bool_)
         known = (self.kinds == kernels.KIND_LEVEL) & (times >= TIME_MIN)
-        own = self._number("DUEMQ_DUE_MS")  # of a message that the timers returned
+        own = self._properties.numbers("DUEMQ_DUE_MS")  # of a message that the timers returned
         for queue_id in np.unique(rows["queue_id"][known]).tolist():
             delays = progress.delays.get(queue_id + 1, ())
             mine = np.flatnonzero(known & (rows["queue_id"] == queue_id) & (times != own))
@@ -377,9 +360,12 @@ class _Chunk:
         names = [topics.name(at) for at in range(len(topics))]
         checked = LOOKED_UP[self.roles]
         known, found = check_delivery_units(
-            made.delivery_units, names, self.rows, checked & (self.kinds != kernels.KIND_LEVEL),
-            self.tag_codes,
-        )  # fmt: skip
+            made.delivery_units,
+            names,
+            self.rows,
+            checked & (self.kinds != kernels.KIND_LEVEL),
+            self._properties.tag_codes,
+        )
         levels = checked & (self.kinds == kernels.KIND_LEVEL)
         if levels.any():
             found[levels] = self.unit_times[levels] != NONE
@@ -387,15 +373,6 @@ class _Chunk:
                 self.rows["phys_offset"], self.rows["store_ms"]
             )
         return pa.array(found, mask=~known)
-
-    def _number(self, name: str) -> Numbers:
-        out = self._numbers.get(name)
-        if out is None:
-            out = self._numbers[name] = np.full(self.rows.size, ABSENT, np.int64)
-            found = self.found[NAMES.index(name)]
-            if found[:, 1].any():
-                kernels.numbers(self._scan.data, self._starts, found, ABSENT, out)
-        return out
 
     def _text(self, found: npt.NDArray[np.int32], kind: pa.DataType) -> pa.Array:
         sizes = found[:, 1] - found[:, 0]
@@ -441,32 +418,27 @@ class _Chunk:
         return self._part("prop")
 
     def _properties_hash(self) -> pa.Array:
-        assert self.found.size >= 0  # computes the sums
-        return pa.array(self._sums.view(np.int64))
+        return pa.array(self._properties.own_hashes.view(np.int64))
 
     def _level(self) -> pa.Array:
-        return pa.array(self.levels, pa.int64(), mask=self.levels <= 0)
+        return pa.array(self._properties.levels, pa.int64(), mask=self._properties.levels <= 0)
 
     def _due_ms(self) -> pa.Array:
         """Due times of timers: timer_store.enqueue.due_time in columns."""
-        out_ms, exact_ms = self.out_ms, self._number("DUEMQ_DUE_MS")
+        out_ms, exact_ms = self.out_ms, self._properties.numbers("DUEMQ_DUE_MS")
         stored_ms = np.clip(self.rows["store_ms"], 0, DUE_MS_MAX)
-        rolled = self._has("TIMER_ROLL_TIMES")
+        rolled = self._properties.has("TIMER_ROLL_TIMES")
         by_slot = out_ms + self._precision_ms
-        due_ms = self._or_absent(self._number("TIMER_DELIVER_MS"), by_slot)
+        due_ms = self._or_absent(self._properties.numbers("TIMER_DELIVER_MS"), by_slot)
         for name, factor in (("TIMER_DELAY_MS", 1), ("TIMER_DELAY_SEC", 1_000)):
-            if not self.found[NAMES.index(name), :, 1].any():
+            if not self._properties.spans(name)[:, 1].any():
                 continue
-            delay = self._number(name)
+            delay = self._properties.numbers(name)
             own = np.where((delay == ABSENT) | rolled, by_slot, stored_ms + delay * factor)
-            due_ms = np.where(self._has(name), own, due_ms)
+            due_ms = np.where(self._properties.has(name), own, due_ms)
         due_ms = np.maximum(self._or_absent(exact_ms, due_ms), out_ms + 1)
         none = (out_ms < 0) | (due_ms > DUE_MS_MAX)
         return pa.array(due_ms, pa.int64(), mask=none & (exact_ms == ABSENT))
-
-    def _has(self, name: str) -> Mask:
-        found = self.found[NAMES.index(name)]
-        return np.asarray(found[:, 0] < found[:, 1])
 
     @staticmethod
     def _or_absent(values: Numbers, other: Numbers) -> Numbers:

@@ -11,7 +11,8 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 
 from duemq.broker.broker import Broker
-from duemq.broker.collectors.native_metrics import PREFIX, STORAGE_LABELS
+from duemq.broker.collectors.native_metrics import PREFIX
+from duemq.broker.collectors.native_registry import STORAGE_LABELS
 
 SECTIONS: Final = (
     ("duemq_level_", "Levels"),

@@ -18,18 +18,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.registry import Collector, RestrictedRegistry
 
 from duemq.broker.collectors.consumer_lag import GroupLag, group_lags
 from duemq.metrics.kernels import DELAY, DELAY_BOUNDS_S, FIFO, NORMAL, SIZE_BOUNDS, TRANSACTION
-from duemq.metrics.loop_collector import COLLECT_S, LoopCollector
+from duemq.metrics.loop_collector import COLLECT_S
 from duemq.net.codes import RequestCode
 from duemq.net.rpc_meter import RpcMeter, names_of
 from duemq.pop.names import REVIVE_QUEUES
@@ -48,9 +46,6 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "rocketmq_"
 DELAY_BUCKETS_S: Final = tuple(DELAY_BOUNDS_S.tolist())
-STORAGE_LABELS: Final = {"storage_medium": "disk", "storage_type": "local"}
-STORAGE_NAMES: Final = ("rocketmq_storage_", "rocketmq_timer_", "rocketmq_timing_",
-                        "rocketmq_delay_message_latency")  # fmt: skip
 TYPE_NAMES: Final = {NORMAL: "normal", FIFO: "fifo", DELAY: "delay", TRANSACTION: "transaction"}
 MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
@@ -61,62 +56,6 @@ Rows = Iterable[tuple[Sequence[str], float]]
 FamilyMaker = Callable[[], Iterable[Metric]]
 """Makes families from values that were read; called in any thread."""
 RowT = TypeVar("RowT")
-
-
-class NativeRegistry(CollectorRegistry):
-    """Registry that adds the broker's labels to every series with Apache's prefix."""
-
-    def __init__(self, cluster: str, broker_name: str) -> None:
-        super().__init__()
-        self._labels = {"cluster": cluster, "node_id": broker_name, "node_type": "broker"}
-        self._loop = asyncio.get_running_loop()
-        self._wrapped: dict[int, LoopCollector] = {}  # by id() of the wrapped collector
-
-    def register(self, collector: Collector) -> None:
-        """Add a collector, to be read on the event loop's thread at each scrape."""
-        if isinstance(collector, NativeCollector):  # switches threads itself
-            super().register(collector)
-            return
-        wrapper = LoopCollector(collector, self._loop)
-        super().register(wrapper)
-        self._wrapped[id(collector)] = wrapper
-
-    def unregister(self, collector: Collector) -> None:
-        """Remove a collector."""
-        super().unregister(self._wrapped.pop(id(collector), collector))
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all families of all collectors."""
-        for family in super().collect():
-            if family.name.startswith(PREFIX):
-                stored = family.name.startswith(STORAGE_NAMES)
-                labels = self._labels | (STORAGE_LABELS if stored else {})
-                family.samples = [
-                    sample._replace(labels=labels | sample.labels) for sample in family.samples
-                ]
-            yield family
-
-    def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
-        """Return a registry with the series of these names, as in `?name[]=duemq_up`."""
-        return NamedSeries(list(names), self)
-
-
-class NamedSeries(RestrictedRegistry):
-    """Registry restricted to the series of some names.
-
-    Collectors do not describe their families, so the registry reads all of them.
-    """
-
-    def __init__(self, names: Iterable[str], registry: CollectorRegistry) -> None:
-        super().__init__(names, registry)
-        self._names, self._all = frozenset(names), registry
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the families that have one of the series."""
-        for family in self._all.collect():
-            family.samples = [each for each in family.samples if each.name in self._names]
-            if family.samples:
-                yield family
 
 
 class NativeCollector:
@@ -170,12 +109,14 @@ class NativeCollector:
         text = "Permission of clients (brokerPermission): 2 write, 4 read, 6 both."
         yield _gauge("broker_permission", text, [((), self._broker.config.permission)])
         yield _gauge("topic_number", "Topics.", [((), len(parts.topics))])
-        yield _gauge("consumer_group_number", "Consumer groups.",
-                     [((), len(parts.groups))])  # fmt: skip
+        yield _gauge("consumer_group_number", "Consumer groups.", [((), len(parts.groups))])
         in_flight = parts.rpc.in_flight()
-        yield _gauge("processor_watermark", "Requests in flight, by processor.",
-                     [((name,), count) for name, count in in_flight.items()],
-                     "processor")  # fmt: skip
+        yield _gauge(
+            "processor_watermark",
+            "Requests in flight, by processor.",
+            [((name,), count) for name, count in in_flight.items()],
+            "processor",
+        )
         assert parts.transactions is not None
         half = [((HALF_TOPIC,), parts.transactions.open_count)]
         yield _gauge(
@@ -186,18 +127,23 @@ class NativeCollector:
         store = self._broker.store
         usage = shutil.disk_usage(store.root)
         unflushed = max(store.max_offset - store.durable_offset, 0)
-        yield _gauge("storage_size_bytes", "Used bytes of the store's disk.",
-                     [((), usage.total - usage.free)])  # fmt: skip
-        yield _gauge("storage_flush_behind_bytes", "Bytes of the log not yet synced.",
-                     [((), unflushed)])  # fmt: skip
+        yield _gauge(
+            "storage_size_bytes",
+            "Used bytes of the store's disk.",
+            [((), usage.total - usage.free)],
+        )
+        yield _gauge(
+            "storage_flush_behind_bytes", "Bytes of the log not yet synced.", [((), unflushed)]
+        )
         yield _gauge(
             "storage_dispatch_behind_bytes", "Bytes of the log not yet in queues.", [((), 0)]
-        )  # fmt: skip  (queues are written with the log)
+        )  # queues are written with the log
         ages: list[tuple[tuple[str, ...], float]] = []
         if store.max_offset > store.min_offset:
             ages = [((), self._broker.clock.now_ms() - store.store_ms(store.min_offset))]
-        yield _gauge("storage_message_reserve_time_milliseconds",
-                     "Age of the oldest message.", ages)  # fmt: skip
+        yield _gauge(
+            "storage_message_reserve_time_milliseconds", "Age of the oldest message.", ages
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +180,18 @@ async def _in_turns(rows: Iterable[RowT]) -> list[RowT]:
 def _traffic(traffic: Traffic) -> Iterator[Metric]:
     stored, read = traffic.stored, traffic.pulled
     names = ("topic", "message_type", "is_system")
-    yield _counter("messages_in", "Messages stored.",
-                   [(labels, counts[0]) for labels, counts in stored], *names)  # fmt: skip
-    yield _counter("throughput_in", "Bytes of stored messages.",
-                   [(labels, counts[1]) for labels, counts in stored], *names)  # fmt: skip
+    yield _counter(
+        "messages_in",
+        "Messages stored.",
+        [(labels, counts[0]) for labels, counts in stored],
+        *names,
+    )
+    yield _counter(
+        "throughput_in",
+        "Bytes of stored messages.",
+        [(labels, counts[1]) for labels, counts in stored],
+        *names,
+    )
     sizes = HistogramMetricFamily(
         PREFIX + "message_size", "Bytes of each stored message.", labels=names
     )
@@ -251,20 +205,32 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
     ]
     names = ("topic", "consumer_group", "is_system")
     yield _counter("send_to_dlq_messages", "Messages in dead letter topics.", dead, *names)
-    yield _counter("messages_out", "Messages read by consumers.",
-                   [(labels, count) for labels, (count, _) in read], *names)  # fmt: skip
-    yield _counter("throughput_out", "Bytes of messages read by consumers.",
-                   [(labels, size) for labels, (_, size) in read], *names)  # fmt: skip
+    yield _counter(
+        "messages_out",
+        "Messages read by consumers.",
+        [(labels, count) for labels, (count, _) in read],
+        *names,
+    )
+    yield _counter(
+        "throughput_out",
+        "Bytes of messages read by consumers.",
+        [(labels, size) for labels, (_, size) in read],
+        *names,
+    )
     delays = HistogramMetricFamily(
-        PREFIX + "delay_message_latency_seconds", "Requested delays of timers.",
+        PREFIX + "delay_message_latency_seconds",
+        "Requested delays of timers.",
         labels=["topic"],
-    )  # fmt: skip
+    )
     for topic, sums in traffic.delays:
         delays.add_metric([topic], cumulative(DELAY_BUCKETS_S, sums[1:]), sums[0])
     yield delays
-    yield _counter("timer_enqueue", "Timers stored.",
-                   [((topic,), sum(sums[1:])) for topic, sums in traffic.delays],
-                   "topic")  # fmt: skip
+    yield _counter(
+        "timer_enqueue",
+        "Timers stored.",
+        [((topic,), sum(sums[1:])) for topic, sums in traffic.delays],
+        "topic",
+    )
 
 
 def _stored(parts: BrokerComponents) -> Iterator[tuple[tuple[str, str, str], list[int]]]:
@@ -301,8 +267,14 @@ def _connections(clients: ClientTable) -> Iterator[Metric]:
         for channel in channels:
             key = (channel.language.lower(), version_name(channel.version), "remoting")
             producers[key] = producers.get(key, 0) + 1
-    yield _gauge("producer_connections", "Connections of producers.", producers.items(),
-                 "language", "version", "protocol_type")  # fmt: skip
+    yield _gauge(
+        "producer_connections",
+        "Connections of producers.",
+        producers.items(),
+        "language",
+        "version",
+        "protocol_type",
+    )
     consumers: dict[tuple[str, ...], int] = {}
     for group in clients.consumer_groups():
         system = str(group.name.lower().startswith(SYSTEM_GROUP_PREFIX)).lower()
@@ -311,9 +283,17 @@ def _connections(clients: ClientTable) -> Iterator[Metric]:
             version = version_name(channel.version)
             member = (group.name, channel.language.lower(), version, mode, "remoting", system)
             consumers[member] = consumers.get(member, 0) + 1
-    yield _gauge("consumer_connections", "Connections of consumers.", consumers.items(),
-                 "consumer_group", "language", "version", "consume_mode", "protocol_type",
-                 "is_system")  # fmt: skip
+    yield _gauge(
+        "consumer_connections",
+        "Connections of consumers.",
+        consumers.items(),
+        "consumer_group",
+        "language",
+        "version",
+        "consume_mode",
+        "protocol_type",
+        "is_system",
+    )
 
 
 def _lags(lags: Sequence[GroupLag]) -> Iterator[Metric]:
@@ -328,10 +308,12 @@ def _lags(lags: Sequence[GroupLag]) -> Iterator[Metric]:
     for name, text in texts.items():
         attribute = name.removesuffix("_milliseconds")
         rows = [
-            ((lag.group, lag.topic, str(lag.retry).lower(), str(lag.system).lower()),
-             float(getattr(lag, attribute)))
+            (
+                (lag.group, lag.topic, str(lag.retry).lower(), str(lag.system).lower()),
+                float(getattr(lag, attribute)),
+            )
             for lag in lags
-        ]  # fmt: skip
+        ]
         yield _gauge(f"consumer_{name}", text, rows, *names)
 
 
@@ -340,9 +322,12 @@ def _meters(meters: Meters) -> Iterator[Metric]:
     yield _counts_family(
         "rollback_messages", "Rolled back half messages.", meters.rollbacks, "topic"
     )
-    yield _histogram_family("finish_message_latency_milliseconds",
-                    "Seconds (as in Apache, despite the name) from birth to commit.",
-                    meters.commit_s, "topic")  # fmt: skip
+    yield _histogram_family(
+        "finish_message_latency_milliseconds",
+        "Seconds (as in Apache, despite the name) from birth to commit.",
+        meters.commit_s,
+        "topic",
+    )
 
 
 def _rpc_latency(rpc: RpcMeter) -> Metric:
@@ -376,12 +361,18 @@ def _creates(rpc: RpcMeter) -> Iterator[Metric]:
 def _pop(pop: PopService, now_ms: int) -> Iterator[Metric]:
     """Yield the series of POP; checkpoints go directly into the log, so buffers are empty."""
     lags = [(str(queue), *pop.reviver.lag(queue, now_ms)) for queue in range(REVIVE_QUEUES)]
-    yield _gauge("pop_revive_lag_milliseconds",
-                 "Records (as in Apache, despite the name) of the revive topic not yet decided.",
-                 [((queue,), records) for queue, records, _ in lags], "queue_id")  # fmt: skip
-    yield _gauge("pop_revive_latency_milliseconds",
-                 "Time since the first undecided checkpoint was due.",
-                 [((queue,), late_ms) for queue, _, late_ms in lags], "queue_id")  # fmt: skip
+    yield _gauge(
+        "pop_revive_lag_milliseconds",
+        "Records (as in Apache, despite the name) of the revive topic not yet decided.",
+        [((queue,), records) for queue, records, _ in lags],
+        "queue_id",
+    )
+    yield _gauge(
+        "pop_revive_latency_milliseconds",
+        "Time since the first undecided checkpoint was due.",
+        [((queue,), late_ms) for queue, _, late_ms in lags],
+        "queue_id",
+    )
     text = "Offsets of pops that disk and replicas have not confirmed."
     yield _gauge("pop_offset_buffer_size", text, [((), len(pop.offsets))])
     yield _gauge("pop_checkpoint_buffer_size", "Buffered checkpoints of POP; always 0.", [((), 0)])
@@ -401,12 +392,29 @@ def _pop_rows(pop: PopService) -> list[list[tuple[Labels, int]]]:
 
 def _pop_records(puts: Rows, reads: Rows, retries: Rows) -> Iterator[Metric]:
     names = ("consumer_group", "topic")
-    yield _counter("pop_revive_in_message", "Records put into the revive topic.",
-                   puts, *names, "revive_message_type", "put_status")  # fmt: skip
-    yield _counter("pop_revive_out_message", "Records read from the revive topic.",
-                   reads, *names, "queue_id", "revive_message_type")  # fmt: skip
-    yield _counter("pop_revive_retry_messages", "Messages that are visible again.",
-                   retries, *names, "put_status")  # fmt: skip
+    yield _counter(
+        "pop_revive_in_message",
+        "Records put into the revive topic.",
+        puts,
+        *names,
+        "revive_message_type",
+        "put_status",
+    )
+    yield _counter(
+        "pop_revive_out_message",
+        "Records read from the revive topic.",
+        reads,
+        *names,
+        "queue_id",
+        "revive_message_type",
+    )
+    yield _counter(
+        "pop_revive_retry_messages",
+        "Messages that are visible again.",
+        retries,
+        *names,
+        "put_status",
+    )
 
 
 # -- families -----------------------------------------------------------------------------------

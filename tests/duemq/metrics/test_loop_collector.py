@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-from duemq.broker.collectors.native_metrics import NativeRegistry
+from duemq.broker.collectors.native_registry import NativeRegistry
 from message_store.queues.consume_queue import FileCache
 from schedule_service.delivery import LevelService
 from tests.duemq.broker.collectors.test_native_metrics import scrape

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from message_store.log.properties import decode_properties
 from message_store.log.record import Record, decode_record, encode_record
 from spark_reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
-from spark_reconciliation.scan.columns import ABSENT, BROKERS, MessageColumns
+from spark_reconciliation.scan.columns import MessageColumns
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.hashes import FACTOR, hash_text
 from spark_reconciliation.scan.planning import log_segments, plan_log
+from spark_reconciliation.scan.property_columns import ABSENT, BROKERS
 from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.roles import PENDING_ROLES, RARE, SCHEDULE_TOPIC, TIMER_TOPIC, Role
 from spark_reconciliation.scan.tables import MESSAGES, TABLES, arrow_schema
