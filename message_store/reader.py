@@ -33,7 +33,7 @@ from message_store.log.unreadable import READS_MAX, UnreadableRanges
 from message_store.queues.consume_queue import LIGHT_QUEUES
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.topic_table import TopicTable
-from message_store.recovery import recover
+from message_store.recovery import recover, start_position
 from message_store.recovery.log_identity import LastRecord, last_record
 from message_store.recovery.truncations import Truncations
 from message_store.recovery.unit_repair import UnitRepair
@@ -130,7 +130,7 @@ class StoreReader:
 
     def log_file_before(self, time_ms: int) -> int:
         """Return the first log offset of the last file without a record after a time before it."""
-        return recover.file_before(self.log, time_ms)
+        return start_position.file_before(self.log, time_ms)
 
     def log_view(self, phys_offset: int, size: int) -> Bytes:
         """Return bytes of the log without a copy; unreadable pages are zero.

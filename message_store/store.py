@@ -34,7 +34,7 @@ from message_store.queues.deleted_topics import Deletions
 from message_store.queues.topic_erasure import erase
 from message_store.queues.topic_table import TopicTable
 from message_store.reader import StoreReader
-from message_store.recovery import recover
+from message_store.recovery import recover, start_position
 from message_store.recovery.abort_file import AbortFile
 from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
 from message_store.recovery.progress import QueueProgress
@@ -186,10 +186,10 @@ class MessageStore(StoreReader):
     def _recover(self, crashed: bool) -> None:
         if crashed and not self.mark.same_boot:
             self.queues.cut_at_holes()
-        start, self.appender.last_record = recover.start_of(
+        start, self.appender.last_record = start_position.start_of(
             self.log, self.queues, self.mark, self.checkpoint, self.notice, crashed=crashed
         )
-        if not recover.ends_at_mark(self.log, self.mark, crashed=crashed):
+        if not start_position.ends_at_mark(self.log, self.mark, crashed=crashed):
             self.log.sums.withdraw(start)  # another program may have written the log since
         marks = self.mark.read()
         power_cut = crashed and marks is not None and not self.mark.same_boot
@@ -234,7 +234,7 @@ class MessageStore(StoreReader):
             return
         if marks.dispatched > end:
             self.truncations.record_loss(end)
-        elif marks.last_record >= self.log.min_offset and not recover.record_ends_at(
+        elif marks.last_record >= self.log.min_offset and not start_position.record_ends_at(
             self.log, marks.last_record, marks.dispatched
         ):
             self.truncations.record_loss(0)

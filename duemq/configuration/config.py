@@ -7,61 +7,20 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from functools import partial
 
+from duemq.configuration.shared_options import (
+    bind_address_option,
+    channel_idle_option,
+    connections_max_option,
+    proxy_protocol_option,
+    socket_backlog_option,
+)
 from duemq.net.allowed_networks import parse_sources
 from duemq_common.config import LONG_MAX, option
 from duemq_common.errors import ConfigError
 
 NAME_CHARS_MAX = 127
 REGION_CHARS_MAX = 127  # the region is in every message and every response to a send
-
-
-# Options of the broker and of the name server.
-bind_address_option = partial(
-    option,
-    "",
-    "bindAddress",
-    "Address to listen on; empty: every address with accounts (authenticationEnabled, aclEnable), "
-    "127.0.0.1 without. 0.0.0.0 without accounts opens the port to all users of other machines.",
-    unit="IP address",
-)
-channel_idle_option = partial(
-    option,
-    120,
-    "serverChannelMaxIdleTimeSeconds",
-    "Time without traffic after which a connection is closed.",
-    minimum=1,
-)
-socket_backlog_option = partial(
-    option,
-    1_024,
-    "serverSocketBacklog",
-    "Maximum connections that are not accepted yet.",
-    unit="connections",
-    minimum=1,
-    maximum=65_535,
-)
-connections_max_option = partial(
-    option,
-    20_000,
-    "connectionsMax",
-    "Maximum open connections; further connections are closed at once. Also limited to half of "
-    "the process's file descriptors (1,024 fewer if the limit is high).",
-    minimum=1,
-    own=True,
-)
-
-
-proxy_protocol_option = partial(
-    option,
-    "loopback",
-    "proxyProtocolFrom",
-    "Networks of proxies (HAProxy and others) whose PROXY protocol header, with the client's "
-    "address, is trusted, separated by `;`, as in `10.0.0.0/8`; loopback is always trusted.",
-    unit="networks",
-    own=True,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

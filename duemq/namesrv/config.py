@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from duemq.configuration.config import (
-    BrokerConfig,
+from duemq.configuration.config import BrokerConfig, check_ip
+from duemq.configuration.shared_options import (
     bind_address_option,
     channel_idle_option,
-    check_ip,
     connections_max_option,
     proxy_protocol_option,
     socket_backlog_option,

@@ -12,7 +12,7 @@ Source: RFC 9113. Priorities are ignored, and header fields are not validated: n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from jh2._hazmat import Decoder, HPACKError, OversizedHeaderListError
 
@@ -50,52 +50,10 @@ from duemq.net.http2.frame_layout import (
     settings_frame,
     window_update,
 )
+from duemq.net.http2.streams import Stream, StreamHandler, check_size, unpadded
 
 HEADER_BYTES: Final = HEADER.size
 RESETS_MAX: Final = 1_000  # streams that the peer reset, less those that ended or lasted
-
-
-class StreamHandler(Protocol):
-    """Receiver of the events of a connection."""
-
-    def on_request(self, stream_id: int, fields: dict[bytes, bytes]) -> None:
-        """Handle the header fields of a new stream."""
-        ...
-
-    def on_data(self, stream_id: int, data: bytes) -> None:
-        """Handle received data."""
-        ...
-
-    def on_end(self, stream_id: int) -> None:
-        """Handle the end of the peer's data."""
-        ...
-
-    def on_reset(self, stream_id: int) -> None:
-        """Handle a stream that the peer, or a violation of the protocol, has ended."""
-        ...
-
-    def on_window(self, stream_id: int) -> None:
-        """Handle a larger window of a stream; 0: of the connection or of all streams."""
-        ...
-
-    def on_goaway(self) -> None:
-        """Handle GOAWAY: the peer begins no more streams, and open streams continue."""
-        ...
-
-
-class Stream:
-    """State of one stream that at least one side has not ended.
-
-    Attributes:
-        more_window: Bytes that the peer accepts, above its setting INITIAL_WINDOW_SIZE.
-        used: Bytes received since the last WINDOW_UPDATE.
-        has_ended: Whether the peer has sent everything.
-    """
-
-    __slots__ = ("has_ended", "more_window", "used")
-
-    def __init__(self) -> None:
-        self.more_window, self.used, self.has_ended = 0, 0, False
 
 
 class Http2Server:
@@ -280,7 +238,7 @@ class Http2Server:
             self._output.append(window_update(stream_id, stream.used))
             stream.used = 0
         if flags & PADDED:
-            payload = _unpadded(payload, PADDED)
+            payload = unpadded(payload, PADDED)
         if payload:
             self._handler.on_data(stream_id, payload)
         if flags & END_STREAM:
@@ -297,7 +255,7 @@ class Http2Server:
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "HEADERS without its priority")
             depends_on = WORD.unpack_from(payload, at)[0] & STREAM_MASK
         if flags & (PADDED | HAS_PRIORITY):
-            payload = _unpadded(payload, flags)
+            payload = unpadded(payload, flags)
         if not flags & END_HEADERS:
             self._block = (stream_id, flags, bytearray(payload))
             return
@@ -360,7 +318,7 @@ class Http2Server:
             self._reset(stream_id, ErrorCode.PROTOCOL_ERROR)
 
     def _on_rst_stream(self, stream_id: int, flags: int, payload: bytes) -> None:
-        _check_size("RST_STREAM", payload, WORD.size)
+        check_size("RST_STREAM", payload, WORD.size)
         self._check_begun(stream_id, "RST_STREAM")
         if self.streams.pop(stream_id, None) is not None:
             self._resets += 1
@@ -407,7 +365,7 @@ class Http2Server:
     def _on_ping(self, stream_id: int, flags: int, payload: bytes) -> None:
         if stream_id:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PING of a stream")
-        _check_size("PING", payload, PING_BYTES)
+        check_size("PING", payload, PING_BYTES)
         if not flags & ACK:
             self._output.append(frame(PING, ACK, 0, payload))
 
@@ -419,7 +377,7 @@ class Http2Server:
         self._handler.on_goaway()
 
     def _on_window_update(self, stream_id: int, flags: int, payload: bytes) -> None:
-        _check_size("WINDOW_UPDATE", payload, WORD.size)
+        check_size("WINDOW_UPDATE", payload, WORD.size)
         more = WORD.unpack(payload)[0] & STREAM_MASK
         if stream_id == 0:
             if more == 0:
@@ -469,31 +427,3 @@ class Http2Server:
         """
         self._check_begun(stream_id, what)
         self._reset(stream_id, ErrorCode.STREAM_CLOSED)
-
-
-def _check_size(name: str, payload: bytes, size: int) -> None:
-    """Check that the payload of a frame has `size` bytes.
-
-    Raises:
-        Http2Error: The payload has another length.
-    """
-    if len(payload) != size:
-        raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"{name} of {len(payload)} bytes")
-
-
-def _unpadded(payload: bytes, flags: int) -> bytes:
-    """Return a payload without the padding and the priority that its `flags` declare.
-
-    Raises:
-        Http2Error: The padding is longer than the payload.
-    """
-    padding, at = 0, 0
-    if flags & PADDED:
-        if not payload:
-            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without bytes")
-        padding, at = payload[0], 1
-    if flags & HAS_PRIORITY:
-        at += PRIORITY_BYTES
-    if padding > len(payload) - at:
-        raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"padding of {padding} bytes")
-    return payload[at : len(payload) - padding]

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from duemq.namesrv import registration
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import BrokerAddress, Registrar, RegistrationRefused
 from duemq.namesrv.registration_body import decode_body
-from duemq.namesrv.route_table import BrokerAddrInfo, Registration
+from duemq.namesrv.route_table import BrokerAddrInfo
 from duemq.namesrv.server import NameServer
 from duemq.registry.topic_config import TopicConfig
 from duemq_common.clock import FakeClock
@@ -375,104 +374,6 @@ def test_what_the_broker_forbids_no_topic_permits(permission: int, perm: int) ->
             await settle()
             body = decode_body(setting.servers["n1:1"].requests[0].body, compressed=False)
             assert {topic.perm for topic in body.topics} == {perm}
-
-    asyncio.run(main())
-
-
-def test_the_name_server_in_our_process_knows_at_once() -> None:
-    class Local:
-        def __init__(self) -> None:
-            self.topics: list[str] = []
-            self.told: list[list[str]] = []
-
-        def register_local(self, told: Registration) -> None:
-            assert told.local
-            self.told.append([topic.name for topic in told.topics])
-            self.topics += self.told[-1]
-
-        def drop_local_topic(self, broker_name: str, topic: str) -> None:
-            self.topics.remove(topic)
-
-        def unregister_local(self, key: BrokerAddrInfo) -> None:
-            assert key == BrokerAddrInfo("C", "1.1.1.1:1")
-            self.topics = []
-
-    async def main() -> None:
-        local = Local()
-        setting = Setting(addresses=[], local=local)
-        async with setting.registrar.running():
-            assert local.topics == ["T", "U"]
-            await setting.add("V")
-            assert local.topics == ["T", "U", "V"]
-            assert local.told[-1] == ["V"]
-            setting.registrar.removed("U")
-            assert local.topics == ["T", "V"]
-        assert local.topics == []
-
-
-@pytest.mark.finding("E8")
-def test_a_topic_more_is_one_topic_for_the_name_server_in_our_process() -> None:
-    told: list[int] = []
-    permission = 6
-
-    class Local:
-        def register_local(self, registration: Registration) -> None:
-            told.append(len(registration.topics))
-
-        def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
-        def unregister_local(self, key: BrokerAddrInfo) -> None: ...
-
-    async def main() -> None:
-        nonlocal permission
-        setting = Setting(addresses=[], local=Local(), permission=lambda: permission)
-        async with setting.registrar.running():
-            told.clear()
-            await setting.add("V")
-            permission = 4
-            setting.registrar.set_addresses([])
-            assert told == [1, 3]
-
-    asyncio.run(main())
-
-
-@pytest.mark.finding("E12")
-def test_topics_deleted_from_the_routes_only_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "TOPICS_PER_TURN", 1)
-    told: list[list[str]] = []
-
-    class Local:
-        def register_local(self, told_now: Registration) -> None:
-            told.append([topic.name for topic in told_now.topics])
-
-        def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
-        def unregister_local(self, key: BrokerAddrInfo) -> None: ...
-
-    async def main() -> None:
-        setting = Setting(addresses=[], local=Local())
-        async with setting.registrar.running():
-            await settle()
-            told.clear()
-            setting.clock.advance(30_000)
-            await settle()
-            assert told == [["T"], ["U"]]
-
-    asyncio.run(main())
-
-
-def test_a_local_registrations_first_call_holds_all_topics() -> None:
-    class Local:
-        def register_local(self, registration: Registration) -> None:
-            assert registration.local
-            names.append([topic.name for topic in registration.topics])
-
-        def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
-        def unregister_local(self, key: BrokerAddrInfo) -> None: ...
-
-    names: list[list[str]] = []
-
-    async def main() -> None:
-        async with Setting(addresses=[], local=Local()).registrar.running():
-            assert names[0] == ["T", "U"]
 
     asyncio.run(main())
 

@@ -14,11 +14,9 @@ import pytest
 
 from duemq_common.errors import UsageError
 from message_store import layout
-from message_store.log.batch import PutBatch
 from message_store.log.record import decode_record
-from message_store.topic_removal import remove_topic
 from message_store.verify import Report, verify_store
-from message_store.verify.configs import LOCKS_PATH
+from tests.message_store.verify.conftest import RECORDS
 from tests.support.golden_stores import (
     ALL_STORES,
     ROCKSDB_VERSION,
@@ -26,39 +24,10 @@ from tests.support.golden_stores import (
     copy_golden_store,
     golden_store,
 )
-from tests.support.stores import add_message, open_store
+from tests.support.stores import open_store
 
 LOG_BYTES = 65_536
-RECORDS = 1_200
 UNIT = layout.CQ_UNIT.itemsize
-
-
-@pytest.fixture(scope="module")
-def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store with 1,200 messages in three queues and several files of each kind."""
-    root = tmp_path_factory.mktemp("verify") / "store"
-    with open_store(root) as store:
-        for start in range(0, RECORDS, 100):
-            batch = PutBatch()
-            for number in range(start, start + 100):
-                add_message(
-                    store,
-                    batch,
-                    "T",
-                    number % 3,
-                    f"{number:06d}".encode() * 10,
-                    properties={"KEYS": f"k{number}", "UNIQ_KEY": f"U{number}", "TAGS": "a"},
-                )
-            store.put(batch)
-            store.clock.advance(10)  # type: ignore[attr-defined]
-    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{}}}')
-    return root
-
-
-@pytest.fixture
-def root(whole_store: Path, tmp_path: Path) -> Path:
-    shutil.copytree(whole_store, tmp_path / "store")
-    return tmp_path / "store"
 
 
 def log_file(root: Path, number: int = 0) -> Path:
@@ -360,111 +329,6 @@ def test_every_lost_message_of_a_gap_is_reported(root: Path) -> None:
 
 
 # -- what is no fault, and what the next start repairs ------------------------------------------
-
-
-def test_a_torn_tail_is_the_end_of_the_log(root: Path) -> None:
-    report = verify_store(root)
-    end = report.figures["log_end"]
-    path = sorted((root / "commitlog").iterdir())[-1]
-    overwrite(path, end % LOG_BYTES, b"\0\0\1\0half a record")
-    (root / "abort").touch()
-    report = verify_store(root)
-    assert report.figures["log_end"] == end
-    assert report.ok
-    assert kinds(report, "warning") == {"tail"}
-
-
-def test_old_records_after_a_cut_are_no_messages(root: Path) -> None:
-    """Apache cuts without zeroing: an old record remains behind the new end."""
-    end = verify_store(root).figures["log_end"]
-    path = sorted((root / "commitlog").iterdir())[-1]
-    data = path.read_bytes()
-    record = bytearray(log_file(root).read_bytes()[: first_records(root, 1)[0].total_size])
-    record[28:36] = (end + 40).to_bytes(8, "big")
-    overwrite(path, end % LOG_BYTES, b"\1" * 40 + bytes(record))
-    assert len(path.read_bytes()) == len(data)
-    report = verify_store(root)
-    assert report.ok
-    assert kinds(report, "note") == {"stale-tail"}
-    assert report.figures["records"] == RECORDS
-
-
-def test_units_missing_after_a_crash_are_no_error(root: Path) -> None:
-    empty_last_unit(root)
-    (root / "abort").touch()
-    report = verify_store(root)
-    assert report.ok
-    assert kinds(report, "warning") == {"unit-missing"}
-
-
-def test_units_ahead_of_a_crashed_log_are_no_error(root: Path) -> None:
-    lose_the_last_log_file(root)
-    (root / "abort").touch()
-    report = verify_store(root)
-    assert report.ok
-    assert kinds(report, "warning") >= {"unit-behind-log"}
-
-
-def test_a_torn_table_with_a_backup(root: Path) -> None:
-    torn_table(root)
-    (root / "config" / "consumerOffset.json.bak").write_text('{"offsetTable":{"T@g":{0:5}}}')
-    report = verify_store(root)
-    assert report.ok
-    assert kinds(report, "warning") == {"config"}
-
-
-def test_removed_log_files_are_no_fault(root: Path) -> None:
-    log_file(root).unlink()
-    report = verify_store(root)
-    assert report.ok, [str(found) for found in report.findings]
-    assert report.figures["units_expired"] > 0
-    assert report.figures["index_items_expired"] > 0
-
-
-def test_records_of_a_deleted_topic_are_no_fault(root: Path) -> None:
-    shutil.rmtree(root / "consumequeue" / "T")
-    (root / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
-    report = verify_store(root)
-    assert report.ok
-    assert kinds(report, "note") == {"topic-deleted"}
-
-
-@pytest.mark.parametrize(("log_end", "ok"), [(1 << 40, True), (0, False)])
-def test_a_deleted_and_recreated_empty_topic_is_no_fault(
-    root: Path, log_end: int, ok: bool
-) -> None:
-    """Its table entry exists again; its records in the log are from before the deletion."""
-    shutil.rmtree(root / "consumequeue" / "T")
-    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{}}}')
-    deleted = f'{{"deletedTopics":{{"T":{log_end}}}}}'
-    (root / "config" / "deletedTopics.json").write_text(deleted)
-    report = verify_store(root)
-    assert report.ok is ok
-    assert kinds(report, "note") == ({"topic-deleted"} if ok else set())
-    assert kinds(report, "error") == (set() if ok else {"queue-missing"})
-
-
-def test_a_deleted_and_recreated_topic_is_no_fault(root: Path) -> None:
-    shutil.rmtree(root / "consumequeue" / "T")
-    (root / "config" / "duemq.mark").unlink()
-    with open_store(root) as store:
-        remove_topic(store, "T")
-        batch = PutBatch()
-        for number in range(30):
-            add_message(store, batch, "T", number % 3, properties={"TAGS": "a"})
-        store.put(batch)
-    report = verify_store(root)
-    assert report.ok, [str(found) for found in report.findings]
-    assert report.figures["units"] == 30
-
-
-def test_a_store_in_use_is_reported(root: Path) -> None:
-    with open_store(root) as store:
-        if f":{(root / 'lock').stat().st_ino} " not in LOCKS_PATH.read_text():
-            pytest.skip("this machine does not show its locks")
-        assert kinds(verify_store(root), "warning") == {"in-use"}
-        assert store.writable
-    assert kinds(verify_store(root), "warning") == set()
 
 
 def test_damage_bridged_by_a_recovery_is_known(root: Path) -> None:

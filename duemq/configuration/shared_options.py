@@ -1,0 +1,51 @@
+"""Options of a port that the broker and the name server share."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from duemq_common.config import option
+
+# Options of the broker and of the name server.
+bind_address_option = partial(
+    option,
+    "",
+    "bindAddress",
+    "Address to listen on; empty: every address with accounts (authenticationEnabled, aclEnable), "
+    "127.0.0.1 without. 0.0.0.0 without accounts opens the port to all users of other machines.",
+    unit="IP address",
+)
+channel_idle_option = partial(
+    option,
+    120,
+    "serverChannelMaxIdleTimeSeconds",
+    "Time without traffic after which a connection is closed.",
+    minimum=1,
+)
+socket_backlog_option = partial(
+    option,
+    1_024,
+    "serverSocketBacklog",
+    "Maximum connections that are not accepted yet.",
+    unit="connections",
+    minimum=1,
+    maximum=65_535,
+)
+connections_max_option = partial(
+    option,
+    20_000,
+    "connectionsMax",
+    "Maximum open connections; further connections are closed at once. Also limited to half of "
+    "the process's file descriptors (1,024 fewer if the limit is high).",
+    minimum=1,
+    own=True,
+)
+proxy_protocol_option = partial(
+    option,
+    "loopback",
+    "proxyProtocolFrom",
+    "Networks of proxies (HAProxy and others) whose PROXY protocol header, with the client's "
+    "address, is trusted, separated by `;`, as in `10.0.0.0/8`; loopback is always trusted.",
+    unit="networks",
+    own=True,
+)
