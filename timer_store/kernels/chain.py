@@ -39,7 +39,6 @@ FAULT_PREV = 4  # the unit points forward, or to itself
 FAULT_SLOT = 5  # the unit belongs to another slot
 FAULT_TIMES = 6  # the due time of the unit cannot belong to its slot
 WALK_LEFT, WALK_FULL = 0, 1  # the chain left the file or ended; there is no room for a row
-HEAP_DUE, HEAP_PHYS, HEAP_POS = range(3)  # columns of the heap of `collect_first`
 
 assert TIMER_UNIT.fields is not None
 _AT: Final = {name: int(TIMER_UNIT.fields[name][1]) for name in TIMER_UNIT.names or ()}
@@ -214,95 +213,6 @@ def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) 
 
 
 # -- the first of many --------------------------------------------------------------------------
-
-
-@kernel
-def is_before(heap: Any, i: int, due_ms: int, phys_offset: int) -> bool:
-    """Return whether heap[i] is due before (due_ms, phys_offset)."""
-    if heap[i, HEAP_DUE] == due_ms:
-        return heap[i, HEAP_PHYS] < phys_offset
-    return heap[i, HEAP_DUE] < due_ms
-
-
-@kernel
-def move_entry(heap: Any, source: int, target: int) -> None:
-    """Copy an entry of a heap to another index."""
-    heap[target, HEAP_DUE] = heap[source, HEAP_DUE]
-    heap[target, HEAP_PHYS] = heap[source, HEAP_PHYS]
-    heap[target, HEAP_POS] = heap[source, HEAP_POS]
-
-
-@kernel
-def sift(heap: Any, count: int, due_ms: int, phys_offset: int, pos: int) -> None:
-    """Replace heap[0], which is due last of all, by a timer that is due before it."""
-    i = np.int64(0)
-    while True:
-        child = 2 * i + 1
-        if child >= count:
-            break
-        # The child that is due later moves up, unless the new timer is due later than both.
-        other = child + 1
-        if other < count and is_before(heap, child, heap[other, HEAP_DUE], heap[other, HEAP_PHYS]):
-            child = other
-        if is_before(heap, child, due_ms, phys_offset):
-            break
-        move_entry(heap, child, i)
-        i = child
-    heap[i, HEAP_DUE], heap[i, HEAP_PHYS], heap[i, HEAP_POS] = due_ms, phys_offset, pos
-
-
-@kernel
-def push(heap: Any, count: int, due_ms: int, phys_offset: int, pos: int) -> None:
-    """Add a timer to a heap of `count` timers, which has room for it."""
-    i = np.int64(count)
-    while i > 0:
-        parent = (i - 1) >> 1
-        if not is_before(heap, parent, due_ms, phys_offset):
-            break
-        move_entry(heap, parent, i)
-        i = parent
-    heap[i, HEAP_DUE], heap[i, HEAP_PHYS], heap[i, HEAP_POS] = due_ms, phys_offset, pos
-
-
-@kernel
-def collect_first(
-    data: Bytes, base: int, slot: Any, after: Any, skip: Any, walk: Any, heap: Any
-) -> int:
-    """Follow one chain through a file; keep the first timers that are due later than `after`.
-
-    Args:
-        slot: (tick, precision in ms, roll window in ms).
-        after: (due_ms, phys_offset); timers up to this one, in this order, are omitted.
-        walk: (WALK_SIZE,) i8; WALK_ROWS counts the timers after `after`, kept or not.
-        heap: (n, 3) i8, columns HEAP_*; heap[0] is due last.
-    """
-    after_ms, after_phys = after
-    pos = walk[WALK_POS]
-    while pos >= base:
-        at = pos - base
-        walk[WALK_FAULT] = slot_fault(data, at, pos, slot)
-        if walk[WALK_FAULT] != 0:
-            return WALK_LEFT
-        phys_offset = get_i8(data, at + PHYS_AT)
-        track_order(walk, phys_offset)
-        due_ms = due_of(data, at, slot[1])
-        settled = due_ms < 0 or (
-            skip.size > 0 and find_sorted(skip, 0, skip.size, phys_offset) >= 0
-        )
-        if settled:
-            walk[WALK_SETTLED] += 1
-        elif is_marker(get_i4(data, at + MAGIC_AT)):
-            walk[WALK_MARKERS] += 1
-        elif due_ms > after_ms or (due_ms == after_ms and phys_offset > after_phys):
-            # A full heap drops its last timer for one that is due before it.
-            if walk[WALK_ROWS] < heap.shape[0]:
-                push(heap, walk[WALK_ROWS], due_ms, phys_offset, pos)
-            elif not is_before(heap, 0, due_ms, phys_offset):
-                sift(heap, heap.shape[0], due_ms, phys_offset, pos)
-            walk[WALK_ROWS] += 1
-        pos = get_i8(data, at + PREV_AT)
-        walk[WALK_POS] = pos
-    return WALK_LEFT
 
 
 # -- many chains --------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import numpy as np
 from duemq_common.errors import CorruptStore
 from message_store.ranges import distinct, is_in
 from timer_store import layout
-from timer_store.kernels import chain
+from timer_store.kernels import chain, first_due
 from timer_store.kernels import units as kernels
 from timer_store.kernels.wheel import add_num
 from timer_store.layout import NO_OFFSETS, UNIT_BYTES, Offsets, Rows
@@ -235,7 +235,7 @@ class TimerUnits:
         walk = new_walk(slot.last_pos)
         key = (slot.tick, self.precision_ms, self.window_ms)
         while (file := self._file_at(walk)) is not None:
-            chain.collect_first(file.data, file.base, key, after, skip, walk, heap)
+            first_due.collect_first(file.data, file.base, key, after, skip, walk, heap)
             if walk[chain.WALK_FAULT]:
                 break
         return walk
