@@ -107,6 +107,7 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
             report[i] = ILLEGAL
             unhandled += 1
             continue
+        # Apache delivers a negative level at once
         if level < 0 or row["topic_index"] == half:
             continue
         if level > level_max:  # as in Apache's broker: the highest level
@@ -124,7 +125,9 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
             unhandled += 1
         row["delay_level"] = level
         row["real_topic_index"], row["real_queue_id"] = row["topic_index"], row["queue_id"]
+        # queue n - 1 has the messages of level n (ScheduleMessageService.delayLevel2QueueId)
         row["topic_index"], row["queue_id"] = schedule, level - 1
+        # the encoder adds the store time: the sum is the code of the unit
         row["due_delay_ms"] = delays_ms[level]
     return unhandled
 
@@ -152,6 +155,7 @@ def track(
         queue = np.int64(row["queue_id"])
         if (kind != 0 and kind != SYS_COMMIT) or queue >= last_due_ms.size:
             continue
+        # the code of a unit of the schedule topic is its due time
         due = row["tags_code"]
         if place[queue] == 0:  # the queue's first unit in this batch
             added[queues, ADDED_QUEUE], added[queues, ADDED_DUE_MS] = queue, due
@@ -159,6 +163,7 @@ def track(
             queues += 1
             place[queue] = queues
         added[place[queue] - 1, ADDED_END] = row["queue_offset"] + 1
+        # Due times of a level decrease when its delay was shortened or the clock was set back.
         if due < last_due_ms[queue] and n_cuts < cuts.shape[0]:
             cuts[n_cuts, CUT_QUEUE], cuts[n_cuts, CUT_DUE_MS] = queue, due
             cuts[n_cuts, CUT_OFFSET] = row["queue_offset"]
@@ -198,10 +203,13 @@ def read_properties(
                 return NO_TEXT
             stop = pos
         elif first == D and has_name(data, pos, until, DUE_MS):
+            # the timers append it as the last entry; elsewhere it is the client's own text
             stop = pos if until + 1 == end else stop
         elif first == D and has_name(data, pos, until, MOVED_NAME):
+            # DELAy must become DELAY again, which changes the text
             return NO_TEXT
         pos = until + 1
+    # the reason for quarantine is found in Python
     if topic < 0 or queue < 0 or queue >= QUEUES_MAX:
         return NO_TEXT
     row["topic_index"], row["queue_id"], row["tags_hash"] = topic, queue, tags
@@ -219,6 +227,7 @@ def matches_unit(frame: Any, unit: Any, source: Source) -> bool:
         return False
     if frame["queue_offset"] != source.first_offset + unit["index"]:
         return False
+    # a copy keeps the due time of its source, whatever its own store time
     if source.delay_ms < 0 or frame["prepared_offset"] < 0:
         return True
     return np.int64(unit["tags_code"]) == frame["store_ms"] + source.delay_ms
@@ -259,6 +268,7 @@ def read_due(
         # messages of one producer follow each other: try the topic of the previous row first
         guess = np.int64(rows[i - 1]["topic_index"]) if i else np.int64(-1)
         end = read_properties(data, prop_pos, prop_end, arrays, guess, row)
+        # a delivery into an internal topic would be delayed or hidden again
         if end < 0 or row["topic_index"] == source.schedule or row["topic_index"] == source.half:
             return i
         if source.routed != 0 and not has_queues(arrays, row["topic_index"]):
@@ -280,6 +290,7 @@ def due_times(units: Rows, hash_max: int, out: Any) -> int:
     for i in range(units.size):
         due = units[i]["tags_code"]
         out[i] = due
+        # hashes of tags have 32 bits, times in ms more: such a unit was not written as a due time
         if -hash_max <= due < hash_max:
             hashes += 1
     return hashes

@@ -62,6 +62,7 @@ def is_body_sound(data: Bytes, pos: int, frame: Any) -> bool:
     """Return whether the body of the record at data[pos] matches its CRC; `frame`: SCANNED."""
     body_len = np.int64(frame["body_len"])
     crc = crc32(data, pos + frame["body_pos"], body_len) & CRC_MASK
+    # an empty body is not checked, as in Apache's broker
     return body_len == 0 or crc == get_i4(data, pos + BODY_CRC_AT)
 
 
@@ -74,8 +75,10 @@ def set_message(data: Bytes, pos: int, frame: Any, phys_offset: int, row: Any) -
     row["real_topic_index"], row["real_queue_id"] = -1, 0
     row["flag"], row["sys_flag"] = get_i4(data, pos + FLAG_AT), frame["sys_flag"]
     row["born_ms"] = get_i8(data, pos + BORN_MS_AT)
+    # an IPv6 host moves the fields after it
     after = read_hosts(data, pos + BORN_HOST_AT, frame["sys_flag"], row)
     row["reconsume_times"] = get_i4(data, after)
+    # names the source record (docs/decisions/0002)
     row["prepared_offset"] = -(phys_offset + 1)
     set_plain(row)
 
@@ -101,6 +104,7 @@ def take_target(data: Bytes, pos: int, end: int, text: Any) -> None:
         text["topic_len"] = end - pos - REAL_TOPIC.size - 1
     elif has_value(data, pos, end, REAL_QID):
         queue = parse_number(data, pos + REAL_QID.size + 1, end, QID_ILLEGAL)
+        # a number that no queue can have is as good as none
         text["queue_id"] = queue if 0 <= queue < QUEUES_MAX else -1
 
 

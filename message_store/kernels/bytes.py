@@ -30,6 +30,7 @@ def put_i2(out: Bytes, pos: int, value: int) -> None:
 @kernel
 def put_i4(out: Bytes, pos: int, value: int) -> None:
     """Write a signed number of 4 bytes."""
+    # two's complement: the shifts below must not extend the sign
     v = np.uint32(value)
     for i in range(4):
         out[pos + i] = (v >> np.uint32(24 - 8 * i)) & np.uint32(255)
@@ -38,6 +39,7 @@ def put_i4(out: Bytes, pos: int, value: int) -> None:
 @kernel
 def put_i8(out: Bytes, pos: int, value: int) -> None:
     """Write a signed number of 8 bytes."""
+    # two's complement: the shifts below must not extend the sign
     v = np.uint64(value)
     for i in range(8):
         out[pos + i] = (v >> np.uint64(56 - 8 * i)) & np.uint64(255)
@@ -46,6 +48,7 @@ def put_i8(out: Bytes, pos: int, value: int) -> None:
 @kernel
 def get_i2(data: Bytes, pos: int) -> int:
     """Return the signed number of 2 bytes at data[pos]."""
+    # 16 bits first, so that the conversion to 64 bits extends the sign
     return np.int64(np.int16((np.uint16(data[pos]) << np.uint16(8)) | np.uint16(data[pos + 1])))
 
 
@@ -55,6 +58,7 @@ def get_i4(data: Bytes, pos: int) -> int:
     v = np.uint32(0)
     for i in range(4):
         v = (v << np.uint32(8)) | np.uint32(data[pos + i])
+    # the detour over int32 extends the sign
     return np.int64(np.int32(v))
 
 
@@ -92,10 +96,12 @@ def copy(out: Bytes, out_pos: int, data: Bytes, pos: int, size: int) -> None:
 @kernel
 def digits_len(value: int) -> int:
     """Return the number of characters that `put_digits` writes for `value`."""
+    # 0 has one digit
     rest = max(value if value >= 0 else -value, 1)
     # bits * log10(2), where log10(2) is about 1233 / 4096: right, or one digit too few
     least = (64 - leading_zeros(np.uint64(rest))) * 1_233 >> 12
     count = least + (1 if rest >= POWERS[least] else 0)
+    # room for the minus sign
     return count if value >= 0 else count + 1
 
 
@@ -105,6 +111,7 @@ def put_digits(out: Bytes, pos: int, value: int) -> int:
     end = pos + digits_len(value)
     if value < 0:
         out[pos] = MINUS
+    # unsigned, because the absolute value of the least number has 64 bits
     rest = np.uint64(value if value >= 0 else -value)
     at = end
     # two digits a step, from the last one on
@@ -113,6 +120,7 @@ def put_digits(out: Bytes, pos: int, value: int) -> int:
         rest //= np.uint64(100)
         at -= 2
         out[at], out[at + 1] = PAIRS[pair, 0], PAIRS[pair, 1]
+    # the first digit of an odd number of digits, or the digit of 0
     if rest > np.uint64(0) or at == end:
         out[at - 1] = np.uint64(ZERO) + rest
     return end

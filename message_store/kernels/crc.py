@@ -41,11 +41,13 @@ def can_fold() -> bool:
 
 def _crc_tables() -> npt.NDArray[np.uint32]:
     tables = np.zeros((16, 256), np.uint32)
+    # row 0: the CRC of one byte, bit by bit, with the reflected polynomial
     for i in range(256):
         value = i
         for _ in range(8):
             value = (value >> 1) ^ (0xEDB88320 if value & 1 else 0)
         tables[0, i] = value
+    # row k: the CRC of one byte that k zero bytes follow
     for k in range(1, 16):
         previous = tables[k - 1]
         tables[k] = (previous >> np.uint32(8)) ^ tables[0][previous & np.uint32(0xFF)]
@@ -76,9 +78,13 @@ def fold(_context: Any, data: Any, pos: Any, blocks: Any, crc: Any) -> Any:
             return builder.load(builder.bitcast(place, pair.as_pointer()), align=1)
 
         zeros = ir.Constant(pair, [ir.Constant(word, 0), ir.Constant(word, 0)])
+        # the CRC so far is added to the first bytes, as at the start of any CRC
         before = builder.insert_element(zeros, args[3], number(0))
+        # one block of sixteen bytes; its CRC is that of all blocks read so far
         state = cgutils.alloca_once_value(builder, builder.xor(block(start), before))
         with cgutils.for_range_slice(builder, word(1), args[2], word(1)) as (at, _):
+            # the low half advances by 160 bits and the high half by 96: both then meet the next
+            # block
             low = builder.call(multiply, [builder.load(state), factors, byte(0x00)])
             high = builder.call(multiply, [builder.load(state), factors, byte(0x11)])
             following = block(builder.gep(start, [builder.mul(at, word(16))]))
@@ -94,6 +100,7 @@ def fold(_context: Any, data: Any, pos: Any, blocks: Any, crc: Any) -> Any:
 def step_8(word: Any) -> Any:
     """Return the CRC of eight bytes."""
     t, low = CRC_TABLES, np.uint64(255)
+    # the first byte has seven bytes after it, so it is looked up in row 7, and so on
     x = t[7, word & low] ^ t[6, (word >> np.uint64(8)) & low]
     x ^= t[5, (word >> np.uint64(16)) & low] ^ t[4, (word >> np.uint64(24)) & low]
     x ^= t[3, (word >> np.uint64(32)) & low] ^ t[2, (word >> np.uint64(40)) & low]
@@ -104,6 +111,7 @@ def step_8(word: Any) -> Any:
 def step_16(first: Any, second: Any) -> Any:
     """Return the CRC of sixteen bytes."""
     t, low = CRC_TABLES, np.uint64(255)
+    # the first byte has fifteen bytes after it, so it is looked up in row 15, and so on
     x = t[15, first & low] ^ t[14, (first >> np.uint64(8)) & low]
     x ^= t[13, (first >> np.uint64(16)) & low] ^ t[12, (first >> np.uint64(24)) & low]
     x ^= t[11, (first >> np.uint64(32)) & low] ^ t[10, (first >> np.uint64(40)) & low]
@@ -116,6 +124,7 @@ def finish(data: Bytes, pos: int, end: int, crc: Any) -> int:
     """Return the CRC-32 of bytes with the intermediate value `crc`, continued by data[pos:end]."""
     t, low = CRC_TABLES, np.uint64(255)
     while end - pos >= 16:
+        # `crc` has 32 bits, so it changes only the first four bytes of the step
         crc = step_16(load_u8(data, np.int64(pos)) ^ crc, load_u8(data, np.int64(pos + 8)))
         pos += 16
     if end - pos >= 8:
@@ -137,9 +146,11 @@ def crc32_by_tables(data: Bytes, pos: int, size: int) -> int:
 def crc32_by_folds(data: Bytes, pos: int, size: int) -> int:
     """Return the CRC-32 (IEEE) of data[pos:pos+size]."""
     crc, end = np.uint64(0xFFFFFFFF), pos + size
+    # below two blocks, nothing can be folded
     if size >= FOLD_BYTES_MIN:
         blocks = np.int64(size >> 4)
         first, second = fold(data, np.int64(pos), blocks, crc)
+        # the folded block replaces all bytes before it; the rest continues from its CRC
         crc = step_16(first, second)
         pos += blocks << 4
     return finish(data, pos, end, crc)

@@ -90,6 +90,7 @@ def property_bytes(row: Any, staging: Bytes, topics: Any) -> int:
     timed = has_times(row)
     if row["real_topic_index"] < 0 and not timed:
         return size
+    # a separator is needed only between the client's text and the appended entries
     if size > 0 and staging[row["prop_pos"] + size - 1] != ENTRY_END:
         size += 1
     if timed:
@@ -128,13 +129,16 @@ def prepare(
             row["status"] = MESSAGE_ILLEGAL
             refused += 1
             continue
+        # The caller creates the missing queue and calls again from this row.
         if row["queue_id"] >= topic["slots_len"]:
             return i, total, refused
+        # `slot_map` has the slots of all topics; a topic's queues are neighbours in it
         slot = arrays.slot_map[topic["slots_pos"] + row["queue_id"]]
         if slot < 0:
             return i, total, refused
         row["queue_slot"] = slot
         size = RECORD_FIXED_BYTES + row["body_len"] + topic["name_len"] + prop_len
+        # version 2 of the record has a length of two bytes (MessageVersion.MESSAGE_VERSION_V2)
         if topic["name_len"] > TOPIC_BYTES_V1_MAX:
             size += 1
         if row["sys_flag"] & SYS_BORN_IPV6:
@@ -158,6 +162,7 @@ def put_host(out: Bytes, pos: int, hi: Any, lo: Any, port: int, ipv6: bool) -> i
         put_i8(out, pos + IPV6_BYTES // 2, np.int64(lo))
         pos += IPV6_BYTES
     else:
+        # an IPv4 address is in the low word
         put_i4(out, pos, np.int64(lo))
         pos += IPV4_BYTES
     put_i4(out, pos, port)
@@ -193,6 +198,7 @@ def put_properties(out: Bytes, pos: int, row: Any, staging: Bytes, arrays: Topic
     timed = has_times(row)
     if row["real_topic_index"] < 0 and not timed:
         return pos
+    # the text of a client may lack the last separator
     if size > 0 and out[pos - 1] != ENTRY_END:
         out[pos] = ENTRY_END
         pos += 1
@@ -222,6 +228,7 @@ def put_record(out: Bytes, start: int, row: Any, staging: Bytes, arrays: TopicAr
     body_len = np.int64(row["body_len"])
     put_i4(out, start + RECORD_AT.total_size, row["record_size"])
     put_i4(out, start + RECORD_AT.magic, MAGIC_V2 if wide else MAGIC_V1)
+    # as in Apache's broker, the CRC is stored without its sign bit (UtilAll.crc32)
     crc = crc32(staging, row["body_pos"], body_len) & CRC_MASK
     put_i4(out, start + RECORD_AT.body_crc, crc)
     put_i4(out, start + RECORD_AT.queue_id, row["queue_id"])
@@ -266,8 +273,11 @@ def set_tags_code(row: Any, store_ms: int) -> None:
     row["tags_code"] = row["tags_hash"]
     if after_ms == TAGS_DUE:
         row["tags_code"] = row["due_ms"]
+    # a level message: its unit has the due time in place of the hash
+    # (CommitLog.checkMessageAndReturnSize)
     elif after_ms >= 0 and row["due_ms"] < 0:
         row["tags_code"] = store_ms + after_ms
+    # another number of digits would change the size of the record, which `prepare` has fixed
     elif after_ms >= 0 and digits_len(store_ms + after_ms) == digits_len(np.int64(row["due_ms"])):
         row["due_ms"] = store_ms + after_ms
 
@@ -312,6 +322,7 @@ def encode(
         queue = arrays.queues[row["queue_slot"]]
         row["store_ms"] = store_ms
         row["phys_offset"] = log_start + pos
+        # prepared and rolled back messages are in no queue; Apache stores 0
         row["queue_offset"] = 0
         if has_queue_offset(row["sys_flag"]):
             row["queue_offset"] = queue["next_offset"]
@@ -342,6 +353,7 @@ def count_by_slot(rows: Rows, first: int, end: int, counts: Any, touched: Any) -
         if row["status"] != 0 or not has_queue_offset(row["sys_flag"]):
             continue
         slot = row["queue_slot"]
+        # the first unit of this queue in the batch
         if counts[slot] == 0:
             touched[n] = slot
             n += 1
@@ -368,6 +380,7 @@ def group_units(rows: Rows, first: int, end: int, counts: Any, touched: Any, out
         size = counts[slot]
         counts[slot] = -(k + 1)
         at += size
+    # rows in log order keep their order within each block
     for i in range(first, end):
         row = rows[i]
         if row["status"] != 0 or not has_queue_offset(row["sys_flag"]):
@@ -380,6 +393,7 @@ def group_units(rows: Rows, first: int, end: int, counts: Any, touched: Any, out
         put_i4(out, pos + UNIT_AT.size, row["record_size"])
         put_i8(out, pos + UNIT_AT.tags_code, row["tags_code"])
         touched[k, BLOCK_END] += 1
+    # only the used entries are cleared: `counts` has one for each queue of the store
     for k in range(blocks):
         counts[touched[k, BLOCK_SLOT]] = 0
     return blocks

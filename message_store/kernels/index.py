@@ -51,6 +51,7 @@ def add_key(out: Rows, n: int, row: Any, topic_hash: int, data: Bytes, start: in
 @kernel
 def record_keys(data: Bytes, pos: int, row: Any, out: Rows, n: int) -> int:
     """Append the keys of the record at `pos` to `out`; return the new count."""
+    # as in IndexService.buildIndex, a rollback has no keys
     if (row["sys_flag"] & SYS_TRANSACTION_MASK) == SYS_ROLLBACK:
         return n
     topic = pos + np.int64(row["topic_pos"])
@@ -59,6 +60,7 @@ def record_keys(data: Bytes, pos: int, row: Any, out: Rows, n: int) -> int:
     topic_hash = np.int64(np.int32(np.uint32(topic_hash) * np.uint32(31) + np.uint32(HASH)))
     at = pos + np.int64(row["prop_pos"])
     end = at + np.int64(row["prop_len"])
+    # the last of equal names applies, so the whole text is read before a key is added
     uniq, uniq_end, keys, keys_end = 0, 0, 0, 0
     while at < end:
         entry_end = find_byte(data, at, end, ENTRY_END)
@@ -71,6 +73,7 @@ def record_keys(data: Bytes, pos: int, row: Any, out: Rows, n: int) -> int:
         at = entry_end + 1
     if uniq < uniq_end:
         n = add_key(out, n, row, topic_hash, data, uniq, uniq_end)
+    # KEYS is a list; each word is a key of its own
     while keys < keys_end:
         stop = find_byte(data, keys, keys_end, KEY_END)
         if stop > keys:
@@ -89,6 +92,7 @@ def collect_keys(
     """
     n = 0
     row = scratch[0]
+    # A record is read only if all its possible keys fit, so none is indexed in part.
     while pos < end and n + KEYS_PER_RECORD_MAX <= out.size:
         size = read_frame(data, pos, end, log_offset, row)
         if size < 0:
@@ -141,9 +145,12 @@ def put_keys(words: Words, slot_count: int, item_count_max: int, keys: Rows) -> 
     counted before its slot names it, so no chain ever breaks; the header names a record last, so
     that a partly indexed record is indexed again.
     """
+    # item 0 is never used: a slot with 0 is empty (IndexFile)
     count = max(get_word(words, AT_COUNT), 1)
+    # slots with at least one item (IndexHeader.incHashSlotCount)
     used_slots = get_word(words, AT_USED)
     begin_ms = get_two_words(words, AT_BEGIN_MS)
+    # the items follow the slots
     items = HEADER_WORDS + slot_count
     n = 0
     while n < keys.size and count < item_count_max:
@@ -152,12 +159,15 @@ def put_keys(words: Words, slot_count: int, item_count_max: int, keys: Rows) -> 
         previous = get_word(words, slot)
         if previous <= 0 or previous >= count:  # an empty slot, or one written before a crash
             previous = 0
+        # IndexFile keeps the seconds since the first key of the file
         time_diff = (key["store_ms"] - begin_ms) // SECOND_MS if begin_ms > 0 else 0
         at = items + count * ITEM_WORDS
+        # 1. the item, which nothing names yet
         put_word(words, at + ITEM_HASH, key["key_hash"])
         put_two_words(words, at + ITEM_PHYS, key["phys_offset"])
         put_word(words, at + ITEM_SECONDS, min(max(time_diff, 0), INT_MAX))
         put_word(words, at + ITEM_PREVIOUS, previous)
+        # the first key sets the begin of the file
         if count <= 1:
             put_two_words(words, AT_BEGIN_PHYS, key["phys_offset"])
             put_two_words(words, AT_BEGIN_MS, key["store_ms"])
@@ -165,9 +175,11 @@ def put_keys(words: Words, slot_count: int, item_count_max: int, keys: Rows) -> 
         used_slots += 1 if previous == 0 else 0
         count += 1
         n += 1
+        # 2. the counters, 3. the slot: from here on a reader finds the item
         put_word(words, AT_USED, used_slots)
         put_word(words, AT_COUNT, count)
         put_word(words, slot, count - 1)
+        # 4. the end of the file, only after the last key of a record
         last = n == keys.size or count == item_count_max
         if last or keys[n]["phys_offset"] != key["phys_offset"]:
             put_two_words(words, AT_END_MS, key["store_ms"])
@@ -196,6 +208,7 @@ def find_key(words: Words, slot_count: int, key_hash: int, span: Any, out: Any) 
         time_ms = begin_ms
         if index > 1:
             time_ms += get_word(words, at + ITEM_SECONDS) * SECOND_MS
+        # Several hashes share a slot. The time in the item is rounded down to seconds.
         if get_word(words, at + ITEM_HASH) == key_hash and span[0] - SECOND_MS < time_ms <= span[1]:
             out[n] = get_two_words(words, at + ITEM_PHYS)
             n += 1

@@ -62,7 +62,9 @@ def find_many(
         key_at, offsets: (m,) i8 out, m >= limit: index of the key, log offset.
     """
     n, i = np.int64(0), np.int64(first)
+    # all times: here only the key counts
     span = (np.int64(0), np.int64(1) << np.int64(62))
+    # A key is looked up only if all its candidates fit.
     while i < hashes.size and n + limit <= offsets.size:
         count = find_key(words, slot_count, hashes[i], span, offsets[n : n + limit])
         key_at[n : n + count] = i
@@ -91,10 +93,12 @@ def hit_of(data: Bytes, pos: int, end: int, keys: Bytes, start: int, stop: int) 
         if has_name(data, pos, until, UNIQ_NAME):
             at = pos + UNIQ_BYTES + 1
             if same(data, at, until - at, keys, start, stop):
+                # no other entry can be a better match
                 return HIT_UNIQUE
         elif has_name(data, pos, until, KEYS_NAME):
             at = pos + KEYS_BYTES + 1
             while at < until:
+                # KEYS is a list of words
                 word_end = find_byte(data, at, until, KEY_END)
                 if same(data, at, word_end - at, keys, start, stop):
                     hit = HIT_KEY
@@ -125,10 +129,12 @@ def match_keys(
             continue
         if read_frame(data, pos, span[1], offsets[i], frame) < 0:
             continue
+        # Different keys can have one hash, and so can keys of different topics.
         if not equals(data, pos + frame["topic_pos"], frame["topic_len"], wanted.topic):
             continue
         at, start = pos + frame["prop_pos"], np.int64(0)
         if key_at[i] > 0:
+            # a key begins where the one before it ends
             start = wanted.ends[key_at[i] - 1]
         stop = wanted.ends[key_at[i]]
         hits[i] = hit_of(data, at, at + frame["prop_len"], wanted.keys, start, stop)

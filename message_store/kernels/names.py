@@ -19,6 +19,7 @@ def is_named(data: Bytes, pos: int, name: Bytes) -> bool:
         if load_u8(data, np.int64(pos + at)) != load_u8(name, np.int64(at)):
             return False
         at += 8
+    # the last bytes, fewer than a word
     while at < name.size:
         if data[pos + at] != name[at]:
             return False
@@ -37,6 +38,7 @@ def is_topic(data: Bytes, pos: int, size: int, arrays: TopicArrays, index: int) 
         if load_u8(data, np.int64(pos + at)) != load_u8(arrays.names, start + at):
             return False
         at += 8
+    # the last bytes, fewer than a word
     while at < size:
         if data[pos + at] != arrays.names[start + at]:
             return False
@@ -51,11 +53,13 @@ def entry_end(data: Bytes, pos: int, end: int) -> int:
     ones, highs = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
     twos = np.uint64(0x0202020202020202)
     while pos + 8 <= end:
+        # the separator is 2, so its byte in x is zero
         x = load_u8(data, np.int64(pos)) ^ twos
         hits = (x - ones) & ~x & highs
         if hits != np.uint64(0):
             return pos + (trailing_zeros(hits) >> 3)  # the lowest byte is the first
         pos += 8
+    # the last bytes, fewer than a word
     while pos < end and data[pos] != ENTRY_END:
         pos += 1
     return pos
@@ -64,6 +68,7 @@ def entry_end(data: Bytes, pos: int, end: int) -> int:
 @kernel
 def has_name(data: Bytes, pos: int, end: int, name: Bytes) -> bool:
     """Return whether the property entry in data[pos:end] has this name; its value may be empty."""
+    # the cheap check first: most entries have another length or end their name elsewhere
     if end - pos < name.size + 1 or data[pos + name.size] != NAME_END:
         return False
     return is_named(data, pos, name)

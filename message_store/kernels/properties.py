@@ -50,13 +50,16 @@ def java_hash_on(start: int, data: Bytes, pos: int, end: int) -> int:
     h = np.uint32(start)
     while pos < end:
         byte = np.uint32(data[pos])
+        # one byte: ASCII
         if byte < 0x80:
             h = h * np.uint32(31) + byte
             pos += 1
+        # two bytes: U+0080 to U+07FF
         elif byte < 0xE0 and pos + 1 < end:
             unit = ((byte & np.uint32(0x1F)) << np.uint32(6)) | (data[pos + 1] & np.uint32(0x3F))
             h = h * np.uint32(31) + unit
             pos += 2
+        # three bytes: U+0800 to U+FFFF, one unit
         elif byte < 0xF0 and pos + 2 < end:
             unit = (
                 ((byte & np.uint32(0x0F)) << np.uint32(12))
@@ -65,6 +68,7 @@ def java_hash_on(start: int, data: Bytes, pos: int, end: int) -> int:
             )
             h = h * np.uint32(31) + unit
             pos += 3
+        # four bytes: above U+FFFF, two units (a surrogate pair)
         elif pos + 3 < end:
             point = (
                 ((byte & np.uint32(0x07)) << np.uint32(18))
@@ -76,6 +80,7 @@ def java_hash_on(start: int, data: Bytes, pos: int, end: int) -> int:
             h = h * np.uint32(31) + high
             h = h * np.uint32(31) + np.uint32(0xDC00) + (point & np.uint32(0x3FF))
             pos += 4
+        # a truncated character: Java decodes it as U+FFFD
         else:
             h = h * np.uint32(31) + np.uint32(0xFFFD)
             pos += 1
@@ -109,9 +114,11 @@ def parse_number(data: Bytes, pos: int, end: int, illegal: int) -> int:
     if pos < end and (data[pos] == MINUS or data[pos] == PLUS):
         negative = data[pos] == MINUS
         pos += 1
+    # Long.parseLong would accept 19 digits up to its maximum; no property needs them
     if pos >= end or end - pos > NUMBER_DIGITS_MAX:
         return illegal
     value = np.int64(0)
+    # times have 13 digits: one step of eight, then five single ones
     while end - pos >= 8:
         word = load_u8(data, np.int64(pos))
         if not are_digits(word):
@@ -131,6 +138,7 @@ def parse_number(data: Bytes, pos: int, end: int, illegal: int) -> int:
 def parse_level(data: Bytes, pos: int, end: int) -> int:
     """Return a DELAY value as a 32-bit number, or DELAY_ILLEGAL."""
     value = parse_number(data, pos, end, DELAY_ILLEGAL)
+    # Integer.parseInt fails beyond 32 bits
     if value > 2_147_483_647 or value < -2_147_483_647:
         return DELAY_ILLEGAL
     return value
@@ -144,6 +152,7 @@ def find_value(data: Bytes, pos: int, size: int, name: Bytes) -> Any:
     while pos < end:
         entry_end = find_byte(data, pos, end, ENTRY_END)
         name_end = find_byte(data, pos, entry_end, NAME_END)
+        # a later entry of the same name replaces an earlier one, as in a Java map
         if name_end + 1 < entry_end and equals(data, pos, name_end - pos, name):
             start, stop = name_end + 1, entry_end
         pos = entry_end + 1
@@ -170,4 +179,5 @@ def find_tags_and_level(data: Bytes, pos: int, size: int) -> Any:
             elif equals(data, pos, name_end - pos, MOVED_NAME):
                 moved = parse_level(data, name_end + 1, entry_end)
         pos = entry_end + 1
+    # DELAY wins over DELAy, in any order of the two
     return tags_hash, level if level != 0 else moved

@@ -34,9 +34,11 @@ def place(data: Bytes, base: int, rows: Rows, first: int, arrays: TopicArrays, o
         made["status"] = 1
         if row["damage"] != 0:
             return i
+        # such records take space in the log only
         if row["topic_index"] == IN_NO_QUEUE or not has_queue_offset(row["sys_flag"]):
             continue
         index = row["topic_index"]
+        # The topic was unknown when the log was scanned; it may have been created since.
         if index < 0:
             pos = row["phys_offset"] - base + row["topic_pos"]
             index = row["topic_index"] = find_topic(data, pos, row["topic_len"], arrays)
@@ -46,8 +48,10 @@ def place(data: Bytes, base: int, rows: Rows, first: int, arrays: TopicArrays, o
         if queue_id < 0 or queue_id >= topic["slots_len"]:
             return i
         slot = arrays.slot_map[topic["slots_pos"] + queue_id]
+        # Another offset means that a record of this queue is missing or repeated.
         if slot < 0 or arrays.queues[slot]["next_offset"] != row["queue_offset"]:
             return i
+        # the next record of this queue in the same call must follow this one
         arrays.queues[slot]["next_offset"] += 1
         made["phys_offset"], made["queue_offset"] = row["phys_offset"], row["queue_offset"]
         made["tags_code"], made["record_size"] = row["tags_hash"], row["record_size"]

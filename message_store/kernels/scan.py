@@ -47,6 +47,7 @@ def read_frame(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> in
         return -1 - STOP_INVALID
     size = get_i4(data, pos + RECORD_AT.total_size)
     magic = get_i4(data, pos + RECORD_AT.magic)
+    # CommitLog fills the end of a file with a blank record
     if magic == MAGIC_BLANK and size > 0:
         return -1 - STOP_BLANK
     wide = 1 if magic == MAGIC_V2 else 0  # the second byte of the topic's length
@@ -57,6 +58,7 @@ def read_frame(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> in
     sys_flag = get_i4(data, pos + RECORD_AT.sys_flag)
     born_extra = IPV6_EXTRA_BYTES if sys_flag & SYS_BORN_IPV6 else 0
     extra = born_extra + (IPV6_EXTRA_BYTES if sys_flag & SYS_STORE_IPV6 else 0)
+    # A record knows its own log offset, so bytes that were copied elsewhere are not valid.
     if size < fixed + extra or get_i8(data, pos + RECORD_AT.phys_offset) != log_offset:
         return -1 - STOP_INVALID
     # each length is checked against the record's size before it is used
@@ -69,6 +71,7 @@ def read_frame(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> in
     if topic_len < 1 or (wide == 0 and topic_len > TOPIC_BYTES_V1_MAX) or at + topic_len + 2 > size:
         return -1 - STOP_INVALID
     prop_len = get_i2(data, pos + at + topic_len)
+    # the parts fill the record exactly
     if prop_len < 0 or at + topic_len + 2 + prop_len != size:
         return -1 - STOP_INVALID
     row["phys_offset"] = log_offset
@@ -101,6 +104,7 @@ def walk(
         if size < 0:
             return n, pos, -1 - size
         row["damage"] = 0
+        # as in CommitLog.checkMessageAndReturnSize, an empty body is not checked
         if check and row["body_len"] > 0:
             crc = crc32(data, pos + row["body_pos"], row["body_len"]) & CRC_MASK
             if crc != get_i4(data, pos + RECORD_AT.body_crc):
@@ -120,6 +124,7 @@ def leading_inside(units: Rows, start: int, end: int) -> Any:
     total = np.int64(0)
     for i in range(units.size):
         pos, size = units[i]["phys_offset"], np.int64(units[i]["size"])
+        # `pos > end - size` cannot overflow, unlike `pos + size > end`
         if size <= 0 or pos < start or pos > end - size:
             return i, total
         total += size
@@ -143,8 +148,10 @@ def copy_records(
     for i in range(units.size):
         unit = units[i]
         pos, size = unit["phys_offset"] - base, np.int64(unit["size"])
+        # the unit's size is the limit: a record that is longer or shorter does not belong to it
         if read_frame(data, pos, pos + size, unit["phys_offset"], frame) != size:
             return i
+        # A unit may point at a record of another queue after damage.
         if place[2] != 0 and (
             frame["queue_id"] != place[0]
             or frame["queue_offset"] != place[1] + unit["index"]
@@ -163,6 +170,7 @@ def read_units(block: Bytes, out: Rows) -> int:
         at = i * UNIT_BYTES
         size = get_i4(block, at + UNIT_AT.size)
         phys = get_i8(block, at + UNIT_AT.phys_offset)
+        # the unwritten rest of a file is zero
         if size <= 0 or phys < 0:
             return i
         out[i]["phys_offset"] = phys

@@ -43,9 +43,11 @@ def find_topic(data: Bytes, pos: int, size: int, arrays: TopicNames | TopicArray
     spot = value & mask
     while True:
         index = np.int64(arrays.table[np.int64(spot)])
+        # a free row ends the sequence of rows that the name can be in: it is absent
         if index < 0:
             return -1
         topic = arrays.topics[index]
+        # the hash of 64 bits differs for nearly all other names, so bytes are compared once
         if topic["name_hash"] == value and topic["name_len"] == size:
             start = topic["name_pos"]
             same = True

@@ -56,6 +56,7 @@ def find_record(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> i
             pos += 8
             continue
         at = pos + RECORD_AT.magic
+        # two bytes first: the whole frame is read only where they match
         magic = data[at] == MAGIC_BYTES[0] and data[at + 1] == MAGIC_BYTES[1]
         if (
             magic
@@ -108,9 +109,12 @@ def check_unit(
         return WRONG_NUMBER
     code = unit["tags_code"]
     tags_hash, level = find_tags_and_level(data, pos + row["prop_pos"], np.int64(row["prop_len"]))
+    # in the queues of levels the code is a due time
     is_due = queue[2] != 0 and level > 0
+    # the delay of the level is not known here, but no message is due before it is stored
     good = code >= row["store_ms"] if is_due else code == tags_hash
     good = good or (is_due and row["prepared_offset"] < 0)  # a copy may be due already
+    # Apache may keep a filter's bits elsewhere and store their address in the unit
     return GOOD if good or code <= EXTENDED_CODE_MAX else WRONG_CODE
 
 
@@ -118,6 +122,7 @@ def check_unit(
 def tag_key(data: Bytes, pos: int, row: Any) -> int:
     """Return the hash by which Apache 5.5 indexes the tag of the record at `pos`; -1: no tag."""
     topic = pos + np.int64(row["topic_pos"])
+    # the key is topic + "#T#" + tag
     key = java_hash_on(0, data, topic, topic + row["topic_len"])
     key = java_hash_on(key, TAG_PART, 0, TAG_PART.size)
     at = pos + np.int64(row["prop_pos"])
@@ -150,6 +155,7 @@ def check_items(items: Rows, data: Bytes, span: Any, scratch: Rows, keys: Rows, 
             continue
         count = record_keys(data, phys - span[0], row, keys, 0)
         is_tag = items[i]["key_hash"] == tag_key(data, phys - span[0], row)
+        # Apache 5.5 also indexes tags
         out[i] = GOOD if is_tag else NO_KEY
         for k in range(count):
             if keys[k]["key_hash"] == items[i]["key_hash"]:
@@ -177,10 +183,12 @@ def mark_chains(file: Bytes, slot_count: int, item_count: int, reached: Codes) -
         while 0 < index < item_count:
             at = items + index * ITEM_BYTES
             key_hash = get_i4(file, at + ITEM_AT.key_hash)
+            # A query follows the chain only as long as items belong to its slot.
             if key_hash < 0 or key_hash % slot_count != slot:
                 break
             reached[index] = 1
             previous = get_i4(file, at + ITEM_AT.prev_index)
+            # a chain leads to older items only; without this check damage could make a loop
             if previous >= index:
                 break
             index = previous

@@ -58,6 +58,7 @@ def is_exempt(row: Any, numbers: Any) -> bool:
 def delay_of(row: Any, level: int, delays_ms: Any, rules: Any) -> int:
     """Return the delay of a row in ms, NOT_ROUTED if the level service delivers its level."""
     delay_ms = delays_ms[level]
+    # rules refine levels that are routed at all
     if delay_ms != NOT_ROUTED:
         for i in range(rules.shape[0]):
             if rules[i, RULE_LEVEL] == level and rules[i, RULE_TOPIC] == row["topic_index"]:
@@ -87,6 +88,7 @@ def route_row(row: Any, staging: Bytes, topics: Any, delay_ms: int, numbers: Any
     pos = np.int64(row["prop_pos"])
     name_pos = find_name(staging, pos, pos + row["prop_len"])
     due_ms = numbers[NOW_MS] + delay_ms
+    # without exactly one DELAY there is no letter to change
     if name_pos < 0 or due_ms > DUE_MS_MAX:
         return UNCHANGED
     # Apache's slot, before the due time; due_ms has the exact millisecond.

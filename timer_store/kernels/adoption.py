@@ -84,6 +84,7 @@ def identity_of(data: Bytes, pos: int, frame: Any, out_ms: int, delivered: bool)
     text, size = pos + frame["prop_pos"], frame["prop_len"]
     first, end = find_value(data, text, size, REAL_TOPIC)
     if delivered:
+        # a delivered copy is in the real topic itself
         first = pos + frame["topic_pos"]
         h = mix_word(FNV_START, data, first, first + frame["topic_len"])
         h = mix_decimal(h, np.int64(frame["queue_id"]))
@@ -95,7 +96,9 @@ def identity_of(data: Bytes, pos: int, frame: Any, out_ms: int, delivered: bool)
         return np.int64(0)
     first, end = find_value(data, text, size, KEY)
     h = mix_word(h, data, first, end)
+    # equal messages with different due times are different timers
     h = mix_number(h, out_ms)
+    # birth and body distinguish messages that have no key
     h = mix_number(h, get_i8(data, pos + RECORD_AT.born_ms))
     h = mix_number(h, get_i4(data, pos + RECORD_AT.body_crc))
     return np.int64(mix_number(h, frame["body_len"]))
@@ -112,6 +115,7 @@ def recalls_by_key(data: Bytes, text: int, size: int, first: int, end: int) -> b
     if tag_end - tag != RECALL_TAG.size or not equals(data, tag, tag_end - tag, RECALL_TAG):
         return False
     key, key_end = find_value(data, text, size, KEY)
+    # the value of the marker must be exactly the key of the marker's own record
     if key_end - key != end - first:
         return False
     for i in range(end - first):
@@ -135,6 +139,7 @@ def set_name(data: Bytes, text: int, size: int, row: Any) -> None:
         h = (h ^ PLUS) * FNV_PRIME
         first, end = find_value(data, text, size, KEY)
         h = mix_bytes(h, data, first, end)
+    # without a key nothing can name the record
     row["name"] = np.int64(mix_number(h, row["out_ms"])) if end > 0 else np.int64(0)
 
 
@@ -153,6 +158,7 @@ def out_time(data: Bytes, pos: int, frame: Any) -> int:
     """Return TIMER_OUT_MS; -2 - retries for a level message that timers own; NO_TIME if neither."""
     text, size = pos + frame["prop_pos"], frame["prop_len"]
     first, end = find_value(data, text, size, OUT)
+    # the numbers below NO_TIME are free: no TIMER_OUT_MS is negative
     if end == 0 and find_value(data, text, size, MOVED_NAME)[1] > 0:
         retries = get_i4(data, pos + RECORD_AT.reconsume_times)
         return np.int64(-2 - max(retries, 0))
@@ -166,6 +172,7 @@ def is_wanted(data: Bytes, text: int, size: int, wanted: int) -> bool:
         for name in (DEQUEUE_MS, MOVED_NAME):
             if find_value(data, text, size, name)[1] > 0:
                 return True
+        # the timeline of 5.4 removes it from what it delivers
         return find_value(data, text, size, REAL_TOPIC)[1] == 0
     if wanted == SPECIAL:
         is_marker = find_value(data, text, size, MARKER)[1] > 0

@@ -41,6 +41,7 @@ FAULT_TIMES = 6  # the due time of the unit cannot belong to its slot
 WALK_LEFT, WALK_FULL = 0, 1  # the chain left the file or ended; there is no room for a row
 
 assert TIMER_UNIT.fields is not None
+# offsets of the fields in a unit, so that a kernel reads only those that it needs
 _AT: Final = {name: int(TIMER_UNIT.fields[name][1]) for name in TIMER_UNIT.names or ()}
 PREV_AT, MAGIC_AT, WRITE_AT, DELAY_AT = (
     _AT[name] for name in ("prev_pos", "magic", "write_ms", "delay_ms")
@@ -67,12 +68,14 @@ def unit_fault(data: Bytes, at: int, pos: int) -> int:
     """Return the fault of the unit at data[at], which is at log position `pos`, or 0."""
     if at % UNIT_BYTES != 0 or at + UNIT_BYTES > data.size:
         return FAULT_PLACE
+    # every unit begins with its size, as in Apache's TimerLog
     if get_i4(data, at) != UNIT_BYTES:
         return FAULT_SIZE
     magic = get_i4(data, at + MAGIC_AT)
     if magic < 0 or magic > MAGIC_MAX:
         return FAULT_MAGIC
     prev = get_i8(data, at + PREV_AT)
+    # a chain that only goes back ends after a bounded number of steps, whatever the damage
     if prev >= pos or prev < -1:
         return FAULT_PREV
     return 0
@@ -115,6 +118,7 @@ def due_of(data: Bytes, at: int, precision_ms: int) -> int:
     Apache's units have no due time: they are due at the end of their slot.
     """
     due_ms = get_i8(data, at + DUE_AT)
+    # a unit of Apache that rolls has no due time yet: only its record has one
     if due_ms == 0 and get_i4(data, at + MAGIC_AT) & MAGIC_ROLL == 0:
         return slot_ms_of(data, at) + precision_ms
     return due_ms
@@ -131,8 +135,10 @@ def times_fault(data: Bytes, at: int, precision_ms: int, window_ms: int) -> int:
     # A due time of 0 is that of a unit of Apache, a negative one that of a settled timer.
     if due_ms <= 0 or due_ms - 1 == slot_ms:
         return 0
+    # an overdue timer was put at the start of the slot that was read then
     if due_ms - 1 < slot_ms:
         return 0 if slot_ms % precision_ms == 0 else FAULT_TIMES
+    # later than its slot: only a unit that rolls, by whole windows
     if get_i4(data, at + MAGIC_AT) & MAGIC_ROLL == 0 or (due_ms - 1 - slot_ms) % window_ms != 0:
         return FAULT_TIMES
     return 0
@@ -171,6 +177,7 @@ def is_marker(magic: int) -> bool:
 @kernel
 def track_order(walk: Any, phys_offset: int) -> None:
     """Record whether the log offsets of a chain's records descend, from the newest unit on."""
+    # the walk goes from new to old, so each offset must be smaller than all before
     if phys_offset >= walk[WALK_PHYS]:
         walk[WALK_MIXED] = 1
     else:
@@ -189,6 +196,7 @@ def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) 
     """
     pos = walk[WALK_POS]
     while pos >= base:
+        # WALK_POS stays at this unit: the caller continues with more room
         if walk[WALK_ROWS] == out.size:
             return WALK_FULL
         at = pos - base
@@ -199,6 +207,7 @@ def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) 
         # A copied unit makes no row: its copy represents the timer, in another slot.
         if get_i8(data, at + DUE_AT) != DUE_COPIED:
             walk[WALK_ROWS] += 1
+            # the walk is newest first; the rows become oldest first without a reversal
             row = out[out.size - walk[WALK_ROWS]]
             stage_unit(data, at, pos, slot[1], row)
             if skip.size > 0 and find_sorted(skip, 0, skip.size, row["phys_offset"]) >= 0:
@@ -207,6 +216,7 @@ def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) 
                 walk[WALK_SETTLED] += 1
             elif is_marker(row["magic"]):
                 walk[WALK_MARKERS] += 1
+        # the unit is complete only now, so that a stop in between repeats it
         pos = get_i8(data, at + PREV_AT)
         walk[WALK_POS] = pos
     return WALK_LEFT
@@ -279,6 +289,7 @@ def match(
             if fault != 0:
                 break
             j = find_sorted(wanted, cursor["first"], cursor["end"], get_i8(data, at + PHYS_AT))
+            # The walk is newest first, so the first pending unit of a record is its newest.
             if j >= 0 and found[j] < 0 and get_i8(data, at + DUE_AT) >= 0:
                 found[j] = pos
                 cursor["count"] -= 1
@@ -395,11 +406,13 @@ def settle(
         if unit_fault(data, at, positions[i]) != 0:
             return -1 - i
         due[i], ticks[i] = get_i8(data, at + DUE_AT), 0
+        # a unit that is settled already keeps its value and counts in no slot
         if due[i] >= 0:
             slot_ms = slot_ms_of(data, at)
             # below DUE_COPIED in any case, also for a unit of Apache's, whose due_ms is 0
             due[i] = DUE_COPIED if copied else min(-due[i], -slot_ms - 2)
             pending += 1
+            # markers are not part of the slot's number of timers
             if get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
                 ticks[i] = slot_ms // precision_ms
     return pending

@@ -162,6 +162,7 @@ def put_marker_text(
     unique = find_value(data, start, size, UNIQ_NAME)
     if not with_topic and unique[0] >= unique[1]:
         return False
+    # longer texts would leave no room for what a delivery adds
     named = named and size <= NAMED_BYTES_MAX
     put_bytes(output, RECALL_TAG, 0, RECALL_TAG.size)
     # by the value of TIMER_DEL_UNIQKEY an Apache broker finds the target in the slot
@@ -225,6 +226,8 @@ def make_markers(
         if pos < 0:
             continue
         set_marker(source, pos, timer, context, True, named, output, output.rows[i])
+        # An Apache broker looks for topic+key or for the key alone, depending on its version and
+        # configuration: there is a marker for each.
         other = output.rows[timers.size + i]
         set_marker(source, pos, timer, context, False, False, output, other)
 
@@ -251,6 +254,7 @@ def is_dropped(data: Bytes, pos: int, end: int, kept: bool) -> bool:
             or has_value(data, pos, end, ENQUEUE_MS)
             or has_value(data, pos, end, DEQUEUE_MS)
         )
+    # the exact due time is a column of the copy
     if first == D:
         return has_value(data, pos, end, DUE_MS)
     return first == UNDERSCORE and has_value(data, pos, end, CRC32)
@@ -288,7 +292,9 @@ def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, output: Out
     at = pos + frame["prop_pos"]
     end, tags, rolls = at + frame["prop_len"], np.int64(0), np.int64(0)
     of_level = data[pos + frame["topic_pos"]] == SCHEDULE_INITIAL
+    # a routed message has the properties of both, and is a level message for its consumer
     of_level = of_level or has_level(data, at, end)
+    # the last TAGS and the last TIMER_ROLL_TIMES apply, as in any property text
     while at < end:
         until = entry_end(data, at, end)
         if of_level and not kept and is_delay(data, at, until):
@@ -329,6 +335,7 @@ def make_copies(
     data, frame = source.data, source.frames[0]
     for i in order:
         row, timer = output.rows[i], timers[i]
+        # until the record proves to be complete
         row["status"] = UNREADABLE
         pos = read_target(source, timer)
         if pos < 0:

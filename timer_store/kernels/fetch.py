@@ -76,6 +76,7 @@ class Scratch(NamedTuple):
 @kernel
 def take_kind(kind: int, number: int, text: Any) -> None:
     """Store one of the three times, unless one with precedence is stored."""
+    # the order of the constants is Apache's precedence: seconds, milliseconds, absolute time
     if text["kind"] == TIMER_NONE or kind <= text["kind"]:
         text["kind"], text["value"] = kind, number
 
@@ -107,6 +108,7 @@ def read_text(data: Bytes, pos: int, end: int, text: Any) -> None:
     while pos < end:
         until = entry_end(data, pos, end)
         first = data[pos]  # most entries are none of these: compare one byte before whole names
+        # the sixth byte of TIMER_ is the underscore; `take_timer` compares whole names
         if first == TIMER_WORD[0] and until - pos > OUT.size and data[pos + 5] == TIMER_WORD[5]:
             take_timer(data, pos, until, text)
         elif first == R:
@@ -123,6 +125,7 @@ def due_of(text: Any, store_ms: int, precision_ms: int) -> int:
     Readable twin: `timer_store.enqueue.due_time`.
     """
     out_ms, kind, value = text["out_ms"], text["kind"], text["value"]
+    # without a slot no broker delivers the message as a timer
     if out_ms < 0:
         return -1
     due_ms = out_ms + precision_ms  # Apache's slot ends here
@@ -130,8 +133,10 @@ def due_of(text: Any, store_ms: int, precision_ms: int) -> int:
         due_ms = text["exact_ms"]
     elif value != NO_NUMBER and kind == TIMER_DELIVER_MS:
         due_ms = value
+    # a copy that Apache rolled has a new store time: its delay no longer counts from there
     elif value != NO_NUMBER and text["flags"] & TEXT_ROLLED == 0:
         if kind == TIMER_DELAY_SEC:
+            # the limits keep the product in 64 bits
             value = min(max(value, -SECONDS_MAX), SECONDS_MAX) * 1_000
         due_ms = min(max(store_ms, 0), DUE_MS_MAX) + value
     due_ms = max(due_ms, out_ms + 1)  # not before the slot in which an Apache broker looks for it
@@ -165,10 +170,12 @@ def set_known_topic(index: int, arrays: TopicArrays, timed: Rows, at: int) -> No
 @kernel
 def set_timed(row: Any, due_ms: int, prepared_offset: int, text: Any) -> None:
     """Set time, kind and origin of a row whose topic is set."""
+    # -(offset + 1) names a record, 0 and other numbers do not
     row["origin"] = -(prepared_offset + 1) if prepared_offset < 0 else -1
     if due_ms < 0 or text["queue_id"] < 0:
         row["kind"], row["due_ms"], row["slot_ms"] = TIMED_BROKEN, 0, 0
         return
+    # a slot covers the times after its start up to its end, so that of due_ms is that of due_ms - 1
     row["due_ms"], row["slot_ms"] = due_ms, due_ms - 1
     row["kind"] = TIMED_MARKER if text["flags"] & TEXT_MARKER else TIMED_PLAIN
 
@@ -195,6 +202,7 @@ def read_put(row: Any, staging: Bytes, text: Any) -> None:
         text["kind"] = row["timer_kind"]
         text["value"] = row["timer_value"] if row["timer_kind"] > TIMER_NONE else NO_NUMBER
         text["flags"] = TEXT_MARKER if row["prop_flags"] & PROP_TIMER_DEL else 0
+    # columns that the encoder writes after the text
     if row["out_ms"] >= 0:
         text["out_ms"] = row["out_ms"]
     if row["due_ms"] >= 0:
@@ -222,6 +230,7 @@ def from_put(
     n = 0
     for i in range(count):
         row = rows[i]
+        # queue 0 is the only queue of the timer topic
         if row["topic_index"] != context.timer or row["status"] != 0 or row["queue_id"] != 0:
             continue
         if not has_queue_offset(row["sys_flag"]):  # a half message is in no queue
@@ -274,6 +283,7 @@ def from_records(
         if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
             continue
         size = read_frame(data, pos, pos + unit["size"], unit["phys_offset"], frame)
+        # Unit and record must agree on size, queue and offset, or one of them is damaged.
         if size != unit["size"] or frame["queue_id"] != 0:
             continue
         if first_offset >= 0 and frame["queue_offset"] != first_offset + i:

@@ -56,6 +56,7 @@ def sift(heap: Any, count: int, due_ms: int, phys_offset: int, pos: int) -> None
         other = child + 1
         if other < count and is_before(heap, child, heap[other, HEAP_DUE], heap[other, HEAP_PHYS]):
             child = other
+        # both children are due before the new timer: its place is here
         if is_before(heap, child, due_ms, phys_offset):
             break
         move_entry(heap, child, i)
@@ -69,6 +70,7 @@ def push(heap: Any, count: int, due_ms: int, phys_offset: int, pos: int) -> None
     i = np.int64(count)
     while i > 0:
         parent = (i - 1) >> 1
+        # a parent is due later than its children
         if not is_before(heap, parent, due_ms, phys_offset):
             break
         move_entry(heap, parent, i)
@@ -111,6 +113,7 @@ def collect_first(
                 push(heap, walk[WALK_ROWS], due_ms, phys_offset, pos)
             elif not is_before(heap, 0, due_ms, phys_offset):
                 sift(heap, heap.shape[0], due_ms, phys_offset, pos)
+            # timers that the heap has no room for count, too: the caller learns that there are more
             walk[WALK_ROWS] += 1
         pos = get_i8(data, at + PREV_AT)
         walk[WALK_POS] = pos

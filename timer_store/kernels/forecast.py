@@ -43,6 +43,7 @@ def move_rolled(data: Bytes, base: int, span: Any, numbers: Any, skip: Any, bins
     pos, moved = span[0], 0
     while pos < span[1]:
         at = pos - base
+        # units are all of one size, so the next one is found after damage, too
         if unit_fault(data, at, pos) == 0:
             rolls = get_i4(data, at + MAGIC_AT) & (MAGIC_ROLL | MAGIC_DELETE) == MAGIC_ROLL
             due_ms = get_i8(data, at + DUE_AT)
@@ -51,6 +52,7 @@ def move_rolled(data: Bytes, base: int, span: Any, numbers: Any, skip: Any, bins
                 phys_offset = get_i8(data, at + PHYS_AT)
                 # earlier slots are in the near stage, whose timers are counted by due time
                 if slot_ms >= staged_ms and find_sorted(skip, 0, skip.size, phys_offset) < 0:
+                    # the caller counted the unit in its slot
                     bins[bin_of(slot_ms, from_ms, width_ms, bins.size)] -= 1
                     bins[bin_of(due_ms - 1, from_ms, width_ms, bins.size)] += 1
                     moved += 1

@@ -125,6 +125,7 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
             # the position of its last letter; with two such entries, neither is renamed
             text["name_pos"] = np.int64(-1) if text["flags"] & TEXT_LEVEL else pos + DELA.size
             text["flags"] |= TEXT_LEVEL
+        # __CRC32# begins so
         elif first == UNDERSCORE:
             drops = drops or is_dropped(data, pos, until, FROM_TIMER)
         pos = until + 1
@@ -142,6 +143,7 @@ def copy_kept(
         name_pos: Position of the last letter of DELAy if it becomes DELAY again, else -1.
     """
     is_first = True
+    # including `end`: the empty entry after a last separator keeps the separator
     while pos <= end:
         until = entry_end(data, pos, end)
         if not is_dropped(data, pos, until, kind):
@@ -182,6 +184,7 @@ def find_kind(data: Bytes, pos: int, staged: Any, frame: Any, arrays: Any, conte
         kind = FROM_TIMER if frame["queue_id"] == 0 else FROM_NOTHING
     elif is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, context.schedule):
         kind = FROM_LEVEL
+    # last, because it reads the whole body
     return kind if is_body_sound(data, pos, frame) else FROM_NOTHING
 
 
@@ -222,6 +225,7 @@ def set_target(
     """Set the real topic of `row`; return whether messages can be delivered to it."""
     index = find_target(data, text["topic_pos"], np.int64(text["topic_len"]), arrays, guess)
     row["topic_index"] = index
+    # a delivery into an internal topic would be delayed, or hidden, again
     if index < 0 or index == context.timer or index == context.half or row["queue_id"] < 0:
         return False
     return not context.routed or has_queues(arrays, index)
@@ -247,6 +251,7 @@ def gather(
         order: (m,) indexes, ascending by log offset.
     """
     frame, text, guess = scratch.frames[0], scratch.text[0], np.int64(-1)
+    # several calls, one for each log file, share the staging buffer
     at = output.end[0]
     for i in order:
         timer, row = staged[i], output.rows[i]
@@ -280,8 +285,10 @@ def gather(
         guess = np.int64(row["topic_index"])  # the next record often goes to the same topic
         row["body_pos"], row["body_len"] = at, frame["body_len"]
         copy(output.staging, at, data, pos + frame["body_pos"], np.int64(frame["body_len"]))
+        # the properties follow the body
         row["prop_pos"] = at = at + frame["body_len"]
         at = put_text(data, start, end, text, kind, drops, output.staging, at)
         row["prop_len"] = at - row["prop_pos"]
         output.is_malformed[i] = 0
+    # skipped rows took no room
     output.end[0] = at

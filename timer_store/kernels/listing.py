@@ -45,7 +45,9 @@ def collect_slots(
             cursor["fault"] = fault
             if fault != 0:
                 break
+            # markers are not timers of a user
             if not is_marker(get_i4(data, at + MAGIC_AT)):
+                # the cursor stays at this unit
                 if n == out.size:
                     return -1
                 phys_offset = get_i8(data, at + PHYS_AT)

@@ -54,6 +54,7 @@ def requested_ms(row: Any, now_ms: int) -> int:
     if row["timer_kind"] == TIMER_DELIVER_MS:
         return value
     if row["timer_kind"] == TIMER_DELAY_SEC:
+        # the limits keep the product in 64 bits
         value = min(max(value, -SECONDS_MAX), SECONDS_MAX) * 1_000
     return now_ms + value
 
@@ -73,6 +74,7 @@ def is_exempt(row: Any, topics: Any, names: Bytes, numbers: Any) -> bool:
     if row["status"] != 0 or (kind != 0 and kind != SYS_COMMIT):
         return True
     index = row["topic_index"]
+    # a level takes precedence; a row with a real topic is redirected already
     if row["delay_level"] > 0 or row["real_topic_index"] >= 0:
         return True
     if index == numbers[HALF] or index == numbers[SCHEDULE]:
@@ -89,10 +91,12 @@ def redirect_row(row: Any, staging: Bytes, topics: Any, numbers: Any) -> int:
     now_ms, precision_ms = numbers[NOW_MS], numbers[PRECISION_MS]
     due_ms = requested_ms(row, now_ms)
     is_marker = row["prop_flags"] & PROP_TIMER_DEL != 0
+    # due already: an ordinary message; a marker would come too late for its target
     if due_ms <= now_ms:
         return MARKER_LATE if is_marker else UNCHANGED
     if due_ms - now_ms > numbers[MAX_DELAY_MS] or due_ms > DUE_MS_MAX - numbers[SPREAD_MS]:
         return TOO_FAR
+    # Python removes the properties of the earlier delivery
     if row["prop_flags"] & STALE_FLAGS:
         return STALE
     if numbers[SPREAD_MS] > 0 and not is_marker:
@@ -102,6 +106,7 @@ def redirect_row(row: Any, staging: Bytes, topics: Any, numbers: Any) -> int:
     row["out_ms"] = (due_ms - 1) // precision_ms * precision_ms
     row["real_topic_index"], row["real_queue_id"] = row["topic_index"], row["queue_id"]
     row["topic_index"], row["queue_id"] = numbers[TIMER], 0
+    # the delivery adds properties; a record that has no room for them could never be delivered
     if property_bytes(row, staging, topics) + GROWTH_BYTES > PROPERTY_BYTES_MAX:
         return TOO_LONG
     return REDIRECTED
@@ -130,6 +135,7 @@ def redirect(
             continue
         if is_exempt(row, topics, names, numbers):
             continue
+        # a client sent it to the timer topic itself
         made = DIRECT if is_direct else redirect_row(row, staging, topics, numbers)
         report[i] = made
         redirected += made == REDIRECTED

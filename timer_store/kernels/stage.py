@@ -46,6 +46,7 @@ def radix_pass(keys: Any, low: int, shift: int, order: Any, out: Any, counts: An
         size = counts[digit]
         counts[digit] = at
         at += size
+    # In the order of the previous pass, which makes this one stable.
     for i in range(order.size):
         row = order[i]
         digit = np.int64((np.uint64(keys[row] - low) >> np.uint64(shift)) & mask)
@@ -77,13 +78,16 @@ def merge(a: Rows, b: Rows, out: Rows) -> int:
     """Merge two sorted runs without their settled rows; return the number of merged rows."""
     i, j, n = np.int64(0), np.int64(0), np.int64(0)
     while i < a.size or j < b.size:
+        # one run is used up: take the rest of the other
         first = j >= b.size
         if i < a.size and j < b.size:
             due_a, due_b = a[i]["due_ms"], b[j]["due_ms"]
             first = due_a < due_b
+            # equal times in log order, as if all had been sorted together
             if due_a == due_b:
                 first = a[i]["phys_offset"] <= b[j]["phys_offset"]
         if first:
+            # a settled row ends here: it is not copied
             if a[i]["write_ms"] >= 0:
                 out[n] = a[i]
                 n += 1
@@ -149,6 +153,7 @@ def rank(rows: Rows, spots: Any, ranks: Any, table: Any) -> int:
         table[spot, TABLE_TOPIC] = topic
         spots[i], ranks[i] = spot, table[spot, TABLE_ROWS]
         table[spot, TABLE_ROWS] += 1
+        # the largest number of rows of one topic is the number of rounds
         most = max(most, np.int64(table[spot, TABLE_ROWS]))
     # clear only the used rows: the table is reused for all milliseconds of a run
     for i in range(rows.size):
@@ -170,6 +175,7 @@ def interleave(rows: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out:
     first, size = np.int64(0), rows.size
     while first < size:
         end = first + 1
+        # a group: all rows of one millisecond
         while end < size and rows[end]["due_ms"] == rows[first]["due_ms"]:
             end += 1
         group = rows[first:end]
@@ -178,6 +184,7 @@ def interleave(rows: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out:
         starts[: rounds + 1] = 0
         for i in range(group.size):
             starts[ranks[i] + 1] += 1
+        # counts become positions: where each rank begins
         for k in range(rounds):
             starts[k + 1] += starts[k]
         for i in range(group.size):
@@ -202,6 +209,7 @@ def take_batch(rows: Rows, first: int, end: int, limits: Any, out: Rows) -> Any:
         row = rows[first]
         if row["write_ms"] >= 0:
             size = max(np.int64(row["record_size"]), 0)
+            # with `may_exceed`, a row that is larger than the limit is taken alone
             if total + size > bytes_max and not (n == 0 and may_exceed != 0):
                 break
             staged = out[n]
@@ -223,6 +231,7 @@ def place_of(rows: Rows, first: int, end: int, due_ms: int, phys_offset: int, tu
         turns: Rows are interleaved by topic within a millisecond, not in log order.
     """
     low, high = bound(rows, first, end, due_ms - 1), end
+    # log order within a millisecond: a second binary search
     if not turns:
         while low < high:
             middle = (low + high) // 2
@@ -259,5 +268,6 @@ def find(rows: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, fo
             found[i] = True
             n += 1
             if settle:
+                # the complement is below 0, and keeps the value
                 rows[at]["write_ms"] = ~rows[at]["write_ms"]
     return n

@@ -34,11 +34,15 @@ def survey(rows: Rows, cursors: Cursors) -> tuple[int, int, bool]:
     for index in range(rows.size):
         row = rows[index]
         due_ms = row["due_ms"]
+        # the slot of a due time ends at it
         own_ms = due_ms - 1
+        # beyond the roll window the timer goes into an earlier slot, whole windows before its own
         laps = max(own_ms - cursors.staged_ms, 0) // cursors.window_ms
+        # an overdue timer goes into the slot that is read
         slot_ms = max(own_ms - laps * cursors.window_ms, cursors.read_ms)
         row["slot_ms"] = slot_ms
         earliest_ms = min(earliest_ms, slot_ms, due_ms)
+        # the slot may be loaded already: such a timer goes into the near stage as well
         near = near or slot_ms < cursors.staged_ms + cursors.precision_ms or due_ms <= slot_ms
         if row["kind"] == TIMED_PLAIN:
             plain += 1
@@ -58,6 +62,7 @@ def count_pending(rows: Rows, by_topic: npt.NDArray[np.int64], sign: int, file_b
     number = rows[0]["phys_offset"] // file_bytes
     for index in range(rows.size):
         row = rows[index]
+        # the counts of a file must change together
         if row["phys_offset"] // file_bytes != number or row["topic_index"] + 1 >= by_topic.size:
             return -1
     for index in range(rows.size):

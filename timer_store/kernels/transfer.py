@@ -36,6 +36,7 @@ def is_delay(data: Bytes, pos: int, end: int) -> bool:
     letter = pos + DELA.size
     if end - letter < 3 or data[letter + 1] != NAME_END:  # the letter, NAME_END, and a value
         return False
+    # one comparison for both cases of the letter
     if data[letter] | CASE_BIT != UPPER_Y | CASE_BIT:
         return False
     return is_named(data, pos, DELA)
@@ -60,6 +61,7 @@ def read_level_text(data: Bytes, pos: int, end: int, text: Any) -> int:
         elif first == UNDERSCORE and is_named(data, pos, CRC32):
             has_crc = True
         pos = until + 1
+    # with several names it is not clear which one counts; with a CRC a changed letter is damage
     return name_pos if names == 1 and not has_crc else np.int64(-1)
 
 
@@ -98,6 +100,7 @@ def read_levels(
         if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
             continue
         size = read_frame(data, pos, pos + unit["size"], unit["phys_offset"], frame)
+        # unit and record must agree
         if size != unit["size"] or frame["queue_id"] != numbers[QUEUE_ID]:
             continue
         topic_pos = pos + frame["topic_pos"]
@@ -110,5 +113,6 @@ def read_levels(
         if name_pos < 0:
             kept += 1
             continue
+        # a position in the log: the caller changes one byte there
         name_at[i] = span[0] + name_pos
     return kept

@@ -121,6 +121,7 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
             prefetch_slots(rows, i, wheel, adding, undo)
         row = rows[i]
         undo[i, UNDO_AT] = UNTOUCHED
+        # it goes to quarantine and needs no unit
         if row["kind"] == TIMED_BROKEN:
             continue
         slot_ms = max(row["slot_ms"], read_ms)  # an overdue timer goes into the slot being read
@@ -132,6 +133,7 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
             return i, units
         first, last = get_i8(wheel, at + FIRST_AT), get_i8(wheel, at + LAST_AT)
         num = np.int64(get_i4(wheel, at + NUM_AT))
+        # `unlink` restores these if the log cannot be written
         undo[i, UNDO_AT], undo[i, UNDO_TICK] = at, old_tick
         undo[i, UNDO_FIRST], undo[i, UNDO_LAST], undo[i, UNDO_NUM] = first, last, num
         # A slot that still has the units of a delivered lap begins a new chain.
@@ -142,6 +144,7 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
         if tick < (row["due_ms"] - 1) // precision_ms:
             magic |= MAGIC_ROLL
         if row["kind"] == TIMED_MARKER:
+            # a marker, which does not count as a timer
             magic |= MAGIC_DELETE
         else:
             num += 1
@@ -207,10 +210,14 @@ def relink(data: Bytes, span: Any, wheel: Bytes, pages: Bytes, into: Relinking, 
         if fault != 0 or times_fault(data, at, into.precision_ms, into.window_ms) != 0:
             return pos, n
         tick = slot_ms_of(data, at) // into.precision_ms
+        # its slot would be that of another lap
         if tick - into.first_tick >= WHEEL_SLOTS:
             fixes[n, 0], fixes[n, 1] = pos, FIX_TOO_FAR
             n += 1
+        # earlier slots were delivered: their units stay out of the wheel
         elif tick >= into.first_tick:
+            # the order of the log is that of the chain, so the previous unit of a slot is known
+            # here
             prev = append_to_chain(data, at, pos, tick, wheel, pages)
             named = get_i8(data, at + PREV_AT)
             # A pointer into a removed file is not wrong: the chain ends there.

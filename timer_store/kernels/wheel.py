@@ -48,6 +48,7 @@ def add_num(wheel: Bytes, pages: Bytes, ticks: Any, by: int) -> None:
     """Add `by` to the number of timers in the slots of `ticks` that belong to that lap."""
     for i in range(ticks.size):
         at = slot_at(ticks[i])
+        # after a lap the slot belongs to another time
         if ticks[i] > 0 and get_i8(wheel, at + TICK_AT) == ticks[i]:
             put_i4(wheel, at + NUM_AT, get_i4(wheel, at + NUM_AT) + by)
             pages[at // PAGE_BYTES] |= PAGE_CHANGED
@@ -106,6 +107,7 @@ def stray_slots(wheel: Bytes, pages: Bytes, end_tick: int) -> int:
     for page in range(pages.size):
         if pages[page] & PAGE_USED:
             for at in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, SLOT_BYTES):
+                # read each slot of a used page; unused pages are not touched
                 tick = get_i8(wheel, at + TICK_AT)
                 if tick >= end_tick or tick < 0:
                     found += 1
@@ -126,6 +128,7 @@ def slots_after(wheel: Bytes, pages: Bytes, log_end: int, out: Rows) -> int:
         if pages[page] & PAGE_USED:
             for at in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, SLOT_BYTES):
                 tick, last = get_i8(wheel, at + TICK_AT), get_i8(wheel, at + LAST_AT)
+                # the tick must be one of this slot: damage may have changed it
                 if tick > 0 and last >= log_end and slot_at(tick) == at:
                     if n < out.size:
                         out[n]["tick"], out[n]["pos"] = tick, last
@@ -141,5 +144,6 @@ def set_slots(wheel: Bytes, pages: Bytes, ticks: Any, last_pos: Any, nums: Any) 
         if last_pos[i] < 0:
             put_slot(wheel, pages, at, 0, 0, 0, 0)
         else:
+            # the oldest unit cannot be newer than the newest
             first = min(get_i8(wheel, at + FIRST_AT), last_pos[i])
             put_slot(wheel, pages, at, ticks[i], first, last_pos[i], nums[i])
