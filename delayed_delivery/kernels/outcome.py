@@ -26,6 +26,7 @@ def settle(rows: Any, count: int, store_ms: Any, topic_index: Any) -> Any:
     for i in range(count):
         status = rows[i]["status"]
         if status > SKIPPED:
+            # the first refusal; rows after it may be stored all the same
             done = min(done, i)
             illegal += status == MESSAGE_ILLEGAL
         store_ms[i], topic_index[i] = rows[i]["store_ms"], rows[i]["topic_index"]
@@ -42,6 +43,7 @@ def count_late(due_ms: Any, store_ms: Any, bounds_ms: Any, buckets: Any) -> Any:
     """
     total, highest = np.int64(0), np.int64(0)
     for i in range(due_ms.size):
+        # after the clock was set back, a delivery can seem early
         late = max(store_ms[i] - due_ms[i], np.int64(0))
         at = 0
         while at < bounds_ms.size and late > bounds_ms[at]:

@@ -28,6 +28,7 @@ def leading_units(
     count = min(np.int64(units.size), np.int64(count_max))
     for i in range(count):
         unit = units[i]
+        # removed records and padding: the general path finds the next offset
         if unit["phys_offset"] < log_min or unit["size"] == blank_size:
             return -1
         total += unit["size"]
@@ -48,6 +49,7 @@ def watched_slots(rows: npt.NDArray[Any], count: int, watched: Any, out: Any) ->
     for i in range(count):
         slot = np.int64(rows[i]["queue_slot"])
         if rows[i]["status"] == 0 and 0 <= slot < watched.size and watched[slot] == 1:
+            # several rows of one queue resume its pulls once
             watched[slot] = LISTED
             out[found] = slot
             found += 1

@@ -42,6 +42,7 @@ def levels_of(data: Bytes, span: Any, rows: Rows, scratch: Scratch, out: Any) ->
         # A routed message has DUEMQ_DUE_MS and no timer property of its producer.
         if text["exact_ms"] == NO_NUMBER or text["kind"] != TIMER_NONE:
             continue
+        # DELAy: the name that routing gives to DELAY
         found = find_value(data, start, size, MOVED_NAME)
         if found[1] == 0:
             found = find_value(data, start, size, DELAY_NAME)

@@ -127,6 +127,7 @@ def heads(data: Bytes, base: int, rows: Rows, out: Any) -> None:
         value = hash_bytes(data, pos + BORN_HOST_AT, size) ^ np.uint64(out[i, 0])
         value = (value * FACTOR) ^ np.uint64(sys_flag) ^ (np.uint64(out[i, 1]) << np.uint64(32))
         value = (value * FACTOR) ^ np.uint64(out[i, 2])
+        # fold the high bits down: a product mixes upwards only
         out[i, 4] = np.int64((value ^ (value >> np.uint64(29))) * FACTOR)
 
 
@@ -136,15 +137,18 @@ def hash_bytes(data: Bytes, pos: int, size: int) -> Any:
     factor = np.uint64(0x9E3779B97F4A7C15)
     value = np.uint64(size) * factor
     while size > 0:
+        # a whole word, without the bytes after the text
         if pos + 8 <= data.size:
             word = load_u8(data, np.int64(pos))
             if size < 8:
                 word &= (np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)
         else:
+            # the end of the data: no word may be read beyond it
             word = np.uint64(0)
             for i in range(min(size, 8)):
                 word |= np.uint64(data[pos + i]) << np.uint64(8 * i)
         value = (value ^ word) * factor
+        # the product mixes upwards only
         value ^= value >> np.uint64(32)
         pos += 8
         size -= 8
@@ -219,10 +223,12 @@ def spans(
             stop = find_byte(data, pos, end, ENTRY_END)
             name_end = find_byte(data, pos, stop, NAME_END)
             if name_end > pos and name_end + 1 < stop:
+                # names are compared by their hashes of 64 bits
                 name = hash_bytes(data, pos, name_end - pos)
                 at = index_of(names, name)
                 if at >= 0:
                     out[at, i, 0], out[at, i, 1] = name_end + 1 - start, stop - start
+                # a property of the message itself, which brokers copy unchanged
                 if at < 0 or at >= hidden:
                     value = hash_bytes(data, name_end + 1, stop - name_end - 1)
                     # a sum of hashes does not depend on the order of the properties
@@ -233,6 +239,7 @@ def spans(
                     place = place_of(seen, count, name)
                     if place < count:  # the last of equal names applies
                         sums[i] -= seen[2 * place + 1]
+                    # names beyond SEEN_MAX are not compared with later ones
                     if place < SEEN_MAX:
                         seen[2 * place], seen[2 * place + 1] = name, mixed
                         count = max(count, place + 1)
@@ -265,6 +272,8 @@ def select_unusual(
             name_end = find_byte(data, pos, stop, NAME_END)
             if name_end > pos and name_end + 1 < stop:
                 name = hash_bytes(data, pos, name_end - pos)
+                # REAL_TOPIC: in a pending message its target, elsewhere the sign of a copy by
+                # Apache
                 if name == names[0]:
                     if pending:
                         real[i] = hash_bytes(data, name_end + 1, stop - name_end - 1)
@@ -311,6 +320,7 @@ def hash_pairs(
         copy(scratch, 0, data, starts[i] + found[i, 0], first)
         size = np.int64(first)
         if first > 0 and second > 0:
+            # topic+key, as a marker writes it (TimerMessageStore.buildDeleteKey)
             scratch[size] = PLUS
             size += 1
         copy(scratch, size, data, starts[i] + others[i, 0], second)

@@ -52,10 +52,12 @@ def add_records(rows: Any, keys: Any, sums: Any) -> int:
         while keys[slot] >= 0 and keys[slot] != key:
             slot = (slot + 1) & (keys.size - 1)
         if keys[slot] < 0:
+            # in a fuller table searches get long
             if 2 * used >= keys.size:
                 return i
             keys[slot] = key
             used += 1
+        # the places of a record and of its unit are equal, so both cancel out, in any order
         sums[slot] ^= place(
             rows[i]["phys_offset"], rows[i]["queue_offset"], np.int64(rows[i]["record_size"])
         )

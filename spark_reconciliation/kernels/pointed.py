@@ -25,6 +25,7 @@ def read_rows(data: Bytes, base: int, offsets: Any, arrays: TopicArrays, out: An
     n = 0
     for i in range(offsets.size):
         pos = np.int64(offsets[i] - base)
+        # a row without a record is used again
         row = out[n]
         if read_frame(data, pos, data.size, offsets[i], row) <= 0:
             continue

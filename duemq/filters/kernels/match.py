@@ -111,6 +111,7 @@ def search(
         return TRUE if text_equals(data, pos, pos + size, texts, ends, index) else FALSE
     if operation == ENDS:
         return TRUE if text_equals(data, end - size, end, texts, ends, index) else FALSE
+    # the naive search is quadratic
     if (end - pos) * size > SEARCH_STEPS_MAX:
         return UNDECIDED
     for start in range(pos, end - size + 1):
@@ -125,6 +126,7 @@ def is_true_text(data: Bytes, pos: int, end: int) -> bool:
     if end - pos != TRUE_TEXT.size:
         return False
     for i in range(TRUE_TEXT.size):
+        # sets the bit that differs between cases; no other ASCII letter becomes equal
         if data[pos + i] | LOWER_BIT != TRUE_TEXT[i]:
             return False
     return True
@@ -137,6 +139,7 @@ def compare_pair(data: Bytes, left: Any, right: Any, operator: int, as_text: boo
     Args:
         left, right: (start, end) of the values; equal positions: the message lacks it.
     """
+    # SQL's NULL: unknown in an order; two absent values are equal in Apache's filter
     if left[0] == left[1]:
         return TRUE if as_text and right[0] == right[1] else UNKNOWN
     if right[0] == right[1]:
@@ -151,6 +154,7 @@ def compare_pair(data: Bytes, left: Any, right: Any, operator: int, as_text: boo
         # Different bytes can be equal as text: invalid UTF-8 decodes to U+FFFD.
         certain = same or (is_ascii(data, left[0], left[1]) and is_ascii(data, right[0], right[1]))
         return (TRUE if same else FALSE) if certain else UNDECIDED
+    # an order compares numbers
     left_state, left_value = parse_double(data, left[0], left[1])
     right_state, right_value = parse_double(data, right[0], right[1])
     if left_state != TRUE or right_state != TRUE:
@@ -170,6 +174,7 @@ def leaf(data: Bytes, places: Places, program: Any, row: Any) -> int:
         other = places[argument]
         as_text = operation == PAIR_EQUAL
         return compare_pair(data, places[row[PROPERTY]], other, row[OPERATOR], as_text)
+    # the compiler has decided what an absent property means here
     if pos == end:
         return row[ABSENT]
     if operation == PRESENT:
@@ -191,6 +196,7 @@ def leaf(data: Bytes, places: Places, program: Any, row: Any) -> int:
         if value == UNDECIDED:
             return value
         found = value == TRUE
+    # the operator of these operations is 1 if the condition is negated
     return TRUE if found != (row[OPERATOR] == 1) else FALSE
 
 
@@ -209,14 +215,17 @@ def evaluate(data: Bytes, places: Places, program: Any, stack: npt.NDArray[np.in
         operation = row[OPERATION]
         at += 1
         if operation == JUMP:
+            # AND and OR stop at the first value that decides
             if stack[top] == row[OPERATOR]:
                 at = row[ARGUMENT]
         elif operation == NOT:
+            # NOT of UNKNOWN is UNKNOWN
             if stack[top] != UNKNOWN:
                 stack[top] = 1 - stack[top]
         elif operation == MERGE:
             right = stack[top]
             top -= 1
+            # the right value decides, or leaves the result unknown
             if right == row[ARGUMENT] or right == UNKNOWN:
                 stack[top] = right
         else:
@@ -254,6 +263,7 @@ def match_records(
     for i in range(units.size):
         unit = units[i]
         pos, size = unit["phys_offset"] - base, np.int64(unit["size"])
+        # A damaged unit must not give a consumer the message of another queue.
         found = read_frame(data, pos, pos + size, unit["phys_offset"], frame) == size
         if found and place[3] != 0:
             found = (

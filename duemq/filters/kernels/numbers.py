@@ -40,6 +40,7 @@ def parse_whole(data: Bytes, pos: int, end: int, maximum: int) -> Any:
         pos += 1
     if pos == end:
         return ERROR, np.int64(0)
+    # leading zeros do not count as digits
     while pos < end - 1 and data[pos] == ZERO:
         pos += 1
     if end - pos > WHOLE_DIGITS_MAX:
@@ -50,6 +51,7 @@ def parse_whole(data: Bytes, pos: int, end: int, maximum: int) -> Any:
         if digit < 0 or digit > 9:
             return ERROR, np.int64(0)
         value = value * np.uint64(10) + np.uint64(digit)
+    # the least number has one more than the largest
     if value > np.uint64(maximum) + np.uint64(negative):
         return ERROR, np.int64(0)
     number = np.int64(value)  # 2 ** 63 wraps to the smallest Long, which negation keeps
@@ -61,6 +63,7 @@ def parse_digits(data: Bytes, pos: int, end: int) -> Any:
     """Return (value of at most 19 leading digits, position after all leading digits)."""
     value, first = np.uint64(0), pos
     while pos < end and ZERO <= data[pos] <= ZERO + 9:
+        # more digits would overflow; the caller refuses them by their count
         if pos - first < WHOLE_DIGITS_MAX:
             value = value * np.uint64(10) + np.uint64(data[pos] - ZERO)
         pos += 1
@@ -90,6 +93,7 @@ def parse_double(data: Bytes, pos: int, end: int) -> Any:
     """Return (TRUE, number) if one exact operation yields the number, else (UNDECIDED, 0.0)."""
     if end - pos > BYTES_MAX:
         return UNDECIDED, 0.0
+    # Double.parseDouble trims blanks and control characters
     while pos < end and data[pos] <= BLANK:
         pos += 1
     while end > pos and data[end - 1] <= BLANK:
@@ -105,11 +109,13 @@ def parse_double(data: Bytes, pos: int, end: int) -> Any:
         scale = np.int64(after - stop - 1)
         digits += scale
         if digits <= WHOLE_DIGITS_MAX:
+            # shift the whole part by the digits after the dot
             for _ in range(scale):
                 mantissa *= np.uint64(10)
             mantissa += fraction
         stop = after
     power = parse_exponent(data, stop, end) - scale
+    # Clinger's fast path: exact operands and one operation round correctly
     certain = 0 < digits <= WHOLE_DIGITS_MAX and mantissa <= np.uint64(MANTISSA_MAX)
     if not certain or power > POWER_MAX or power < -POWER_MAX:
         return UNDECIDED, 0.0
@@ -125,6 +131,7 @@ def compare_doubles(left: float, right: float) -> int:
         return -1
     if left > right:
         return 1
+    # Double.compareTo orders -0.0 before 0.0
     if left == 0.0:
         left_sign, right_sign = math.copysign(1.0, left), math.copysign(1.0, right)
         return -1 if left_sign < right_sign else 1 if left_sign > right_sign else 0

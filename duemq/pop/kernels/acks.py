@@ -65,6 +65,7 @@ def count_valid(numbers: Numbers, count: int, bounds: Numbers) -> tuple[int, int
         queue = numbers[row, QUEUE]
         if queue >= bounds.shape[0] or numbers[row, REVIVE_QUEUE] >= REVIVE_QUEUES:
             return row, ALL_KNOWN
+        # the caller loads the bounds of this queue and calls again
         if bounds[queue, 0] == UNKNOWN:
             return row, queue
         offset = numbers[row, OFFSET]
@@ -81,6 +82,7 @@ def group_rows(count: int, rows: AckRows) -> int:
     for row in range(count):
         group = group_count - 1  # the last group first: clients acknowledge in order
         while group >= 0 and not (
+            # these five identify a checkpoint
             groups[group, GROUP_START] == numbers[row, START]
             and groups[group, GROUP_POP_MS] == numbers[row, POP_MS]
             and groups[group, GROUP_QUEUE] == numbers[row, QUEUE]
@@ -136,6 +138,7 @@ def write_successes(
         opaque = numbers[row, OPAQUE]
         size = head.size + digits_len(opaque) + tail.size
         put_i4(responses, at, WORD_BYTES + size)
+        # the header is the whole frame: no body
         put_i4(responses, at + WORD_BYTES, size)
         at += 2 * WORD_BYTES
         copy(responses, at, head, 0, head.size)

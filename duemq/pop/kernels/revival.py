@@ -144,6 +144,7 @@ def read_entry(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
         row["prop_flags"] |= PROP_SHARDED
     elif first == D and has_name(data, pos, end, DUE_MS):
         row["prop_flags"] |= PROP_TIMER_STALE
+    # the copy must not be delayed again, and gets a checkpoint of its own
     elif (first == D and has_name(data, pos, end, DELAY)) or (
         first == P and has_name(data, pos, end, POP_CK)
     ):
@@ -175,6 +176,7 @@ def copy_properties(
         if name_end == pos or name_end + 1 >= until:
             return -1
         outcome = read_entry(data, pos, until, context.now_ms, row)
+        # in the first attempt, the value of 1ST_POP_TIME is replaced
         if outcome == PLAIN or (outcome == FIRST_POP and row["reconsume_times"] == 0):
             return -1
         if outcome != DROPPED:
@@ -186,6 +188,7 @@ def copy_properties(
             at += 1
             has_first = has_first or outcome == FIRST_POP
         pos = until + 1
+    # consumers find the time of the first pop here (PopReviveService)
     if not has_first:
         copy(out, at, context.first_pop, 0, context.first_pop.size)
         at += context.first_pop.size
@@ -217,6 +220,7 @@ def add_copies(
             return count
         row, at = output.rows[output.end[0]], output.end[1]
         set_message(data, pos, frame, log_offsets[count], row)
+        # the positive log offset of the source: a retry is no delivery
         row["prepared_offset"] = log_offsets[count]
         row["topic_index"], row["queue_id"] = context.topic_index, 0
         row["sys_flag"] = (frame["sys_flag"] & context.sys_flags) | context.store_flag
@@ -236,6 +240,7 @@ def add_copies(
         )
         if at < 0:
             return count
+        # each revival is one more attempt
         row["reconsume_times"] = min(row["reconsume_times"] + 1, RECONSUME_TIMES_MAX)
         output.end[0] += 1
         output.end[1] = at

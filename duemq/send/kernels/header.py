@@ -72,6 +72,7 @@ EXT_FIELDS = np.frombuffer(b"extFields", np.uint8).copy()
 def find_name(table: Bytes, data: Bytes, pos: int, size: int) -> int:
     """Return the row of `table` (see `name_table`) with the name data[pos:pos+size], or -1."""
     for i in range(table.shape[0]):
+        # size and first byte differ for nearly all names
         if table[i, 0] != size or table[i, 1] != data[pos]:
             continue
         same = True
@@ -88,6 +89,7 @@ def find_name(table: Bytes, data: Bytes, pos: int, size: int) -> int:
 def field_slot(data: Bytes, pos: int, size: int) -> int:
     """Return the slot of a key of extFields, or SLOT_NONE."""
     if size == 1:
+        # code 310 names its fields "a", "b", ... in the order of SEND_FIELDS
         letter = np.int64(data[pos]) - LETTER_A
         return letter if 0 <= letter < FIELD_NAMES.shape[0] else SLOT_NONE
     if size == 0:
@@ -134,11 +136,13 @@ def read_value(data: Bytes, pos: int, end: int, span: Spans) -> int:
     span[SPAN_START] = pos
     if first == QUOTE:
         stop, kind = string_end(data, pos + 1, end)
+        # the text begins after the quote
         span[SPAN_START] = pos + 1
         span[SPAN_END] = stop
         span[SPAN_KIND] = kind
         return stop + 1 if stop >= 0 else -1
     if first == LETTER_T or first == LETTER_F or first == LETTER_N:
+        # the first letter decides which word it must be
         word = TRUE if first == LETTER_T else FALSE if first == LETTER_F else NULL
         kind = KIND_TRUE if first == LETTER_T else KIND_FALSE if first == LETTER_F else KIND_NULL
         stop = pos + word.size
@@ -181,9 +185,11 @@ def record_span(slot: int, seen: int, span: Spans, spans: Spans) -> int:
     is_properties = slot == PROPERTIES or slot == PROPERTIES + SLOT_LONG
     if span[SPAN_KIND] == KIND_RICH_TEXT and not is_properties:
         return -1
+    # an unknown field: ignored, except in a signature
     if slot < 0:
         return seen | OTHER
     bit = np.int64(1) << slot
+    # which of two equal keys counts depends on the parser
     if seen & bit:
         return -1
     for i in range(3):
@@ -221,6 +227,7 @@ def scan_header(data: Bytes, pos: int, end: int, spans: Spans) -> int:
         start, stop, value = read_key(data, pos, end)
         if value < 0:
             return -1
+        # other top-level fields are language, version and the like
         slot = top_slot(data, start, stop - start)
         if slot == SLOT_EXT:
             ext_count += 1
@@ -231,6 +238,8 @@ def scan_header(data: Bytes, pos: int, end: int, spans: Spans) -> int:
         if pos < 0 or seen < 0 or fields < 0 or ext_count > 1:
             return -1
         pos, more = next_member(data, pos, end)
+    # nothing may follow the object
     if pos < 0 or skip_blank(data, pos, end) != end:
         return -1
+    # unknown keys matter in extFields only, where they are part of the signature
     return (seen & ~OTHER) | fields

@@ -89,6 +89,7 @@ class Output(NamedTuple):
 @kernel
 def field_number(data: Bytes, spans: Spans, slot: int, limit: int) -> int:
     """Return the integer in `slot`; NO_NUMBER if it is absent, invalid or out of range."""
+    # clients write numbers as JSON numbers or as text
     kind = spans[slot, SPAN_KIND]
     if kind != KIND_NUMBER and kind != KIND_TEXT:
         return NO_NUMBER
@@ -113,6 +114,7 @@ def is_false(data: Bytes, spans: Spans, slot: int, seen: int) -> bool:
     if kind != KIND_TEXT or end - start != TRUE_UPPER.size:
         return True
     for i in range(TRUE_UPPER.size):
+        # Boolean.parseBoolean ignores case
         if data[start + i] & UPPER_CASE != TRUE_UPPER[i]:
             return True
     return False
@@ -127,6 +129,7 @@ def set_hosts(row: Any, born: Any, store: Any, sys_flag: int) -> None:
     row["store_ip_hi"] = store["ip_hi"]
     row["store_ip_lo"] = store["ip_lo"]
     row["store_port"] = store["port"]
+    # the client's bits say nothing about the addresses of this connection and this broker
     sys_flag &= ~(SYS_BORN_IPV6 | SYS_STORE_IPV6)
     sys_flag |= SYS_BORN_IPV6 if born["ipv6"] else 0
     row["sys_flag"] = sys_flag | (SYS_STORE_IPV6 if store["ipv6"] else 0)
@@ -154,8 +157,10 @@ def take_numbers(data: Bytes, spans: Spans, base: int, seen: int, row: Any) -> b
     times = optional_number(data, spans, base + RECONSUME, seen)
     queues = field_number(data, spans, base + DEFAULT_QUEUES, INT_MAX)
     times_max = optional_number(data, spans, base + MAX_RECONSUME, seen)
+    # one comparison: NO_NUMBER is below all valid numbers
     if min(queue_id, sys_flag, born_ms, flag, times, queues, times_max) == NO_NUMBER:
         return False
+    # Python chooses a queue for -1, and handles half messages
     if queue_id < 0 or sys_flag < 0 or sys_flag & SYS_TRANSACTION_MASK:
         return False
     row["queue_id"] = queue_id
@@ -170,6 +175,7 @@ def take_numbers(data: Bytes, spans: Spans, base: int, seen: int, row: Any) -> b
 def take_topic(data: Bytes, spans: Spans, slot: int, row: Any, topics: TopicNames) -> bool:
     """Set the topic; return False if it is unknown, closed, a retry topic or lacks the queue."""
     start, end = spans[slot, SPAN_START], spans[slot, SPAN_END]
+    # Python creates the topics of retries and dead letters
     if spans[slot, SPAN_KIND] != KIND_TEXT or start == end or data[start] == PERCENT:
         return False
     index = find_topic(data, start, end - start, topics)
@@ -177,6 +183,7 @@ def take_topic(data: Bytes, spans: Spans, slot: int, row: Any, topics: TopicName
         return False
     topic = topics.topics[index]
     row["topic_index"] = index
+    # a queue that can only be read still exists (AbstractSendMessageProcessor.msgCheck)
     queues = max(topic["write_queues"], topic["read_queues"])
     return topic["closed"] == 0 and topic["perm"] & PERM_WRITE != 0 and row["queue_id"] < queues
 
@@ -191,6 +198,7 @@ def take_properties(data: Bytes, spans: Spans, slot: int, row: Any, output: Outp
     end = unescape(data, spans[slot, SPAN_START], spans[slot, SPAN_END], staging, start)
     if end <= start or not scan_properties(staging, start, end, row):
         return False
+    # room for this byte is part of the check in `take_frames`
     if staging[end - 1] != ENTRY_END:
         staging[end] = ENTRY_END
         end += 1
@@ -198,6 +206,7 @@ def take_properties(data: Bytes, spans: Spans, slot: int, row: Any, output: Outp
     end += output.suffix.size
     row["prop_pos"] = start
     row["prop_len"] = end - start
+    # the body follows; on a refusal the caller sets it back
     state[STATE_STAGED] = end
     return end - start <= state[STATE_PROPERTIES_MAX]
 
@@ -217,6 +226,7 @@ def is_permitted(
 ) -> bool:
     """Return whether the account of `grant` signed the frame and may send to its topic."""
     turn = output.turn
+    # `take_topic` has checked that the topic exists
     topic_index = output.rows[turn["state"][STATE_ROWS]]["topic_index"]
     if not may_send(topic_index, grant) or body - header > HEADER_BYTES_MAX:
         return False
@@ -230,17 +240,20 @@ def take_send(
     """Fill the next row from one frame; return False if Python must decode the frame."""
     spans, state = output.turn["spans"], output.turn["state"]
     seen = scan_header(data, header, body, spans)
+    # without an opaque number no client could assign the response
     code_and_opaque = np.int64(1) << SLOT_CODE | np.int64(1) << SLOT_OPAQUE
     if seen < 0 or seen & code_and_opaque != code_and_opaque:
         return False
     code = field_number(data, spans, SLOT_CODE, INT_MAX)
     flag = optional_number(data, spans, SLOT_FLAG, seen)
     opaque = field_number(data, spans, SLOT_OPAQUE, INT_MAX)
+    # code 310 has the fields under one letter each, code 10 under their names
     base = 0 if code == CODE_SEND_V2 else SLOT_LONG
     if (code != CODE_SEND_V2 and code != CODE_SEND) or opaque == NO_NUMBER:
         return False
     if seen >> base & REQUIRED != REQUIRED or not strings_are_present(spans, base):
         return False
+    # 0: a request, 2: a oneway request; responses and empty or large bodies go to Python
     if (flag != 0 and flag != 2) or body == end or end - body > state[STATE_BODY_MAX]:
         return False
     row = output.rows[state[STATE_ROWS]]
@@ -250,6 +263,7 @@ def take_send(
         return False
     if not take_properties(data, spans, base + PROPERTIES, row, output):
         return False
+    # last, because the signature covers the whole frame
     grant = sender["grant"]
     if grant["check"] and not is_permitted(data, header, body, end, seen, output, grant):
         return False
@@ -289,12 +303,14 @@ def frame_end(data: Bytes, pos: int, end: int, frame_bytes_max: int) -> int:
     if end - pos < WORD_BYTES:
         return FRAME_INCOMPLETE
     length = get_i4(data, pos)
+    # the length decides how much is buffered, so it is checked as soon as it is there
     if length < WORD_BYTES or length > frame_bytes_max:
         return FRAME_MALFORMED
     if end - pos < PREFIX_BYTES:
         return FRAME_INCOMPLETE
     if get_u4(data, pos + WORD_BYTES) & HEADER_BYTES_MASK > length - WORD_BYTES:
         return FRAME_MALFORMED
+    # the length does not count itself
     stop = pos + WORD_BYTES + length
     return stop if stop <= end else FRAME_INCOMPLETE
 
@@ -311,6 +327,7 @@ def take_frames(
             return (STOP_INCOMPLETE if stop == FRAME_INCOMPLETE else STOP_MALFORMED), pos
         state[STATE_FRAME_END] = stop
         staged = state[STATE_STAGED]
+        # No unescaped text is longer than its frame, so one check covers header and body.
         room = output.staging.size - staged - output.suffix.size - 1
         if state[STATE_ROWS] >= output.rows.size or room < stop - pos:
             return STOP_FULL, pos
@@ -320,6 +337,7 @@ def take_frames(
         if data[pos + WORD_BYTES] != 0 or not take_send(
             data, header, body, stop, sender, output, topics
         ):
+            # drop what the refused frame has staged
             state[STATE_STAGED] = staged
             return STOP_DECODE, pos
         state[STATE_ROWS] += 1

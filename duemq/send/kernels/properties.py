@@ -86,6 +86,7 @@ def take_timer(kind: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
     known = row["timer_kind"]
     if known == TIMER_ILLEGAL:  # any of the three properties may be the invalid one
         return False
+    # the order of the constants is Apache's precedence
     if known == TIMER_NONE or kind <= known:
         value = parse_number(data, pos, end, NO_NUMBER)
         row["timer_kind"] = TIMER_ILLEGAL if value == NO_NUMBER else kind
@@ -100,6 +101,7 @@ def property_flag(case: int) -> int:
         return PROP_TIMER_OUT
     if case == SHARDING_KEY:
         return PROP_SHARDED
+    # the names from DUE on are written by a delivery
     if case >= DUE:
         return PROP_TIMER_STALE
     return PROP_REAL_TOPIC if case == REAL_TOPIC or case == REAL_QID else PROP_INNER_BATCH
@@ -138,6 +140,7 @@ def entry_cut(data: Bytes, pos: int, end: int) -> Any:
     """Return (end of the name or -1, end of the entry) of the entry at `pos`."""
     name_end = -1
     while pos < end and data[pos] != 2:
+        # the first separator ends the name; later ones are part of the value
         if data[pos] == 1 and name_end < 0:
             name_end = pos
         pos += 1
@@ -162,6 +165,7 @@ def scan_properties(data: Bytes, pos: int, end: int, row: Any) -> bool:
         name_end, stop = entry_cut(data, pos, end)
         if name_end <= pos or name_end + 1 >= stop:
             return False
+        # other properties change no column
         case = find_name(NAMES, data, pos, name_end - pos)
         if case >= 0 and not take_property(case, data, name_end + 1, stop, row):
             return False

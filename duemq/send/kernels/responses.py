@@ -80,10 +80,12 @@ def put_base64(out: Bytes, at: int, data: Bytes, size: int) -> int:
     """Write data[:size] as URL-safe padded Base64; return the position after it."""
     for pos in range(0, size, 3):
         word = np.int64(data[pos]) << 16
+        # missing bytes of the last group count as zero
         word |= np.int64(data[pos + 1]) << 8 if pos + 1 < size else 0
         word |= np.int64(data[pos + 2]) if pos + 2 < size else 0
         for i in range(4):
             out[at + i] = BASE64[word >> (18 - 6 * i) & 63]
+        # the characters that only missing bytes determine are padding
         if pos + 1 >= size:
             out[at + 2] = PADDING
         if pos + 2 >= size:
@@ -113,6 +115,7 @@ def put_recall_handle(
     out[size] = BLANK
     size = put_piece(text, cuts, PIECE_BROKER, out, size + 1)
     out[size] = BLANK
+    # TIMER_OUT_MS + 1, as in Apache's handle (RecallMessageHandle)
     size = put_digits(out, size + 1, np.int64(row["out_ms"]) + 1)
     out[size] = BLANK
     copy(out, size + 1, staging, row["uniq_pos"], row["uniq_len"])
@@ -151,6 +154,7 @@ def put_tail(
     at = put_piece(text, cuts, PIECE_OPAQUE, out, at)
     at = put_digits(out, at, np.int64(wire["opaque"]))
     at = put_piece(text, cuts, PIECE_END, out, at)
+    # the prefix: length of the frame, length of the header (encoding 0: JSON)
     put_i4(out, start, at - start - WORD_BYTES)
     put_i4(out, start + WORD_BYTES, at - start - PREFIX_BYTES)
     return at
@@ -190,10 +194,12 @@ def put_responses(
         if row["status"] != 0:
             refused += 1
             continue
+        # a client may ask not to wait for the disk and the replicas (WAIT=false)
         waits = row["prop_flags"] & PROP_WAIT_FALSE == 0
         skip = (wait == WAIT_YES and not waits) or (wait == WAIT_NO and waits)
         if skip or line["flags"] & (WIRE_ONEWAY | WIRE_DECODED):
             continue
+        # the largest possible response, so that nothing is checked inside
         fits = at + response_bytes_max <= out.size and handle_fits(row, topics, cuts)
         if not fits or row["uniq_len"] > UNIQ_BYTES_MAX:
             return np.int64(-1), refused
@@ -206,5 +212,6 @@ def put_responses(
         else:
             at = put_piece(text, cuts, PIECE_OFFSET, out, at)
         at = put_tail(row, line, text, cuts, out, start, at)
+    # the connections after the last row have no responses
     ends[connection] = at
     return at, refused

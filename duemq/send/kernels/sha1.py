@@ -39,6 +39,7 @@ def expand(words: Words, data: Bytes, pos: int) -> None:
     """Write the message schedule of data[pos:pos+64]."""
     for i in range(8):
         pair = load_u8(data, np.int64(pos + 8 * i))
+        # SHA-1 reads big-endian words: reverse the bytes of each 32-bit half
         pair = (pair & SWAP_8) << np.uint64(8) | (pair >> np.uint64(8)) & SWAP_8
         pair = (pair & SWAP_16) << np.uint64(16) | (pair >> np.uint64(16)) & SWAP_16
         words[2 * i] = np.uint32(pair)
@@ -55,6 +56,7 @@ def add_block(state: Words, words: Words, data: Bytes, pos: int) -> None:
     a, b, c, d, e = state[0], state[1], state[2], state[3], state[4]
     for t in range(20):
         x = np.uint32(rotate(a, 5) + (d ^ (b & (c ^ d))) + e + np.uint32(K0) + words[t])
+        # the round of FIPS 180-4, 6.1.2
         e, d, c, b, a = d, c, rotate(b, 30), a, x
     for t in range(20, 40):
         x = np.uint32(rotate(a, 5) + (b ^ c ^ d) + e + np.uint32(K1) + words[t])
@@ -80,7 +82,9 @@ def add_last(state: Words, words: Words, last: Bytes, used: int, total_bytes: in
         last: (128,) scratch; `used` is less than 64.
         total_bytes: Length of the whole content, including the blocks already in `state`.
     """
+    # one bit after the content, zeros, and the length in bits (FIPS 180-4, 5.1.1)
     last[used] = 0x80
+    # the mark and the length need nine bytes: else a second block
     end = BLOCK_BYTES if used + 9 <= BLOCK_BYTES else 2 * BLOCK_BYTES
     for i in range(used + 1, end - 8):
         last[i] = 0

@@ -52,6 +52,7 @@ LETTERS = np.frombuffer(
 @kernel
 def may_send(topic_index: int, grant: Any) -> bool:
     """Return whether the grant includes a topic."""
+    # a direct-mapped table: a topic that lost its place goes to Python
     return grant["topics"][topic_index & (layout.GRANT_TOPICS - 1)] == topic_index
 
 
@@ -59,6 +60,7 @@ def may_send(topic_index: int, grant: Any) -> bool:
 def is_account(data: Bytes, spans: Any, seen: int, grant: Any) -> bool:
     """Return whether a header has the account of `grant` and no unknown fields."""
     needed = np.int64(1) << SLOT_ACCESS_KEY | np.int64(1) << SLOT_SIGNATURE
+    # a field that the kernel does not know would be missing in the signed text
     if seen & needed != needed or seen & NOT_SIGNED:
         return False
     start = spans[SLOT_ACCESS_KEY, SPAN_START]
@@ -75,6 +77,7 @@ def is_account(data: Bytes, spans: Any, seen: int, grant: Any) -> bool:
 def gather_values(data: Bytes, spans: Any, seen: int, out: Bytes) -> int:
     """Write the values sorted by field name; return the size, or -1 if a value is not text."""
     at = 0
+    # AclUtils.combineRequestContent: the values in the order of the field names
     for i in range(SIGNED_SLOTS.size):
         slot = SIGNED_SLOTS[i]
         if not seen >> slot & 1:
@@ -96,13 +99,17 @@ def gather_values(data: Bytes, spans: Any, seen: int, out: Bytes) -> int:
 def digest_content(data: Bytes, body: int, end: int, size: int, signing: Any, grant: Any) -> None:
     """Write the HMAC of signing.values[:size] and data[body:end] to signing.digest."""
     state, words, values = signing["state"], signing["words"], signing["values"]
+    # the inner hash continues after the inner key block
     for i in range(STATE_WORDS):
         state[i] = grant["inner"][i]
+    # the padding has the length of the key block, too, which the state already contains
     total = BLOCK_BYTES + size + end - body
+    # fill the last block of the values with the begin of the body
     taken = min(-size % BLOCK_BYTES, end - body)
     copy(values, size, data, body, taken)
     size += taken
     body += taken
+    # the values are complete blocks now, unless the body ends inside one
     for pos in range(0, size - BLOCK_BYTES + 1, BLOCK_BYTES):
         add_block(state, words, values, pos)
     while end - body >= BLOCK_BYTES:
@@ -113,6 +120,7 @@ def digest_content(data: Bytes, body: int, end: int, size: int, signing: Any, gr
     copy(signing["last"], used, data, body, end - body)
     add_last(state, words, signing["last"], used + end - body, total)
     put_digest(signing["digest"], state)
+    # the outer hash is that of the outer key block and the inner digest
     for i in range(STATE_WORDS):
         state[i] = grant["outer"][i]
     copy(signing["last"], 0, signing["digest"], 0, DIGEST_BYTES)
@@ -129,6 +137,7 @@ def is_base64_of(data: Bytes, pos: int, digest: Bytes) -> bool:
         second = np.int64(digest[3 * group + 1])
         third = np.int64(digest[3 * group + 2]) if group < 6 else 0
         at = pos + 4 * group
+        # all characters are compared, so the time does not depend on the first difference
         wrong |= data[at] ^ LETTERS[first >> 2]
         wrong |= data[at + 1] ^ LETTERS[(first & 3) << 4 | second >> 4]
         wrong |= data[at + 2] ^ LETTERS[(second & 15) << 2 | third >> 6]

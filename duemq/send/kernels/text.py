@@ -40,6 +40,7 @@ def plain_run(data: Bytes, pos: int, end: int) -> int:
         if found & HIGHS != np.uint64(0):
             break
         pos += 8
+    # the last bytes, or the byte that ended the run
     while pos < end:
         byte = data[pos]
         if byte == QUOTE or byte == BACKSLASH or byte < BLANK or byte >= ASCII_END:
@@ -66,7 +67,9 @@ def string_end(data: Bytes, pos: int, end: int) -> Any:
             return -1, kind
         if data[pos] == QUOTE:
             return pos, kind
+        # an escape, or bytes above ASCII: the text must be decoded
         kind = KIND_RICH_TEXT
+        # an escaped quote does not end the string
         pos += 2 if data[pos] == BACKSLASH else 1
 
 
@@ -79,6 +82,7 @@ def number_end(data: Bytes, pos: int, end: int) -> int:
     while pos < end and ZERO <= data[pos] <= NINE:
         pos += 1
     count = pos - start
+    # JSON has no leading zeros
     if count == 0 or count > DIGITS_MAX or (count > 1 and data[start] == ZERO):
         return -1
     return pos
@@ -151,6 +155,7 @@ def unescape_one(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> Any:
         return (pos + 1 if ESCAPES[data[pos]] else -1), at + 1
     unit = hex4(data, pos + 1, end)
     pos += 5
+    # the second half of a pair without a first one
     if unit < 0 or 0xDC00 <= unit < 0xE000:
         return -1, at
     if 0xD800 <= unit < 0xDC00:  # the first half of a surrogate pair
@@ -159,6 +164,7 @@ def unescape_one(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> Any:
         if low < 0xDC00 or low >= 0xE000:
             return -1, at
         unit = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00)
+        # the second escape
         pos += 6
     return pos, put_utf8(out, at, unit)
 
