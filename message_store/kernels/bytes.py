@@ -120,7 +120,7 @@ def put_digits(out: Bytes, pos: int, value: int) -> int:
         rest //= np.uint64(100)
         at -= 2
         out[at], out[at + 1] = PAIRS[pair, 0], PAIRS[pair, 1]
-    # the first digit of an odd number of digits, or the digit of 0
+    # the remaining single digit, or the digit of 0
     if rest > np.uint64(0) or at == end:
         out[at - 1] = np.uint64(ZERO) + rest
     return end

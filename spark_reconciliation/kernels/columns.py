@@ -127,7 +127,7 @@ def heads(data: Bytes, base: int, rows: Rows, out: Any) -> None:
         value = hash_bytes(data, pos + BORN_HOST_AT, size) ^ np.uint64(out[i, 0])
         value = (value * FACTOR) ^ np.uint64(sys_flag) ^ (np.uint64(out[i, 1]) << np.uint64(32))
         value = (value * FACTOR) ^ np.uint64(out[i, 2])
-        # fold the high bits down: a product mixes upwards only
+        # mix the high bits into the low ones: a product mixes upwards only
         out[i, 4] = np.int64((value ^ (value >> np.uint64(29))) * FACTOR)
 
 
