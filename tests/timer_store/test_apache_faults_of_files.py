@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,14 @@ import pytest
 from tests.support.timer_rig import TimerRig
 from tests.timer_store.test_apache_faults import check_all, fill, reopen
 from timer_store.layout import TIMER_CHECK_BYTES, UNIT_BYTES
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[TimerRig]:
+    rig = TimerRig(tmp_path).open()
+    yield rig
+    if rig.is_open:
+        rig.close()
 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(TIMER_CHECK_BYTES), b"\0\0\1\x8b\xcf"])
