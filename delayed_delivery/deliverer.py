@@ -98,17 +98,20 @@ class Outcome:
             batch.rows, batch.count, self._store_ms[first:], self._topic_index[first:]
         )
         assert not illegal, "a row that the store may refuse permanently is delivered alone"
-        for at, topic_index in undelivered.items():
-            self._store_ms[first + at], self._topic_index[first + at] = NOT_PUT, topic_index
+        for position, topic_index in undelivered.items():
+            self._store_ms[first + position], self._topic_index[first + position] = (
+                NOT_PUT,
+                topic_index,
+            )
         self.done = first + int(count)
         self.delivered += int(np.count_nonzero(self._store_ms[first : self.done] != NOT_PUT))
         if count < batch.count:
             self.refuse(batch, count)
         return int(count)
 
-    def refuse(self, batch: PutBatch, at: int) -> None:
+    def refuse(self, batch: PutBatch, position: int) -> None:
         """Record that the store refused a row of a batch."""
-        self.refusal = batch.remarks.get(at, NOT_WRITABLE)
+        self.refusal = batch.remarks.get(position, NOT_WRITABLE)
 
     def delivered_columns(self, due_ms: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.int32]]:
         """Return due times, store times and topics of the delivered units.
@@ -187,8 +190,8 @@ class SingleDeliverer(Generic[Unit]):
             if row["status"] != MESSAGE_ILLEGAL:
                 outcome.refuse(batch, 0)
                 return
-            why = batch.remarks.get(0, "the store does not accept the message")
-            item = reader.undeliverable(Reason.ILLEGAL, why, unit)
+            reason = batch.remarks.get(0, "the store does not accept the message")
+            item = reader.undeliverable(Reason.ILLEGAL, reason, unit)
         outcome.refusal = put_quarantined(self._store, batch, item, now_ms=now_ms)
         if outcome.refusal:
             outcome.illegal = True

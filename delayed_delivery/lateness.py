@@ -75,8 +75,10 @@ class Lateness:
         """
         if not self.count:
             return None
-        at = int(np.searchsorted(np.cumsum(self.buckets), share * self.count))
-        return min(int(BOUNDS_MS[at]), self.max_ms) if at < BOUNDS_MS.size else self.max_ms
+        position = int(np.searchsorted(np.cumsum(self.buckets), share * self.count))
+        return (
+            min(int(BOUNDS_MS[position]), self.max_ms) if position < BOUNDS_MS.size else self.max_ms
+        )
 
     def as_dict(self) -> dict[str, object]:
         """Return plain data for views."""

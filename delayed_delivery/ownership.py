@@ -192,7 +192,9 @@ def decode(body: bytes) -> OwnershipRecord:
             if name in value:
                 value[name] = tuple(map(tuple, value[name]))
         if "promised" in value:
-            value["promised"] = {int(at): due_ms for at, due_ms in value["promised"].items()}
+            value["promised"] = {
+                int(position): due_ms for position, due_ms in value["promised"].items()
+            }
         record = kind(**{_FIELD_NAMES.get(name, name): value[name] for name in value})
     except (TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an ownership record: {type(error).__name__}: {error}") from error
@@ -289,11 +291,13 @@ def read(store: StoreReader, start: int = 0, *, quiet: bool = False) -> Iterator
         quiet: Do not log skipped records, because another reader does.
     """
     first, end = bounds(store)
-    at = max(start, first)
+    position = max(start, first)
     skipped_count, skipped = 0, list[str]()
-    while at < end:
-        units = store.units(OWNERSHIP_TOPIC, OWNERSHIP_QUEUE, at, min(READ_UNITS, end - at))
-        for queue_offset, unit in enumerate(units, at):
+    while position < end:
+        units = store.units(
+            OWNERSHIP_TOPIC, OWNERSHIP_QUEUE, position, min(READ_UNITS, end - position)
+        )
+        for queue_offset, unit in enumerate(units, position):
             try:
                 entry = entry_of(store.read_record(int(unit["phys_offset"])), queue_offset)
             except (RecordUnreadable, ValueError) as error:
@@ -302,7 +306,7 @@ def read(store: StoreReader, start: int = 0, *, quiet: bool = False) -> Iterator
                     skipped.append(f"queue offset {queue_offset}: {error}"[: 2 * SHOWN_CHARACTERS])
                 continue
             yield entry
-        at += max(int(units.size), 1)
+        position += max(int(units.size), 1)
     if skipped_count and not quiet:
         log.error(
             "%s: skipped %d records from queue offset %d on, which are not ownership records of a "

@@ -170,8 +170,8 @@ class Ownership:
             return
         low, high = _span(left, ranges[0][0], ranges[-1][1])
         left[low:high] = [
-            (first_left, end_left, at)
-            for first, end, at in left[low:high]
+            (first_left, end_left, position)
+            for first, end, position in left[low:high]
             for first_left, end_left in minus([(first, end)], ranges)
         ]
 
@@ -192,7 +192,11 @@ class Ownership:
         assert isinstance(record, Transfer)
         pieces = self.pieces.get(record.level, [])
         low, high = _span(pieces, record.first, record.end)
-        mine = [(first, end) for first, end, at in pieces[low:high] if at == entry.queue_offset]
+        mine = [
+            (first, end)
+            for first, end, position in pieces[low:high]
+            if position == entry.queue_offset
+        ]
         return within(mine, record.first, record.end)
 
     def owns(self, level: int, offset: int) -> bool:

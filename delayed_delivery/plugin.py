@@ -155,7 +155,7 @@ class PluginHost(Protocol):
         """
         ...
 
-    def stop(self, why: str) -> None:
+    def stop(self, reason: str) -> None:
         """Request a stop of the broker because this plugin cannot continue."""
         ...
 

@@ -57,7 +57,7 @@ def add_message(
     Args:
         text: Property text of the message.
     """
-    at = batch.add(
+    row_index = batch.add(
         topic_index=topic_index,
         queue_id=queue_id,
         body=record.body,
@@ -71,7 +71,7 @@ def add_message(
         prepared_offset=origin_of(record.phys_offset),
     )
     batch.trusted = True
-    return at
+    return row_index
 
 
 def clear_client_columns(row: Row) -> None:

@@ -57,14 +57,14 @@ def owner_letter(property_text: bytes) -> int:
     A record with both names, or with a CRC of its properties, is not changed. The kernel is
     `timer_store.kernels.transfer.read_level_text`.
     """
-    found, at = [], 0
+    found, position = [], 0
     for entry in property_text.split(ENTRY_END):
         name = entry.partition(NAME_END)[0]
         if name == b"__CRC32#":
             return -1
         if name in (LEVEL_NAME, MOVED_NAME):
-            found.append(at + len(name) - 1)
-        at += len(entry) + len(ENTRY_END)
+            found.append(position + len(name) - 1)
+        position += len(entry) + len(ENTRY_END)
     return found[0] if len(found) == 1 else -1
 
 
@@ -96,7 +96,9 @@ def renamed(text: bytes, name: bytes, new_name: bytes) -> bytes:
     """
     entries = text.split(ENTRY_END)
     heads = (name + NAME_END, new_name + NAME_END)
-    at = [i for i, entry in enumerate(entries) if entry.startswith(heads) and entry not in heads]
-    if len(at) == 1 and entries[at[0]].startswith(heads[0]):
-        entries[at[0]] = heads[1] + entries[at[0]][len(heads[0]) :]
+    position = [
+        i for i, entry in enumerate(entries) if entry.startswith(heads) and entry not in heads
+    ]
+    if len(position) == 1 and entries[position[0]].startswith(heads[0]):
+        entries[position[0]] = heads[1] + entries[position[0]][len(heads[0]) :]
     return ENTRY_END.join(entries)

@@ -168,8 +168,8 @@ def parse_value(item: Option, text: str, source: str = "") -> Any:
 
 def _parse_choice(item: Option, text: str, source: str) -> str:
     if item.choices and text not in item.choices:
-        why = f"must be one of {', '.join(item.choices)}"
-        raise ConfigError(item.key, text, why, source=source)
+        reason = f"must be one of {', '.join(item.choices)}"
+        raise ConfigError(item.key, text, reason, source=source)
     return text
 
 
@@ -184,8 +184,8 @@ def _parse_number(item: Option, text: str, source: str) -> int | float:
     low = item.minimum if item.minimum is not None else -INT_MAX - 1
     high = item.maximum if item.maximum is not None else INT_MAX
     if not low <= value <= high:
-        why = f"must be from {low} to {high}{_of(item)}"
-        raise ConfigError(item.key, text, why, source=source)
+        reason = f"must be from {low} to {high}{_of(item)}"
+        raise ConfigError(item.key, text, reason, source=source)
     number: int | float = value
     return number
 

@@ -57,12 +57,12 @@ def read_properties(path: Path | str) -> Properties:
     path = Path(path)
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
-            why = f"longer than {FILE_BYTES_MAX} bytes: this is not a configuration file"
-            raise ConfigError("configFile", str(path), why)
+            reason = f"longer than {FILE_BYTES_MAX} bytes: this is not a configuration file"
+            raise ConfigError("configFile", str(path), reason)
         data = path.read_bytes()
     except OSError as error:
-        why = f"cannot be read: {error.strerror}"
-        raise ConfigError("configFile", str(path), why) from error
+        reason = f"cannot be read: {error.strerror}"
+        raise ConfigError("configFile", str(path), reason) from error
     return parse_properties(decode_text(data)[0], source=path.name)
 
 

@@ -37,27 +37,29 @@ class UsageError(DueMQError):
 class ConfigError(UsageError):
     """An invalid configuration value: key, value, source, and the valid range."""
 
-    def __init__(self, key: str, value: str, why: str, *, source: str = "") -> None:
-        self.key, self.value, self.why, self.source = key, value, why, source
+    def __init__(self, key: str, value: str, reason: str, *, source: str = "") -> None:
+        self.key, self.value, self.why, self.source = key, value, reason, source
         where = f" ({source})" if source else ""
-        super().__init__(f"{key}={masked(key, value)}{where}: {why}")
+        super().__init__(f"{key}={masked(key, value)}{where}: {reason}")
 
 
 class PluginError(UsageError):
     """A plugin cannot be loaded, started, or combined with the others."""
 
-    def __init__(self, plugin: str, why: str) -> None:
-        self.plugin, self.why = plugin, why
-        super().__init__(f"plugin {plugin} {why}")
+    def __init__(self, plugin: str, reason: str) -> None:
+        self.plugin, self.why = plugin, reason
+        super().__init__(f"plugin {plugin} {reason}")
 
 
 class NotARecordEnd(UsageError):
     """The log cannot be truncated to an offset; `nearest` are the ends of records around it."""
 
-    def __init__(self, offset: int, nearest: tuple[int, ...], why: str) -> None:
-        self.offset, self.nearest, self.why = offset, nearest, why
+    def __init__(self, offset: int, nearest: tuple[int, ...], reason: str) -> None:
+        self.offset, self.nearest, self.why = offset, nearest, reason
         places = " or ".join(map(str, nearest))
-        super().__init__(f"the log cannot end at offset {offset}: {why}. Truncate it to {places}")
+        super().__init__(
+            f"the log cannot end at offset {offset}: {reason}. Truncate it to {places}"
+        )
 
 
 class PeerError(DueMQError):
@@ -87,9 +89,9 @@ class StoreError(DueMQError):
 class CorruptStore(StoreError):
     """Bytes on the disk are invalid."""
 
-    def __init__(self, file: Path | str, offset: int, why: str, remedy: str) -> None:
-        self.file, self.offset, self.why, self.remedy = file, offset, why, remedy
-        super().__init__(f"{file} at byte {offset}: {why}. {remedy}")
+    def __init__(self, file: Path | str, offset: int, reason: str, remedy: str) -> None:
+        self.file, self.offset, self.why, self.remedy = file, offset, reason, remedy
+        super().__init__(f"{file} at byte {offset}: {reason}. {remedy}")
 
 
 class StoreLocked(StoreError):
@@ -111,6 +113,6 @@ class UnitsRewritten(StoreError):
 class RecordUnreadable(StoreError):
     """A record that a queue points at was removed or is damaged."""
 
-    def __init__(self, phys_offset: int, why: str) -> None:
-        self.phys_offset, self.why = phys_offset, why
-        super().__init__(f"commit log offset {phys_offset}: {why}")
+    def __init__(self, phys_offset: int, reason: str) -> None:
+        self.phys_offset, self.why = phys_offset, reason
+        super().__init__(f"commit log offset {phys_offset}: {reason}")

@@ -131,10 +131,10 @@ class _JsonReader:
         self.text, self.at = text, 0
         self._decoder = json.JSONDecoder()
 
-    def fault(self, why: str) -> ValueError:
+    def fault(self, reason: str) -> ValueError:
         line = self.text.count("\n", 0, self.at) + 1
         column = self.at - (self.text.rfind("\n", 0, self.at) + 1) + 1
-        return ValueError(f"line {line}, column {column}: {why}")
+        return ValueError(f"line {line}, column {column}: {reason}")
 
     def blanks(self) -> str:
         """Skip blanks; return the next character, or an empty text at the end."""

@@ -168,11 +168,11 @@ class StoreConfig:
         object.__setattr__(self, "queue_file_bytes", -(-self.queue_file_bytes // 20) * 20)
         for hour in self.delete_when_hours.split(";"):
             if not (hour.strip().isdigit() and int(hour) <= 23):
-                why = "must be hours from 00 to 23, separated by ;"
-                raise ConfigError("deleteWhen", self.delete_when_hours, why)
+                reason = "must be hours from 00 to 23, separated by ;"
+                raise ConfigError("deleteWhen", self.delete_when_hours, reason)
         if "," in self.commitlog_text:
-            why = "several commit log directories are not supported; name one"
-            raise ConfigError("storePathCommitLog", self.commitlog_text, why)
+            reason = "several commit log directories are not supported; name one"
+            raise ConfigError("storePathCommitLog", self.commitlog_text, reason)
 
     @property
     def root(self) -> Path:

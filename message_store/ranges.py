@@ -31,11 +31,11 @@ def plus(ranges: Sequence[Range], more: Iterable[Range]) -> list[Range]:
 def minus(ranges: Sequence[Range], cuts: Sequence[Range]) -> list[Range]:
     """Return `ranges` without `cuts` (each sorted, disjoint)."""
     found: list[Range] = []
-    at = 0
+    position = 0
     for first, end in ranges:
-        while at < len(cuts) and cuts[at][1] <= first:
-            at += 1
-        number = at
+        while position < len(cuts) and cuts[position][1] <= first:
+            position += 1
+        number = position
         while number < len(cuts) and cuts[number][0] < end:
             low, high = cuts[number]
             if first < low:

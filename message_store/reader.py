@@ -342,10 +342,12 @@ class StoreReader:
         Raises:
             RecordUnreadable, UnitsRewritten: As `gather`.
         """
-        at, phys_offset = offset + int(unit["index"]), int(unit["phys_offset"])
-        if self.repair.repaired(topic, queue_id, at):
-            raise UnitsRewritten(f"{topic}/{queue_id}/{at}")
-        raise RecordUnreadable(phys_offset, f"it is not the record of {topic}/{queue_id}/{at}")
+        position, phys_offset = offset + int(unit["index"]), int(unit["phys_offset"])
+        if self.repair.repaired(topic, queue_id, position):
+            raise UnitsRewritten(f"{topic}/{queue_id}/{position}")
+        raise RecordUnreadable(
+            phys_offset, f"it is not the record of {topic}/{queue_id}/{position}"
+        )
 
     def _refuse_unreadable(self, units: Rows) -> None:
         """Raise for the first record on an unreadable page, which was copied as zeros.

@@ -340,9 +340,9 @@ class MessageStore(StoreReader):
 
     @staticmethod
     def _refuse_all(batch: PutBatch, first: int, reason: str) -> None:
-        for at in range(first, batch.count):
-            if batch.rows[at]["status"] == 0:
-                batch.refuse(at, SERVICE_NOT_AVAILABLE, f"the store is not writable: {reason}")
+        for index in range(first, batch.count):
+            if batch.rows[index]["status"] == 0:
+                batch.refuse(index, SERVICE_NOT_AVAILABLE, f"the store is not writable: {reason}")
 
     @property
     def writable(self) -> bool:

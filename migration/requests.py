@@ -109,9 +109,9 @@ def command_of(request: Request) -> MigrationRequest:
         raise RequestError(
             MESSAGE_ILLEGAL, f"the body is not the JSON of a migration request: {error}"
         ) from error
-    why = _fault(command)
-    if why:
-        raise RequestError(MESSAGE_ILLEGAL, why)
+    reason = _fault(command)
+    if reason:
+        raise RequestError(MESSAGE_ILLEGAL, reason)
     return command
 
 

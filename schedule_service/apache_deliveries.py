@@ -132,7 +132,7 @@ class _Copies:
 
     def due(self, level: int, offsets: Offsets) -> Offsets:
         """Return the units that were due when the last record of the log was stored."""
-        due = [at for at in offsets.tolist() if self._due_ms(level, at) <= self._last_ms]
+        due = [index for index in offsets.tolist() if self._due_ms(level, index) <= self._last_ms]
         return np.array(due, np.int64)
 
     def _due_ms(self, level: int, offset: int) -> int:

@@ -70,8 +70,8 @@ def find_cuts(due_ms: npt.NDArray[np.int64], first_offset: int, last_due_ms: int
         last_due_ms: Due time of the unit before `first_offset`.
     """
     before = np.concatenate([[last_due_ms], due_ms[:-1]]) if due_ms.size else due_ms
-    at = np.flatnonzero(due_ms < before)
-    return [Cut(first_offset + i, int(due_ms[i])) for i in at.tolist()]
+    indexes = np.flatnonzero(due_ms < before)
+    return [Cut(first_offset + i, int(due_ms[i])) for i in indexes.tolist()]
 
 
 class LevelCursor:
@@ -114,23 +114,23 @@ class LevelCursor:
         """Return which of `count` units from `first` on are settled, None if none is."""
         if not self.settled:
             return None
-        return np.array([at in self.settled for at in range(first, first + count)], np.bool_)
+        return np.array([index in self.settled for index in range(first, first + count)], np.bool_)
 
     def first_unsettled(self, segment: Segment) -> int:
         """Return the first unit that is neither submitted nor settled, else the segment's end."""
-        at = segment.submitted
-        while at < segment.end and at in self.settled:
-            at += 1
-        return at
+        position = segment.submitted
+        while position < segment.end and position in self.settled:
+            position += 1
+        return position
 
     def settled_ranges(self) -> list[Range]:
         """Return the settled units as ranges, ascending."""
         found: list[Range] = []
-        for at in sorted(self.settled):
-            if found and found[-1][1] == at:
-                found[-1] = (found[-1][0], at + 1)
+        for position in sorted(self.settled):
+            if found and found[-1][1] == position:
+                found[-1] = (found[-1][0], position + 1)
             else:
-                found.append((at, at + 1))
+                found.append((position, position + 1))
         return found
 
     def _pass_settled(self, first: int, end: int) -> int:

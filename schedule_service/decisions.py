@@ -162,22 +162,24 @@ class PendingLevels:
         """Return the pending records, and the verdicts of names without a pending record."""
         found = split.found()
         left = {
-            at: name for name, at in split.ended.items() if found.verdicts[name] != Verdict.DONE
+            position: name
+            for name, position in split.ended.items()
+            if found.verdicts[name] != Verdict.DONE
         }
         cancelled = await self._cancelled(list(left))
-        for at, name in left.items():
-            found.verdicts[name] = Verdict.CANCELLED if at in cancelled else Verdict.DELIVERED
+        for position, name in left.items():
+            found.verdicts[name] = Verdict.CANCELLED if position in cancelled else Verdict.DELIVERED
         return found
 
     async def _cancelled(self, offsets: list[int]) -> set[int]:
         """Return which of these records, none of them pending, were cancelled."""
-        records = [record for at in offsets if (record := self._record(at)) is not None]
+        records = [record for position in offsets if (record := self._record(position)) is not None]
         uniques = {record.properties.get("UNIQ_KEY", "") for record in records} - {""}
         if not uniques:
             return set()
         known = await search(self._store, [DECISION_TOPIC], sorted(uniques))
         origins = set(frames(self._store, known.offsets)["prepared_offset"].tolist())
-        return {at for at in offsets if origin_of(at) in origins}
+        return {position for position in offsets if origin_of(position) in origins}
 
     def _is_level(self, row: Row) -> bool:
         return bool(row["record_size"] > 0 and row["topic_index"] == self._schedule)
@@ -225,8 +227,8 @@ class PendingLevels:
             verdicts[past], verdicts[~past] = fired.verdicts, moved.verdicts
             remarks: dict[int, str] = {}
             for part, where in ((fired, past), (moved, ~past)):
-                at = np.flatnonzero(where)
-                remarks |= {int(at[index]): text for index, text in part.remarks.items()}
+                positions = np.flatnonzero(where)
+                remarks |= {int(positions[index]): text for index, text in part.remarks.items()}
             return Decided(verdicts, remarks, max(fired.log_end, moved.log_end))
         times = iter(due_ms.tolist())
 
@@ -240,20 +242,22 @@ class PendingLevels:
         rows, decided = self._read_rows(offsets)
         now_ms = self._clock.now_ms()
         fired: list[int] = []
-        for at in np.flatnonzero(decided.verdicts == Verdict.DONE).tolist():
-            level, queue_offset = self._level_of(rows[at]), int(rows[at]["queue_offset"])
+        for index in np.flatnonzero(decided.verdicts == Verdict.DONE).tolist():
+            level, queue_offset = self._level_of(rows[index]), int(rows[index]["queue_offset"])
             assert level is not None
             result = self._fire(level.level, queue_offset, now_ms)
             if result.done:
                 level.cursor.settle(queue_offset)
                 if not result.quarantined:
-                    fired.append(at)
+                    fired.append(index)
             else:
-                decided.verdicts[at] = Verdict.REFUSED
-                decided.remarks[at] = result.refusal
+                decided.verdicts[index] = Verdict.REFUSED
+                decided.remarks[index] = result.refusal
             level.stats.record_quarantined(result.quarantined)
             for item in result.quarantined:
-                decided.remarks[at] = f"it went to quarantine, {item.reason.value}: {item.detail}"
+                decided.remarks[index] = (
+                    f"it went to quarantine, {item.reason.value}: {item.detail}"
+                )
         self._append_fired(rows[fired])
         decided.log_end = self._store.max_offset
         return decided
@@ -289,11 +293,11 @@ class PendingLevels:
         assert distinct(offsets).size == offsets.size, "each message once"
         rows = frames(self._store, offsets)
         verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
-        for at, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if self._is_pending(row):
-                verdicts[at] = Verdict.DONE
+                verdicts[index] = Verdict.DONE
             elif self._is_level(row):
-                verdicts[at] = Verdict.DELIVERED
+                verdicts[index] = Verdict.DELIVERED
         return rows, Decided(verdicts, log_end=self._store.max_offset)
 
     def _put_all(
@@ -304,23 +308,25 @@ class PendingLevels:
         pending = np.flatnonzero(decided.verdicts == Verdict.DONE).tolist()
         for first in range(0, len(pending), BATCH_ROWS):
             batch, mine = PutBatch(BATCH_ROWS), []
-            for at in pending[first : first + BATCH_ROWS]:
-                record = self._record(rows[at]["phys_offset"])
+            for row_index in pending[first : first + BATCH_ROWS]:
+                record = self._record(rows[row_index]["phys_offset"])
                 if record is None:
-                    decided.verdicts[at] = Verdict.REFUSED
-                    decided.remarks[at] = "its record in the commit log is damaged"
+                    decided.verdicts[row_index] = Verdict.REFUSED
+                    decided.remarks[row_index] = "its record in the commit log is damaged"
                 else:
                     add(batch, record)
-                    mine.append(at)
+                    mine.append(row_index)
             self._put(batch, hooks)
-            for index, at in enumerate(mine):
+            for index, row_index in enumerate(mine):
                 if batch.rows[index]["status"]:
-                    decided.verdicts[at] = Verdict.REFUSED
-                    decided.remarks[at] = batch.remarks.get(index, "the store is not writable")
+                    decided.verdicts[row_index] = Verdict.REFUSED
+                    decided.remarks[row_index] = batch.remarks.get(
+                        index, "the store is not writable"
+                    )
                 else:
-                    level = self._level_of(rows[at])
+                    level = self._level_of(rows[row_index])
                     assert level is not None
-                    level.cursor.settle(int(rows[at]["queue_offset"]))
+                    level.cursor.settle(int(rows[row_index]["queue_offset"]))
         decided.log_end = self._store.max_offset
         return decided
 
@@ -330,8 +336,8 @@ class PendingLevels:
             targets = batch.filled["topic_index"].copy()
             hooks(batch, self._clock.now_ms())
             status = batch.filled["status"]
-            for at in np.flatnonzero((batch.filled["topic_index"] == targets) & (status == 0)):
-                batch.refuse(int(at), 1, NOT_TAKEN)
+            for index in np.flatnonzero((batch.filled["topic_index"] == targets) & (status == 0)):
+                batch.refuse(int(index), 1, NOT_TAKEN)
         batch.trusted = True
         self._store.put(batch)
 
@@ -363,6 +369,6 @@ class PendingLevels:
         text = without(record.property_text, *DROPPED)
         text += b"" if not text or text.endswith(b"\x02") else b"\x02"
         text += b"TIMER_DELIVER_MS\x01%d\x02" % due_ms
-        at = add_message(batch, record, topic_index, queue_id, text)
+        position = add_message(batch, record, topic_index, queue_id, text)
         if not isinstance(target, tuple):
-            batch.refuse(at, 1, f"{target.reason.value}: {target.detail}")
+            batch.refuse(position, 1, f"{target.reason.value}: {target.detail}")

@@ -226,5 +226,5 @@ def add_delivery(batch: PutBatch, record: Record, topic_index: int, queue_id: in
 
     Source: ScheduleMessageService.messageTimeUp
     """
-    at = add_message(batch, record, topic_index, queue_id, delivered_text(record))
-    clear_client_columns(batch.rows[at])
+    position = add_message(batch, record, topic_index, queue_id, delivered_text(record))
+    clear_client_columns(batch.rows[position])

@@ -334,9 +334,11 @@ class LevelService:
         """
         found = NEVER_MS
         for segment in level.cursor.segments:
-            at = level.cursor.first_unsettled(segment)
-            is_head = at == segment.submitted
-            due_ms = segment.head_due_ms if is_head else self._due_at(level.level, at, segment.end)
+            position = level.cursor.first_unsettled(segment)
+            is_head = position == segment.submitted
+            due_ms = (
+                segment.head_due_ms if is_head else self._due_at(level.level, position, segment.end)
+            )
             found = min(found, due_ms)
         return None if found == NEVER_MS else found
 
@@ -425,7 +427,7 @@ class LevelService:
         for number, level in self.levels.items():
             first, end = self._queues.bounds(number)
             saved = offsets.get(number, 0)  # after a return from the timers, the cursor is lower
-            at = max(min(saved, level.cursor.first_undelivered), first)
-            if at < end:
-                found.append(first_log_offset(self._store, SCHEDULE_TOPIC, number - 1, at))
+            position = max(min(saved, level.cursor.first_undelivered), first)
+            if position < end:
+                found.append(first_log_offset(self._store, SCHEDULE_TOPIC, number - 1, position))
         return min((offset for offset in found if offset is not None), default=None)

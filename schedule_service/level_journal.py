@@ -56,28 +56,28 @@ def newest(store: MessageStore) -> LevelRecord | None:
     Damaged records and records of clients are skipped.
     """
     first, end = store.queue_bounds(LEVELS_TOPIC, QUEUE)
-    for at in range(end - 1, max(first, end - SKIPPED_MAX) - 1, -1):
+    for index in range(end - 1, max(first, end - SKIPPED_MAX) - 1, -1):
         try:
-            return _read(store, at)
+            return _read(store, index)
         except (RecordUnreadable, ValueError, TypeError, LookupError, AttributeError) as error:
-            why = str(error)[:SHOWN_CHARACTERS]
-            log.error("%s: queue offset %d is skipped: %s", LEVELS_TOPIC, at, why)
+            reason = str(error)[:SHOWN_CHARACTERS]
+            log.error("%s: queue offset %d is skipped: %s", LEVELS_TOPIC, index, reason)
     return None
 
 
-def _read(store: MessageStore, at: int) -> LevelRecord:
+def _read(store: MessageStore, position: int) -> LevelRecord:
     """Return the record of a queue offset.
 
     Raises:
         RecordUnreadable: The record was removed or is damaged.
         ValueError, TypeError, LookupError, AttributeError: A broker did not write the record.
     """
-    units = store.units(LEVELS_TOPIC, QUEUE, at, 1)
+    units = store.units(LEVELS_TOPIC, QUEUE, position, 1)
     if not units.size:
         raise ValueError("the queue has no such unit")
     record = store.read_record(int(units[0]["phys_offset"]))
     place = record.topic, record.queue_id, record.queue_offset
-    if place != (LEVELS_TOPIC, QUEUE, at) or record.born_host != NO_HOST:
+    if place != (LEVELS_TOPIC, QUEUE, position) or record.born_host != NO_HOST:
         raise ValueError("it is another record, or a client's")
     value = json.loads(record.body)
     if value["kind"] != KIND:

@@ -161,8 +161,8 @@ class LevelTables:
             try:
                 self._write(store, history)
             except OSError as error:
-                why = f"{self._path(store)} cannot be written: {error}"
-                raise ConfigError(KEY, levels, why) from error
+                reason = f"{self._path(store)} cannot be written: {error}"
+                raise ConfigError(KEY, levels, reason) from error
             self.history.replace(history)
             self._is_known = True
         self.check_log(store)

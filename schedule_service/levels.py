@@ -41,14 +41,14 @@ def parse_levels(text: str, *, source: str = "") -> npt.NDArray[np.int64]:
     """
     tokens = text.rstrip(" ").split(" ")
     if len(tokens) > LEVELS_MAX:
-        why = f"{len(tokens)} levels; at most {LEVELS_MAX} are possible"
-        raise ConfigError(KEY, text, why, source=source)
+        reason = f"{len(tokens)} levels; at most {LEVELS_MAX} are possible"
+        raise ConfigError(KEY, text, reason, source=source)
     delays = np.zeros(len(tokens) + 1, np.int64)
     for position, token in enumerate(tokens, 1):
         fault = _token_fault(token)
         if fault:
-            why = f"token {position} is {token!r}: {fault}. Write it like 10s, 5m, 2h or 1d"
-            raise ConfigError(KEY, text, why, source=source)
+            reason = f"token {position} is {token!r}: {fault}. Write it like 10s, 5m, 2h or 1d"
+            raise ConfigError(KEY, text, reason, source=source)
         delays[position] = max(int(token[:-1]) * UNITS_MS[token[-1]], 0)
     return delays
 
@@ -133,8 +133,8 @@ class LevelHistory:
         texts.append(LevelText(from_offset if texts else 0, text))
         parse_levels(text)
         if len(texts) > HISTORY_MAX:
-            why = f"the levels were changed {HISTORY_MAX} times within the retained log"
-            raise ConfigError(KEY, text, why)
+            reason = f"the levels were changed {HISTORY_MAX} times within the retained log"
+            raise ConfigError(KEY, text, reason)
         return LevelHistory(texts)
 
     def before(self, offset: int) -> LevelHistory | None:
@@ -162,15 +162,22 @@ class LevelHistory:
     def first_difference(self, other: LevelHistory) -> int | None:
         """Return the first log offset at which both histories differ, None if they are equal."""
         starts = sorted({0, *(entry.from_offset for entry in (*self._texts, *other._texts))})
-        return next((at for at in starts if self._text_at(at) != other._text_at(at)), None)
+        return next(
+            (
+                position
+                for position in starts
+                if self._text_at(position) != other._text_at(position)
+            ),
+            None,
+        )
 
     def _text_at(self, offset: int) -> str:
         return self._texts[self._index_at(offset)].text
 
     def _index_at(self, offset: int) -> int:
         """Return the index of the table that was in force at a log offset."""
-        at = bisect.bisect_right(self._texts, offset, key=lambda entry: entry.from_offset)
-        return max(at - 1, 0)
+        position = bisect.bisect_right(self._texts, offset, key=lambda entry: entry.from_offset)
+        return max(position - 1, 0)
 
     def trimmed(self, log_min: int, log_end: int) -> LevelHistory:
         """Return the history without tables that apply to no retained record."""

@@ -231,8 +231,8 @@ class SchedulePlugin(PluginBase):
         try:
             self.tables.apply_newest(store)
         except OSError as error:
-            why = f"the level tables of a former master cannot be written: {error}"
-            raise ConfigError(KEY, self.config.levels, why) from error
+            reason = f"the level tables of a former master cannot be written: {error}"
+            raise ConfigError(KEY, self.config.levels, reason) from error
         self.tables.adopted = self.tables.adopted or {}
         self.tables.change(self.config.levels, store, write=True)
 

@@ -75,26 +75,26 @@ class LevelHook:
         )
         if unhandled:
             end = 0
-            for at in np.flatnonzero(self._report[:count]).tolist():
-                if at < end:
+            for index in np.flatnonzero(self._report[:count]).tolist():
+                if index < end:
                     continue
-                if self._report[at] == kernels.ILLEGAL:
-                    self._refuse(batch, at)
-                    end = batch.group_end(at)
+                if self._report[index] == kernels.ILLEGAL:
+                    self._refuse(batch, index)
+                    end = batch.group_end(index)
                 else:
-                    self._rewrite(batch, at)
+                    self._rewrite(batch, index)
 
-    def _refuse(self, batch: PutBatch, at: int) -> None:
-        value = batch.properties(at).get("DELAY", "")
+    def _refuse(self, batch: PutBatch, position: int) -> None:
+        value = batch.properties(position).get("DELAY", "")
         remark = (
             f"the delay level {value[:40]!r} (property DELAY) is not a whole number of 32 bits; "
             f"levels are 1 to {self._levels.delays_ms.size - 1}, 0 is no delay"
         )
-        batch.refuse(at, MESSAGE_ILLEGAL, remark)
+        batch.refuse(position, MESSAGE_ILLEGAL, remark)
 
-    def _rewrite(self, batch: PutBatch, at: int) -> None:
-        properties = batch.properties(at)
+    def _rewrite(self, batch: PutBatch, position: int) -> None:
+        properties = batch.properties(position)
         for name in STALE_PROPERTIES:
             properties.pop(name, None)
-        properties["DELAY"] = str(int(batch.rows[at]["delay_level"]))
-        batch.set_properties(at, properties)
+        properties["DELAY"] = str(int(batch.rows[position]["delay_level"]))
+        batch.set_properties(position, properties)

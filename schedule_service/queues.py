@@ -54,11 +54,11 @@ class ScheduleQueues:
         if not kernels.due_times(units, LONGEST_HASH, due):
             return due
         damaged = np.flatnonzero((due < LONGEST_HASH) & (due >= -LONGEST_HASH))
-        for at in damaged.tolist():
-            phys_offset = int(units[at]["phys_offset"])
+        for index in damaged.tolist():
+            phys_offset = int(units[index]["phys_offset"])
             store_ms = int(self._store.store_ms(phys_offset))
-            if store_ms > due[at]:
-                due[at] = store_ms + self._history.delay_ms(phys_offset, level)
+            if store_ms > due[index]:
+                due[index] = store_ms + self._history.delay_ms(phys_offset, level)
         return due
 
     def compared_due_ms(self, level: int, offset: int) -> int | None:
@@ -94,10 +94,10 @@ class ScheduleQueues:
         queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return 0
-        at, end = queue.offset_from(from_offset), self.bounds(level)[1]
+        position, end = queue.offset_from(from_offset), self.bounds(level)[1]
         changed = 0
-        while at < end:
-            units = self.units(level, at, CORRECTED_UNITS)
+        while position < end:
+            units = self.units(level, position, CORRECTED_UNITS)
             if not units.size:
                 break
             rows = frames(self._store, units["phys_offset"])
@@ -109,9 +109,9 @@ class ScheduleQueues:
             differing = int(np.count_nonzero(due_ms != units["tags_code"]))
             if differing:
                 units["tags_code"] = due_ms
-                queue.rewrite(at, units)
+                queue.rewrite(position, units)
             changed += differing
-            at += int(units.size)
+            position += int(units.size)
         return changed
 
 

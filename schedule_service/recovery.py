@@ -253,7 +253,7 @@ def plan_start(
     if saved is None or (saved.log_offset is not None and not is_supported):
         return Start(Saved(), log_min, claims=claims)
     if saved.log_offset is None:  # written by Apache, so it lacks earlier deliveries by DueMQ
-        claims |= {n: max(at, claims.get(n, 0)) for n, at in saved.offsets.items()}
+        claims |= {n: max(position, claims.get(n, 0)) for n, position in saved.offsets.items()}
         unproved = replace(saved, offsets={})
         return Start(unproved, log_end if adopted is None else log_min, claims=claims)
     return Start(saved, max(saved.log_offset, log_min), covers_journal=True)
@@ -278,7 +278,9 @@ def limited(saved: Saved, ends: Mapping[int, int]) -> Saved:
     A queue that was lost with all its records begins again at 0; the offsets of an old table
     must not apply to its new messages.
     """
-    offsets = {level: min(at, ends.get(level, 0)) for level, at in saved.offsets.items()}
+    offsets = {
+        level: min(position, ends.get(level, 0)) for level, position in saved.offsets.items()
+    }
     ahead, settled = _limited_ranges(saved.ahead, ends), _limited_ranges(saved.settled, ends)
     same = ahead == dict(saved.ahead) and settled == dict(saved.settled)
     if same and offsets == dict(saved.offsets):
@@ -303,13 +305,13 @@ def undelivered_ranges(entry: int, ahead: Iterable[Range], first: int, end: int)
         entry: Saved offset of the level; an offset outside the queue is corrected as in Apache.
         ahead: Delivered ranges after it, ascending.
     """
-    found, at = [], min(max(entry, first), end)
+    found, position = [], min(max(entry, first), end)
     for low, high in ahead:
-        if at < min(low, end):
-            found.append((at, min(low, end)))
-        at = min(max(at, high), end)
-    if at < end:
-        found.append((at, end))
+        if position < min(low, end):
+            found.append((position, min(low, end)))
+        position = min(max(position, high), end)
+    if position < end:
+        found.append((position, end))
     return found
 
 

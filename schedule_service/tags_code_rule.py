@@ -37,8 +37,8 @@ class LevelRule:
         has_level = rows["delay_level"] > 0
         chosen = rows[has_level]
         codes[has_level] = chosen["store_ms"] + self._delays_ms(chosen)
-        for at in np.flatnonzero(has_level & (rows["prepared_offset"] < 0)).tolist():
-            codes[at] = _recorded_due_ms(log, rows[at], int(codes[at]))
+        for index in np.flatnonzero(has_level & (rows["prepared_offset"] < 0)).tolist():
+            codes[index] = _recorded_due_ms(log, rows[index], int(codes[index]))
         return codes
 
     def _delays_ms(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:

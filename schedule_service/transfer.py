@@ -107,7 +107,9 @@ class LevelTransfers:
         if len(excluded) > ranges_max:
             count = excluded[ranges_max][0] - first
             excluded = excluded[:ranges_max]
-        promised = {first + at: int(due_ms[at]) for at in untimed.tolist() if at < count}
+        promised = {
+            first + index: int(due_ms[index]) for index in untimed.tolist() if index < count
+        }
         return TransferableUnits(
             first, first + count, excluded, units[:count], due_ms[:count], promised
         )
@@ -157,13 +159,13 @@ class LevelTransfers:
         """Return the cuts of a range, and the due times of its first and last unit."""
         cuts: list[Cut] = []
         head_ms, last_ms = 0, -NEVER_MS
-        at = first
-        while at < end:
-            units = self._queues.units(level, at, min(READ_UNITS, end - at))
+        position = first
+        while position < end:
+            units = self._queues.units(level, position, min(READ_UNITS, end - position))
             if not units.size:
                 break
             due_ms = self._queues.due_ms(level, units)
-            head_ms = int(due_ms[0]) if at == first else head_ms
-            cuts += find_cuts(due_ms, at, last_ms)
-            last_ms, at = int(due_ms[-1]), at + int(units.size)
+            head_ms = int(due_ms[0]) if position == first else head_ms
+            cuts += find_cuts(due_ms, position, last_ms)
+            last_ms, position = int(due_ms[-1]), position + int(units.size)
         return cuts, (head_ms, last_ms)

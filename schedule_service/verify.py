@@ -65,9 +65,9 @@ def _due_ms(root: Path, level: int, offset: int) -> int:
     """Return the due time of a unit; 0 if it has none, or cannot be read."""
     directory = root / "consumequeue" / SCHEDULE_TOPIC / str(level - 1)
     for path in sorted(directory.glob("*")) if directory.is_dir() else []:
-        at = offset * UNIT_BYTES - int(path.name) if is_offset(path.name) else -1
-        if at >= 0 and at + UNIT_BYTES <= path.stat().st_size:
-            unit = np.frombuffer(map_file(path)[at : at + UNIT_BYTES], CQ_UNIT)[0]
+        position = offset * UNIT_BYTES - int(path.name) if is_offset(path.name) else -1
+        if position >= 0 and position + UNIT_BYTES <= path.stat().st_size:
+            unit = np.frombuffer(map_file(path)[position : position + UNIT_BYTES], CQ_UNIT)[0]
             due_ms = int(unit["tags_code"])
             return due_ms if unit["size"] > 0 and due_ms >> TAGS_HASH_BITS else 0
     return 0

@@ -95,5 +95,5 @@ class ReconcileConfig:
             fields = words[:FIELDS] if zone else words
             return CronTrigger.from_crontab(" ".join(fields), **zone)
         except (ValueError, LookupError) as error:
-            why = f"not a crontab time ({error}); example: `30 3 * * *` is every day at 03:30"
-            raise ConfigError(CRON_KEY, self.cron, why) from error
+            reason = f"not a crontab time ({error}); example: `30 3 * * *` is every day at 03:30"
+            raise ConfigError(CRON_KEY, self.cron, reason) from error

@@ -81,7 +81,9 @@ class StoreCollector:
         for name, (text, count) in counters.items():
             yield CounterMetricFamily(f"duemq_timer_{name}", text, value=count)
         text = "1 while old log files should be removed and this reason prevents copies."
-        blocked = [(why.value, int(why == compaction.blocked_by)) for why in Blocked if why]
+        blocked = [
+            (reason.value, int(reason == compaction.blocked_by)) for reason in Blocked if reason
+        ]
         yield gauge("duemq_timer_compaction_blocked", text, "why", blocked)
 
     def _apache_metrics(self) -> Iterator[Metric]:

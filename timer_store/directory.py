@@ -70,8 +70,8 @@ class TimerDirectory:
         self._failure = ""
         self._service = TimerService(self.timers, clock, on_failure=self._failed)
 
-    def _failed(self, why: str) -> None:
-        self._failure = why
+    def _failed(self, reason: str) -> None:
+        self._failure = reason
 
     # -- messages in ----------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class TimerDirectory:
 
     def move(self, offsets: Offsets, due_ms: Offsets) -> Decided:
         """Move timers to other due times: (n,) i8 ids, (n,) i8 ms since 1970."""
-        return self._decide(offsets, lambda at: self.timers.decisions.move(at, due_ms))
+        return self._decide(offsets, lambda position: self.timers.decisions.move(position, due_ms))
 
     def fire(self, offsets: Offsets) -> Decided:
         """Deliver timers now. Args: (n,) i8 ids."""
@@ -158,7 +158,7 @@ class TimerDirectory:
         if offset >= end:
             return []
         units = self.store.units(topic, queue_id, offset, min(count_max, end - offset))
-        return [self.store.read_record(at) for at in units["phys_offset"].tolist()]
+        return [self.store.read_record(index) for index in units["phys_offset"].tolist()]
 
     @property
     def pending(self) -> dict[str, int]:

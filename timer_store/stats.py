@@ -118,7 +118,10 @@ class TimerStats:
     def delivered_by_topic(self) -> list[tuple[str, int]]:
         """Return the number of timers delivered to each topic."""
         counts = self._by_topic
-        return [(self._topics.name(at), int(counts[at])) for at in np.flatnonzero(counts).tolist()]
+        return [
+            (self._topics.name(index), int(counts[index]))
+            for index in np.flatnonzero(counts).tolist()
+        ]
 
     def _class_of_each(self, topic_index: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
         known = self._classes.size

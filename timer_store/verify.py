@@ -126,15 +126,15 @@ TIMERS = Part(("timerlog", "timerwheel"), check_timers)
 
 
 def _check_saved(path: Path, summary: TimerSummary) -> SavedSnapshot | None:
-    saved, why = _read_saved(path)
+    saved, reason = _read_saved(path)
     if saved is not None or not path.exists():
         return saved
     backup, _ = _read_saved(backup_path(path))
     if backup is not None:
-        text = f"{why}; {backup_path(path).name} is good and is used instead"
+        text = f"{reason}; {backup_path(path).name} is good and is used instead"
         summary.report.add("warning", "timer-snapshot", path, 0, text)
     else:
-        text = f"{why}; the next start rebuilds the timer store from the commit log"
+        text = f"{reason}; the next start rebuilds the timer store from the commit log"
         summary.report.add("error", "timer-snapshot", path, 0, text)
     return backup
 
@@ -162,8 +162,8 @@ def _check_check(path: Path, summary: TimerSummary) -> Check | None:
     damaged = config_sums.is_damaged(path, data)
     check = None if damaged else decode_check(data)
     if check is None:
-        why = config_sums.DAMAGED if damaged else f"its {len(data)} bytes are invalid"
-        text = f"{why}: Apache's broker would deliver timers again"
+        reason = config_sums.DAMAGED if damaged else f"its {len(data)} bytes are invalid"
+        text = f"{reason}: Apache's broker would deliver timers again"
         summary.report.add("error", "timer-check", path, 0, text)
         return None
     if summary.saved is not None and not summary.saved.belongs(check):
@@ -173,15 +173,15 @@ def _check_check(path: Path, summary: TimerSummary) -> Check | None:
 
 
 def _check_metrics(path: Path, summary: TimerSummary) -> None:
-    why = _unreadable(path)
-    if not why:
+    reason = _unreadable(path)
+    if not reason:
         return
     why_backup = _unreadable(backup_path(path))
     if not why_backup:
-        text = f"{why}; {backup_path(path).name} is good and is used instead"
+        text = f"{reason}; {backup_path(path).name} is good and is used instead"
         summary.report.add("warning", "timer-metrics", path, 0, text)
     elif path.exists() or backup_path(path).exists():
-        text = f"{why}; {backup_path(path).name}: {why_backup}: Apache's broker does not start"
+        text = f"{reason}; {backup_path(path).name}: {why_backup}: Apache's broker does not start"
         summary.report.add("error", "timer-metrics", path, 0, text)
 
 
@@ -253,52 +253,54 @@ class _TimerLogCheck:
     def check_piece(self, piece: Piece) -> None:
         size = int(piece.data.size)
         limit = max(size - TIMER_BLANK.itemsize, 0) // UNIT_BYTES * UNIT_BYTES
-        at = 0
-        while at < limit:
-            pos = piece.base + at
+        start = 0
+        while start < limit:
+            pos = piece.base + start
             found = int(
                 chain.read_units(piece.data, piece.base, pos, piece.base + limit, self.units)
             )
             self.take(piece, self.units[:found])
-            at += found * UNIT_BYTES
-            if found == BLOCK_UNITS or at == limit:
+            start += found * UNIT_BYTES
+            if found == BLOCK_UNITS or start == limit:
                 continue
-            after = self.next_unit(piece, at, limit)
-            if after < 0 or piece.base + at >= self.known_end:
-                self.end_in(piece, at)
+            after = self.next_unit(piece, start, limit)
+            if after < 0 or piece.base + start >= self.known_end:
+                self.end_in(piece, start)
                 return
-            text = f"{(after - at) // UNIT_BYTES} units cannot be read; the next unit is at {after}"
-            self.report.add("error", "timer-unit", piece.path, at, text)
-            at = after
+            text = (
+                f"{(after - start) // UNIT_BYTES} units cannot be read; the next unit is at {after}"
+            )
+            self.report.add("error", "timer-unit", piece.path, start, text)
+            start = after
         self.summary.log_end = piece.base + limit
         self.check_blank(piece, limit)
 
-    def next_unit(self, piece: Piece, at: int, limit: int) -> int:
+    def next_unit(self, piece: Piece, position: int, limit: int) -> int:
         """Return the position of the next unit in a file, -1 without one."""
-        found = int(chain.next_unit(piece.data, piece.base, at, limit))
+        found = int(chain.next_unit(piece.data, piece.base, position, limit))
         return found if found < limit else -1
 
-    def end_in(self, piece: Piece, at: int) -> None:
+    def end_in(self, piece: Piece, position: int) -> None:
         """Report the rest of the file in which the log ends."""
         self.ended = True
-        self.summary.log_end = piece.base + at
-        used = used_bytes(piece.data, at)
-        if piece is not self.summary.pieces[-1] and piece.base + at < self.known_end:
+        self.summary.log_end = piece.base + position
+        used = used_bytes(piece.data, position)
+        if piece is not self.summary.pieces[-1] and piece.base + position < self.known_end:
             text = "the units end here, but there are later files: units are missing"
-            self.report.add("error", "timer-log-gap", piece.path, at, text)
+            self.report.add("error", "timer-log-gap", piece.path, position, text)
         elif used:
             text = f"the timer log ends here; the {used} bytes after it are not units"
-            self.report.add("note", "timer-log-tail", piece.path, at, text)
+            self.report.add("note", "timer-log-tail", piece.path, position, text)
 
-    def check_blank(self, piece: Piece, at: int) -> None:
-        left = int(piece.data.size) - at
+    def check_blank(self, piece: Piece, position: int) -> None:
+        left = int(piece.data.size) - position
         if left < TIMER_BLANK.itemsize:
             return
-        blank = BLANK.unpack_from(piece.data.data, at)
+        blank = BLANK.unpack_from(piece.data.data, position)
         later = piece is not self.summary.pieces[-1]
         if blank != (left, 0, MAGIC_BLANK) and (later or any(blank)):
             text = "there should be a blank record that closes the file"
-            self.report.add("error", "timer-blank", piece.path, at, text)
+            self.report.add("error", "timer-blank", piece.path, position, text)
 
     # -- pending units ----
 
@@ -381,15 +383,15 @@ class _TimerLogCheck:
         phys, size = int(unit["phys_offset"]), int(unit["record_size"])
         log = self.summary.log
         if after_end:
-            why = f"log offset {phys} is after the commit log's end, {log.end}"
+            reason = f"log offset {phys} is after the commit log's end, {log.end}"
         elif phys < log.min:
-            why = f"log offset {phys} is before the commit log's first, {log.min}: it is lost"
+            reason = f"log offset {phys} is before the commit log's first, {log.min}: it is lost"
         else:
-            why = RECORD_FAULT_TEXTS[code].format(phys=phys, size=size)
-        at = int(unit["pos"]) - piece.base
+            reason = RECORD_FAULT_TEXTS[code].format(phys=phys, size=size)
+        position = int(unit["pos"]) - piece.base
         severity = self.summary.bad if after_end else "error"
         self.report.add(
-            severity, "timer-unit-record", piece.path, at, f"a timer is pending, but {why}"
+            severity, "timer-unit-record", piece.path, position, f"a timer is pending, but {reason}"
         )
 
 

@@ -43,8 +43,10 @@ def admin_views(
         timers = timers_of()
         if timers is None:
             master = master_of()
-            why = "the timer store does not run" if master is None else referral_text(master, WORK)
-            raise RequestError(SYSTEM_ERROR, why)
+            reason = (
+                "the timer store does not run" if master is None else referral_text(master, WORK)
+            )
+            raise RequestError(SYSTEM_ERROR, reason)
         return timers
 
     return {
@@ -283,6 +285,6 @@ def number(fields: Mapping[str, str], name: str, default: int, maximum: int) -> 
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= maximum):
-        why = f"{name}={text[:40]!r} is not a whole number from 0 to {maximum}"
-        raise RequestError(SYSTEM_ERROR, why)
+        reason = f"{name}={text[:40]!r} is not a whole number from 0 to {maximum}"
+        raise RequestError(SYSTEM_ERROR, reason)
     return int(text)

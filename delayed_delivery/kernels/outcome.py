@@ -45,10 +45,10 @@ def count_late(due_ms: Any, store_ms: Any, bounds_ms: Any, buckets: Any) -> Any:
     for i in range(due_ms.size):
         # after the clock was set back, a delivery can seem early
         late = max(store_ms[i] - due_ms[i], np.int64(0))
-        at = 0
-        while at < bounds_ms.size and late > bounds_ms[at]:
-            at += 1
-        buckets[at] += 1
+        position = 0
+        while position < bounds_ms.size and late > bounds_ms[position]:
+            position += 1
+        buckets[position] += 1
         total += late
         highest = max(highest, late)
     return total, highest

@@ -59,8 +59,8 @@ def read_accounts(path: Path) -> tuple[Users, Acls]:
     try:
         return decode(config_sums.checked(path, data))
     except json.JSONDecodeError as error:
-        why = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        raise CorruptStore(path, error.pos, why, REPAIR) from error
+        reason = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        raise CorruptStore(path, error.pos, reason, REPAIR) from error
     except (ValueError, RecursionError, AccountRefused) as error:
         raise CorruptStore(path, 0, str(error), REPAIR) from error
 
@@ -107,8 +107,8 @@ def decode(data: bytes) -> tuple[Users, Acls]:
     for number, item in enumerate(_list(value["acls"], "acls"), 1):
         name, acl = _acl(_object(item, f"ACL {number}"), f"ACL {number}")
         if name in acls or name not in users:
-            why = "occurs twice" if name in acls else "is not a user"
-            raise ValueError(f"ACL {number}: {name} {why}")
+            reason = "occurs twice" if name in acls else "is not a user"
+            raise ValueError(f"ACL {number}: {name} {reason}")
         acls[name] = acl
     return users, acls
 

@@ -79,18 +79,18 @@ class AuthConfig:
         first_user(self)
         inner_client(self)
         if self.authorization_enabled and not self.authentication_enabled:
-            why = (
+            reason = (
                 "permissions of unverified users protect nothing; set "
                 "authenticationEnabled=true as well"
             )
-            raise ConfigError("authorizationEnabled", "true", why)
+            raise ConfigError("authorizationEnabled", "true", reason)
 
         if self.acl_enable and self.authentication_enabled:
-            why = "authenticationEnabled is also true; use only one of them"
-            raise ConfigError("aclEnable", "true", why)
+            reason = "authenticationEnabled is also true; use only one of them"
+            raise ConfigError("aclEnable", "true", reason)
         if self.acl_enable and not self.home_text:
-            why = "rocketmqHome is empty; set it to the directory with conf/plain_acl.yml"
-            raise ConfigError("aclEnable", "true", why)
+            reason = "rocketmqHome is empty; set it to the directory with conf/plain_acl.yml"
+            raise ConfigError("aclEnable", "true", reason)
 
     @property
     def is_on(self) -> bool:

@@ -189,9 +189,9 @@ class Gate:
         address = request.peer.address[0] if request.peer is not None else ""
         entry = self._accounts.policies(name).decide(access.resource, access.actions, address)
         if entry is None or entry.decision is not Decision.ALLOW:
-            why = "no matched policies." if entry is None else "the decision is deny."
+            reason = "no matched policies." if entry is None else "the decision is deny."
             subject, key = SUBJECT_PREFIX + name, access.resource.key
-            text = f"{subject} has no permission to access {key} from {address}, {why}"
+            text = f"{subject} has no permission to access {key} from {address}, {reason}"
             raise Refused(text, access)
 
 
@@ -208,7 +208,7 @@ _ACCOUNT_FIELDS: Final[Mapping[int, str]] = {
 """Header field with the account that a request changes, by code."""
 
 
-def entry_of(request: Request, access: Access | None, why: str = "") -> AuditEntry:
+def entry_of(request: Request, access: Access | None, reason: str = "") -> AuditEntry:
     """Return the audit entry of a request."""
     peer = "" if request.peer is None else "{}:{}".format(*request.peer.address)
     return AuditEntry(
@@ -217,6 +217,6 @@ def entry_of(request: Request, access: Access | None, why: str = "") -> AuditEnt
         request.code,
         access.resource.key if access else "",
         ",".join(action.value for action in access.actions) if access else "",
-        why,
+        reason,
         request.fields.get(_ACCOUNT_FIELDS.get(request.code, ""), ""),
     )

@@ -138,8 +138,8 @@ class PlainFiles:
         try:
             paths = files_below(self._folder)
             if len(paths) > FILES_MAX:
-                why = f"more than {FILES_MAX} files"
-                raise CorruptStore(self._folder, 0, why, "Remove unused ones")
+                reason = f"more than {FILES_MAX} files"
+                raise CorruptStore(self._folder, 0, reason, "Remove unused ones")
             if not paths or self.default.exists():
                 paths.append(self.default)
             return {path: read_secrets(path, FILE_BYTES_MAX, remedy) for path in paths}
@@ -148,8 +148,8 @@ class PlainFiles:
             raise CorruptStore(path, 0, f"it cannot be read: {error.strerror}", remedy) from error
         except OSError as error:
             path = Path(os.fsdecode(error.filename or self._folder))
-            why = f"it cannot be read: {error.strerror}"
-            raise CorruptStore(path, 0, why, "Let the broker's user read it") from error
+            reason = f"it cannot be read: {error.strerror}"
+            raise CorruptStore(path, 0, reason, "Let the broker's user read it") from error
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -195,8 +195,10 @@ def decode(files: Contents) -> Decoded:
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             mark = getattr(error, "problem_mark", None)
             where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-            why = where + str(getattr(error, "problem", None) or "it is not YAML")
-            raise CorruptStore(path, mark.index if mark is not None else 0, why, REPAIR) from None
+            reason = where + str(getattr(error, "problem", None) or "it is not YAML")
+            raise CorruptStore(
+                path, mark.index if mark is not None else 0, reason, REPAIR
+            ) from None
     try:
         rules = rules_of((str(path), value) for path, value in values.items())
     except ValueError as error:

@@ -88,9 +88,9 @@ def _check_mode(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise CorruptStore(path, 0, "it is not a regular file", REPAIR)
     if mode & stat.S_IRWXO:
-        why = f"every user of this machine has access (mode {stat.S_IMODE(mode):04o})"
+        reason = f"every user of this machine has access (mode {stat.S_IMODE(mode):04o})"
         remedy = f"Run `chmod 600 {path}`, and change its passwords if others have accounts here"
-        raise CorruptStore(path, 0, why, remedy)
+        raise CorruptStore(path, 0, reason, remedy)
 
 
 def _take_over(path: Path, descriptor: int) -> None:

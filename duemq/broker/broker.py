@@ -386,11 +386,11 @@ class Broker:
 
     # -- stopping -----------------------------------------------------------------------------
 
-    def stop(self, why: str = "") -> None:
-        """Request a stop; `why` becomes the failure."""
-        if why and not self.failure:
-            self.failure = why
-            log.error("stopping: %s", why)
+    def stop(self, reason: str = "") -> None:
+        """Request a stop; `reason` becomes the failure."""
+        if reason and not self.failure:
+            self.failure = reason
+            log.error("stopping: %s", reason)
         self._stop.set()
 
     def stop_for_signal(self, name: str) -> None:

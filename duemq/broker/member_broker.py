@@ -228,6 +228,6 @@ def _fixed_address(settings: Settings) -> str:
         ConfigError: The port is not fixed.
     """
     if not settings.broker.listen_port:
-        why = "a member of a group must keep its port when its role changes: set a fixed port"
-        raise ConfigError("listenPort", "0", why)
+        reason = "a member of a group must keep its port when its role changes: set a fixed port"
+        raise ConfigError("listenPort", "0", reason)
     return f"{settings.broker.broker_ip}:{settings.broker.listen_port}"

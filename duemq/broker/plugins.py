@@ -73,9 +73,9 @@ class Host:
         """Return another plugin of this broker, or None."""
         return self.find(name)
 
-    def stop(self, why: str) -> None:
+    def stop(self, reason: str) -> None:
         """Request a stop of the broker because this plugin cannot continue."""
-        self.on_stop(f"plugin {self.plugin_name}: {why}")
+        self.on_stop(f"plugin {self.plugin_name}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ def installed_plugins(disabled: frozenset[str] = frozenset()) -> list[InstalledP
         plugin = InstalledPlugin(entry_point.name, entry_point)
         other = plugins.setdefault(plugin.name, plugin)
         if other.entry_point.value != entry_point.value:
-            why = (
+            reason = (
                 f"is installed twice: {other.origin} and {plugin.origin}. Uninstall one, or "
                 f"disable both with brokerPluginDisabled={plugin.name}"
             )
-            raise PluginError(plugin.name, why)
+            raise PluginError(plugin.name, reason)
     if len(plugins) > PLUGINS_MAX:
         raise PluginError("*", f"{len(plugins)} plugins are installed; the limit is {PLUGINS_MAX}")
     return [plugins[name] for name in sorted(plugins)]
@@ -132,7 +132,7 @@ def installed_sections(properties: Mapping[str, str], disabled: frozenset[str]) 
             store_root=properties.get("storePathRootDir", ""),
             scheduler=AsyncIOScheduler(timezone=UTC),
             metrics=CollectorRegistry(),
-            on_stop=lambda why: None,
+            on_stop=lambda reason: None,
         )
 
     return PluginSet.load(installed_plugins(disabled), bare_host).sections()
@@ -150,15 +150,15 @@ def load_plugin(installed: InstalledPlugin, host: Host) -> BrokerPlugin:
     except DueMQError:
         raise
     except Exception as error:
-        why = (
+        reason = (
             f"cannot be loaded ({installed.origin}): {type(error).__name__}: {error}. Repair or "
             f"uninstall it, or set brokerPluginDisabled={installed.name}"
         )
-        raise PluginError(installed.name, why) from error
+        raise PluginError(installed.name, reason) from error
     missing = [name for name in _METHODS if not callable(getattr(plugin, name, None))]
     if missing:
-        why = f"lacks {', '.join(missing)} ({installed.origin}); derive it from PluginBase"
-        raise PluginError(installed.name, why)
+        reason = f"lacks {', '.join(missing)} ({installed.origin}); derive it from PluginBase"
+        raise PluginError(installed.name, reason)
     return plugin
 
 
@@ -199,8 +199,10 @@ def in_declared_order(plugins: Mapping[str, BrokerPlugin]) -> dict[str, BrokerPl
         left = [name for name in plugins if name not in ordered]
         following = next((name for name in left if earlier[name] <= ordered.keys()), None)
         if following is None:
-            why = f"cannot be ordered: {', '.join(left)} precede each other; change before or after"
-            raise PluginError(left[0], why)
+            reason = (
+                f"cannot be ordered: {', '.join(left)} precede each other; change before or after"
+            )
+            raise PluginError(left[0], reason)
         ordered[following] = plugins[following]
     return ordered
 

@@ -95,10 +95,10 @@ class Cluster:
         try:
             return await client.call(request, timeout_s=timeout_s)
         except (OSError, TimeoutError) as error:
-            why = str(error) or "no response in time"
+            reason = str(error) or "no response in time"
             if isinstance(error, ConnectionResetError | ssl.SSLEOFError):
-                why += ONLY_PLAINTEXT if self._tls is not None else ONLY_TLS
-            raise ConnectionError(f"{address} does not respond: {why}") from error
+                reason += ONLY_PLAINTEXT if self._tls is not None else ONLY_TLS
+            raise ConnectionError(f"{address} does not respond: {reason}") from error
 
     async def call(
         self, address: str, code: int, fields: dict[str, object] | None = None, body: bytes = b""

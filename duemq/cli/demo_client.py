@@ -44,8 +44,8 @@ class DemoPlan:
 
     def messages(self) -> Iterator[tuple[str, int, int]]:
         """Yield (key, level, delay in ms); a timer has level 0, a level message delay 0."""
-        for at, delay_ms in enumerate(self.timers_ms, 1):
-            is_last = at == len(self.timers_ms)
+        for row_index, delay_ms in enumerate(self.timers_ms, 1):
+            is_last = row_index == len(self.timers_ms)
             yield self.cancelled if is_last else f"timer-{delay_ms}", 0, delay_ms
         for index in range(self.each):
             for level in self.levels:
@@ -143,8 +143,8 @@ async def run_own(namesrv: str, topic: str, plan: DemoPlan) -> None:
 
         async def put(key: str, level: int = 0, delay_ms: int = 0) -> None:
             due_ms = report.now_ms() + delay_ms if delay_ms else 0
-            at = str(due_ms) if due_ms else ""
-            outgoing = Outgoing(topic, "", level=level, key=key, queue_id=0, at=at)
+            due_text = str(due_ms) if due_ms else ""
+            outgoing = Outgoing(topic, "", level=level, key=key, queue_id=0, at=due_text)
             async for sent in sending(cluster, outgoing, f"hello from {key}".encode()):
                 if level or due_ms:
                     facts = {"status": 0, "message_id": sent.message_id}

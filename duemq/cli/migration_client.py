@@ -118,9 +118,9 @@ class MigrationClient:
         try:
             return await self.status()
         except IsReplica as refusal:
-            why = f"{self.address} is not the master any more"
+            reason = f"{self.address} is not the master any more"
             self._follow(refusal.master)
-            raise ConnectionError(why) from refusal
+            raise ConnectionError(reason) from refusal
         except ConnectionError:
             self._follow(await self._registered_master())
             raise

@@ -86,7 +86,9 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] =
     from rich.text import Text
 
     cells = [[printable(str(cell), lines=True) for cell in row] for row in rows]
-    shown = [at for at in range(len(columns)) if not cells or any(row[at] for row in cells)]
+    shown = [
+        index for index in range(len(columns)) if not cells or any(row[index] for row in cells)
+    ]
     made = Table(
         title=title or None,
         title_justify="left",
@@ -96,12 +98,12 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] =
         pad_edge=False,
         collapse_padding=True,
     )
-    for at in shown:
-        column = columns[at]
+    for index in shown:
+        column = columns[index]
         side: Literal["left", "right"] = "right" if column[:1] == "#" else "left"
         made.add_column(column.lstrip("#"), justify=side, overflow="fold")
     for row in cells:
-        made.add_row(*(Text(row[at]) for at in shown))
+        made.add_row(*(Text(row[index]) for index in shown))
     return made
 
 
@@ -144,10 +146,10 @@ def fitted(
     for column in optional:
         if Measurement.get(out, unlimited, made).maximum <= width:
             break
-        at = names.index(column)
-        del names[at]
+        position = names.index(column)
+        del names[position]
         for row in left:
-            del row[at]
+            del row[position]
         made = table("", names, left)
         made.caption, made.caption_justify = "--json shows all columns", "left"
     return made

@@ -187,8 +187,8 @@ async def _send_all(
         for item in items:
             where = topic or item.topic
             if item.original is None or not where:
-                why = "its record cannot be read" if item.original is None else "give --topic"
-                raise UsageError(f"message {item.record.queue_offset} cannot be sent: {why}")
+                reason = "its record cannot be read" if item.original is None else "give --topic"
+                raise UsageError(f"message {item.record.queue_offset} cannot be sent: {reason}")
         for item in items:
             assert item.original is not None
             status = "not sent: --dry-run"

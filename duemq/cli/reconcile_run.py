@@ -134,11 +134,11 @@ def _print(summary: Summary) -> None:
 
 def finding_lines(rows: list[Row]) -> Iterator[str]:
     """Yield lines about messages with findings: for each verdict and reason, then some messages."""
-    for (verdict, why), same in groupby(rows, lambda row: (row["verdict"], row["why"])):
+    for (verdict, reason), same in groupby(rows, lambda row: (row["verdict"], row["why"])):
         some = list(same)
         count = some[0]["alike"]
         shown = f"{len(some)} of {count:,} shown" if count > len(some) else f"{count:,}"
-        yield f"{verdict}: {why} ({shown})"
+        yield f"{verdict}: {reason} ({shown})"
         for row in some:
             due, sent = (_time(row[name]) for name in ("due_ms", "delivered_ms"))
             name = f", id {row['unique_id']}" if row["unique_id"] else ""
@@ -156,8 +156,8 @@ def print_unread(places: list[Row]) -> None:
         position = f"{row['store']}: log offset {row['phys_offset']}"
         if row.get("file"):
             position = f"{row['store']}/{row['file']} at byte {row['offset']}"
-        why = ": ".join(word for word in (row["damage"], row.get("note")) if word)
-        console().print(f"{'not read':20}{position}: {why}", markup=False, soft_wrap=True)
+        reason = ": ".join(word for word in (row["damage"], row.get("note")) if word)
+        console().print(f"{'not read':20}{position}: {reason}", markup=False, soft_wrap=True)
 
 
 def _verdict(summary: Summary) -> str:

@@ -25,7 +25,7 @@ LOOK_S: Final = 0.2
 
 @contextmanager
 def could_not_run(
-    failed: Callable[[str], object] = lambda why: None, *, what: str = "the audit"
+    failed: Callable[[str], object] = lambda reason: None, *, what: str = "the audit"
 ) -> Iterator[None]:
     """Exit 2 with one line if DueMQ, the disk or Spark raises an error in the block.
 

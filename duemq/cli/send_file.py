@@ -88,8 +88,8 @@ def read_file(path: Path) -> Iterator[Lost]:
                 elif value["format"] != FORMAT:
                     raise ValueError(f"its format is {value['format']}")
             except (ValueError, TypeError, LookupError, AttributeError) as error:
-                why = f"{path}:{number}: not an output of `duemq reconcile repair` ({error})"
-                raise UsageError(why) from error
+                reason = f"{path}:{number}: not an output of `duemq reconcile repair` ({error})"
+                raise UsageError(reason) from error
     if not number:
         raise UsageError(f"{path} is empty: not an output of `duemq reconcile repair`")
 

@@ -151,10 +151,10 @@ def serve_broker(
     )
 
     run = _run_member if is_member else _run_broker
-    why = run_loop(run(properties, file, read_properties, kernels, as_json))
+    reason = run_loop(run(properties, file, read_properties, kernels, as_json))
     faulthandler.cancel_dump_traceback_later()
-    if why:
-        fail(f"stopped: {why}", Exit.STORE)
+    if reason:
+        fail(f"stopped: {reason}", Exit.STORE)
 
 
 def _raise_descriptor_limit() -> None:

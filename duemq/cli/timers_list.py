@@ -56,8 +56,8 @@ def list_timers(selection: TimerSelection, target: Target) -> None:
         title = f"pending timers, page {selection.page}" + (" (there are more)" if more else "")
         console().print(heading(title))
         console().print(timers_table(rows))
-        for why in damage:
-            console(stderr=True).print(printable(why), markup=False, soft_wrap=True)
+        for reason in damage:
+            console(stderr=True).print(printable(reason), markup=False, soft_wrap=True)
     if selection.key and not shown:
         fail(f"no pending timer has the key {selection.key}", Exit.FOUND_FAULT)
 

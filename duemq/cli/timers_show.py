@@ -211,14 +211,14 @@ def _problems(view: View) -> list[tuple[str, str]]:
         ("timerStopEnqueue", "no timer is enqueued" if enqueue["stopped"] else ""),
         ("timerStopDequeue", "nothing is delivered" if dequeue["stopped"] else ""),
     ]
-    return [(name, why) for name, why in texts if why]
+    return [(name, reason) for name, reason in texts if reason]
 
 
 def _next_hour(counts: list[int]) -> tuple[str, str]:
     """Return the label and bars of the next hour, per minute or, if too wide, per two minutes."""
     if console().width >= HOUR_COLUMNS_MIN:
         return "next hour, by minute", sparks(counts)
-    pairs = [sum(counts[at : at + 2]) for at in range(0, len(counts), 2)]
+    pairs = [sum(counts[index : index + 2]) for index in range(0, len(counts), 2)]
     return "next hour, by 2 minutes", sparks(pairs)
 
 

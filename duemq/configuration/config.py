@@ -435,8 +435,10 @@ def _check_name(key: str, name: str) -> None:
 
 def _check_region(text: str) -> None:
     if len(text) > REGION_CHARS_MAX or any(not "!" <= char <= "~" or char == "@" for char in text):
-        why = f"must be at most {REGION_CHARS_MAX} printable ASCII characters without blanks and @"
-        raise ConfigError("regionId", text[:REGION_CHARS_MAX], why)
+        reason = (
+            f"must be at most {REGION_CHARS_MAX} printable ASCII characters without blanks and @"
+        )
+        raise ConfigError("regionId", text[:REGION_CHARS_MAX], reason)
 
 
 def check_ip(key: str, text: str) -> None:
@@ -445,5 +447,5 @@ def check_ip(key: str, text: str) -> None:
     try:
         ipaddress.ip_address(text)
     except ValueError:
-        why = "must be an IP address such as 10.0.0.5, not a host name"
-        raise ConfigError(key, text, why) from None
+        reason = "must be an IP address such as 10.0.0.5, not a host name"
+        raise ConfigError(key, text, reason) from None

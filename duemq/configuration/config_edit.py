@@ -74,7 +74,7 @@ def _ascii(char: str) -> str:
     if " " <= char <= "~":
         return char
     units = char.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    return "".join(f"\\u{units[index : index + 4]}" for index in range(0, len(units), 4))
 
 
 class FileEdit:
@@ -104,8 +104,8 @@ class FileEdit:
         text, encoding = decode_text(old)
         data = edit_text(text, changes).encode(encoding)
         if len(data) > FILE_BYTES_MAX:
-            why = f"would be longer than {FILE_BYTES_MAX} bytes; nothing was changed"
-            raise ConfigError("configFile", str(path), why)
+            reason = f"would be longer than {FILE_BYTES_MAX} bytes; nothing was changed"
+            raise ConfigError("configFile", str(path), reason)
         new = path.with_name(path.name + ".tmp")
         new.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL

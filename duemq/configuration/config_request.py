@@ -74,11 +74,11 @@ def _refuse_unknown(
 
 def _check_text(key: str, value: str, source: str) -> None:
     if len(value) > VALUE_CHARS_MAX:
-        why = f"has {len(value)} characters; the limit is {VALUE_CHARS_MAX}"
-        raise ConfigError(key, value[:KEY_CHARS_MAX], why, source=source)
+        reason = f"has {len(value)} characters; the limit is {VALUE_CHARS_MAX}"
+        raise ConfigError(key, value[:KEY_CHARS_MAX], reason, source=source)
     if not value.isprintable():
-        why = "has control characters"
-        raise ConfigError(key, ascii(value[:KEY_CHARS_MAX]), why, source=source)
+        reason = "has control characters"
+        raise ConfigError(key, ascii(value[:KEY_CHARS_MAX]), reason, source=source)
 
 
 def _shown(keys: list[str]) -> str:

@@ -95,14 +95,18 @@ class ControllerConfig:
     def __post_init__(self) -> None:
         addresses = parse_addresses("controllerAddr", self.addresses)
         if self.enabled and not addresses:
-            why = "name the controllers, such as controllerAddr=10.0.0.1:9878"
-            raise ConfigError("controllerAddr", self.addresses, why)
+            reason = "name the controllers, such as controllerAddr=10.0.0.1:9878"
+            raise ConfigError("controllerAddr", self.addresses, reason)
         if len(addresses) > CONTROLLERS_MAX:
-            why = f"at most {CONTROLLERS_MAX} controllers"
-            raise ConfigError("controllerAddr", self.addresses, why)
+            reason = f"at most {CONTROLLERS_MAX} controllers"
+            raise ConfigError("controllerAddr", self.addresses, reason)
         if self.heartbeat_limit_ms < BEATS_MIN * self.heartbeat_ms:
-            why = f"must be {BEATS_MIN} times brokerHeartbeatInterval ({self.heartbeat_ms}) or more"
-            raise ConfigError("controllerHeartBeatTimeoutMills", str(self.heartbeat_limit_ms), why)
+            reason = (
+                f"must be {BEATS_MIN} times brokerHeartbeatInterval ({self.heartbeat_ms}) or more"
+            )
+            raise ConfigError(
+                "controllerHeartBeatTimeoutMills", str(self.heartbeat_limit_ms), reason
+            )
 
     @property
     def controllers(self) -> tuple[str, ...]:

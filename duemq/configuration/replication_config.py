@@ -72,8 +72,8 @@ class ReplicationConfig:
             ConfigError: A replica has no id above 0, or a master has an id that is not 0.
         """
         if self.is_replica and broker_id <= 0:
-            why = "a replica has a brokerId above 0, such as brokerId=1"
-            raise ConfigError("brokerRole", self.role, why)
+            reason = "a replica has a brokerId above 0, such as brokerId=1"
+            raise ConfigError("brokerRole", self.role, reason)
         if broker_id and not self.is_replica:
-            why = f"an id above 0 is a replica's: set brokerRole=SLAVE (it is {self.role}), or 0"
-            raise ConfigError("brokerId", str(broker_id), why)
+            reason = f"an id above 0 is a replica's: set brokerRole=SLAVE (it is {self.role}), or 0"
+            raise ConfigError("brokerId", str(broker_id), reason)

@@ -102,8 +102,8 @@ def check_directories(config: StoreConfig) -> None:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            why = f"the directory cannot be created ({error.strerror}); {_SET_WRITABLE}"
-            raise ConfigError(key, str(path), why) from error
+            reason = f"the directory cannot be created ({error.strerror}); {_SET_WRITABLE}"
+            raise ConfigError(key, str(path), reason) from error
         if not os.access(path, os.W_OK | os.X_OK):
             raise ConfigError(key, str(path), f"the directory cannot be written; {_SET_WRITABLE}")
     check_tables(config.root)

@@ -232,18 +232,18 @@ def _leading_expression(text: str) -> Node:
     return node
 
 
-def _position(text: str, at: int) -> tuple[int, int]:
+def _position(text: str, position: int) -> tuple[int, int]:
     """Return (line, column) of a position, from 1; tab stops are at multiples of 8."""
-    before = text[:at].replace("\r\n", "\n").replace("\r", "\n")
+    before = text[:position].replace("\r\n", "\n").replace("\r", "\n")
     column = 0
     for char in before[before.rfind("\n") + 1 :]:
         column = column + TAB_COLUMNS - column % TAB_COLUMNS if char == "\t" else column + 1
     return before.count("\n") + 1, column + 1
 
 
-def _lexical_error(text: str, at: int) -> str:
-    line, column = _position(text, at)
-    character = f'"{text[at]}" ({ord(text[at])})'
+def _lexical_error(text: str, position: int) -> str:
+    line, column = _position(text, position)
+    character = f'"{text[position]}" ({ord(text[position])})'
     return f"Lexical error at line {line}, column {column}.  Encountered: {character}"
 
 

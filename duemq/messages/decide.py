@@ -303,8 +303,8 @@ class _Job:
                 decided.verdicts.tolist(),
                 strict=True,
             )
-            for at, (name_index, due, verdict) in enumerate(rows):
-                tallies[name_index].add(verdict, due, decided.remarks.get(at, ""))
+            for index, (name_index, due, verdict) in enumerate(rows):
+                tallies[name_index].add(verdict, due, decided.remarks.get(index, ""))
             await asyncio.sleep(0)
 
     async def _retry_transferred(self, offsets: Offsets, decided: Decided) -> None:
@@ -313,14 +313,14 @@ class _Job:
         for port in self._owner.ports() if unresolved.size else ():
             transferred = await port.by_offset(offsets[unresolved])
             if transferred.offsets.size:
-                again, at = (
+                again, position = (
                     self._apply(port, transferred.offsets),
                     unresolved[transferred.name_index],
                 )
-                decided.verdicts[at] = again.verdicts
-                decided.remarks |= {int(at[n]): text for n, text in again.remarks.items()}
+                decided.verdicts[position] = again.verdicts
+                decided.remarks |= {int(position[n]): text for n, text in again.remarks.items()}
                 decided.log_end = max(decided.log_end, again.log_end)
-                unresolved = np.setdiff1d(unresolved, at)
+                unresolved = np.setdiff1d(unresolved, position)
 
     def _apply(self, port: PendingMessages, offsets: Offsets) -> Decided:
         if self.action == "cancel":
@@ -356,21 +356,23 @@ async def _by_id(port: PendingMessages, store: MessageStore, topic: str, names: 
         if (offsets < 0).any():
             raise  # without the key index, a name cannot be reported as unknown
         return await port.by_offset(offsets)
-    at = np.flatnonzero(matches.verdicts == Verdict.UNKNOWN)  # names that are not unique keys
-    offsets = await _offsets_of(store, topic, [names[index] for index in at.tolist()])
-    at, offsets = at[offsets >= 0], offsets[offsets >= 0]
-    if not at.size:
+    positions = np.flatnonzero(
+        matches.verdicts == Verdict.UNKNOWN
+    )  # names that are not unique keys
+    offsets = await _offsets_of(store, topic, [names[index] for index in positions.tolist()])
+    positions, offsets = positions[offsets >= 0], offsets[offsets >= 0]
+    if not positions.size:
         return matches
     more = await port.by_offset(offsets)
     verdicts = matches.verdicts.copy()
-    verdicts[at] = more.verdicts
+    verdicts[positions] = more.verdicts
     new = ~np.isin(more.offsets, matches.offsets)  # each message once, by the first of its names
     _, firsts = np.unique(more.offsets, return_index=True)
     new &= np.isin(np.arange(more.offsets.size), firsts)
     return Found(
         np.concatenate([matches.offsets, more.offsets[new]]),
         np.concatenate([matches.due_ms, more.due_ms[new]]),
-        np.concatenate([matches.name_index, at[more.name_index[new]]]),
+        np.concatenate([matches.name_index, positions[more.name_index[new]]]),
         verdicts,
     )
 
@@ -378,9 +380,9 @@ async def _by_id(port: PendingMessages, store: MessageStore, topic: str, names: 
 async def _offsets_of(store: MessageStore, topic: str, names: list[str]) -> Offsets:
     """Return the log offsets of offset message ids; -1 for other names."""
     offsets = np.full(len(names), -1, np.int64)
-    for at, name in enumerate(names):
-        offsets[at] = _offset_of(store, topic, name)
-        if at % OFFSETS_PER_TURN == OFFSETS_PER_TURN - 1:
+    for index, name in enumerate(names):
+        offsets[index] = _offset_of(store, topic, name)
+        if index % OFFSETS_PER_TURN == OFFSETS_PER_TURN - 1:
             await asyncio.sleep(0)
     return offsets
 
@@ -414,5 +416,5 @@ def _parse(request: Request) -> DecisionRequest:
     return command
 
 
-def _illegal(why: str) -> RequestError:
-    return RequestError(ResponseCode.MESSAGE_ILLEGAL, why)
+def _illegal(reason: str) -> RequestError:
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, reason)

@@ -171,10 +171,10 @@ class HistoryProcessor:
                 verdicts = (await port.by_offset(offsets)).verdicts
             except StoreError:  # no key index
                 verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
-            for at, one in enumerate(scheduled):
-                if one.due_ms is None and due_ms[at] >= 0:
-                    one.due_ms = int(due_ms[at])
-                one.verdict = min(one.verdict, Verdict(int(verdicts[at])))
+            for index, one in enumerate(scheduled):
+                if one.due_ms is None and due_ms[index] >= 0:
+                    one.due_ms = int(due_ms[index])
+                one.verdict = min(one.verdict, Verdict(int(verdicts[index])))
         _keep_newest_pending(scheduled)
         for one in records:
             if one.record.topic == HALF_TOPIC:
@@ -208,7 +208,7 @@ class _Records:
     @property
     def records(self) -> list[HistoryRecord]:
         """Found records in log order."""
-        return [self._found[at] for at in sorted(self._found)]
+        return [self._found[position] for position in sorted(self._found)]
 
     def add(self, record: Record) -> None:
         """Add a record with its body shortened to BODY_BYTES_MAX."""
@@ -275,10 +275,10 @@ class _Records:
         is_queue = text.isascii() and text.isdigit() and len(text) <= 9
         if scheduled.due_ms is None or not is_queue or self._store.topics.find(topic) < 0:
             return
-        at = self._store.search_offset(topic, int(text), scheduled.due_ms)
-        end = at + DELIVERY_UNITS_MAX
-        while at < end:
-            units = self._store.units(topic, int(text), at, end - at)
+        position = self._store.search_offset(topic, int(text), scheduled.due_ms)
+        end = position + DELIVERY_UNITS_MAX
+        while position < end:
+            units = self._store.units(topic, int(text), position, end - position)
             if not units.size:
                 return
             rows = frames(self._store, np.ascontiguousarray(units["phys_offset"]))
@@ -286,7 +286,7 @@ class _Records:
             for offset in rows["phys_offset"][is_delivery].tolist():
                 self._read(int(offset))
                 return
-            at += int(units.size)
+            position += int(units.size)
 
 
 def _topics_of(records: Iterable[Record]) -> Iterable[str]:
@@ -311,5 +311,5 @@ def _parse(request: Request) -> HistoryRequest:
     return query
 
 
-def _illegal(why: str) -> RequestError:
-    return RequestError(ResponseCode.MESSAGE_ILLEGAL, why)
+def _illegal(reason: str) -> RequestError:
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, reason)

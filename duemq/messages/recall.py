@@ -134,5 +134,5 @@ class RecallProcessor:
         return time_ms
 
 
-def _illegal(why: str) -> RequestError:
-    return RequestError(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {why}")
+def _illegal(reason: str) -> RequestError:
+    return RequestError(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {reason}")

@@ -173,8 +173,8 @@ class MetricsServer:
         probe = self._probes.get(request.path)
         if probe is None:
             return HttpResponse(404, b"not found; paths are /metrics, /healthz and /ready\n")
-        why = probe()
-        return HttpResponse(503, f"{why}\n".encode()) if why else HttpResponse(200, b"ok\n")
+        reason = probe()
+        return HttpResponse(503, f"{reason}\n".encode()) if reason else HttpResponse(200, b"ok\n")
 
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
         try:

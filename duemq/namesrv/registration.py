@@ -319,19 +319,19 @@ class NameServerRegistration:
             self._wake.set()
 
     def _failed(self, error: Exception) -> None:
-        why = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         hint = hint_of(error)
         if hint not in self._reported and not self._stop.is_set():
             log.warning(
                 "name server %s: not registered (%s). Clients that use it do not find this broker. "
                 "Retrying every %d s; %s",
                 self.address,
-                why,
+                reason,
                 RETRY_MS // 1_000,
                 hint,
             )
             self._reported.add(hint)
-        self.failure = why
+        self.failure = reason
 
     async def _unregister(self) -> None:
         request = Request(RequestCode.UNREGISTER_BROKER, self._snapshot.broker.fields())

@@ -248,7 +248,7 @@ class RouteTable:
         data = self._brokers.get(live.broker_name)
         if data is None:
             return True
-        for broker_id in [n for n, at in data.addresses.items() if at == key.address]:
+        for broker_id in [n for n, position in data.addresses.items() if position == key.address]:
             del data.addresses[broker_id]
         if not data.addresses:
             del self._brokers[live.broker_name]

@@ -82,5 +82,5 @@ def _network(key: str, word: str) -> Network:
     try:
         return ipaddress.ip_network(word, strict=False)
     except ValueError:
-        why = "must be `any`, `loopback`, or networks such as 10.0.0.0/8, separated by `;`"
-        raise ConfigError(key, word, why) from None
+        reason = "must be `any`, `loopback`, or networks such as 10.0.0.0/8, separated by `;`"
+        raise ConfigError(key, word, reason) from None

@@ -257,9 +257,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._closed:
             self._transport.set_write_buffer_limits(high=self._unsent_bytes_max)
 
-    def shed(self, why: str) -> None:
+    def shed(self, reason: str) -> None:
         """Abort the connection; unsent bytes are dropped."""
-        self._notices.shed("%r: %s; connection closed", self, why)
+        self._notices.shed("%r: %s; connection closed", self, reason)
         self._is_shed = True
         self.abort()  # `connection_lost` frees the rest
         self._memory.charge(self, 0)

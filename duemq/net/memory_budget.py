@@ -58,7 +58,7 @@ class ChargedConnection(Protocol):
         """Pause reading while the peer leaves more than this many bytes unread."""
         ...
 
-    def shed(self, why: str) -> None:
+    def shed(self, reason: str) -> None:
         """Close at once and free all buffers."""
         ...
 

@@ -229,15 +229,15 @@ def server_context(config: TlsConfig) -> ssl.SSLContext:
     certificate, key = config.server_cert_path, config.server_key_path
     for name, path in (("tls.server.certPath", certificate), ("tls.server.keyPath", key)):
         if not path:
-            why = "set a PEM file, or tls.test.mode.enable=true for a self-signed certificate"
-            raise ConfigError(name, path, why)
+            reason = "set a PEM file, or tls.test.mode.enable=true for a self-signed certificate"
+            raise ConfigError(name, path, reason)
     _load_key(context, "tls.server", certificate, key, config.server_key_password)
     if config.need_client_auth == "none" or not config.auth_client:
         if config.need_client_auth == "require":
-            why = (
+            reason = (
                 "has no effect while certificates are not verified: set tls.server.authClient=true"
             )
-            raise ConfigError("tls.server.need.client.auth", config.need_client_auth, why)
+            raise ConfigError("tls.server.need.client.auth", config.need_client_auth, reason)
         return context
     context.verify_mode = _VERIFY[config.need_client_auth]
     _load_authorities(
@@ -294,11 +294,11 @@ def _load_key(
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         _check_blocks(prefix, certificate, key)
         reason = getattr(error, "reason", None) or str(error)
-        why = (
+        explanation = (
             f"cannot be used with {prefix}.keyPath={key}: {reason}. Both must be PEM files of the "
             f"same key pair; an encrypted key needs {prefix}.keyPassword"
         )
-        raise ConfigError(f"{prefix}.certPath", certificate, why) from error
+        raise ConfigError(f"{prefix}.certPath", certificate, explanation) from error
 
 
 def _check_blocks(prefix: str, certificate: str, key: str) -> None:
@@ -314,8 +314,8 @@ def _check_blocks(prefix: str, certificate: str, key: str) -> None:
         with suppress(OSError):
             data = Path(_expanded(path)).read_bytes()
             if f"{kind}-----".encode() not in data:
-                why = f"has no {kind} block, so it is not the right file or not in PEM format"
-                raise ConfigError(name, path, f"{why} ({len(data)} bytes)")
+                reason = f"has no {kind} block, so it is not the right file or not in PEM format"
+                raise ConfigError(name, path, f"{reason} ({len(data)} bytes)")
 
 
 def _load_authorities(context: ssl.SSLContext, name: str, path: str, purpose: ssl.Purpose) -> None:
@@ -327,8 +327,8 @@ def _load_authorities(context: ssl.SSLContext, name: str, path: str, purpose: ss
         context.load_verify_locations(_expanded(path))
     except OSError as error:  # ssl.SSLError is an OSError
         reason = getattr(error, "reason", None) or str(error)
-        why = f"has no certificate authority in PEM format: {reason}"
-        raise ConfigError(name, path, why) from error
+        explanation = f"has no certificate authority in PEM format: {reason}"
+        raise ConfigError(name, path, explanation) from error
 
 
 def _check_readable(name: str, path: str) -> None:

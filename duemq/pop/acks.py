@@ -379,7 +379,7 @@ def bit_offsets(value: object, start: int) -> tuple[int, ...]:
     if len(data) * 8 > OFFSETS_MAX:
         raise ValueError(f"the bit set has {len(data) * 8} bits; the limit is {OFFSETS_MAX}")
     bits = int.from_bytes(data, "little")
-    return tuple(start + at for at in range(bits.bit_length()) if bits >> at & 1)
+    return tuple(start + index for index in range(bits.bit_length()) if bits >> index & 1)
 
 
 def _value(entry: Mapping[str, object], short: str, name: str) -> object:

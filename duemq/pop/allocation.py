@@ -55,7 +55,9 @@ def allocate(
     """
     if member not in members:
         return []
-    return [queues[at] for at in strategy(members.index(member), len(queues), len(members))]
+    return [
+        queues[position] for position in strategy(members.index(member), len(queues), len(members))
+    ]
 
 
 def allocate_for_pop(
@@ -78,4 +80,6 @@ def allocate_for_pop(
     if len(members) > len(queues):  # each member pops one queue
         return [queues[first % len(queues)]]
     sharing = [(first + n) % len(members) for n in range(shared + 1)]
-    return [queues[at] for n in sharing for at in strategy(n, len(queues), len(members))]
+    return [
+        queues[position] for n in sharing for position in strategy(n, len(queues), len(members))
+    ]

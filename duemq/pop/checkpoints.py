@@ -214,7 +214,9 @@ def _checkpoint(data: Mapping[str, object], record: Record, broker_name: str) ->
         invisible_ms=_whole(data["it"]),
         offsets=offsets,
         broker_name=_text(data.get("bn") or broker_name),
-        acked={at for number, at in enumerate(offsets) if acked >> number & 1} if acked else set(),
+        acked={index for number, index in enumerate(offsets) if acked >> number & 1}
+        if acked
+        else set(),
         put_offset=origin if record.prepared_offset < 0 else record.phys_offset,
         suspended=data.get("sp") is True,
     )

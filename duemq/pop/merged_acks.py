@@ -56,9 +56,9 @@ class MergedAcks:
         """
         taken, self._offsets = self._offsets, {}
         parts = [
-            (key, offsets[at : at + OFFSETS_MAX])
+            (key, offsets[index : index + OFFSETS_MAX])
             for key, offsets in ((key, tuple(each)) for key, each in taken.items())
-            for at in range(0, len(offsets), OFFSETS_MAX)
+            for index in range(0, len(offsets), OFFSETS_MAX)
         ]
         entries: list[Entry] = [(key[0], _record(key, offsets)) for key, offsets in parts]
         return [key for key, _ in parts], entries

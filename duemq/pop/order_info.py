@@ -55,7 +55,7 @@ class OrderInfo:
     @property
     def open(self) -> list[int]:
         """Queue offsets that are not acknowledged."""
-        return [offset for at, offset in enumerate(self.offsets) if not self.acked >> at & 1]
+        return [offset for index, offset in enumerate(self.offsets) if not self.acked >> index & 1]
 
     def free_ms(self) -> int:
         """Return the time at which the block of the queue ends, without more acknowledgements."""
@@ -147,7 +147,9 @@ class OrderTable(SavedTable):
         self._table[place] = info
         self._dirty = True
         flag = retry_flag(place.topic)
-        parts = [f"{flag} qo{place.queue_id}%{at} {n}" for at, n in info.consumed.items()]
+        parts = [
+            f"{flag} qo{place.queue_id}%{position} {n}" for position, n in info.consumed.items()
+        ]
         is_whole = len(info.consumed) == len(info.offsets)
         least = min(info.consumed.values()) if is_whole else 0
         return ";".join([*parts, f"{flag} {place.queue_id} {least}"])
@@ -185,7 +187,11 @@ def _consumed(before: OrderInfo, info: OrderInfo) -> dict[int, int]:
     if before.attempt_id is not None and before.attempt_id == info.attempt_id:
         return before.consumed
     again = set(before.offsets)
-    return {at: before.consumed.get(at, 0) + 1 for at in info.offsets if at in again}
+    return {
+        position: before.consumed.get(position, 0) + 1
+        for position in info.offsets
+        if position in again
+    }
 
 
 def read_table(data: JsonObject) -> dict[GroupQueue, OrderInfo]:

@@ -103,16 +103,16 @@ class PeekProcessor:
         attempt_id = request.fields.get("attemptId")
         is_orderly = fields.boolean(request, "order")
         may_pop = partial(self._may_pop, target.group, attempt_id, is_orderly)
-        why: ResumeReason | None = ResumeReason.ARRIVED
+        reason: ResumeReason | None = ResumeReason.ARRIVED
         while not self._has_messages(target, may_pop):
-            why = await self._queues.wait(
+            reason = await self._queues.wait(
                 request, target, Subscription(target.topic), until_ms, takes=False
             )
-            if why is ResumeReason.DROPPED:
+            if reason is ResumeReason.DROPPED:
                 return None
-            if why is not ResumeReason.ARRIVED:
+            if reason is not ResumeReason.ARRIVED:
                 break
-        response = {"hasMsg": why is ResumeReason.ARRIVED, "pollingFull": why is None}
+        response = {"hasMsg": reason is ResumeReason.ARRIVED, "pollingFull": reason is None}
         return Response(fields={name: str(value).lower() for name, value in response.items()})
 
     def polling_info(self, request: Request) -> Response:

@@ -150,11 +150,11 @@ class PopProcessor:
                 await asyncio.sleep(0)  # more messages to filter: other requests run first
                 self._queues.check(arguments.target, request)
                 continue
-            why = await self._queues.wait(
+            reason = await self._queues.wait(
                 request, arguments.target, arguments.subscription, arguments.until_ms, takes=True
             )
-            if why is not ResumeReason.ARRIVED:
-                return why
+            if reason is not ResumeReason.ARRIVED:
+                return reason
         return popped
 
     def admit(self, request: Request) -> PopRequest:

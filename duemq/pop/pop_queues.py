@@ -90,8 +90,8 @@ class PopQueues:
         Raises:
             RequestError: Reading is not permitted, or the queue or the group does not exist.
         """
-        if why := self._serves():
-            raise RequestError(ResponseCode.NO_PERMISSION, why)
+        if reason := self._serves():
+            raise RequestError(ResponseCode.NO_PERMISSION, reason)
         if not self._config().permission & PERM_READ:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker has no permission to read")
         self._check_topic(target.topic, target.queue_id)
@@ -223,21 +223,21 @@ class PopQueues:
             self._long_polls.resume_when_confirmed([poll])
         self.polling[target] += 1
         try:
-            resumed = why = await poll.resumed
+            resumed = reason = await poll.resumed
         finally:
             self._long_polls.release(poll)
             self.polling[target] -= 1
             if not self.polling[target]:
                 del self.polling[target]
         if peer is not None and peer.closed:
-            why = ResumeReason.DROPPED
+            reason = ResumeReason.DROPPED
         elif version != self._access_version():
-            why = ResumeReason.TIMED_OUT
-        if takes and resumed is ResumeReason.ARRIVED and why is not resumed:
+            reason = ResumeReason.TIMED_OUT
+        if takes and resumed is ResumeReason.ARRIVED and reason is not resumed:
             self.messages_left(target)
-        if why is ResumeReason.ARRIVED:
+        if reason is ResumeReason.ARRIVED:
             self.check(target, request)
-        return why
+        return reason
 
     def messages_left(self, target: PopTarget) -> None:
         """Resume the next long poll of a target: messages are left in its queues."""

@@ -64,12 +64,12 @@ def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterato
     tag, name = f"TAGS\x01{CHECKPOINT_TAG}\x02".encode(), topic.encode()
     for rows in store.scan(max(begin, store.min_offset)):
         for row in rows[np.isin(rows["topic_index"], topic_indexes)]:
-            at, size = int(row["phys_offset"]), int(row["record_size"])
+            position, size = int(row["phys_offset"]), int(row["record_size"])
             try:
-                data = bytes(store.record_bytes(at, size))
+                data = bytes(store.record_bytes(position, size))
                 if tag not in data or name not in data:
                     continue
-                record = store.read_record(at)
+                record = store.read_record(position)
                 if COPIED.isdisjoint(record.properties) and (
                     record.properties.get("REAL_TOPIC", record.topic) == topic
                 ):

@@ -153,10 +153,11 @@ class QueueReader:
             data = self._store.gather(*place, units[chosen])
         except RecordUnreadable:
             chosen = np.array(
-                [at for at in chosen if self._is_readable(*place, units[at : at + 1])], int
+                [index for index in chosen if self._is_readable(*place, units[index : index + 1])],
+                int,
             )
             data = self._store.gather(*place, units[chosen])
-        offsets = tuple(start + at for at in chosen.tolist())
+        offsets = tuple(start + index for index in chosen.tolist())
         return ReadResult(start, start + read, units[chosen], offsets, data)
 
     def _leading(
@@ -198,14 +199,14 @@ class QueueReader:
         """Return the records as stored, without receipt handles that producers have set."""
         if RECEIPT_NAME not in found.data:
             return found.data
-        pieces, at = list[bytes](), 0
+        pieces, position = list[bytes](), 0
         for record in split_records(found.data, check_crc=False):
-            piece = found.data[at : at + record.total_size]
+            piece = found.data[position : position + record.total_size]
             if RECEIPT_NAME in record.property_text and is_sound(record):
                 text = _with_receipt(record, None)
                 piece = encode_again(replace(record, property_text=text))
             pieces.append(piece)
-            at += record.total_size
+            position += record.total_size
         return b"".join(pieces)
 
     def raw_records(self, topic: str, queue_id: int, offsets: Sequence[int]) -> RawRecords | None:
@@ -242,7 +243,9 @@ class QueueReader:
                 break
             except UnitsRewritten:
                 units = self._store.units(topic, queue_id, offset, count_max)
-        return [self._message_or_error(topic, queue_id, offset + at) for at in range(units.size)]
+        return [
+            self._message_or_error(topic, queue_id, offset + index) for index in range(units.size)
+        ]
 
     def _message_or_error(
         self, topic: str, queue_id: int, offset: int

@@ -65,7 +65,9 @@ class UndecidedPops:
         """
         minute = (through_ms + 1) // MINUTE_MS
         if self._first and min(self._first) < minute:
-            self._first = {at: first for at, first in self._first.items() if at >= minute}
+            self._first = {
+                position: first for position, first in self._first.items() if position >= minute
+            }
 
     def first_needed(self) -> int | None:
         """Return the first log offset that retention must keep; None: no pin."""

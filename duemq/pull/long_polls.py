@@ -361,17 +361,17 @@ class LongPolls:
         for polls in list(self._by_bucket.values()):
             self._resume_all(polls, ResumeReason.STOPPING)
 
-    def _resume_all(self, polls: Iterable[LongPoll], why: ResumeReason) -> None:
+    def _resume_all(self, polls: Iterable[LongPoll], reason: ResumeReason) -> None:
         for poll in list(polls):
-            self._resume(poll, why)
+            self._resume(poll, reason)
 
-    def _resume(self, poll: LongPoll, why: ResumeReason) -> None:
-        if why is ResumeReason.ARRIVED and poll.awaits is not None:
+    def _resume(self, poll: LongPoll, reason: ResumeReason) -> None:
+        if reason is ResumeReason.ARRIVED and poll.awaits is not None:
             poll.awaits.discard(poll)
             poll.awaits = None
         self.release(poll)
         if not poll.resumed.done():
-            poll.resumed.set_result(why)
+            poll.resumed.set_result(reason)
 
     def _peer_polls(self, peer: Peer | None) -> set[LongPoll]:
         if peer is None:

@@ -407,9 +407,9 @@ class PullProcessor:
             return True
         removed = np.flatnonzero(units["phys_offset"] < self._store.min_offset)
         return any(
-            self._store.repair.repaired(pull.topic, pull.queue_id, pull.offset + at)
-            for at in removed.tolist()
-            if units[at]["size"] != BLANK_UNIT_SIZE
+            self._store.repair.repaired(pull.topic, pull.queue_id, pull.offset + index)
+            for index in removed.tolist()
+            if units[index]["size"] != BLANK_UNIT_SIZE
         )
 
     def _response(self, checked: CheckedPull, outcome: PullOutcome) -> Response:

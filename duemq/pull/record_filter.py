@@ -111,8 +111,8 @@ class RecordFilter:
         first = int(units["index"][0])
 
         def visit(data: Bytes, part: Rows, base: int) -> int:
-            at = int(part["index"][0]) - first
-            out = results[at : at + part.size]
+            position = int(part["index"][0]) - first
+            out = results[position : position + part.size]
             return self._match(program, data, part, base, out)
 
         self._store.visit_records(units, visit)
@@ -137,10 +137,10 @@ class RecordFilter:
 
         After CLOSURE_STEPS_MAX steps, the remaining units stay undecided.
         """
-        for at in np.flatnonzero((results == UNDECIDED) | (results == FOREIGN)).tolist():
+        for index in np.flatnonzero((results == UNDECIDED) | (results == FOREIGN)).tolist():
             if self._closure_steps > CLOSURE_STEPS_MAX:
-                return int(at)
-            results[at] = self._passes(units[at])
+                return int(index)
+            results[index] = self._passes(units[index])
         return units.size
 
     def _passes(self, unit: Row) -> int:

@@ -130,7 +130,7 @@ class ResetProcessor:
     def _table(self, topic: str, new_offsets: Mapping[int, int]) -> object:
         broker = self._identity.broker_name
         return queue_table(
-            {QueueKey(broker, queue, topic): at for queue, at in new_offsets.items()}
+            {QueueKey(broker, queue, topic): position for queue, position in new_offsets.items()}
         )
 
     def _push_to_members(
@@ -159,7 +159,7 @@ class ResetProcessor:
             return encode({"offsetTable": self._table(topic, new_offsets)})
         broker = self._identity.broker_name
         rows = [
-            {"brokerName": broker, "offset": at, "queueId": queue, "topic": topic}
-            for queue, at in new_offsets.items()
+            {"brokerName": broker, "offset": position, "queueId": queue, "topic": topic}
+            for queue, position in new_offsets.items()
         ]
         return encode({"offsetTable": rows})

@@ -73,8 +73,8 @@ class StoreLog:
         now_ms = self._clock.now_ms()
         batch = put_own(self._store, TABLES_TOPIC, queue_id, body, now_ms=now_ms)
         if batch.rows[0]["status"]:
-            why = batch.remarks.get(0, "the store is not writable")
-            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, why)
+            reason = batch.remarks.get(0, "the store is not writable")
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, reason)
 
     async def confirm(self) -> None:
         """Wait until the log is confirmed by disk and replicas, as for messages.

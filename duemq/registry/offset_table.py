@@ -98,7 +98,9 @@ def _read_pops(data: object) -> PopState:
     first = data.get("first_needed") if isinstance(data, Mapping) else None
     if not isinstance(data, Mapping) or not isinstance(first, Mapping):
         raise ValueError(f"{POPS} is not an object with first_needed")
-    table = {read_number(POPS, at): read_number(POPS, each) for at, each in first.items()}
+    table = {
+        read_number(POPS, position): read_number(POPS, each) for position, each in first.items()
+    }
     return PopState(read_number(POPS, data.get("before")), table)
 
 
@@ -127,7 +129,7 @@ def read_table(data: object) -> Table:
         if not separator or not isinstance(queues, Mapping):
             raise ValueError(f"offsetTable entry {key!r} is not topic@group with an object")
         table[topic, group] = {
-            read_number(key, q): read_number(key, at) for q, at in queues.items()
+            read_number(key, q): read_number(key, position) for q, position in queues.items()
         }
     return table
 

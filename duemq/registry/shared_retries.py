@@ -27,10 +27,10 @@ def owners(retry_topic: str) -> Iterator[tuple[str, str]]:
     """Yield each group and topic that a retry topic's name may stand for; no topic: the group's."""
     name = retry_topic.removeprefix(RETRY_PREFIX)
     yield name, ""
-    at = name.find(SEPARATOR)
-    while at >= 0:
-        yield name[:at], name[at + 1 :]
-        at = name.find(SEPARATOR, at + 1)
+    position = name.find(SEPARATOR)
+    while position >= 0:
+        yield name[:position], name[position + 1 :]
+        position = name.find(SEPARATOR, position + 1)
 
 
 class SharedRetries:

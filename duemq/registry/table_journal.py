@@ -332,8 +332,8 @@ class _Reader(Generic[R]):
 
     def backwards(self) -> Iterator[JournalRecord[R]]:
         """Yield changes and last parts of snapshots, newest first."""
-        for at in range(self.end - 1, self.first - 1, -1):
-            record = self._read(at)
+        for index in range(self.end - 1, self.first - 1, -1):
+            record = self._read(index)
             if record is not None and (record.part < 0 or record.is_last):
                 yield record
             if len(self._skipped) > SKIPPED_MAX:
@@ -341,7 +341,9 @@ class _Reader(Generic[R]):
 
     def from_snapshot(self, base: int) -> dict[str, R | None] | None:
         """Return the rows of a snapshot with later changes; None if the snapshot is incomplete."""
-        records = [record for at in range(base, self.end) if (record := self._read(at)) is not None]
+        records = [
+            record for index in range(base, self.end) if (record := self._read(index)) is not None
+        ]
         parts = [record for record in records if record.part >= 0]
         count = next((n for n, record in enumerate(parts, start=1) if record.is_last), 0)
         if not count or [record.part for record in parts[:count]] != [*range(count)]:
@@ -364,18 +366,18 @@ class _Reader(Generic[R]):
                 rows = {**record.rows, **rows}
         return rows
 
-    def _read(self, at: int) -> JournalRecord[R] | None:
+    def _read(self, position: int) -> JournalRecord[R] | None:
         try:
-            return decode(self._log.body(self._kind.value, at), self._kind, self._read_row)
+            return decode(self._log.body(self._kind.value, position), self._kind, self._read_row)
         except (RecordUnreadable, ValueError) as error:
-            self._skipped[at] = str(error)
+            self._skipped[position] = str(error)
             return None
 
     def report(self) -> None:
         """Log the skipped records."""
         shown = [
-            f"queue offset {at}: {why}"[: 2 * SHOWN_CHARACTERS]
-            for at, why in sorted(self._skipped.items())[:SHOWN_MAX]
+            f"queue offset {position}: {reason}"[: 2 * SHOWN_CHARACTERS]
+            for position, reason in sorted(self._skipped.items())[:SHOWN_MAX]
         ]
         if shown:
             log.error(

@@ -125,16 +125,16 @@ class ReplicaFrames:
         """
         data = self._data + data
         frames: list[Handshake | LogEndReport] = []
-        at = 0
-        while at + STATE_BYTES <= len(data):
-            size = _frame_bytes(data[at : at + STATE_BYTES])
-            if at + size > len(data):
+        position = 0
+        while position + STATE_BYTES <= len(data):
+            size = _frame_bytes(data[position : position + STATE_BYTES])
+            if position + size > len(data):
                 break
-            frame = data[at : at + size]
+            frame = data[position : position + size]
             is_report = size == EPOCH_REPORT.size
             frames.append(_read_report(frame) if is_report else _read_handshake(frame))
-            at += size
-        self._data = data[at:]
+            position += size
+        self._data = data[position:]
         return frames
 
 

@@ -186,15 +186,15 @@ class HaClient:
             self._work = None
 
     def _failed(self, error: Exception) -> None:
-        why = str(error) or f"no response ({type(error).__name__})"
-        if why != self.failure:
+        reason = str(error) or f"no response ({type(error).__name__})"
+        if reason != self.failure:
             log.warning(
                 "replication from %s: %s; trying again every %g s",
                 self._address,
-                why,
+                reason,
                 self._retry_ms / 1_000,
             )
-        self.failure = why
+        self.failure = reason
 
     async def _copy(self) -> None:
         host, port = split_address(self._address)

@@ -84,20 +84,20 @@ class LogStream:
             ReplicationFault: A header is invalid, a transfer does not continue the log, or the
                 logs have diverged.
         """
-        at = 0
-        while at < len(data):
+        position = 0
+        while position < len(data):
             if self._left:
-                part = data[at : at + self._left]
+                part = data[position : position + self._left]
                 self._left -= len(part)
                 self._add(part)
             else:
-                part = data[at : at + self._head_bytes - len(self._head)]
+                part = data[position : position + self._head_bytes - len(self._head)]
                 self._head += part
                 if len(self._head) == self._head_bytes:
                     head = bytes(self._head)
                     self._head.clear()
                     self._read(head)
-            at += len(part)
+            position += len(part)
 
     # -- for the framings -----------------------------------------------------------------------
 
@@ -192,10 +192,16 @@ class LogStream:
 
     def _with_own_letter(self, received: bytes) -> bytes:
         """Return the bytes received at `offset`, with the letter of DELAY as in this log."""
-        at = self._letter_offset - self.offset
-        if self._letter_offset < 0 or not 0 <= at < len(received) or received[at] not in LETTERS:
+        position = self._letter_offset - self.offset
+        if (
+            self._letter_offset < 0
+            or not 0 <= position < len(received)
+            or received[position] not in LETTERS
+        ):
             return received
-        return received[:at] + self._repeated[at : at + 1] + received[at + 1 :]
+        return (
+            received[:position] + self._repeated[position : position + 1] + received[position + 1 :]
+        )
 
     def _reserve(self, size: int) -> None:
         if size > self._log.size:

@@ -216,8 +216,8 @@ def with_master_config(
             try:
                 apply_master_config(properties, log_end)
             except DueMQError as error:
-                why = f"the configuration of the master {master.address} cannot be used: {error}"
-                raise PeerError(why) from error
+                reason = f"the configuration of the master {master.address} cannot be used: {error}"
+                raise PeerError(reason) from error
         return await sessions()
 
     return open_session

@@ -215,14 +215,19 @@ class ReplicaConnection:
         file_bytes = store.config.commitlog_file_bytes
         limit = min(self._store.transfer_end, start + ROUND_BYTES)
         buffers: Buffers = []
-        at = start
-        while at < limit and len(buffers) < 2 * ROUND_TRANSFERS:
-            file_end = at - at % file_bytes + file_bytes
-            end = protocol.transfer_end(at, min(limit, file_end, at + self._transfer_bytes))
-            buffers += protocol.transfer_header(at, end - at), store.log_view(at, end - at).data
-            at = end
-        store.unreadable.check(start, at - start)
-        return buffers, at
+        position = start
+        while position < limit and len(buffers) < 2 * ROUND_TRANSFERS:
+            file_end = position - position % file_bytes + file_bytes
+            end = protocol.transfer_end(
+                position, min(limit, file_end, position + self._transfer_bytes)
+            )
+            buffers += (
+                protocol.transfer_header(position, end - position),
+                store.log_view(position, end - position).data,
+            )
+            position = end
+        store.unreadable.check(start, position - start)
+        return buffers, position
 
     async def _send(self, buffers: Buffers, *, on_loop: bool) -> None:
         loop = asyncio.get_running_loop()

@@ -125,14 +125,14 @@ class SlaveSynchronize:
         try:
             await self._copy()
         except (OSError, PeerError, LookupError, TypeError, ValueError) as error:
-            why = str(error) or f"no response ({type(error).__name__})"
-            if why != self.failure and not self._stopping:
+            reason = str(error) or f"no response ({type(error).__name__})"
+            if reason != self.failure and not self._stopping:
                 log.warning(
                     "cannot copy topics, groups and offsets from %s: %s; trying again",
                     self.address,
-                    why,
+                    reason,
                 )
-            self.failure = why
+            self.failure = reason
         else:
             self.failure, self.synchronized_ms = "", self._clock.now_ms()
 
@@ -278,8 +278,8 @@ class SlaveSynchronize:
 def _body(response: Response, what: str) -> bytes:
     if response.code:
         remedy = GIVE_ACCOUNT if response.code == ResponseCode.NO_PERMISSION else ""
-        why = f"the master refuses {what} with code {response.code}: {response.remark}"
-        raise PeerError(f"{why.rstrip('.')}{remedy}")
+        reason = f"the master refuses {what} with code {response.code}: {response.remark}"
+        raise PeerError(f"{reason.rstrip('.')}{remedy}")
     assert isinstance(response.body, bytes | memoryview)  # as received
     return bytes(response.body)
 

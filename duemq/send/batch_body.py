@@ -75,7 +75,7 @@ def _entry(view: memoryview, pos: int) -> tuple[BatchEntry, int]:
     return BatchEntry(flag, view[body_start:body_end], properties), end
 
 
-def _malformed(pos: int, why: str) -> RequestError:
+def _malformed(pos: int, reason: str) -> RequestError:
     return RequestError(
-        ResponseCode.MESSAGE_ILLEGAL, f"the batch is malformed at byte {pos}: {why}"
+        ResponseCode.MESSAGE_ILLEGAL, f"the batch is malformed at byte {pos}: {reason}"
     )

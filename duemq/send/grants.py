@@ -107,8 +107,8 @@ class Grants:
         long = request.code == RequestCode.SEND_MESSAGE
         topic_index = self._topics.find(request.fields.get("topic" if long else "b", ""))
         if topic_index >= 0:
-            at = topic_index & (GRANT_TOPICS - 1)
-            sender.record["grant"]["topics"][0, at] = topic_index
+            position = topic_index & (GRANT_TOPICS - 1)
+            sender.record["grant"]["topics"][0, position] = topic_index
 
     def _revoke(self, sender: Sender) -> None:
         grant = sender.record["grant"]

@@ -78,11 +78,11 @@ class PutPath:
                 hook(batch, now_ms)
 
     @staticmethod
-    def _refuse_without_result(batch: PutBatch, why: str) -> None:
+    def _refuse_without_result(batch: PutBatch, reason: str) -> None:
         for index in range(batch.count):
             row = batch.rows[index]
             if row["status"] == 0 and row["phys_offset"] < 0:
-                batch.refuse(index, ResponseCode.SYSTEM_ERROR, why)
+                batch.refuse(index, ResponseCode.SYSTEM_ERROR, reason)
 
     async def put_confirmed(self, batch: PutBatch) -> Missing | None:
         """Append a batch; wait for disk and replicas unless every message has WAIT=false.

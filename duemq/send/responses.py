@@ -311,7 +311,9 @@ class SendResponses:
                 remark = batch.remarks.get(index) or f"the message was refused with code {status}"
                 return Response(status, remark, self._fields)
         host = encode_offset_id(*self._settings.store_host, 0)[:-OFFSET_DIGITS]
-        ids = [f"{host}{at:0{OFFSET_DIGITS}X}" for at in rows["phys_offset"].tolist()]
+        ids = [
+            f"{host}{phys_offset:0{OFFSET_DIGITS}X}" for phys_offset in rows["phys_offset"].tolist()
+        ]
         fields = send_fields(
             str(send.queue_id),
             send.transaction_id,

@@ -52,8 +52,8 @@ class HalfReader:
     def ops(self, offset: int) -> Iterator[tuple[int, list[int]]]:
         """Yield queue offset and half offsets of the op records from a queue offset on."""
         while (units := self._store.units(OP_TOPIC, 0, offset, READ_UNITS_MAX)).size:
-            for at, phys_offset in enumerate(units["phys_offset"].tolist(), offset):
-                yield at, self._op_body(phys_offset)
+            for index, phys_offset in enumerate(units["phys_offset"].tolist(), offset):
+                yield index, self._op_body(phys_offset)
             offset += int(units.size)
 
     def _op_body(self, phys_offset: int) -> list[int]:

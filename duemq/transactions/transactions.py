@@ -136,7 +136,7 @@ class Transactions:
         self._store.put(batch)
         faults = [refusal(batch, row) for row in range(batch.count)]
         self._missing_ops = [
-            at for at, fault in zip(self._missing_ops, faults, strict=True) if fault
+            position for position, fault in zip(self._missing_ops, faults, strict=True) if fault
         ]
         if self._missing_ops:
             log.warning(
@@ -308,7 +308,7 @@ class Transactions:
     def _unfinished_halves(self, high: int) -> dict[int, int]:
         """Return the queue offsets of unfinished half messages by log offset."""
         halves = self._reader.halves(self.halves.half_next, high)
-        return {at: offset for offset, at in halves if not self.halves.is_finished(offset)}
+        return {start: offset for offset, start in halves if not self.halves.is_finished(offset)}
 
     # --- Check-backs.
 

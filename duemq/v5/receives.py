@@ -238,11 +238,11 @@ def messages_of(response: Response, topic: str, broker_name: str) -> Iterator[tu
     assert isinstance(data, bytes)  # the pop processor joins the records
     starts = _start_offsets(fields.get("startOffsetInfo", ""))
     counts = _order_counts(fields.get("orderCountInfo", ""))
-    view, at = memoryview(data), 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + LENGTH_BYTES], "big")
-        record = decode_record(view[at : at + size], 0, check_crc=False)
-        at += size
+    view, position = memoryview(data), 0
+    while position < len(data):
+        size = int.from_bytes(data[position : position + LENGTH_BYTES], "big")
+        record = decode_record(view[position : position + size], 0, check_crc=False)
+        position += size
         text = record.properties.get(RECEIPT_PROPERTY)
         if text is None:
             receipt = Receipt(

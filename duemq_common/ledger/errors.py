@@ -20,9 +20,9 @@ from duemq_common.errors import DueMQError
 class LedgerError(DueMQError):
     """Error: a ledger cannot be used; `where` is its URL without the password."""
 
-    def __init__(self, where: str, why: str, remedy: str) -> None:
-        self.where, self.why, self.remedy = where, why, remedy
-        super().__init__(f"ledger {where}: {why}. {remedy}")
+    def __init__(self, where: str, reason: str, remedy: str) -> None:
+        self.where, self.why, self.remedy = where, reason, remedy
+        super().__init__(f"ledger {where}: {reason}. {remedy}")
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
         """Pickle without `__init__`, whose arguments differ from class to class."""
@@ -38,9 +38,9 @@ class LedgerOfAnotherStore(LedgerError):
 
     def __init__(self, where: str, *, wanted: str, found: str, path: str) -> None:
         self.wanted, self.found = wanted, found
-        why = f"it belongs to store {found} ({path}), this is store {wanted}"
+        reason = f"it belongs to store {found} ({path}), this is store {wanted}"
         remedy = "Give the URL of this store's ledger, or move the file away: a new one is made"
-        super().__init__(where, why, remedy)
+        super().__init__(where, reason, remedy)
 
 
 class LedgerOnlyForward(LedgerError):
@@ -59,9 +59,9 @@ class LedgerNewer(LedgerError):
 
     def __init__(self, where: str, *, found: Iterable[str], newest: str) -> None:
         self.found, self.newest = sorted(found), newest
-        why = f"its schema is {', '.join(self.found)}; this version knows up to {newest}"
+        reason = f"its schema is {', '.join(self.found)}; this version knows up to {newest}"
         remedy = "Use the DueMQ that wrote it, or another ledger: a new one is made from the log"
-        super().__init__(where, why, remedy)
+        super().__init__(where, reason, remedy)
 
 
 class UnknownRun(LedgerError):

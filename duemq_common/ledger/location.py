@@ -36,5 +36,5 @@ def shown_url(url: str) -> str:
     if found is None:
         return "?"
     kind, user, rest = found["kind"], found["user"], found["rest"]
-    at = "" if user is None else f"{user}{':***' if found['password'] else ''}@"
-    return f"{'postgresql' if kind == 'postgres' else kind}://{at}{rest}"
+    position = "" if user is None else f"{user}{':***' if found['password'] else ''}@"
+    return f"{'postgresql' if kind == 'postgres' else kind}://{position}{rest}"

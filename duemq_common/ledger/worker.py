@@ -152,9 +152,9 @@ class LedgerProcess:
                     command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
                 )
             except OSError as error:
-                why = f"no process can be started to write it ({error.strerror})"
+                reason = f"no process can be started to write it ({error.strerror})"
                 raise LedgerUnavailable(
-                    shown_url(self.place.url), why, "The broker tries again"
+                    shown_url(self.place.url), reason, "The broker tries again"
                 ) from error
         if self._is_broken_off:  # meanwhile, by another thread
             self._process.kill()
@@ -166,8 +166,8 @@ class LedgerProcess:
         return None if self._process is None else self._process.pid
 
     def _broken_off(self) -> LedgerUnavailable:
-        why = "the broker stops, or changes its role, and does not wait for it"
-        return LedgerUnavailable(shown_url(self.place.url), why, "The log has what it lacks")
+        reason = "the broker stops, or changes its role, and does not wait for it"
+        return LedgerUnavailable(shown_url(self.place.url), reason, "The log has what it lacks")
 
     def _call(self, name: str, *arguments: object) -> None:
         process, pipe = self._process, self._pipe
@@ -184,9 +184,11 @@ class LedgerProcess:
             if self._is_broken_off:
                 raise self._broken_off() from error
             process.wait()
-            why = f"the process that writes it has ended, or did not respond for {RESPONSE_S:.0f} s"
+            reason = (
+                f"the process that writes it has ended, or did not respond for {RESPONSE_S:.0f} s"
+            )
             raise LedgerUnavailable(
-                shown_url(self.place.url), why, "Another one is started"
+                shown_url(self.place.url), reason, "Another one is started"
             ) from error
         finally:
             deadline.cancel()
@@ -228,6 +230,6 @@ def _call(worker: LedgerWorker, name: str, arguments: tuple[object, ...]) -> Led
     except LedgerError as error:
         return error
     except Exception as error:  # a batch that cannot be written must not be repeated forever
-        why = f"{type(error).__name__}: {error}"
-        return LedgerError(shown_url(worker.place.url), why, "Please report this")
+        reason = f"{type(error).__name__}: {error}"
+        return LedgerError(shown_url(worker.place.url), reason, "Please report this")
     return None

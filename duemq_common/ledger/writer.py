@@ -117,9 +117,9 @@ class LedgerWriter:
             self._needed.set()
             await self._tried.wait()
         if self._refused is not None:
-            why, remedy = self._refused.why, self._refused.remedy
+            reason, remedy = self._refused.why, self._refused.remedy
             next_step = f"{remedy}. Nothing was started" if remedy else "Nothing was started"
-            raise LedgerError(self.where, why, next_step) from self._refused
+            raise LedgerError(self.where, reason, next_step) from self._refused
 
     def stop(self) -> None:
         """Make `run` write the queued records once and return, within `STOP_S`.

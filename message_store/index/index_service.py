@@ -264,17 +264,17 @@ class IndexService:
 
         The caller has the lock. Returns whether a file was removed.
         """
-        at = next((i for i, file in enumerate(self._files) if file.damage), None)
-        if at is None:
+        position = next((i for i, file in enumerate(self._files) if file.damage), None)
+        if position is None:
             return False
         logger.warning(
             "%s has pages that cannot be read (%s): it is removed and rebuilt from the log",
-            self._files[at].path,
-            self._files[at].damage,
+            self._files[position].path,
+            self._files[position].damage,
         )
-        for file in self._files[at:]:
+        for file in self._files[position:]:
             file.path.unlink(missing_ok=True)
-        del self._files[at:]
+        del self._files[position:]
         self._indexed = (0, 0)
         found = self._end_of(self._files[-1]) if self._files else 0
         self._position = min(max(found, self._log.min_offset), self._log.end)

@@ -228,9 +228,9 @@ def _keys_of_log(store: IndexedLog, start: int, end: int) -> Iterator[Rows]:
     for file in list(store.log.files):
         pos, stop_at = max(start - file.base, 0), min(end - file.base, file.size)
 
-        def read_chunk(at: int, file: LogFile = file, stop_at: int = stop_at) -> Chunk:
-            base = file.base + at
-            return index_kernels.collect_keys(file.data, at, stop_at, base, scratch, keyed)
+        def read_chunk(position: int, file: LogFile = file, stop_at: int = stop_at) -> Chunk:
+            base = file.base + position
+            return index_kernels.collect_keys(file.data, position, stop_at, base, scratch, keyed)
 
         for count in read_past_damage(file.data, file.base, pos, stop_at, read_chunk):
             yield keyed[:count]
@@ -261,12 +261,14 @@ def _with_hashes(keyed: Rows, hashes: Offsets) -> Candidates:
     found = keyed["key_hash"].astype(np.int64)
     low, high = np.searchsorted(ranked, found), np.searchsorted(ranked, found, "right")
     counts = high - low
-    at = (
+    position = (
         np.repeat(low, counts)
         + np.arange(counts.sum())
         - np.repeat(np.cumsum(counts) - counts, counts)
     )
-    return order[at].astype(np.int64), np.repeat(keyed["phys_offset"].astype(np.int64), counts)
+    return order[position].astype(np.int64), np.repeat(
+        keyed["phys_offset"].astype(np.int64), counts
+    )
 
 
 def _matching(

@@ -100,8 +100,8 @@ def _module(table: int, before: int) -> ir.Module:
     blocks = {name: function.append_basic_block(name) for name in names}
     signal_number, info, _ = function.args
     build = ir.IRBuilder(blocks["entry"])
-    at = build.gep(info, [WORD(FAULT_ADDRESS)])
-    address = build.load(build.bitcast(at, WORD.as_pointer()))
+    position = build.gep(info, [WORD(FAULT_ADDRESS)])
+    address = build.load(build.bitcast(position, WORD.as_pointer()))
     in_use = build.load(_word_at(build, table, WORD(IN_USE)))
     build.branch(blocks["search"])
     protection = _search(build, blocks, table, address, in_use)
@@ -116,8 +116,8 @@ def _module(table: int, before: int) -> ir.Module:
 
 
 def _word_at(build: ir.IRBuilder, table: int, index: Any) -> Any:
-    at = build.add(WORD(table), build.mul(index, WORD(8)))
-    return build.inttoptr(at, WORD.as_pointer())
+    position = build.add(WORD(table), build.mul(index, WORD(8)))
+    return build.inttoptr(position, WORD.as_pointer())
 
 
 def _search(

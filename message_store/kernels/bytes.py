@@ -113,14 +113,14 @@ def put_digits(out: Bytes, pos: int, value: int) -> int:
         out[pos] = MINUS
     # unsigned, because the absolute value of the least number has 64 bits
     rest = np.uint64(value if value >= 0 else -value)
-    at = end
+    start = end
     # two digits a step, from the last one on
     while rest >= np.uint64(10):
         pair = np.int64(rest % np.uint64(100))
         rest //= np.uint64(100)
-        at -= 2
-        out[at], out[at + 1] = PAIRS[pair, 0], PAIRS[pair, 1]
+        start -= 2
+        out[start], out[start + 1] = PAIRS[pair, 0], PAIRS[pair, 1]
     # the remaining single digit, or the digit of 0
-    if rest > np.uint64(0) or at == end:
-        out[at - 1] = np.uint64(ZERO) + rest
+    if rest > np.uint64(0) or start == end:
+        out[start - 1] = np.uint64(ZERO) + rest
     return end

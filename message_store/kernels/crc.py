@@ -82,12 +82,12 @@ def fold(_context: Any, data: Any, pos: Any, blocks: Any, crc: Any) -> Any:
         before = builder.insert_element(zeros, args[3], number(0))
         # one block of sixteen bytes; its CRC is that of all blocks read so far
         state = cgutils.alloca_once_value(builder, builder.xor(block(start), before))
-        with cgutils.for_range_slice(builder, word(1), args[2], word(1)) as (at, _):
+        with cgutils.for_range_slice(builder, word(1), args[2], word(1)) as (position, _):
             # the low half advances by 160 bits and the high half by 96: both then meet the next
             # block
             low = builder.call(multiply, [builder.load(state), factors, byte(0x00)])
             high = builder.call(multiply, [builder.load(state), factors, byte(0x11)])
-            following = block(builder.gep(start, [builder.mul(at, word(16))]))
+            following = block(builder.gep(start, [builder.mul(position, word(16))]))
             builder.store(builder.xor(builder.xor(low, high), following), state)
         found = builder.load(state)
         words = [builder.extract_element(found, number(n)) for n in (0, 1)]

@@ -372,14 +372,14 @@ def group_units(rows: Rows, first: int, end: int, counts: Any, touched: Any, out
     """
     blocks = count_by_slot(rows, first, end, counts, touched[:, BLOCK_SLOT])
     # assign a range of `out` to every block; counts[slot] becomes the block as -(block + 1)
-    at = 0
+    start = 0
     for k in range(blocks):
         slot = touched[k, BLOCK_SLOT]
-        touched[k, BLOCK_FIRST] = touched[k, BLOCK_END] = at
+        touched[k, BLOCK_FIRST] = touched[k, BLOCK_END] = start
         touched[k, BLOCK_OFFSET] = NOT_SET
         size = counts[slot]
         counts[slot] = -(k + 1)
-        at += size
+        start += size
     # rows in log order keep their order within each block
     for i in range(first, end):
         row = rows[i]

@@ -58,19 +58,19 @@ def record_keys(data: Bytes, pos: int, row: Any, out: Rows, n: int) -> int:
     # the hash of `topic#key` is continued from that of `topic#`
     topic_hash = java_hash_on(0, data, topic, topic + row["topic_len"])
     topic_hash = np.int64(np.int32(np.uint32(topic_hash) * np.uint32(31) + np.uint32(HASH)))
-    at = pos + np.int64(row["prop_pos"])
-    end = at + np.int64(row["prop_len"])
+    start = pos + np.int64(row["prop_pos"])
+    end = start + np.int64(row["prop_len"])
     # the last of equal names applies, so the whole text is read before a key is added
     uniq, uniq_end, keys, keys_end = 0, 0, 0, 0
-    while at < end:
-        entry_end = find_byte(data, at, end, ENTRY_END)
-        name_end = find_byte(data, at, entry_end, NAME_END)
+    while start < end:
+        entry_end = find_byte(data, start, end, ENTRY_END)
+        name_end = find_byte(data, start, entry_end, NAME_END)
         if name_end + 1 < entry_end:
-            if equals(data, at, name_end - at, UNIQ_NAME):
+            if equals(data, start, name_end - start, UNIQ_NAME):
                 uniq, uniq_end = name_end + 1, entry_end
-            elif equals(data, at, name_end - at, KEYS_NAME):
+            elif equals(data, start, name_end - start, KEYS_NAME):
                 keys, keys_end = name_end + 1, entry_end
-        at = entry_end + 1
+        start = entry_end + 1
     if uniq < uniq_end:
         n = add_key(out, n, row, topic_hash, data, uniq, uniq_end)
     # KEYS is a list; each word is a key of its own
@@ -112,29 +112,29 @@ def swap(word: Any) -> Any:
 
 
 @kernel
-def get_word(words: Words, at: int) -> int:
+def get_word(words: Words, position: int) -> int:
     """Return the signed 32-bit number in a word."""
-    return np.int64(np.int32(swap(words[np.uint64(at)])))
+    return np.int64(np.int32(swap(words[np.uint64(position)])))
 
 
 @kernel
-def put_word(words: Words, at: int, value: int) -> None:
+def put_word(words: Words, position: int, value: int) -> None:
     """Write a 32-bit number to a word."""
-    words[np.uint64(at)] = swap(value)
+    words[np.uint64(position)] = swap(value)
 
 
 @kernel
-def get_two_words(words: Words, at: int) -> int:
+def get_two_words(words: Words, position: int) -> int:
     """Return the signed 64-bit number in two words."""
-    low = np.uint64(swap(words[np.uint64(at + 1)]))
-    return np.int64((np.uint64(swap(words[np.uint64(at)])) << np.uint64(32)) | low)
+    low = np.uint64(swap(words[np.uint64(position + 1)]))
+    return np.int64((np.uint64(swap(words[np.uint64(position)])) << np.uint64(32)) | low)
 
 
 @kernel
-def put_two_words(words: Words, at: int, value: int) -> None:
+def put_two_words(words: Words, position: int, value: int) -> None:
     """Write a 64-bit number to two words."""
-    words[np.uint64(at)] = swap(np.uint64(value) >> np.uint64(32))
-    words[np.uint64(at + 1)] = swap(np.uint64(value) & np.uint64(0xFFFFFFFF))
+    words[np.uint64(position)] = swap(np.uint64(value) >> np.uint64(32))
+    words[np.uint64(position + 1)] = swap(np.uint64(value) & np.uint64(0xFFFFFFFF))
 
 
 @kernel
@@ -161,12 +161,12 @@ def put_keys(words: Words, slot_count: int, item_count_max: int, keys: Rows) -> 
             previous = 0
         # IndexFile keeps the seconds since the first key of the file
         time_diff = (key["store_ms"] - begin_ms) // SECOND_MS if begin_ms > 0 else 0
-        at = items + count * ITEM_WORDS
+        position = items + count * ITEM_WORDS
         # 1. the item, which nothing names yet
-        put_word(words, at + ITEM_HASH, key["key_hash"])
-        put_two_words(words, at + ITEM_PHYS, key["phys_offset"])
-        put_word(words, at + ITEM_SECONDS, min(max(time_diff, 0), INT_MAX))
-        put_word(words, at + ITEM_PREVIOUS, previous)
+        put_word(words, position + ITEM_HASH, key["key_hash"])
+        put_two_words(words, position + ITEM_PHYS, key["phys_offset"])
+        put_word(words, position + ITEM_SECONDS, min(max(time_diff, 0), INT_MAX))
+        put_word(words, position + ITEM_PREVIOUS, previous)
         # the first key sets the begin of the file
         if count <= 1:
             put_two_words(words, AT_BEGIN_PHYS, key["phys_offset"])
@@ -201,18 +201,21 @@ def find_key(words: Words, slot_count: int, key_hash: int, span: Any, out: Any) 
     index = get_word(words, HEADER_WORDS + np.int64(key_hash) % slot_count)
     n = 0
     while 0 < index < count and n < out.size:
-        at = items + index * ITEM_WORDS
-        if at + ITEM_WORDS > words.size:  # damage
+        position = items + index * ITEM_WORDS
+        if position + ITEM_WORDS > words.size:  # damage
             break
         # the seconds of item 1 count from the previous file, so its time is that of the file
         time_ms = begin_ms
         if index > 1:
-            time_ms += get_word(words, at + ITEM_SECONDS) * SECOND_MS
+            time_ms += get_word(words, position + ITEM_SECONDS) * SECOND_MS
         # Several hashes share a slot. The time in the item is rounded down to seconds.
-        if get_word(words, at + ITEM_HASH) == key_hash and span[0] - SECOND_MS < time_ms <= span[1]:
-            out[n] = get_two_words(words, at + ITEM_PHYS)
+        if (
+            get_word(words, position + ITEM_HASH) == key_hash
+            and span[0] - SECOND_MS < time_ms <= span[1]
+        ):
+            out[n] = get_two_words(words, position + ITEM_PHYS)
             n += 1
-        previous = get_word(words, at + ITEM_PREVIOUS)
+        previous = get_word(words, position + ITEM_PREVIOUS)
         if previous >= index:  # damage: a chain leads to older items only
             break
         index = previous

@@ -91,18 +91,18 @@ def hit_of(data: Bytes, pos: int, end: int, keys: Bytes, start: int, stop: int) 
     while pos < end:
         until = entry_end(data, pos, end)
         if has_name(data, pos, until, UNIQ_NAME):
-            at = pos + UNIQ_BYTES + 1
-            if same(data, at, until - at, keys, start, stop):
+            position = pos + UNIQ_BYTES + 1
+            if same(data, position, until - position, keys, start, stop):
                 # no other entry can be a better match
                 return HIT_UNIQUE
         elif has_name(data, pos, until, KEYS_NAME):
-            at = pos + KEYS_BYTES + 1
-            while at < until:
+            position = pos + KEYS_BYTES + 1
+            while position < until:
                 # KEYS is a list of words
-                word_end = find_byte(data, at, until, KEY_END)
-                if same(data, at, word_end - at, keys, start, stop):
+                word_end = find_byte(data, position, until, KEY_END)
+                if same(data, position, word_end - position, keys, start, stop):
                     hit = HIT_KEY
-                at = word_end + 1
+                position = word_end + 1
         pos = until + 1
     return hit
 
@@ -132,12 +132,12 @@ def match_keys(
         # Different keys can have one hash, and so can keys of different topics.
         if not equals(data, pos + frame["topic_pos"], frame["topic_len"], wanted.topic):
             continue
-        at, start = pos + frame["prop_pos"], np.int64(0)
+        position, start = pos + frame["prop_pos"], np.int64(0)
         if key_at[i] > 0:
             # a key begins where the one before it ends
             start = wanted.ends[key_at[i] - 1]
         stop = wanted.ends[key_at[i]]
-        hits[i] = hit_of(data, at, at + frame["prop_len"], wanted.keys, start, stop)
+        hits[i] = hit_of(data, position, position + frame["prop_len"], wanted.keys, start, stop)
 
 
 @kernel
@@ -157,5 +157,5 @@ def frames_at(data: Bytes, span: Any, offsets: Any, arrays: TopicArrays, frames:
         if read_frame(data, pos, span[1], offsets[i], frame) < 0:
             frame["record_size"] = 0
             continue
-        at = pos + frame["topic_pos"]
-        frame["topic_index"] = find_topic(data, at, frame["topic_len"], arrays)
+        start = pos + frame["topic_pos"]
+        frame["topic_index"] = find_topic(data, start, frame["topic_len"], arrays)

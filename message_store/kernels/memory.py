@@ -40,9 +40,9 @@ def load_u8(_context: Any, data: Any, pos: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         source = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0])
-        at = builder.gep(source.data, [args[1]])
+        start = builder.gep(source.data, [args[1]])
         word = ir.IntType(64).as_pointer()
-        return builder.load(builder.bitcast(at, word), align=1)
+        return builder.load(builder.bitcast(start, word), align=1)
 
     return signature, generate
 

@@ -14,16 +14,16 @@ from message_store.queues.topic_table import TopicArrays
 @kernel
 def is_named(data: Bytes, pos: int, name: Bytes) -> bool:
     """Return whether data[pos:] begins with `name`; eight bytes a step."""
-    at = 0
-    while at + 8 <= name.size:
-        if load_u8(data, np.int64(pos + at)) != load_u8(name, np.int64(at)):
+    start = 0
+    while start + 8 <= name.size:
+        if load_u8(data, np.int64(pos + start)) != load_u8(name, np.int64(start)):
             return False
-        at += 8
+        start += 8
     # the last bytes, fewer than a word
-    while at < name.size:
-        if data[pos + at] != name[at]:
+    while start < name.size:
+        if data[pos + start] != name[start]:
             return False
-        at += 1
+        start += 1
     return True
 
 
@@ -33,16 +33,16 @@ def is_topic(data: Bytes, pos: int, size: int, arrays: TopicArrays, index: int) 
     if index < 0 or arrays.topics[index]["name_len"] != size:
         return False
     start = np.int64(arrays.topics[index]["name_pos"])
-    at = 0
-    while at + 8 <= size:
-        if load_u8(data, np.int64(pos + at)) != load_u8(arrays.names, start + at):
+    position = 0
+    while position + 8 <= size:
+        if load_u8(data, np.int64(pos + position)) != load_u8(arrays.names, start + position):
             return False
-        at += 8
+        position += 8
     # the last bytes, fewer than a word
-    while at < size:
-        if data[pos + at] != arrays.names[start + at]:
+    while position < size:
+        if data[pos + position] != arrays.names[start + position]:
             return False
-        at += 1
+        position += 1
     return True
 
 

@@ -65,14 +65,18 @@ def read_frame(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> in
     body_len = get_i4(data, pos + RECORD_AT.body_len + extra)
     if body_len < 0 or fixed + extra + body_len > size:
         return -1 - STOP_INVALID
-    at = RECORD_HEAD_BYTES + extra + body_len
-    topic_len = get_i2(data, pos + at) if wide else np.int64(data[pos + at])
-    at += 1 + wide
-    if topic_len < 1 or (wide == 0 and topic_len > TOPIC_BYTES_V1_MAX) or at + topic_len + 2 > size:
+    start = RECORD_HEAD_BYTES + extra + body_len
+    topic_len = get_i2(data, pos + start) if wide else np.int64(data[pos + start])
+    start += 1 + wide
+    if (
+        topic_len < 1
+        or (wide == 0 and topic_len > TOPIC_BYTES_V1_MAX)
+        or start + topic_len + 2 > size
+    ):
         return -1 - STOP_INVALID
-    prop_len = get_i2(data, pos + at + topic_len)
+    prop_len = get_i2(data, pos + start + topic_len)
     # the parts fill the record exactly
-    if prop_len < 0 or at + topic_len + 2 + prop_len != size:
+    if prop_len < 0 or start + topic_len + 2 + prop_len != size:
         return -1 - STOP_INVALID
     row["phys_offset"] = log_offset
     row["record_size"] = size
@@ -82,8 +86,8 @@ def read_frame(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> in
     row["store_ms"] = get_i8(data, pos + RECORD_AT.store_ms + born_extra)
     row["prepared_offset"] = get_i8(data, pos + RECORD_AT.prepared_offset + extra)
     row["body_pos"], row["body_len"] = RECORD_HEAD_BYTES + extra, body_len
-    row["topic_pos"], row["topic_len"] = at, topic_len
-    row["prop_pos"], row["prop_len"] = at + topic_len + 2, prop_len
+    row["topic_pos"], row["topic_len"] = start, topic_len
+    row["prop_pos"], row["prop_len"] = start + topic_len + 2, prop_len
     return size
 
 
@@ -144,7 +148,7 @@ def copy_records(
 
     Returns the number of copied records; it stops at a record that does not match its unit.
     """
-    at, frame = np.int64(0), scratch[0]
+    start, frame = np.int64(0), scratch[0]
     for i in range(units.size):
         unit = units[i]
         pos, size = unit["phys_offset"] - base, np.int64(unit["size"])
@@ -158,8 +162,8 @@ def copy_records(
             or not equals(data, pos + frame["topic_pos"], np.int64(frame["topic_len"]), topic)
         ):
             return i
-        copy(out, at, data, pos, size)
-        at += size
+        copy(out, start, data, pos, size)
+        start += size
     return units.size
 
 
@@ -167,15 +171,15 @@ def copy_records(
 def read_units(block: Bytes, out: Rows) -> int:
     """Decode consume queue units up to the first empty one (size <= 0); return their number."""
     for i in range(out.size):
-        at = i * UNIT_BYTES
-        size = get_i4(block, at + UNIT_AT.size)
-        phys = get_i8(block, at + UNIT_AT.phys_offset)
+        position = i * UNIT_BYTES
+        size = get_i4(block, position + UNIT_AT.size)
+        phys = get_i8(block, position + UNIT_AT.phys_offset)
         # the unwritten rest of a file is zero
         if size <= 0 or phys < 0:
             return i
         out[i]["phys_offset"] = phys
         out[i]["size"], out[i]["index"] = size, i
-        out[i]["tags_code"] = get_i8(block, at + UNIT_AT.tags_code)
+        out[i]["tags_code"] = get_i8(block, position + UNIT_AT.tags_code)
     return out.size
 
 
@@ -183,7 +187,10 @@ def read_units(block: Bytes, out: Rows) -> int:
 def valid_units(block: Bytes, count: int) -> int:
     """Return the number of leading units of `block` that are valid."""
     for i in range(count):
-        at = i * UNIT_BYTES
-        if get_i4(block, at + UNIT_AT.size) <= 0 or get_i8(block, at + UNIT_AT.phys_offset) < 0:
+        position = i * UNIT_BYTES
+        if (
+            get_i4(block, position + UNIT_AT.size) <= 0
+            or get_i8(block, position + UNIT_AT.phys_offset) < 0
+        ):
             return i
     return count

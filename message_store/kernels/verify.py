@@ -55,12 +55,12 @@ def find_record(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> i
         if load_u8(data, np.int64(pos + RECORD_AT.magic)) == 0:  # eight starts without a magic
             pos += 8
             continue
-        at = pos + RECORD_AT.magic
+        start = pos + RECORD_AT.magic
         # two bytes first: the whole frame is read only where they match
-        magic = data[at] == MAGIC_BYTES[0] and data[at + 1] == MAGIC_BYTES[1]
+        magic = data[start] == MAGIC_BYTES[0] and data[start + 1] == MAGIC_BYTES[1]
         if (
             magic
-            and data[at + 2] == MAGIC_BYTES[2]
+            and data[start + 2] == MAGIC_BYTES[2]
             and read_frame(data, pos, end, log_offset + pos, row) > 0
         ):
             return pos
@@ -125,14 +125,14 @@ def tag_key(data: Bytes, pos: int, row: Any) -> int:
     # the key is topic + "#T#" + tag
     key = java_hash_on(0, data, topic, topic + row["topic_len"])
     key = java_hash_on(key, TAG_PART, 0, TAG_PART.size)
-    at = pos + np.int64(row["prop_pos"])
-    end = at + np.int64(row["prop_len"])
-    while at < end:
-        entry_end = find_byte(data, at, end, ENTRY_END)
-        name_end = find_byte(data, at, entry_end, NAME_END)
-        if name_end + 1 < entry_end and equals(data, at, name_end - at, TAGS_NAME):
+    start = pos + np.int64(row["prop_pos"])
+    end = start + np.int64(row["prop_len"])
+    while start < end:
+        entry_end = find_byte(data, start, end, ENTRY_END)
+        name_end = find_byte(data, start, entry_end, NAME_END)
+        if name_end + 1 < entry_end and equals(data, start, name_end - start, TAGS_NAME):
             return positive_hash(java_hash_on(key, data, name_end + 1, entry_end))
-        at = entry_end + 1
+        start = entry_end + 1
     return -1
 
 
@@ -181,13 +181,13 @@ def mark_chains(file: Bytes, slot_count: int, item_count: int, reached: Codes) -
         index = get_i4(file, INDEX_HEADER_BYTES + slot * INDEX_SLOT_BYTES)
         used += 1 if index > 0 else 0
         while 0 < index < item_count:
-            at = items + index * ITEM_BYTES
-            key_hash = get_i4(file, at + ITEM_AT.key_hash)
+            position = items + index * ITEM_BYTES
+            key_hash = get_i4(file, position + ITEM_AT.key_hash)
             # A query follows the chain only as long as items belong to its slot.
             if key_hash < 0 or key_hash % slot_count != slot:
                 break
             reached[index] = 1
-            previous = get_i4(file, at + ITEM_AT.prev_index)
+            previous = get_i4(file, position + ITEM_AT.prev_index)
             # a chain leads to older items only; without this check damage could make a loop
             if previous >= index:
                 break
@@ -198,9 +198,9 @@ def mark_chains(file: Bytes, slot_count: int, item_count: int, reached: Codes) -
 @kernel
 def read_items(file: Bytes, slot_count: int, first: int, begin_ms: int, out: Rows) -> None:
     """Fill (n,) KEYED from the items first, first + 1, ... of an index file."""
-    at = INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES + first * ITEM_BYTES
+    position = INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES + first * ITEM_BYTES
     for i in range(out.size):
-        out[i]["key_hash"] = get_i4(file, at + ITEM_AT.key_hash)
-        out[i]["phys_offset"] = get_i8(file, at + ITEM_AT.phys_offset)
-        out[i]["store_ms"] = begin_ms + get_i4(file, at + ITEM_AT.time_diff_s) * SECOND_MS
-        at += ITEM_BYTES
+        out[i]["key_hash"] = get_i4(file, position + ITEM_AT.key_hash)
+        out[i]["phys_offset"] = get_i8(file, position + ITEM_AT.phys_offset)
+        out[i]["store_ms"] = begin_ms + get_i4(file, position + ITEM_AT.time_diff_s) * SECOND_MS
+        position += ITEM_BYTES

@@ -56,17 +56,19 @@ class Appender:
         prepare, self._encode = self._encoders_of(batch)
         refused = 0
         while True:
-            at, total, refused_now = prepare(
+            index, total, refused_now = prepare(
                 rows, count, batch.staging, self._topics.arrays, body_max, record_max
             )
             refused += refused_now  # a repeated call skips the rows that it refused before
-            if at == count:
+            if index == count:
                 break
             # the kernel stops at a queue without a slot, which only Python can create
-            self._topics.slot(int(rows[at]["topic_index"]), int(rows[at]["queue_id"]), create=True)
+            self._topics.slot(
+                int(rows[index]["topic_index"]), int(rows[index]["queue_id"]), create=True
+            )
         if refused:
-            for at in np.flatnonzero(batch.filled["status"] == encode.MESSAGE_ILLEGAL).tolist():
-                batch.remarks.setdefault(at, self._illegal_remark(batch, at))
+            for index in np.flatnonzero(batch.filled["status"] == encode.MESSAGE_ILLEGAL).tolist():
+                batch.remarks.setdefault(index, self._illegal_remark(batch, index))
             batch.refuse_together()
         if total > self._out.size and self._out.size < OUT_BYTES_MAX:
             self._out = np.empty(min(int(total) * 2, OUT_BYTES_MAX), np.uint8)
@@ -87,27 +89,27 @@ class Appender:
             )
         return found
 
-    def _illegal_remark(self, batch: PutBatch, at: int) -> str:
+    def _illegal_remark(self, batch: PutBatch, position: int) -> str:
         """Return which limit a refused row exceeds."""
-        row, body_max = batch.rows[at], self._config.message_bytes_max
-        properties_bytes = self._property_bytes(batch, at)
+        row, body_max = batch.rows[position], self._config.message_bytes_max
+        properties_bytes = self._property_bytes(batch, position)
         if row["body_len"] > body_max and not batch.trusted:
-            why = f"its body has {row['body_len']} bytes; maxMessageSize is {body_max}"
+            reason = f"its body has {row['body_len']} bytes; maxMessageSize is {body_max}"
         elif row["queue_id"] < 0:
-            why = f"its queue is {row['queue_id']}; queues begin at 0"
+            reason = f"its queue is {row['queue_id']}; queues begin at 0"
         elif properties_bytes > encode.PROPERTY_BYTES_MAX:
             added = properties_bytes - row["prop_len"]
-            why = f"its properties have {properties_bytes} bytes"
-            why += f", {added} of them added by the broker" if added else ""
-            why += f"; the limit is {encode.PROPERTY_BYTES_MAX}"
+            reason = f"its properties have {properties_bytes} bytes"
+            reason += f", {added} of them added by the broker" if added else ""
+            reason += f"; the limit is {encode.PROPERTY_BYTES_MAX}"
         else:
-            why = "its record has more bytes than a file of the commit log"
-            why += f"; mappedFileSizeCommitLog is {self._config.commitlog_file_bytes}"
-        return f"the message is illegal: {why}"
+            reason = "its record has more bytes than a file of the commit log"
+            reason += f"; mappedFileSizeCommitLog is {self._config.commitlog_file_bytes}"
+        return f"the message is illegal: {reason}"
 
-    def _property_bytes(self, batch: PutBatch, at: int) -> int:
+    def _property_bytes(self, batch: PutBatch, position: int) -> int:
         """Return the size of a row's properties with those of its real topic."""
-        row = batch.rows[at]
+        row = batch.rows[position]
         size, index = int(row["prop_len"]), int(row["real_topic_index"])
         if index < 0:
             return size

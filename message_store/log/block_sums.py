@@ -143,8 +143,8 @@ class BlockSums:
                     if first <= start - file.base < after:
                         sums[(start - file.base - first) // BLOCK_BYTES] = SUM_UNKNOWN
                 if first <= self._damaged - file.base < after:
-                    at = (self._damaged - file.base - first) // BLOCK_BYTES
-                    sums[at] = _mismatch(int(sums[at]))
+                    position = (self._damaged - file.base - first) // BLOCK_BYTES
+                    sums[position] = _mismatch(int(sums[position]))
                 if _is_readable(file):
                     self._write(file, first, sums)
                 self.sealed = file.base + after

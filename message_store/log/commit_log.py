@@ -261,10 +261,10 @@ class CommitLog(NumberedLog[LogFile]):
         Raises:
             RecordUnreadable: The offset is outside of the log.
         """
-        at = bisect.bisect_right(self.files, offset, key=lambda f: f.base) - 1
-        if at < 0 or offset >= self.end:
+        position = bisect.bisect_right(self.files, offset, key=lambda f: f.base) - 1
+        if position < 0 or offset >= self.end:
             raise RecordUnreadable(offset, f"outside of the log ({self.min_offset}..{self.end})")
-        return self.files[at]
+        return self.files[position]
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
         """Return `size` bytes at `offset`, without a copy. They must be in one file.

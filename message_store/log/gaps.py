@@ -72,30 +72,30 @@ def find_gap(
 
 def _gap_to_queued(log: CommitLog, queues: QueueSet, end: int) -> Gap | None:
     """Return the gap up to the first valid record after `end` that has a unit in a queue."""
-    at = end + layout.RECORD_FIXED_BYTES + 1  # damage has at least the size of a record
+    position = end + layout.RECORD_FIXED_BYTES + 1  # damage has at least the size of a record
     for _ in range(TRIES_MAX):
-        units = [unit for queue in queues.all() if (unit := queue.unit_from(at)) is not None]
+        units = [unit for queue in queues.all() if (unit := queue.unit_from(position)) is not None]
         if not units:
             return None
         first = min(units, key=lambda unit: int(unit["phys_offset"]))
-        at = int(first["phys_offset"])
-        row = frame_at(log, at)
+        position = int(first["phys_offset"])
+        row = frame_at(log, position)
         if row is not None and row["record_size"] == first["size"]:
             damaged = log.file_of(end)
-            return Gap(end, min(at, damaged.base + damaged.size))
-        at += 1
+            return Gap(end, min(position, damaged.base + damaged.size))
+        position += 1
     return None
 
 
 def _gap_to_found(log: CommitLog, queues: QueueSet, end: int, floor_ms: int) -> Gap | None:
     """Return the gap up to the first bytes after `end` that look like a record of this log."""
     row = np.zeros(1, layout.SCANNED)[0]
-    for at, file in enumerate(log.files):
+    for index, file in enumerate(log.files):
         if not file.base <= end < file.base + file.size:
             continue
         pos = _next_record(file, end - file.base + 1, row)
-        if pos < 0 and at + 1 < len(log.files):
-            file, pos = log.files[at + 1], 0
+        if pos < 0 and index + 1 < len(log.files):
+            file, pos = log.files[index + 1], 0
             if scan.read_frame(file.data, 0, file.size, file.base, row) <= 0:
                 return None
         if pos < 0 or not _belongs(row, file, queues, floor_ms):

@@ -74,18 +74,18 @@ class Mapping:
         try:
             fd = self.fd if self.fd >= 0 else os.open(self.path, os.O_RDONLY)
             try:
-                why = "" if self._read(fd, pos) else CUT
-                why = why or self._map_again(fd, pos)
+                reason = "" if self._read(fd, pos) else CUT
+                reason = reason or self._map_again(fd, pos)
             finally:
                 if fd != self.fd:
                     os.close(fd)
         except OSError as error:
-            why = error.strerror or str(error)
-        if not why:
+            reason = error.strerror or str(error)
+        if not reason:
             return None
-        self.why = why
+        self.why = reason
         self.unreadable = plus(self.unreadable, [(pos, pos + PAGE_BYTES)])
-        return UnreadablePage(self.path, pos, why)
+        return UnreadablePage(self.path, pos, reason)
 
     def _read(self, fd: int, pos: int) -> bytes:
         """Return a page of the file.
@@ -159,10 +159,10 @@ class PageGuard:
             row = self._free.pop() if self._free else in_use
             if row == bus_error.ROWS_MAX:
                 raise OSError(f"more than {bus_error.ROWS_MAX} files are mapped")
-            at = bus_error.ROWS + row * bus_error.ROW_WORDS
-            self.words[at + 2] = mapping.protection
-            self.words[at + 1] = mapping.first + mapping.size
-            self.words[at] = mapping.first
+            position = bus_error.ROWS + row * bus_error.ROW_WORDS
+            self.words[position + 2] = mapping.protection
+            self.words[position + 1] = mapping.first + mapping.size
+            self.words[position] = mapping.first
             self.words[bus_error.IN_USE] = max(in_use, row + 1)
             self.mappings[row] = mapping
             return row
@@ -172,8 +172,8 @@ class PageGuard:
         with self._lock:
             self.mappings[row].unmapped = True
             self.update()
-            at = bus_error.ROWS + row * bus_error.ROW_WORDS
-            self.words[at] = self.words[at + 1] = 0
+            position = bus_error.ROWS + row * bus_error.ROW_WORDS
+            self.words[position] = self.words[position + 1] = 0
             del self.mappings[row]
             self._free.append(row)
 
@@ -183,11 +183,11 @@ class PageGuard:
             count = self.replaced[0]
             self._seen = max(self._seen, count - bus_error.RING_SIZE)
             while self._seen < count:
-                at = bus_error.RING + self._seen % bus_error.RING_SIZE
-                page = int(self.words[at])
+                position = bus_error.RING + self._seen % bus_error.RING_SIZE
+                page = int(self.words[position])
                 if not page:  # another thread is about to write it
                     break
-                self.words[at] = 0
+                self.words[position] = 0
                 self._seen += 1
                 self._classify(page)
             return self._seen

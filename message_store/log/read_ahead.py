@@ -83,12 +83,12 @@ class ReadAhead:
         file_end = file.base + file.size
         limit = min(max(end + AHEAD_BYTES, self._expected), file_end)
         self.wake_at = file_end if limit == file_end else end + REFILL_BYTES
-        at = max(end, self.reached)
-        while at < limit and not self._stopping:
-            size = min(STEP_BYTES, limit - at)
+        position = max(end, self.reached)
+        while position < limit and not self._stopping:
+            size = min(STEP_BYTES, limit - position)
             try:
-                os.preadv(file.fd, [memoryview(self._buffer)[:size]], at - file.base)
+                os.preadv(file.fd, [memoryview(self._buffer)[:size]], position - file.base)
             except OSError:
                 return  # only performance is lost; the append reports the error
-            at += size
-        self.reached = max(at, self.reached)
+            position += size
+        self.reached = max(position, self.reached)

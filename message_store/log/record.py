@@ -60,8 +60,8 @@ class _Fields:
     def __init__(self, data: bytes, phys_offset: int) -> None:
         self.data, self.at, self.phys_offset = data, 0, phys_offset
 
-    def fault(self, why: str) -> RecordUnreadable:
-        return RecordUnreadable(self.phys_offset, why)
+    def fault(self, reason: str) -> RecordUnreadable:
+        return RecordUnreadable(self.phys_offset, reason)
 
     def piece(self, name: str, size: int) -> bytes:
         if size < 0:
@@ -115,10 +115,10 @@ def split_records(data: bytes, *, check_crc: bool = True) -> list[Record]:
     Raises:
         RecordUnreadable: One of them is damaged.
     """
-    view, found, at = memoryview(data), [], 0
-    while at < len(data):
-        found.append(decode_record(view[at:], at, check_crc=check_crc))
-        at += found[-1].total_size
+    view, found, position = memoryview(data), [], 0
+    while position < len(data):
+        found.append(decode_record(view[position:], position, check_crc=check_crc))
+        position += found[-1].total_size
     return found
 
 

@@ -418,10 +418,10 @@ class ConsumeQueue:
     def blank(self, log_start: int, log_end: int) -> int:
         """Replace units that point into log_start..log_end by pre-blanks; return their number."""
         count = 0
-        at = self.offset_from(log_start)
-        while at < self.max_offset and self._message_from(at)[1] < log_end:
-            self.write(at, memoryview(PRE_BLANK.tobytes()))
-            at, count = self._message_from(at)[0], count + 1
+        position = self.offset_from(log_start)
+        while position < self.max_offset and self._message_from(position)[1] < log_end:
+            self.write(position, memoryview(PRE_BLANK.tobytes()))
+            position, count = self._message_from(position)[0], count + 1
         return count
 
     def offset_from(self, log_offset: int) -> int:
@@ -429,9 +429,9 @@ class ConsumeQueue:
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
-            at, phys_offset = self._message_from(middle)
+            position, phys_offset = self._message_from(middle)
             if phys_offset < log_offset:
-                low = at + 1
+                low = position + 1
             else:
                 high = middle
         return self._message_from(low)[0]
@@ -450,8 +450,8 @@ class ConsumeQueue:
             units = self.read(offset, 4_096)
             messages = np.flatnonzero(~is_blank(units))
             if messages.size:
-                at = int(messages[0])
-                return offset + at, int(units[at]["phys_offset"])
+                position = int(messages[0])
+                return offset + position, int(units[position]["phys_offset"])
             offset += max(int(units.size), 1)
         return self.max_offset, LONG_MAX
 

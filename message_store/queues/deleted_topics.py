@@ -58,7 +58,11 @@ class Deletions:
 
         `write` brings the change to the disk.
         """
-        kept = {name: min(at, log_end) for name, at in self._offsets.items() if at > log_min}
+        kept = {
+            name: min(position, log_end)
+            for name, position in self._offsets.items()
+            if position > log_min
+        }
         if kept != self._offsets:
             self._offsets = kept
             self.unwritten = True

@@ -88,11 +88,11 @@ class QueueSums:
         if not known:
             return []
         data = read(path, (high - low) * BLOCK_BYTES, low * BLOCK_BYTES)
-        blocks = (data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES))
+        blocks = (data[index : index + BLOCK_BYTES] for index in range(0, len(data), BLOCK_BYTES))
         sums = SUM.iter_unpack(known[: len(known) // SUM.size * SUM.size])
         return [
-            low + at
-            for at, (block, entry) in enumerate(zip(blocks, sums, strict=False))
+            low + index
+            for index, (block, entry) in enumerate(zip(blocks, sums, strict=False))
             if not _matches(block, *entry)
         ]
 

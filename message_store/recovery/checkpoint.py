@@ -147,8 +147,11 @@ def has_damage(data: bytes) -> bool:
 def _slots(data: bytes) -> list[tuple[bytes, bytes]]:
     """Return body and CRC of both slots."""
     return [
-        (data[at : at + BODY.size], data[at + BODY.size : at + BODY.size + _CRC_BYTES])
-        for at in (0, SLOT_BYTES)
+        (
+            data[position : position + BODY.size],
+            data[position + BODY.size : position + BODY.size + _CRC_BYTES],
+        )
+        for position in (0, SLOT_BYTES)
     ]
 
 
@@ -229,9 +232,9 @@ class RecoveryMark:
         self._marks = marks
         self._sequence += 1
         body = BODY.pack(self._sequence, *marks, boot_id)
-        at = (self._sequence & 1) * SLOT_BYTES
+        position = (self._sequence & 1) * SLOT_BYTES
         data = body + _crc(body)
-        self._map[at : at + len(data)] = data
+        self._map[position : position + len(data)] = data
 
     def sync(self) -> None:
         """Wait until the newest mark is on the disk.

@@ -75,25 +75,25 @@ class QueueOffsetCheck:
         """
         queue, group = self._queue_of(rows[0]), self._group_of(rows[0])
         following = self._next.get(group, queue.max_offset or None)
-        last = -1  # index of the last record before `at` that is in the queue
-        for at in [0, *jumps.tolist()]:
-            if at and in_queue[at - 1]:
-                last, following = at - 1, int(rows[at - 1]["queue_offset"]) + 1
-            if self._is_in_queue(queue, rows, at, following, at - last - 1):
-                if last >= 0 and rows[at]["queue_offset"] == rows[last]["queue_offset"]:
+        last = -1  # index of the last record before `index` that is in the queue
+        for index in [0, *jumps.tolist()]:
+            if index and in_queue[index - 1]:
+                last, following = index - 1, int(rows[index - 1]["queue_offset"]) + 1
+            if self._is_in_queue(queue, rows, index, following, index - last - 1):
+                if last >= 0 and rows[index]["queue_offset"] == rows[last]["queue_offset"]:
                     self._drop(rows, in_queue, last)
             else:
-                self._drop(rows, in_queue, at)
+                self._drop(rows, in_queue, index)
         kept = np.flatnonzero(in_queue)
         if kept.size:
             self._next[group] = int(rows[kept[-1]]["queue_offset"]) + 1
 
-    def _drop(self, rows: Rows, in_queue: npt.NDArray[np.bool_], at: int) -> None:
-        in_queue[at] = False
-        self.without_queue.append(int(rows[at]["phys_offset"]))
+    def _drop(self, rows: Rows, in_queue: npt.NDArray[np.bool_], position: int) -> None:
+        in_queue[position] = False
+        self.without_queue.append(int(rows[position]["phys_offset"]))
 
     def _is_in_queue(
-        self, queue: ConsumeQueue, rows: Rows, at: int, following: int | None, dropped: int
+        self, queue: ConsumeQueue, rows: Rows, position: int, following: int | None, dropped: int
     ) -> bool:
         """Return whether a record is in the queue that its header names.
 
@@ -101,17 +101,21 @@ class QueueOffsetCheck:
             following: Next queue offset of the queue, None if the queue is empty.
             dropped: Number of records before this one that are in no queue.
         """
-        row = rows[at]
+        row = rows[position]
         offset, phys_offset = int(row["queue_offset"]), int(row["phys_offset"])
         if (following or 0) <= offset <= (following or 0) + dropped:
             return True
         if self._is_unit(queue, row):
             return True
-        if at and rows[at - 1]["queue_offset"] == offset and self._is_unit(queue, rows[at - 1]):
+        if (
+            position
+            and rows[position - 1]["queue_offset"] == offset
+            and self._is_unit(queue, rows[position - 1])
+        ):
             return False
-        if not has_possible_offset(rows[at : at + 1])[0]:
+        if not has_possible_offset(rows[position : position + 1])[0]:
             return False
-        after = rows["queue_offset"][at + 1 : at + 1 + AFTER_MAX]
+        after = rows["queue_offset"][position + 1 : position + 1 + AFTER_MAX]
         if (after - offset == np.arange(1, after.size + 1)).any():
             return True
         has_changed = self.log.sums.has_changed(phys_offset, int(row["record_size"]))

@@ -122,10 +122,10 @@ def walk_log(
 
 def _add_unknown_topics(rows: Rows, file: LogFile, topics: TopicTable) -> None:
     """Number the topics that are new in the walk; an invalid name keeps -1."""
-    for at in np.flatnonzero(rows["topic_index"] < 0):
-        name = topic_of(file.data, file.base, rows[at])
+    for index in np.flatnonzero(rows["topic_index"] < 0):
+        name = topic_of(file.data, file.base, rows[index])
         if is_topic_name(name):
-            rows[at]["topic_index"] = topics.add(name)
+            rows[index]["topic_index"] = topics.add(name)
 
 
 def recover(
@@ -211,8 +211,8 @@ def write_again(log: CommitLog, start: int, end: int) -> None:
     log.unreadable.update()
     for file in log.files:
         low, high = max(start, file.base), min(end, file.base + file.size)
-        for at in range(low, high, WRITE_BYTES):
-            for offset, data in _readable(log, file, at, min(at + WRITE_BYTES, high)):
+        for index in range(low, high, WRITE_BYTES):
+            for offset, data in _readable(log, file, index, min(index + WRITE_BYTES, high)):
                 file.write(offset - file.base, data)
 
 

@@ -140,7 +140,7 @@ class Truncations:
 def _decode(value: Any) -> _State:
     pending = value["pending"]
     steps = tuple((int(number), int(offset)) for number, offset in value["truncations"])
-    followed = tuple((str(name), int(at)) for name, at in value["followed"].items())
+    followed = tuple((str(name), int(position)) for name, position in value["followed"].items())
     generation = int(value["generation"])
     if any(a[0] >= b[0] or a[1] >= b[1] for a, b in pairwise(steps)):
         raise ValueError("its truncations are not in order")

@@ -57,8 +57,8 @@ class UnitRepair:
             return False
         found = False
         for start, end in queue.changed_blocks(offset + int(units[0]["index"]), int(units.size)):
-            for at in range(start, end):
-                unit, key = queue.read(at, 1), (topic, queue_id, at)
+            for index in range(start, end):
+                unit, key = queue.read(index, 1), (topic, queue_id, index)
                 if not unit.size or is_blank(unit)[0]:
                     continue
                 if not self._has_record(unit[0], key, with_code=True):
@@ -122,13 +122,13 @@ class UnitRepair:
         topic, queue_id, offset = key
         low, high = self._log.min_offset, self._log.end
         first, after = queue.min_offset, queue.max_offset
-        for at in range(offset - 1, max(offset - UNITS_MAX, queue.min_offset) - 1, -1):
-            if (unit := self._matching_unit(queue, (topic, queue_id, at))) is not None:
-                low, first = int(unit["phys_offset"]) + int(unit["size"]), at + 1
+        for index in range(offset - 1, max(offset - UNITS_MAX, queue.min_offset) - 1, -1):
+            if (unit := self._matching_unit(queue, (topic, queue_id, index))) is not None:
+                low, first = int(unit["phys_offset"]) + int(unit["size"]), index + 1
                 break
-        for at in range(offset + 1, min(offset + UNITS_MAX, queue.max_offset)):
-            if (unit := self._matching_unit(queue, (topic, queue_id, at))) is not None:
-                high, after = int(unit["phys_offset"]), at
+        for index in range(offset + 1, min(offset + UNITS_MAX, queue.max_offset)):
+            if (unit := self._matching_unit(queue, (topic, queue_id, index))) is not None:
+                high, after = int(unit["phys_offset"]), index
                 break
         return (low, max(low, high)), (first, after)
 
@@ -159,13 +159,13 @@ class UnitRepair:
                 count += int(mine.sum())
         return count
 
-    def _give_up(self, unit_key: UnitKey, why: str) -> bool:
+    def _give_up(self, unit_key: UnitKey, reason: str) -> bool:
         if len(self._given_up) >= GIVEN_UP_MAX:
             self._given_up.clear()
         self._given_up.add(unit_key)
         topic, queue_id, offset = unit_key
         self._notice(
             f"queue {topic}/{queue_id} at offset {offset}: the unit does not match its record, and "
-            f"{why}: the message is skipped"
+            f"{reason}: the message is skipped"
         )
         return False

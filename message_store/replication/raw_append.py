@@ -210,7 +210,7 @@ class RawAppender:
             )
             self._restart_queue(row, topics.name(index))
 
-    def _refuse_once(self, row: Row, why: str) -> None:
+    def _refuse_once(self, row: Row, reason: str) -> None:
         """Raise `ReplicationFault` unless the same record was refused before."""
         offset = int(row["phys_offset"])
         if offset == self._refused_at:
@@ -218,7 +218,7 @@ class RawAppender:
             return
         self._refused_at = offset
         raise ReplicationFault(
-            f"{why}: it was damaged on the network or at the master (run duemq store verify "
+            f"{reason}: it was damaged on the network or at the master (run duemq store verify "
             f"there). It is accepted if the master sends it again"
         )
 

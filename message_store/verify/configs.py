@@ -43,16 +43,16 @@ def check_configs(root: Path, report: Report) -> dict[str, Any]:
 
 def _check_table(path: Path, report: Report) -> Any:
     """Return the value of a table or of its backup, None if neither can be read."""
-    value, why = _read(path)
+    value, reason = _read(path)
     if value is not None:
         return value
     backup = json_dialect.backup_path(path)
     value, why_backup = _read(backup)
     if value is not None:
-        text = f"{why}; {backup.name} is good and is used instead"
+        text = f"{reason}; {backup.name} is good and is used instead"
         report.add("warning", "config", path, 0, text)
         return value
-    text = f"{why}; {backup.name}: {why_backup}. Restore one of them from a copy"
+    text = f"{reason}; {backup.name}: {why_backup}. Restore one of them from a copy"
     report.add("error", "config", path, 0, text)
     return None
 

@@ -136,7 +136,7 @@ def report_unreadable(report: Report, known: int) -> None:
 
 def _check_sizes(pieces: Sequence[Piece], report: Report, multiple: int) -> None:
     size = common_size(pieces)
-    for at, piece in enumerate(pieces):
+    for index, piece in enumerate(pieces):
         if piece.data.size != size or size % multiple:
             report.add(
                 "error",
@@ -145,8 +145,8 @@ def _check_sizes(pieces: Sequence[Piece], report: Report, multiple: int) -> None
                 int(piece.data.size),
                 f"it has {piece.data.size} bytes, its neighbours {size}; no broker starts",
             )
-        if at and piece.base != pieces[at - 1].base + size:
-            before = pieces[at - 1].base
+        if index and piece.base != pieces[index - 1].base + size:
+            before = pieces[index - 1].base
             text = f"the file before it starts at {before}: files between them are missing"
             report.add("error", "missing-file", piece.path, 0, text)
 

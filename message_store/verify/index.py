@@ -169,8 +169,8 @@ def _fits(data: Bytes, slots: int, count: int) -> bool:
         return False
     good = probed = 0
     for number in range(max(1, count - PROBE_ITEMS), count):
-        at = HEADER_BYTES + slots * 4 + number * ITEM_BYTES
-        item = np.frombuffer(data[at : at + ITEM_BYTES], layout.INDEX_ITEM)[0]
+        position = HEADER_BYTES + slots * 4 + number * ITEM_BYTES
+        item = np.frombuffer(data[position : position + ITEM_BYTES], layout.INDEX_ITEM)[0]
         slot = HEADER_BYTES + int(item["key_hash"]) % slots * 4
         newest = int(np.frombuffer(data[slot : slot + 4], layout.INDEX_SLOT)[0])
         good += number <= newest < count and 0 <= item["prev_index"] < number
@@ -199,8 +199,8 @@ def _check_chains(piece: IndexPiece, after: IndexPiece | None, report: Report) -
             f"{unlinked.size} items, the first is item {first}, cannot be found from their slots: "
             f"remove the index directory, DueMQ rebuilds it"
         )
-        at = piece.item_pos(first)
-        report.add("error", "index-chain", piece.path, at, text, count=int(unlinked.size))
+        position = piece.item_pos(first)
+        report.add("error", "index-chain", piece.path, position, text, count=int(unlinked.size))
     header = np.frombuffer(piece.data[:HEADER_BYTES], layout.INDEX_HEADER)[0]
     if used != header["slot_count"]:
         text = f"its header counts {header['slot_count']} used slots, there are {used}"
@@ -226,10 +226,10 @@ def _check_items(piece: IndexPiece, summary: LogSummary, report: Report) -> None
         report.count("index_items_of_damage", int(known.sum()))
         for index in np.flatnonzero(wrong & ~known).tolist():
             code = int(codes[index])
-            why = FAULTS[code].format(phys=int(phys[index]))
+            reason = FAULTS[code].format(phys=int(phys[index]))
             kind = KINDS.get(code, "item-record")
-            at = piece.item_pos(first + index)
-            report.add("error", kind, piece.path, at, f"index item {first + index}: {why}")
+            position = piece.item_pos(first + index)
+            report.add("error", kind, piece.path, position, f"index item {first + index}: {reason}")
     report.count("index_items_behind_log", after_end)
     if after_end:
         text = f"{after_end} items point after the log's end, {summary.end}; queries skip them"
@@ -269,8 +269,10 @@ class _Keys:
         scratch = np.zeros(1, layout.SCANNED)
         base, end = self.summary.span(piece)
 
-        def read_chunk(at: int) -> Chunk:
-            return index_kernels.collect_keys(piece.data, at, end - base, base + at, scratch, out)
+        def read_chunk(position: int) -> Chunk:
+            return index_kernels.collect_keys(
+                piece.data, position, end - base, base + position, scratch, out
+            )
 
         pos = max(start - base, 0)
         for count in read_past_damage(piece.data, base, pos, end - base, read_chunk):

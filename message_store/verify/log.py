@@ -261,8 +261,8 @@ class _Walk:
                 f"record at log offset {row['phys_offset']}: there can be no queue "
                 f"{row['queue_id']} with a queue offset {row['queue_offset']}"
             )
-            at = int(row["phys_offset"]) - piece.base
-            report.add("error", "record-queue", piece.path, at, text)
+            position = int(row["phys_offset"]) - piece.base
+            report.add("error", "record-queue", piece.path, position, text)
         queued = rows[has_unit(rows)]
         report.count("records_without_queue", rows.size - queued.size)
         count_queues(summary.queues, queued)
@@ -270,8 +270,8 @@ class _Walk:
     def name_topics(self, piece: Piece, rows: Rows) -> None:
         """Number the topics that are new; report invalid names."""
         topics = self.summary.topics
-        for at in np.flatnonzero(rows["topic_index"] < 0):
-            row = rows[at]
+        for index in np.flatnonzero(rows["topic_index"] < 0):
+            row = rows[index]
             name = topic_bytes(piece.data, piece.base, row)
             text = name.decode("utf-8", "replace")
             if text.encode() == name and len(name) <= NAME_BYTES_MAX and len(topics) < TOPICS_MAX:

@@ -197,17 +197,17 @@ class _Units:
 
     def check_piece(self, piece: Piece) -> bool:
         """Check the units of a file; return whether it is full."""
-        count, at, holes = int(piece.data.size) // UNIT_BYTES, 0, 0
-        while at < count:
-            size = min(BLOCK_UNITS, count - at)
-            block = piece.data[at * UNIT_BYTES : (at + size) * UNIT_BYTES]
+        count, position, holes = int(piece.data.size) // UNIT_BYTES, 0, 0
+        while position < count:
+            size = min(BLOCK_UNITS, count - position)
+            block = piece.data[position * UNIT_BYTES : (position + size) * UNIT_BYTES]
             found = scan.read_units(block, self.units[:size])
             if found:
-                self.check_block(piece, at, self.units[:found])
-                self.queue.end = piece.base // UNIT_BYTES + at + found
-            at += found
+                self.check_block(piece, position, self.units[:found])
+                self.queue.end = piece.base // UNIT_BYTES + position + found
+            position += found
             if found < size:
-                after = self.next_live(piece, at, count)
+                after = self.next_live(piece, position, count)
                 holes += 1
                 if after < 0 or holes > HOLES_MAX:
                     return False
@@ -215,24 +215,24 @@ class _Units:
                     "error",
                     "queue-hole",
                     piece.path,
-                    at * UNIT_BYTES,
-                    f"{after - at} units of {self.queue.name} from queue offset "
-                    f"{piece.base // UNIT_BYTES + at} on are empty, later ones are not; a broker "
-                    f"would truncate the queue here",
+                    position * UNIT_BYTES,
+                    f"{after - position} units of {self.queue.name} from queue offset "
+                    f"{piece.base // UNIT_BYTES + position} on are empty, later ones are not; a "
+                    f"broker would truncate the queue here",
                 )
-                at = after
+                position = after
         return True
 
-    def next_live(self, piece: Piece, at: int, count: int) -> int:
+    def next_live(self, piece: Piece, position: int, count: int) -> int:
         """Return the first unit after an empty one that names its record, else -1."""
-        units = np.frombuffer(piece.data[: count * UNIT_BYTES], layout.CQ_UNIT)[at:]
+        units = np.frombuffer(piece.data[: count * UNIT_BYTES], layout.CQ_UNIT)[position:]
         candidates = np.flatnonzero((units["size"] > 0) & (units["phys_offset"] >= 0))
         for index in candidates[:CANDIDATES_MAX].tolist():
             one = np.zeros(1, layout.UNIT)
             for name in ("phys_offset", "size", "tags_code"):
                 one[name] = units[name][index]
-            if self.codes(one, piece.base // UNIT_BYTES + at + index)[0] == kernels.GOOD:
-                return at + int(index)
+            if self.codes(one, piece.base // UNIT_BYTES + position + index)[0] == kernels.GOOD:
+                return position + int(index)
         return -1
 
     def codes(self, units: Rows, number: int) -> npt.NDArray[np.uint8]:
@@ -245,8 +245,8 @@ class _Units:
             kernels.check_units(units, piece.data, span, self.topic, want, self.scratch, out)
         return out
 
-    def check_block(self, piece: Piece, at: int, units: Rows) -> None:
-        number = piece.base // UNIT_BYTES + at
+    def check_block(self, piece: Piece, position: int, units: Rows) -> None:
+        number = piece.base // UNIT_BYTES + position
         codes = self.codes(units, number)
         blank = (units["phys_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
         expired = ~blank & (units["phys_offset"] < self.summary.min)
@@ -259,15 +259,15 @@ class _Units:
         self.report.count("units_expired", int(expired.sum()))
         self.report.count("units_blank", int(blank.sum()))
         self.report.count("units_behind_log", int(after_end.sum()))
-        self.check_blanks(piece, at, units, blank)
+        self.check_blanks(piece, position, units, blank)
         for index in np.flatnonzero(live & (codes != kernels.GOOD)).tolist():
-            self.report_unit(piece, at + index, units[index], int(codes[index]))
+            self.report_unit(piece, position + index, units[index], int(codes[index]))
 
     def check_blanks(
-        self, piece: Piece, at: int, units: Rows, blank: npt.NDArray[np.bool_]
+        self, piece: Piece, position: int, units: Rows, blank: npt.NDArray[np.bool_]
     ) -> None:
         """Report pre-blanks between messages unless a recovery has moved their records away."""
-        number = piece.base // UNIT_BYTES + at
+        number = piece.base // UNIT_BYTES + position
         explained = [*self.summary.bridges, *(low for low, _ in self.summary.replaced_ranges)]
         edges = (np.flatnonzero(np.diff(blank)) + 1).tolist()
         for first, end in pairwise([0, *edges, int(units.size)]):
@@ -279,30 +279,30 @@ class _Units:
             if NOTHING not in (self.blank_from, self.last_phys) and not any(
                 self.last_phys < damaged < start for damaged in explained
             ):
-                self.report_blanks(piece, at + first, start)
+                self.report_blanks(piece, position + first, start)
             self.last_phys = int(units[end - 1]["phys_offset"])
             self.blank_from = NOTHING
 
-    def report_blanks(self, piece: Piece, at: int, start: int) -> None:
-        """Report the pre-blanks before the unit at `at`, whose record is at log offset `start`."""
-        after = piece.base // UNIT_BYTES + at
+    def report_blanks(self, piece: Piece, position: int, start: int) -> None:
+        """Report pre-blanks before the unit at `position`; its record is at log offset `start`."""
+        after = piece.base // UNIT_BYTES + position
         self.report.add(
             "error",
             "queue-blank",
             piece.path,
-            at * UNIT_BYTES,
+            position * UNIT_BYTES,
             f"{after - self.blank_from} units of {self.queue.name} from queue offset "
             f"{self.blank_from} on are pre-blanks between messages: their records are lost, or the "
             f"record at log offset {start} has a wrong queue offset, {after}",
             count=after - self.blank_from,
         )
 
-    def report_unit(self, piece: Piece, at: int, unit: Row, code: int) -> None:
+    def report_unit(self, piece: Piece, position: int, unit: Row, code: int) -> None:
         phys, size, tags_code = int(unit["phys_offset"]), int(unit["size"]), int(unit["tags_code"])
-        why = FAULTS[code].format(phys=phys, size=size, code=tags_code)
-        text = f"{self.queue.name}, queue offset {piece.base // UNIT_BYTES + at}: {why}"
+        reason = FAULTS[code].format(phys=phys, size=size, code=tags_code)
+        text = f"{self.queue.name}, queue offset {piece.base // UNIT_BYTES + position}: {reason}"
         kind = KINDS.get(code, "unit-code" if code == kernels.WRONG_CODE else "unit-mismatch")
-        self.report.add("error", kind, piece.path, at * UNIT_BYTES, text)
+        self.report.add("error", kind, piece.path, position * UNIT_BYTES, text)
 
     def report_after_end(self) -> None:
         """Report units past the end of the log, which a broker drops at its next start."""
@@ -330,9 +330,11 @@ def find_missing(
         progress(MISSING_PHASE, done, len(summary.pieces))
         base, end = summary.span(piece)
 
-        def read_chunk(at: int, piece: Piece = piece, end: int = end) -> Chunk:
+        def read_chunk(position: int, piece: Piece = piece, end: int = end) -> Chunk:
             arrays, size = summary.topics.arrays, end - piece.base
-            return scan.walk(piece.data, at, size, piece.base + at, arrays, False, chunk)
+            return scan.walk(
+                piece.data, position, size, piece.base + position, arrays, False, chunk
+            )
 
         for count in read_past_damage(piece.data, base, 0, end - base, read_chunk):
             rows = chunk[:count]

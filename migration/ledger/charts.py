@@ -84,7 +84,7 @@ def chart(
         run: Start and end of the migration in ms, shaded; the chart also shows the time around it.
         annotations: Times in ms with their texts.
     """
-    times = [at for line in series for at, _ in line.points]
+    times = [position for line in series for position, _ in line.points]
     if not times:
         return f'<p class="empty">{escape(title)}: nothing was measured.</p>'
     across = Scale(min(times), max(*times, min(times) + 1), LEFT, WIDTH - RIGHT)
@@ -97,11 +97,14 @@ def chart(
         'xmlns="http://www.w3.org/2000/svg">',
         _run(across, run),
         *(_value_tick(up, tick, shown) for tick in ticks),
-        *(_time_tick(across, at, text) for at, text in time_ticks(across.first, across.last)),
         *(
-            _annotation(across, at, text)
-            for at, text in annotations
-            if across.first <= at <= across.last
+            _time_tick(across, position, text)
+            for position, text in time_ticks(across.first, across.last)
+        ),
+        *(
+            _annotation(across, position, text)
+            for position, text in annotations
+            if across.first <= position <= across.last
         ),
         *(_line(line, across, up) for line in series),
         *_columns(series, across, shown),
@@ -185,16 +188,16 @@ def _annotation(across: Scale, at_ms: int, text: str) -> str:
 def _line(line: Series, across: Scale, up: Scale) -> str:
     parts = []
     for stretch in stretches(line.points):
-        at = [(across.px(x), up.px(y)) for x, y in stretch]
-        path = " L".join(f"{x} {y}" for x, y in at)
-        if len(at) == 1:
+        points = [(across.px(x), up.px(y)) for x, y in stretch]
+        path = " L".join(f"{x} {y}" for x, y in points)
+        if len(points) == 1:
             parts.append(
-                f'<circle class="dot-{line.style}" cx="{at[0][0]}" cy="{at[0][1]}" r="2"/>'
+                f'<circle class="dot-{line.style}" cx="{points[0][0]}" cy="{points[0][1]}" r="2"/>'
             )
             continue
         if line.filled:
             base = up.px(0)
-            area = f"M{at[0][0]} {base} L{path} L{at[-1][0]} {base} Z"
+            area = f"M{points[0][0]} {base} L{path} L{points[-1][0]} {base} Z"
             parts.append(f'<path class="area-{line.style}" d="{area}"/>')
         parts.append(f'<path class="line-{line.style}" d="M{path}"/>')
     return "\n".join(parts)
@@ -203,9 +206,9 @@ def _line(line: Series, across: Scale, up: Scale) -> str:
 def stretches(points: Sequence[Point]) -> list[list[tuple[int, float]]]:
     """Return runs of consecutive points with a measurement."""
     found: list[list[tuple[int, float]]] = [[]]
-    for at, value in points:
+    for position, value in points:
         if value is not None:
-            found[-1].append((at, value))
+            found[-1].append((position, value))
         elif found[-1]:
             found.append([])
     return [stretch for stretch in found if stretch]
@@ -215,15 +218,15 @@ def _columns(series: Sequence[Series], across: Scale, shown: Callable[[float], s
     """Return an invisible column for each time, whose tooltip shows the values."""
     values_at: dict[int, list[str]] = {}
     for line in series:
-        for at, value in line.points:
+        for position, value in line.points:
             text = "nothing" if value is None else shown(value)
-            values_at.setdefault(at, []).append(f"{line.name}: {text}")
+            values_at.setdefault(position, []).append(f"{line.name}: {text}")
     times = sorted(values_at)
     edges = [across.px((a + b) / 2) for a, b in pairwise(times)]
     starts, ends = [float(LEFT), *edges], [*edges, float(WIDTH - RIGHT)]
     return [
         f'<rect class="hit" x="{start}" y="{TOP}" width="{round(end - start, 1)}" '
-        f'height="{HEIGHT - TOP - BOTTOM}"><title>{escape(format_time(at))}\n'
-        f"{escape(chr(10).join(values_at[at]))}</title></rect>"
-        for at, start, end in zip(times, starts, ends, strict=True)
+        f'height="{HEIGHT - TOP - BOTTOM}"><title>{escape(format_time(position))}\n'
+        f"{escape(chr(10).join(values_at[position]))}</title></rect>"
+        for position, start, end in zip(times, starts, ends, strict=True)
     ]

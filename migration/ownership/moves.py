@@ -131,7 +131,7 @@ class Migrations:
     def pause(self, level: int, cause: str, *, operator: str) -> None:
         """Pause a level: no steps until it is resumed; its new messages stay routed."""
         state = self.state_of(level).pause(cause).state
-        self._append_state(level, state, state, operator=operator, why=cause or "paused")
+        self._append_state(level, state, state, operator=operator, reason=cause or "paused")
 
     def resume(self, level: int, *, operator: str) -> None:
         """Continue a paused level; do nothing if it is not paused."""
@@ -257,7 +257,7 @@ class Migrations:
         *,
         migration: str = "",
         operator: str = "",
-        why: str = "",
+        reason: str = "",
     ) -> None:
         name = migration or self.journal.levels[level].migration
         record = StateRecord(
@@ -266,12 +266,14 @@ class Migrations:
             source=source.value,
             target=target.value,
             operator=operator,
-            why=why,
+            why=reason,
         )
         ownership.append(self._store, record, self._clock.now_ms())
         self.blocked_by.pop(level, None)
         self.catch_up()
-        log.info("migration %s: level %d is %s%s", name, level, target, f" ({why})" if why else "")
+        log.info(
+            "migration %s: level %d is %s%s", name, level, target, f" ({reason})" if reason else ""
+        )
 
     @staticmethod
     def _load(store: MessageStore) -> JournalProjection:

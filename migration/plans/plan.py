@@ -112,9 +112,9 @@ class Plan(LedgerRecord):
 class PlanError(UsageError):
     """Error: a plan cannot be used; the text has the plan, the reason and the remedy."""
 
-    def __init__(self, plan_id: str, why: str) -> None:
-        self.plan_id, self.why = plan_id, why
-        super().__init__(f"plan {plan_id}: {why}. Make a new one with `duemq migrate plan`")
+    def __init__(self, plan_id: str, reason: str) -> None:
+        self.plan_id, self.why = plan_id, reason
+        super().__init__(f"plan {plan_id}: {reason}. Make a new one with `duemq migrate plan`")
 
 
 def new_id(kind: str, now_ms: int, salt: bytes) -> str:
@@ -166,12 +166,12 @@ def check(
     """
     known = {level.level: level for level in plan.levels}
     if plan.store_id != store_id:
-        why = f"it was made for store {plan.store_id}, this is store {store_id}"
-        raise PlanError(plan.plan_id, why)
+        reason = f"it was made for store {plan.store_id}, this is store {store_id}"
+        raise PlanError(plan.plan_id, reason)
     if now_ms < plan.made_ms:
         late_s = (plan.made_ms - now_ms) / 1_000
-        why = f"it was made {late_s:.0f} s in the future: the clock was set back"
-        raise PlanError(plan.plan_id, why)
+        reason = f"it was made {late_s:.0f} s in the future: the clock was set back"
+        raise PlanError(plan.plan_id, reason)
     if now_ms - plan.made_ms > AGE_MS_MAX:
         days = (now_ms - plan.made_ms) // 86_400_000
         raise PlanError(
@@ -184,10 +184,10 @@ def check(
         if level not in delays_ms:
             raise PlanError(plan.plan_id, f"level {level} no longer exists in messageDelayLevel")
         if delays_ms[level] != known[level].delay_ms:
-            why = (
+            reason = (
                 f"level {level} meant {known[level].delay_ms} ms when it was made and means "
                 f"{delays_ms[level]} ms now"
             )
-            raise PlanError(plan.plan_id, why)
+            raise PlanError(plan.plan_id, reason)
     if plan.blocked:
         raise PlanError(plan.plan_id, "; ".join(item.text for item in plan.blocked))

@@ -68,11 +68,11 @@ PAUSE_S: Final = 0.01
 class OfflineStopped(StoreError):
     """Error: an offline migration stopped; the store is intact, and the same command continues."""
 
-    def __init__(self, level: int, why: str) -> None:
-        self.level, self.why = level, why
+    def __init__(self, level: int, reason: str) -> None:
+        self.level, self.why = level, reason
         super().__init__(
-            f"level {level}: {why}. The store is intact; remove the cause and run the same command "
-            "again to continue"
+            f"level {level}: {reason}. The store is intact; remove the cause and run the same "
+            "command again to continue"
         )
 
 
@@ -100,9 +100,9 @@ class StoppedHost:
         """Return None, as there are no other plugins."""
         return None
 
-    def stop(self, why: str) -> None:
+    def stop(self, reason: str) -> None:
         """Raise, as there is no broker to stop."""
-        raise AssertionError(why)
+        raise AssertionError(reason)
 
 
 @dataclass(slots=True)
@@ -342,8 +342,8 @@ class _Work:
 
     async def _unblock(self, service: MigrationService, level: int) -> None:
         """Write a checkpoint for a blocked step; raise if the step is still blocked."""
-        why = service.migrations.blocked_by.get(level, "")
-        if not why:
+        reason = service.migrations.blocked_by.get(level, "")
+        if not reason:
             return
         await self.owners.keeper.persist(last=True)
         service.migrations.step(level, service.throttle.batch_max)

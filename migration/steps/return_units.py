@@ -192,14 +192,16 @@ class RoutedReturn:
     def _pending_timers(self, level: int) -> Rows:
         """Return the pending timers of a level, sorted by due time."""
         found = [self._found.get(level, NO_TIMERS)]
-        at = self._read_to.get(level, -1)
-        if at < 0:
-            at = PendingTimers(self._timers).first_pending()
+        position = self._read_to.get(level, -1)
+        if position < 0:
+            position = PendingTimers(self._timers).first_pending()
         end = self._timers.fetch.bounds()[1]
-        while at < end:
-            rows, at = self._timers.fetch.fetch_queue(at, min(PIECE_UNITS, end - at))
+        while position < end:
+            rows, position = self._timers.fetch.fetch_queue(
+                position, min(PIECE_UNITS, end - position)
+            )
             found.append(rows[self._levels_of(rows) == level].copy())
-        self._read_to[level] = max(at, end)
+        self._read_to[level] = max(position, end)
         rows = np.concatenate(found)
         rows = rows[self._timers.decisions.is_pending(rows)]
         order = np.lexsort((rows["phys_offset"], rows["due_ms"]))
@@ -228,18 +230,21 @@ class RoutedReturn:
         made["topic_index"], made["queue_id"] = self._schedule, level - 1
         made["due_delay_ms"], made["due_ms"] = TAGS_DUE, rows["due_ms"]
         made["enqueue_ms"] = made["dequeue_ms"] = -1
-        for at in (*load.quarantine_items, *load.lost):  # still timers, in quarantine when due
-            made[at]["status"] = SKIPPED
+        for position in (
+            *load.quarantine_items,
+            *load.lost,
+        ):  # still timers, in quarantine when due
+            made[position]["status"] = SKIPPED
         self._store.put(batch)
         stored = made["status"] == 0
         self._timers.decisions.settle(rows[stored], locations[stored])
         # A copy that the store will never accept stays a timer, and stops no other one.
         refused = np.flatnonzero((made["status"] > SKIPPED) & (made["status"] != MESSAGE_ILLEGAL))
         self._wake()
-        why = (
+        reason = (
             batch.remarks.get(int(refused[0]), "the store is not writable") if refused.size else ""
         )
-        return int(np.count_nonzero(stored)), why
+        return int(np.count_nonzero(stored)), reason
 
 
 def _staged(rows: Rows, now_ms: int) -> Rows:

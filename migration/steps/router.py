@@ -115,8 +115,8 @@ class Router:
         routed, unhandled = self._route(batch, batch.rows, batch.count, self._report)
         self.routed += routed
         if unhandled:
-            for at in np.flatnonzero(self._report[: batch.count] == kernels.UNHANDLED).tolist():
-                self._rewrite(batch, at)
+            for index in np.flatnonzero(self._report[: batch.count] == kernels.UNHANDLED).tolist():
+                self._rewrite(batch, index)
 
     def _route(
         self, batch: PutBatch, rows: Rows, count: int, report: npt.NDArray[np.uint8]
@@ -144,13 +144,13 @@ class Router:
                 rules += [(level, self._topics.add(t), ms) for t, ms in projected.rules.items()]
         self._rules = np.array(rules, np.int64).reshape(-1, 3)
 
-    def _rewrite(self, batch: PutBatch, at: int) -> None:
+    def _rewrite(self, batch: PutBatch, position: int) -> None:
         """Remove timer properties; replace a level above the highest one by the highest."""
-        level = min(int(batch.rows[at]["delay_level"]), self._delays.size - 1)
-        properties = batch.properties(at)
+        level = min(int(batch.rows[position]["delay_level"]), self._delays.size - 1)
+        properties = batch.properties(position)
         for name in (*DUE_NAMES, *STALE_NAMES):
             properties.pop(name, None)
         properties["DELAY"] = str(level)
-        batch.set_properties(at, properties)
-        routed, _ = self._route(batch, batch.rows[at : at + 1], 1, self._one)
+        batch.set_properties(position, properties)
+        routed, _ = self._route(batch, batch.rows[position : position + 1], 1, self._one)
         self.routed += routed

@@ -312,8 +312,8 @@ class IntervalLateness:
         """Return an upper bound of the lateness of `share` of the deliveries; None without any."""
         if not self.delivered:
             return None
-        at = int(np.searchsorted(np.cumsum(self.buckets), share * self.delivered))
-        return int(BOUNDS_MS[min(at, BOUNDS_MS.size - 1)])
+        position = int(np.searchsorted(np.cumsum(self.buckets), share * self.delivered))
+        return int(BOUNDS_MS[min(position, BOUNDS_MS.size - 1)])
 
 
 def together(intervals: Collection[IntervalLateness]) -> int | None:

@@ -196,9 +196,9 @@ class Verification:
         order = np.argsort(phys_offset, kind="stable")
         phys_offset, due_ms = phys_offset[order], due_ms[order]
         done = np.zeros(phys_offset.size, np.bool_)
-        at, end = int(phys_offset[0]), self._store.max_offset
-        while at < end:
-            low, count = max(at, self._store.min_offset), max(self._units_max(), 1)
+        position, end = int(phys_offset[0]), self._store.max_offset
+        while position < end:
+            low, count = max(position, self._store.min_offset), max(self._units_max(), 1)
             rows = next(self._store.scan(low, end, count=count), None)
             if rows is None:
                 break
@@ -206,7 +206,7 @@ class Verification:
             origins = -(prepared[prepared < 0] + 1)
             places = np.minimum(np.searchsorted(phys_offset, origins), phys_offset.size - 1)
             done[places[phys_offset[places] == origins]] = True
-            at = int(rows["phys_offset"][-1]) + int(rows["record_size"][-1])
+            position = int(rows["phys_offset"][-1]) + int(rows["record_size"][-1])
             yield int(rows.size)
         return tally_of(phys_offset[done], due_ms[done])
 
@@ -221,9 +221,9 @@ class Verification:
                 if not units.size:
                     break
                 due_ms = units["tags_code"].copy()
-                for at, time_ms in promised.items():
-                    if first <= at < first + units.size:
-                        due_ms[at - first] = time_ms
+                for position, time_ms in promised.items():
+                    if first <= position < first + units.size:
+                        due_ms[position - first] = time_ms
                 messages = units["size"] != PRE_BLANK_SIZE
                 yield (
                     np.arange(first, first + units.size)[messages],

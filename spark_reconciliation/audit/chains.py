@@ -63,8 +63,8 @@ def follow_up(copies: pa.Table) -> pa.Table:
     order = np.argsort(key)
     key, up = key[order], up[order]
     while True:
-        at = np.minimum(np.searchsorted(key, up), key.size - 1)
-        above = key[at] == up
+        position = np.minimum(np.searchsorted(key, up), key.size - 1)
+        above = key[position] == up
         if not above.any():
             return pa.table({"key": key, "root": up})
-        up = np.where(above, up[at], up)
+        up = np.where(above, up[position], up)

@@ -79,31 +79,31 @@ class ClockSteps:
         times, first = self._times, self._compared
         self._compared = max(count, first)
         behind = first + np.flatnonzero(times[first + 1 :] <= times[first:-1] - STEP_MS)
-        for at in behind[behind < count].tolist():
-            after = times[at + 1 : at + 1 + LOOK_AHEAD]
-            if (after < times[at]).all() and len(self.steps) < STEPS_MAX:
-                self._add_step(at)
+        for index in behind[behind < count].tolist():
+            after = times[index + 1 : index + 1 + LOOK_AHEAD]
+            if (after < times[index]).all() and len(self.steps) < STEPS_MAX:
+                self._add_step(index)
 
-    def _is_corroborated(self, at: int) -> bool:
+    def _is_corroborated(self, position: int) -> bool:
         """Return whether records other than the two at a step show the same clocks."""
         times = self._times
-        before = times[max(at + 1 - BEFORE, 0) : at + 1]
-        after = times[at + 1 : at + 1 + WITNESSES]
+        before = times[max(position + 1 - BEFORE, 0) : position + 1]
+        after = times[position + 1 : position + 1 + WITNESSES]
         return bool(
             before.size == BEFORE
-            and (before > times[at + 1]).all()
+            and (before > times[position + 1]).all()
             and after.size >= LOOK_AHEAD
-            and (after < times[at]).all()
-            and self._puts[at + 1 : at + 1 + WITNESSES].any()
+            and (after < times[position]).all()
+            and self._puts[position + 1 : position + 1 + WITNESSES].any()
         )
 
-    def _add_step(self, at: int) -> None:
-        offset = int(self._offsets[at + 1])
-        before_ms, after_ms = int(self._times[at]), int(self._times[at + 1])
+    def _add_step(self, position: int) -> None:
+        offset = int(self._offsets[position + 1])
+        before_ms, after_ms = int(self._times[position]), int(self._times[position + 1])
         part = self._segment
         base = part.base if offset < part.base + part.size else part.base + part.size
         path = f"{part.path.rpartition('/')[0]}/{base:020d}"
-        shown = self._is_corroborated(at)
+        shown = self._is_corroborated(position)
         text = f"the clock was set back by {before_ms - after_ms} ms, from {before_ms}"
         text += "" if shown else "; too few records show it, so it explains no finding"
         found = Finding(part.store, path, offset - base, 0, CLOCK_SET_BACK, text, base)

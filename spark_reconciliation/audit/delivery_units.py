@@ -135,11 +135,11 @@ def check_delivery_units(
         while (first := int(left.argmax())) or left[0]:  # a chunk has records of a few queues
             here = np.flatnonzero(pairs == pairs[first])
             left[here] = False
-            at = mine[here]
-            found[at] = units.of_queue(
+            position = mine[here]
+            found[position] = units.of_queue(
                 names[int(topics[first])],
                 int(queues[first]),
-                numbers[at],
-                (offsets[at], sizes[at], codes[at]),
+                numbers[position],
+                (offsets[position], sizes[position], codes[position]),
             )
     return known, found

@@ -105,8 +105,8 @@ def plan_pieces(
     if end < written and (row[0] or not _none_pending(root)):
         path = row[0][-1].path if row[0] else "timerlog"
         text = f"by the timers' checkpoint it continues to {written}"
-        at = row[0][-1].size if row[0] else 0
-        findings.append(Finding(root.url, path, at, written - end, "gap", text))
+        position = row[0][-1].size if row[0] else 0
+        findings.append(Finding(root.url, path, position, written - end, "gap", text))
     first = int(row[0][0].name) if row[0] else 0
     if first and not plan.min and not attempt(MARK_FILE, partial(root.small_file, MARK_FILE)):
         # Apache removes the files whose records were removed; DueMQ also those without a timer
@@ -153,8 +153,8 @@ def check_piece(piece: FilePiece) -> Iterator[Finding]:
             yield part.finding(
                 part.start + data.size, missing, "gap", "the file ends before this position"
             )
-        for at, size, text in CHECKS[piece.kind](piece, data):
-            yield part.finding(part.start + at, size, "gap", text)
+        for position, size, text in CHECKS[piece.kind](piece, data):
+            yield part.finding(part.start + position, size, "gap", text)
         if piece.about is not None:
             yield from _pointers(piece, piece.about, data)
     except OSError as error:
@@ -173,9 +173,9 @@ def _pointers(piece: FilePiece, about: Pending, data: Bytes) -> Iterator[Finding
     elif piece.kind == "timerwheel" and data.size == WHEEL_BYTES:
         slots = native_columns(np.frombuffer(data, TIMER_SLOT))
         if slots["tick"].any():
-            for at, why in check_chains(about, part.root, slots):
+            for start, reason in check_chains(about, part.root, slots):
                 size = TIMER_SLOT.itemsize
-                yield part.finding(at * size, size, POINTER, why)
+                yield part.finding(start * size, size, POINTER, reason)
 
 
 Place = tuple[int, int, str]
@@ -199,13 +199,13 @@ def _timer_log(piece: FilePiece, data: Bytes) -> Iterator[Place]:
     good = (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)
     good &= (rows["prev_pos"] >= -1) & (rows["prev_pos"] < pos)
     good &= (rows["phys_offset"] >= 0) & (rows["record_size"] > 0)
-    for at in np.flatnonzero(~good)[-3:].tolist():  # a blank record is at the end
-        raw = data[at * UNIT_BYTES :][: TIMER_BLANK.itemsize]
+    for index in np.flatnonzero(~good)[-3:].tolist():  # a blank record is at the end
+        raw = data[index * UNIT_BYTES :][: TIMER_BLANK.itemsize]
         if raw.size == TIMER_BLANK.itemsize:
             blank = np.frombuffer(raw, TIMER_BLANK)[0]
-            left = part.size - part.start - at * UNIT_BYTES
+            left = part.size - part.start - index * UNIT_BYTES
             if (int(blank["size"]), int(blank["magic"])) == (left, MAGIC_BLANK):
-                good[at:] = True
+                good[index:] = True
                 break
     yield from _runs(~good, UNIT_BYTES, 0, "units of timers")
 

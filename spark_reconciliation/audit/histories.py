@@ -20,15 +20,15 @@ def whole_histories(events: DataFrame) -> DataFrame:
         events: Result of `verdicts._keyed`, units included, with `root`, `copies` and
             `first_copy` of their keys.
     """
-    role, at = F.col("role"), F.col("at")
+    role, position = F.col("role"), F.col("at")
     is_held, is_sent = role.isin(*PENDING_ROLES), role == Role.DELIVERY
     quarantines = role == Role.QUARANTINE
     decides = role.isin(Role.MARK, Role.MARKER, Role.DECISION)
-    cancels = decides & (F.col("first_copy").isNull() | (at < F.col("first_copy")))
+    cancels = decides & (F.col("first_copy").isNull() | (position < F.col("first_copy")))
     marks = role.isin(Role.MARK, Role.DECISION)
     copied = is_held & (F.col("key") != F.col("root")) & F.col("rolls").isNull()
     held = F.struct(
-        at.alias("at"),
+        position.alias("at"),
         "role",
         "store_ms",
         "level",
@@ -45,7 +45,7 @@ def whole_histories(events: DataFrame) -> DataFrame:
         "queued",
     )
     sent = F.struct(
-        at.alias("at"),
+        position.alias("at"),
         "store_ms",
         "topic_hash",
         "queue_id",
@@ -61,16 +61,16 @@ def whole_histories(events: DataFrame) -> DataFrame:
         F.max(F.when(is_held, held)).alias("leaf"),
         F.count(F.when(is_held, 1)).alias("held"),
         F.count(F.when(copied, 1)).alias("moves"),
-        F.collect_set(F.when(role == Role.UNIT, at)).alias("units"),
-        F.collect_set(F.when(is_held | is_sent, at)).alias("places"),
+        F.collect_set(F.when(role == Role.UNIT, position)).alias("units"),
+        F.collect_set(F.when(is_held | is_sent, position)).alias("places"),
         F.count(F.when(role == Role.REMOVED_PENDING, 1)).alias("removed_pending"),
         F.count(F.when(role == Role.REMOVED_SETTLED, 1)).alias("removed_settled"),
         F.min(F.when(is_sent, sent)).alias("sent"),
         F.count(F.when(is_sent, 1)).alias("deliveries"),
         F.count(F.when(quarantines, 1)).alias("quarantines"),
-        F.min(F.when(is_sent | quarantines, at)).alias("ended_at"),
-        F.min(F.when(cancels, at)).alias("cancelled_at"),
-        F.max(F.when(marks, at)).alias("marked_at"),
+        F.min(F.when(is_sent | quarantines, position)).alias("ended_at"),
+        F.min(F.when(cancels, position)).alias("cancelled_at"),
+        F.max(F.when(marks, position)).alias("marked_at"),
         F.max(F.when(is_held, F.col("copies"))).alias("copies"),
         F.count(F.when((is_sent | quarantines) & (F.col("copies") > 0), 1)).alias("ended_old"),
     )

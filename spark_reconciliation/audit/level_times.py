@@ -94,12 +94,12 @@ def _units(root: Root, entry: Entry, count: int) -> Rows:
     return native_columns(units[np.unique(np.linspace(0, end - 1, count, dtype=np.int64))])
 
 
-def _stored_ms(root: Root, plan: LogPlan, at: int, size: int) -> int | None:
+def _stored_ms(root: Root, plan: LogPlan, position: int, size: int) -> int | None:
     """Return the store time of the record that a unit points at, None without a record."""
-    data = plan.read(root, at, RECORD_HEAD.itemsize)
+    data = plan.read(root, position, RECORD_HEAD.itemsize)
     if data.size < RECORD_HEAD.itemsize:
         return None
     head = np.frombuffer(data, RECORD_HEAD)[0]
-    if int(head["total_size"]) != size or int(head["phys_offset"]) != at:
+    if int(head["total_size"]) != size or int(head["phys_offset"]) != position:
         return None
     return int(np.clip(head["store_ms"], 0, 10**18))

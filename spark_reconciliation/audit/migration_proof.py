@@ -60,14 +60,14 @@ def migration_proof(
     same = (F.col("due_ms") == F.col("promised_ms")) | verdict.isin("moved", "cancelled")
     same = F.coalesce(same, F.lit(False))
     kept = verdict.isin(*CLEAN)
-    why = F.when(kept & ~same, EARLIER).otherwise(
+    reason = F.when(kept & ~same, EARLIER).otherwise(
         F.coalesce("why", F.lit("the audit has no verdict about it"))
     )
     return rows.withColumns(
         {
             "verdict": verdict,
             "proven": kept & same,
-            "why": why,
+            "why": reason,
             "deliveries": F.coalesce("deliveries", F.lit(0)),
         }
     ).select(

@@ -87,9 +87,9 @@ def pack(column: Callable[[str], pa.Array]) -> Numbers:
     """
     column = cache(column)
     sent = _numbers(column("role")) == Role.DELIVERY
-    at, prepared = _numbers(column("phys_offset")), _numbers(column("prepared_offset"))
+    position, prepared = _numbers(column("phys_offset")), _numbers(column("prepared_offset"))
     # An origin at PLACE_MAX or after it is impossible: such a delivery is its own origin.
-    place = np.where(sent & (~prepared < PLACE_MAX), ~prepared, at)
+    place = np.where(sent & (~prepared < PLACE_MAX), ~prepared, position)
     key = place | (_numbers(column("store_id")) << STORE_BITS)
     due_ms, unusual = _due_ms(column, sent)
     tally = record_tally(_Arrays(column)) + (unusual.astype(np.int64) << UNUSUAL)
@@ -192,16 +192,16 @@ def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.Re
 def _counted(rows: Numbers) -> Numbers:
     """Return one row for each store and lateness among (n, 6) sums."""
     which = ((rows[:, 0] >> STORE_BITS) << TIME_BITS) + rows[:, 4]
-    _, at, count = np.unique(which[::-1], return_index=True, return_counts=True)
-    found = rows[::-1][at]  # the newest key, because retention may remove the others
+    _, position, count = np.unique(which[::-1], return_index=True, return_counts=True)
+    found = rows[::-1][position]  # the newest key, because retention may remove the others
     found[:, 5] = count
     return found
 
 
 def _counted_removed(rows: Numbers) -> Numbers:
     """Return one row for each store among (n, 6) sums of records that were removed."""
-    _, at, count = np.unique(rows[:, 0] >> STORE_BITS, return_index=True, return_counts=True)
-    found = rows[at]
+    _, position, count = np.unique(rows[:, 0] >> STORE_BITS, return_index=True, return_counts=True)
+    found = rows[position]
     found[:, 1], found[:, 5] = 1 << REMOVED, count
     return found
 

@@ -102,8 +102,8 @@ def check_units(about: Pending, part: ScanSegment, rows: Rows, pos: Numbers) -> 
     places, plan = rows["phys_offset"], about.plan
     # DueMQ marks the unit of a cancelled timer, Apache only appends a unit of the marker
     slots_ms = np.where(rows["due_ms"] == 0, rows["write_ms"] + rows["delay_ms"], -1)
-    for at in np.flatnonzero(places < plan.min).tolist():
-        place, slot_ms = int(places[at]), int(slots_ms[at])
+    for index in np.flatnonzero(places < plan.min).tolist():
+        place, slot_ms = int(places[index]), int(slots_ms[index])
         text = "its record was removed while it was pending"
         yield part.finding(place, UNIT_BYTES, RECORD_REMOVED, text, slot_ms)
     inside = (places >= plan.min) & (places < plan.end)
@@ -115,9 +115,9 @@ def check_units(about: Pending, part: ScanSegment, rows: Rows, pos: Numbers) -> 
         if mine.size:
             segment = ScanSegment.whole(part.root, entry, plan.end)
             wrong[mine] = ~_matching_units(about, segment, rows[mine])
-    for at in np.flatnonzero(wrong)[:FOUND_MAX].tolist():
-        text = f"the unit does not match the record at log offset {int(places[at])}"
-        where = int(pos[at]) - part.base
+    for index in np.flatnonzero(wrong)[:FOUND_MAX].tolist():
+        text = f"the unit does not match the record at log offset {int(places[index])}"
+        where = int(pos[index]) - part.base
         yield part.finding(where, UNIT_BYTES, POINTER, text)
 
 
@@ -129,8 +129,8 @@ def _removed_markers(part: ScanSegment, rows: Rows, plan: LogPlan) -> Iterator[F
     slots_ms = rows["write_ms"] + rows["delay_ms"]
     markers = (rows["magic"] & MAGIC_DELETE != 0) & (rows["phys_offset"] < plan.min)
     markers &= rows["due_ms"] == 0
-    for at in np.flatnonzero(markers).tolist():
-        place, slot_ms = int(rows["phys_offset"][at]), int(slots_ms[at])
+    for index in np.flatnonzero(markers).tolist():
+        place, slot_ms = int(rows["phys_offset"][index]), int(slots_ms[index])
         text = "the record of a marker was removed"
         yield part.finding(place, UNIT_BYTES, MARKER_REMOVED, text, slot_ms)
 
@@ -151,11 +151,13 @@ def _matching_units(about: Pending, segment: ScanSegment, rows: Rows) -> Mask:
     if not count:
         return found
     due_ms, sizes, unknown = _promises(about, scan, records)
-    at = np.searchsorted(records["phys_offset"], places)
-    here = at < count
-    here[here] = records["phys_offset"][at[here]] == places[here]
-    at = np.where(here, at, 0)
-    fits = (sizes[at] == rows["record_size"]) & (unknown[at] | _in_time(rows, due_ms[at], about))
+    positions = np.searchsorted(records["phys_offset"], places)
+    here = positions < count
+    here[here] = records["phys_offset"][positions[here]] == places[here]
+    positions = np.where(here, positions, 0)
+    fits = (sizes[positions] == rows["record_size"]) & (
+        unknown[positions] | _in_time(rows, due_ms[positions], about)
+    )
     found[here & fits] = True
     return found
 
@@ -171,7 +173,7 @@ def _promises(about: Pending, scan: RecordScan, records: Rows) -> tuple[Numbers,
     own, slot, in_queue = (
         batch.column(name).fill_null(-1).to_numpy(zero_copy_only=False) for name in COLUMNS
     )
-    names = [scan.topics.name(at) for at in range(len(scan.topics))]
+    names = [scan.topics.name(index) for index in range(len(scan.topics))]
     level, timer = (
         np.array([name == topic for name in names])[records["topic_index"]]
         for topic in PENDING_TOPICS
@@ -237,8 +239,8 @@ def check_chains(about: Pending, root: Root, slots: Rows) -> Iterator[tuple[int,
     due = ticks * precision_ms >= read_ms
     fits = ~due | (tails >= about.written) | (tails == last) | ((last < 0) & (tails < first))
     lost = (last >= 0) & (~due | ~fits)
-    for at in np.flatnonzero(broken | lost | (due & ~fits))[:FOUND_MAX].tolist():
-        yield at, "its chain does not have the units of the timer log"
+    for row_index in np.flatnonzero(broken | lost | (due & ~fits))[:FOUND_MAX].tolist():
+        yield row_index, "its chain does not have the units of the timer log"
 
 
 def _forward(root: Root, end: int) -> Iterator[tuple[Numbers, Rows]]:

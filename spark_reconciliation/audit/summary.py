@@ -97,11 +97,11 @@ def summarize(
     if clock and verdicts is not None:
         excused = verdicts.where(F.col("why").isin(*EXCUSED)).count()
     names = [f"p{round(share * 100)}" for share in PERCENTILES]
-    at = [_percentile(times, share) for share in PERCENTILES]
+    position = [_percentile(times, share) for share in PERCENTILES]
     latest = max((row["max"] for row in rows if row["max"] is not None), default=None)
     return Summary(
         {name: counts[name] for name in sorted(counts, key=lambda name: order[name])},
-        dict(zip([*names, "max"], [*at, latest], strict=True)),
+        dict(zip([*names, "max"], [*position, latest], strict=True)),
         offenders,
         places,
         clock,

@@ -85,11 +85,13 @@ class UnitTimes:
         if int(offsets[-1]) - first != count - 1 or (offsets[1:] - offsets[:-1] != 1).any():
             return None
         queue = self._queue(queue_id)
-        at = bisect_right(queue.firsts, first) - 1
-        if at < 0:
+        position = bisect_right(queue.firsts, first) - 1
+        if position < 0:
             return None
         units = self._units(
-            queue.files[at], first - queue.firsts[at], first + count - queue.firsts[at]
+            queue.files[position],
+            first - queue.firsts[position],
+            first + count - queue.firsts[position],
         )
         return units if units.size == count else None
 
@@ -101,12 +103,12 @@ class UnitTimes:
         if not queue.files or not offsets.size:
             return
         low, high = int(offsets.min()), int(offsets.max())
-        at = max(bisect_right(queue.firsts, low) - 1, 0)
-        while at < len(queue.files) and queue.firsts[at] <= high:
-            entry, first = queue.files[at], queue.firsts[at]
+        position = max(bisect_right(queue.firsts, low) - 1, 0)
+        while position < len(queue.files) and queue.firsts[position] <= high:
+            entry, first = queue.files[position], queue.firsts[position]
             end = first + entry.size // UNIT_BYTES
             here = np.flatnonzero((offsets >= first) & (offsets < end))
-            at += 1
+            position += 1
             if here.size:
                 start = max(low - first, 0)
                 units = self._units(entry, start, min(high + 1, end) - first)

@@ -79,14 +79,14 @@ def without_password(command: Sequence[str]) -> tuple[list[str], dict[str, str]]
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
-    at = words.index(LEDGER_OPTION) + 1
+    position = words.index(LEDGER_OPTION) + 1
     try:
-        url = make_url(words[at])
+        url = make_url(words[position])
     except ArgumentError:
         return words, {}
     if not url.password:
         return words, {}
-    words[at] = url._replace(password=None).render_as_string(hide_password=False)
+    words[position] = url._replace(password=None).render_as_string(hide_password=False)
     return words, {"PGPASSWORD": str(url.password)}
 
 
@@ -155,5 +155,5 @@ def result_of(code: int, output: bytes, errors: bytes) -> Result:
         return Result(exit_code=int(response["exit_code"]), **known)
     except (IndexError, ValueError, LookupError, TypeError):
         text = errors.decode("utf-8", "replace").strip()[-ERROR_CHARS_MAX:]
-        why = f"it ended with code {code} without a result: {text or 'no output'}"
-        return Result(exit_code=COULD_NOT_RUN, why=why)
+        reason = f"it ended with code {code} without a result: {text or 'no output'}"
+        return Result(exit_code=COULD_NOT_RUN, why=reason)

@@ -137,8 +137,8 @@ def lateness(verdicts: DataFrame, *, bucket_ms: int = HOUR_MS) -> DataFrame:
     Returns:
         from_ms, level (null: timers), topic, messages, p50_ms, p99_ms, max_ms.
     """
-    at = _bucket("delivered_ms", bucket_ms).alias("from_ms")
-    found = _sent(verdicts).groupBy(at, "level", "topic").agg(*_times())
+    from_ms = _bucket("delivered_ms", bucket_ms).alias("from_ms")
+    found = _sent(verdicts).groupBy(from_ms, "level", "topic").agg(*_times())
     return found.orderBy("from_ms", "level", "topic")
 
 
@@ -214,8 +214,8 @@ def repair(verdicts: DataFrame, messages: DataFrame | None = None) -> DataFrame:
     excused = F.coalesce("why", F.lit("")).isin(*EXCUSED)
     wanted = verdicts.where(F.col("verdict").isin(*TO_REPAIR) & F.col("leaf").isNotNull())
     wanted = wanted.where(~excused)
-    at = F.col("leaf").alias("phys_offset")
-    found = wanted.select("store", at, "topic", "queue_id", "unique_id", "due_ms", "why")
+    position = F.col("leaf").alias("phys_offset")
+    found = wanted.select("store", position, "topic", "queue_id", "unique_id", "due_ms", "why")
     if messages is None:
         return found
     texts = messages.select("store", "phys_offset", "property_text", "body")
@@ -239,10 +239,10 @@ def backfill_plan(
         store, level, pending, pending_bytes, first_due_ms, last_due_ms, overdue, unit_bytes: of
         levels with pending units.
     """
-    at = cursors.where("kind = 'level'").select(
+    positions = cursors.where("kind = 'level'").select(
         "store", (F.col("queue_id") + 1).alias("level"), F.col("value").alias("cursor")
     )
-    rows = schedule.join(F.broadcast(at), ["store", "level"], "left")
+    rows = schedule.join(F.broadcast(positions), ["store", "level"], "left")
     rows = rows.where(F.col("queue_offset") >= F.coalesce("cursor", F.lit(0)))
     ended = messages.where(_valid_records() & (F.col("prepared_offset") < 0))
     ended = ended.select("store", origin().alias("phys_offset")).distinct()

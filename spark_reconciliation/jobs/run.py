@@ -84,8 +84,10 @@ def check_request(wanted: AuditRequest) -> None:
     if wanted.report is not None:
         folder = wanted.report.absolute().parent
         if wanted.report.is_dir() or not folder.is_dir():
-            why = "it is a directory" if wanted.report.is_dir() else f"there is no folder {folder}"
-            raise UsageError(f"--report {wanted.report} cannot be written: {why}")
+            reason = (
+                "it is a directory" if wanted.report.is_dir() else f"there is no folder {folder}"
+            )
+            raise UsageError(f"--report {wanted.report} cannot be written: {reason}")
         if not os.access(wanted.report if wanted.report.exists() else folder, os.W_OK):
             raise UsageError(f"--report {wanted.report} cannot be written: no permission")
     out = Path(wanted.out.removeprefix("file://"))
@@ -108,12 +110,12 @@ def check_stores(stores: Sequence[str]) -> None:
         path = Path(store.removeprefix("file://"))
         if "://" in store.removeprefix("file://") or _is_store(path):
             continue
-        why = "it has neither commitlog nor consumequeue"
+        reason = "it has neither commitlog nor consumequeue"
         if not path.is_dir():
-            why = "it is a file" if path.exists() else "there is no such directory"
+            reason = "it is a file" if path.exists() else "there is no such directory"
         near = (path.parent, *(sorted(path.iterdir()) if path.is_dir() else ()))
         hint = next((f"; {one} is one" for one in near if _is_store(one)), "")
-        raise UsageError(f"{store} is not a store: {why}{hint}")
+        raise UsageError(f"{store} is not a store: {reason}{hint}")
 
 
 def _is_store(path: Path) -> bool:
@@ -269,9 +271,9 @@ class LedgerRow:
         )
         return code
 
-    def failed(self, why: str) -> int:
+    def failed(self, reason: str) -> int:
         """Write the row of an audit that could not run; return its exit code."""
-        self._write(self._record(exit_code=COULD_NOT_RUN, complete=False, why=why))
+        self._write(self._record(exit_code=COULD_NOT_RUN, complete=False, why=reason))
         return COULD_NOT_RUN
 
     def _record(self, **found: Any) -> AuditRecord:

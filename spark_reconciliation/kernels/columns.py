@@ -225,11 +225,11 @@ def spans(
             if name_end > pos and name_end + 1 < stop:
                 # names are compared by their hashes of 64 bits
                 name = hash_bytes(data, pos, name_end - pos)
-                at = index_of(names, name)
-                if at >= 0:
-                    out[at, i, 0], out[at, i, 1] = name_end + 1 - start, stop - start
+                position = index_of(names, name)
+                if position >= 0:
+                    out[position, i, 0], out[position, i, 1] = name_end + 1 - start, stop - start
                 # a property of the message itself, which brokers copy unchanged
-                if at < 0 or at >= hidden:
+                if position < 0 or position >= hidden:
                     value = hash_bytes(data, name_end + 1, stop - name_end - 1)
                     # a sum of hashes does not depend on the order of the properties
                     mixed = (name ^ (value >> np.uint64(29)) ^ value) * np.uint64(

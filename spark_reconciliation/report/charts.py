@@ -50,7 +50,7 @@ def lines(series: Mapping[str, Points], *, unit: str, limit: float | None = None
     shown = {name: points for name, points in list(series.items())[:SERIES_MAX] if points}
     if not shown:
         return ""
-    times = [at for points in shown.values() for at in points]
+    times = [position for points in shown.values() for position in points]
     top = max([limit or 0.0, *(v for points in shown.values() for v in points.values())])
     frame = _Frame(min(times), max(times), _rounded(top), unit)
     drawn = [frame.axes()]
@@ -86,9 +86,9 @@ class _Frame:
     def __init__(self, first: int, last: int, top: float, unit: str) -> None:
         self.first, self.last, self.top, self.unit = first, last, top, unit
 
-    def x(self, at: float) -> float:
+    def x(self, position: float) -> float:
         inner = WIDTH - LEFT - RIGHT
-        return LEFT + inner * (at - self.first) / max(self.last - self.first, 1)
+        return LEFT + inner * (position - self.first) / max(self.last - self.first, 1)
 
     def y(self, value: float) -> float:
         inner = HEIGHT - TOP - BOTTOM
@@ -106,9 +106,9 @@ class _Frame:
             )
         made.append(f'<text x="{LEFT}" y="{TOP - 2}" class="unit">{escape(self.unit)}</text>')
         for part, side in ((0, "start"), (1, "middle"), (2, "end")):
-            at = self.first + (self.last - self.first) * part // 2
-            text = _short(at, self.last - self.first)
-            x = self.x(at) if self.last > self.first else LEFT
+            position = self.first + (self.last - self.first) * part // 2
+            text = _short(position, self.last - self.first)
+            x = self.x(position) if self.last > self.first else LEFT
             made.append(
                 f'<text x="{x:.1f}" y="{HEIGHT - 6}" class="tick" text-anchor="{side}">'
                 f"{text}</text>"
@@ -118,7 +118,10 @@ class _Frame:
         return "".join(made)
 
     def line(self, points: Points, colour: str) -> str:
-        placed = [(f"{self.x(at):.1f}", f"{self.y(points[at]):.1f}") for at in sorted(points)]
+        placed = [
+            (f"{self.x(position):.1f}", f"{self.y(points[position]):.1f}")
+            for position in sorted(points)
+        ]
         path = "L".join(f"{x} {y}" for x, y in placed)
         drawn = f'<path class="line" stroke="{colour}" d="M{path}"/>' if len(placed) > 1 else ""
         if len(placed) <= DOTS_MAX:
@@ -129,9 +132,9 @@ class _Frame:
 
     def bars(self, points: Points, piece_ms: int) -> str:
         made = []
-        for at, value in points.items():
-            x, y = self.x(at), self.y(value)
-            width = max((self.x(at + piece_ms) - x) * 0.9, 1.0)
+        for time_ms, value in points.items():
+            x, y = self.x(time_ms), self.y(value)
+            width = max((self.x(time_ms + piece_ms) - x) * 0.9, 1.0)
             made.append(
                 f'<rect class="column" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
                 f'height="{HEIGHT - BOTTOM - y:.1f}"/>'
@@ -160,8 +163,8 @@ def _thinned(points: Points) -> dict[int, float]:
     """Return at most `POINTS_MAX` points, the highest of neighbours."""
     times = sorted(points)
     step = -(-len(times) // POINTS_MAX)
-    groups = [times[at : at + step] for at in range(0, len(times), step)]
-    return {group[0]: max(points[at] for at in group) for group in groups}
+    groups = [times[index : index + step] for index in range(0, len(times), step)]
+    return {group[0]: max(points[index] for index in group) for group in groups}
 
 
 def _rounded(top: float) -> float:

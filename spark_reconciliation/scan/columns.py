@@ -163,7 +163,7 @@ class MessageColumns:
         """Return a row of the role Role.TOPIC for each topic in the scan, if requested."""
         if Role.TOPIC not in self._roles:
             return None
-        met = [scan.topics.name(at) for at in range(len(scan.topics))]
+        met = [scan.topics.name(index) for index in range(len(scan.topics))]
         hashes = {_signed(hash_text(name.encode())): name for name in met} | self._names
         facts = {"store": scan.segment.store, "store_id": self.progress.number, "role": Role.TOPIC}
         rows = (facts | {"topic": name, "topic_hash": value} for value, name in hashes.items())
@@ -176,7 +176,9 @@ def _signed(value: int) -> int:
 
 def kinds_of(scan: RecordScan, rows: Rows) -> npt.NDArray[np.int8]:
     """Return the kind of the topic of each row, see KINDS; 0: any other."""
-    kinds = [KINDS.get(scan.topics.name(at), kernels.KIND_OTHER) for at in range(len(scan.topics))]
+    kinds = [
+        KINDS.get(scan.topics.name(index), kernels.KIND_OTHER) for index in range(len(scan.topics))
+    ]
     return np.asarray(np.array(kinds, np.int8)[rows["topic_index"]])
 
 
@@ -250,7 +252,7 @@ class _Chunk:
     @cached_property
     def topic_hashes(self) -> Words:
         topics = self._scan.topics
-        names = [hash_text(topics.name(at).encode()) for at in range(len(topics))]
+        names = [hash_text(topics.name(index).encode()) for index in range(len(topics))]
         mine = np.array(names, np.uint64)[self.rows["topic_index"]]
         if not self.redirected.any():
             return np.asarray(mine)
@@ -267,8 +269,10 @@ class _Chunk:
             assert self._made.units is not None
             found[mine] = self._made.units.find(self.rows[mine])
             for queue_id, times in self._made.progress.promised.items():
-                for at in mine[self.rows["queue_id"][mine] == queue_id]:
-                    found[at] = times.get(int(self.rows[at]["queue_offset"]), found[at])
+                for position in mine[self.rows["queue_id"][mine] == queue_id]:
+                    found[position] = times.get(
+                        int(self.rows[position]["queue_offset"]), found[position]
+                    )
         return found
 
     def _store_id(self) -> pa.Array:
@@ -350,14 +354,15 @@ class _Chunk:
             wrong = mine[~np.isin(delay, delays)] if delays else mine[:0]
             promised = progress.promised.get(queue_id, {})
             found[wrong] = [
-                promised.get(int(rows[at]["queue_offset"])) != times[at] for at in wrong.tolist()
+                promised.get(int(rows[index]["queue_offset"])) != times[index]
+                for index in wrong.tolist()
             ]
         return pa.array(found)
 
     def _queued(self) -> pa.Array:
         topics, made = self._scan.topics, self._made
         assert made.delivery_units is not None
-        names = [topics.name(at) for at in range(len(topics))]
+        names = [topics.name(index) for index in range(len(topics))]
         checked = LOOKED_UP[self.roles]
         known, found = check_delivery_units(
             made.delivery_units,
@@ -404,7 +409,7 @@ class _Chunk:
 
     def _topic(self) -> pa.Array:
         topics = self._scan.topics
-        names = pa.array([topics.name(at) for at in range(len(topics))], pa.string())
+        names = pa.array([topics.name(index) for index in range(len(topics))], pa.string())
         return names.take(pa.array(np.ascontiguousarray(self.rows["topic_index"])))
 
     def _damage(self) -> pa.Array:

@@ -17,8 +17,8 @@ WORD: Final = (1 << 64) - 1
 def hash_text(data: bytes) -> int:
     """Return the hash of a name or value. `kernels.columns.hash_bytes` is its compiled twin."""
     value = len(data) * FACTOR & WORD
-    for at in range(0, len(data), 8):
-        value = (value ^ int.from_bytes(data[at : at + 8], "little")) * FACTOR & WORD
+    for index in range(0, len(data), 8):
+        value = (value ^ int.from_bytes(data[index : index + 8], "little")) * FACTOR & WORD
         value ^= value >> 32
     return value
 

@@ -53,11 +53,11 @@ def removed_rows(
 
 
 def _place(found: Finding, number: int) -> dict[str, object]:
-    at = found.base + found.offset if found.base >= 0 else None
+    position = found.base + found.offset if found.base >= 0 else None
     return {
         "store": found.store,
         "store_id": number,
-        "phys_offset": at,
+        "phys_offset": position,
         "file": found.file,
         "file_offset": found.offset,
         "note": found.text,

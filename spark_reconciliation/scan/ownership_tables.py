@@ -59,9 +59,9 @@ def owned_by_timers(schedule: DataFrame, journals: Journals) -> DataFrame:
             timers.apply(entry)
         migrations = {entry.queue_offset: entry.record.migration for entry in journal}
         ranges += [
-            (store, level, first, end, migrations[at], {})
+            (store, level, first, end, migrations[position], {})
             for level, pieces in timers.pieces.items()
-            for first, end, at in pieces
+            for first, end, position in pieces
         ]
     found = _units_in(schedule, ranges)
     return found.select("store", "level", "queue_offset", "migration")

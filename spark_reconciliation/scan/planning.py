@@ -120,16 +120,16 @@ class LogPlan:
         end = int(files[-1].name) + files[-1].size
         return cls(tuple(files), int(files[0].name), end)
 
-    def read(self, root: Root, at: int, size: int) -> Bytes:
+    def read(self, root: Root, position: int, size: int) -> Bytes:
         """Return bytes of the log from an offset: fewer at the end of a file, none outside the log.
 
         Raises:
             OSError: The file cannot be read.
         """
-        entry = next((e for e in reversed(self.files) if int(e.name) <= at), None)
-        if entry is None or not self.min <= at < self.end:
+        entry = next((e for e in reversed(self.files) if int(e.name) <= position), None)
+        if entry is None or not self.min <= position < self.end:
             return np.empty(0, np.uint8)
-        start = at - int(entry.name)
+        start = position - int(entry.name)
         return root.read(entry.path, start, start + size)
 
 
@@ -153,8 +153,8 @@ def plan_log(root: Root) -> LogPlan:
     if end < durable and not found:  # an unreadable file is a finding already
         last = [entry for entry in entries if int(entry.name) <= end][-1]
         base, missing = int(last.name), durable - end
-        why = text.format(missing)
-        found.append(Finding(store, last.path, end - base, missing, "cut", why, base))
+        reason = text.format(missing)
+        found.append(Finding(store, last.path, end - base, missing, "cut", reason, base))
     return LogPlan(tuple(entries), int(entries[0].name), end, tuple(findings + found), last_ms)
 
 
@@ -189,13 +189,13 @@ def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], lis
     ]
     sizes = Counter(entry.size for entry in kept)
     usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
-    for at, entry in enumerate(kept):
+    for index, entry in enumerate(kept):
         base = int(entry.name)
         if entry.size != usual:
             text = f"it has {entry.size} bytes, its neighbours {usual}"
             findings.append(Finding(store, entry.path, entry.size, 0, "file-size", text, base))
-        if at and base != int(kept[at - 1].name) + usual:
-            before = int(kept[at - 1].name)
+        if index and base != int(kept[index - 1].name) + usual:
+            before = int(kept[index - 1].name)
             text = f"the file before it begins at {before}: files between them are missing"
             missing = base - before - usual
             findings.append(Finding(store, entry.path, 0, missing, "missing-file", text, base))
@@ -243,11 +243,11 @@ def _end_in_file(data: np.ndarray, base: int, durable: int) -> tuple[int, int]:
     row = np.zeros(1, SCANNED)
     pos = newest = 0
     while True:
-        stop, why = follow(data, pos, data.size, base, row[0])
+        stop, reason = follow(data, pos, data.size, base, row[0])
         if stop > pos:
             newest = int(row[0]["store_ms"])
-        if why == 0 or why == BLANK:
-            return int(data.size if why == BLANK or stop > data.size else stop), newest
+        if reason == 0 or reason == BLANK:
+            return int(data.size if reason == BLANK or stop > data.size else stop), newest
         after = find_record(data, stop + 1, data.size, base, row[0])
         is_older = int(row[0]["store_ms"]) < newest
         if after < 0 or (is_older and base + after >= durable):

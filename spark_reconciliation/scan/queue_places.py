@@ -79,8 +79,8 @@ def unit_places(segment: ScanSegment, first: int) -> Fields:
                 "file_offset": 0,
                 "note": UNREADABLE,
             }
-        at, number, size = (values[n] for n in ("phys_offset", "queue_offset", "record_size"))
-        total ^= add_units(at, number, size, first)
+        position, number, size = (values[n] for n in ("phys_offset", "queue_offset", "record_size"))
+        total ^= add_units(position, number, size, first)
     return _fields(segment.topic, segment.queue_id, total) | {"file": segment.path}
 
 

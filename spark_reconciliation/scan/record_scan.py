@@ -121,20 +121,20 @@ class RecordScan:
                 pos = self._skip_gap(pos, end)
         self._check_seam(pos, end)
 
-    def _first(self, at: int) -> int:
-        """Return the start of the first record at or after data[at], the end without one."""
-        if at == 0 and self.base == self.segment.base:
+    def _first(self, position: int) -> int:
+        """Return the start of the first record at or after data[position], the end without one."""
+        if position == 0 and self.base == self.segment.base:
             return 0
         row = np.zeros(1, SCANNED)
-        low, tries = max(at - RECORD_BYTES_MAX, 0), 0
+        low, tries = max(position - RECORD_BYTES_MAX, 0), 0
         while True:
             low = int(find_record(self.data, low, self.data.size, self.base, row[0]))
             if low < 0:
                 return int(self.data.size)
-            stop, why = follow(self.data, low, at, self.base, row[0])
-            if why == 0:
+            stop, reason = follow(self.data, low, position, self.base, row[0])
+            if reason == 0:
                 return int(stop)
-            if why == BLANK and self._fills_file(int(stop)):
+            if reason == BLANK and self._fills_file(int(stop)):
                 return int(self.data.size)
             tries += 1
             low = low + 1 if tries < TRIES_MAX else int(stop) + 1

@@ -102,7 +102,9 @@ class Progress:
     delays: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     queue_coverage: QueueCoverage = QueueCoverage()
 
-    def of_level(self, queue_id: int, offsets: Numbers, due_ms: Numbers, at: Numbers) -> Flags:
+    def of_level(
+        self, queue_id: int, offsets: Numbers, due_ms: Numbers, positions: Numbers
+    ) -> Flags:
         """Return AHEAD, PASSED or UNKNOWN for units of a level's queue."""
         found = np.full(offsets.size, UNKNOWN, np.int8)
         if self.levels is not None:
@@ -113,15 +115,15 @@ class Progress:
             mine = (offsets >= piece.first) & (offsets < piece.end)
             found[mine] = UNKNOWN if self.read_ms is None else AHEAD
             if piece.in_checkpoint and self.read_ms is not None:
-                found[mine & (due_ms <= self.read_ms) & ~is_among(at, self.late)] = PASSED
+                found[mine & (due_ms <= self.read_ms) & ~is_among(positions, self.late)] = PASSED
         return found
 
-    def of_timers(self, out_ms: Numbers, offsets: Numbers, at: Numbers) -> Flags:
+    def of_timers(self, out_ms: Numbers, offsets: Numbers, positions: Numbers) -> Flags:
         """Return AHEAD, PASSED or UNKNOWN for timers, by slot, queue offset and log offset."""
         if self.read_ms is None:
             return np.full(out_ms.size, UNKNOWN, np.int8)
         passed = (out_ms < self.read_ms) & (offsets < self.enqueued_to)
-        return np.asarray(passed & ~is_among(at, self.late), np.int8)
+        return np.asarray(passed & ~is_among(positions, self.late), np.int8)
 
 
 class Attempts:
@@ -173,16 +175,16 @@ def read_json(root: Root, path: str) -> Any:
         OSError: It cannot be read.
         ValueError: Neither of them is JSON.
     """
-    why: ValueError | None = None
+    reason: ValueError | None = None
     for name in (path, f"{path}.bak"):
         text = root.text(name)
         if text:
             try:
                 return loads(text)
             except ValueError as error:
-                why = error
-    if why is not None:
-        raise why
+                reason = error
+    if reason is not None:
+        raise reason
     return {}
 
 
@@ -245,7 +247,9 @@ def _owned(
     for entry in journal:
         timers.apply(entry)
     owned = {
-        level - 1: tuple(OwnedRange(first, end, at < enqueued_to) for first, end, at in pieces)
+        level - 1: tuple(
+            OwnedRange(first, end, position < enqueued_to) for first, end, position in pieces
+        )
         for level, pieces in timers.pieces.items()
         if pieces
     }
@@ -263,20 +267,20 @@ def read_journal(root: Root, plan: LogPlan) -> Iterator[JournalEntry]:
             np.frombuffer(root.read(entry.path, 0, entry.size // UNIT_BYTES * UNIT_BYTES), CQ_UNIT)
         )
         for number, unit in enumerate(units):
-            at, size = int(unit["phys_offset"]), int(unit["size"])
+            position, size = int(unit["phys_offset"]), int(unit["size"])
             if size <= 0:
                 continue
-            made = _entry(root, plan, int(entry.name) // UNIT_BYTES + number, at, size)
+            made = _entry(root, plan, int(entry.name) // UNIT_BYTES + number, position, size)
             if made is not None:
                 yield made
 
 
-def _entry(root: Root, plan: LogPlan, number: int, at: int, size: int) -> JournalEntry | None:
-    data = plan.read(root, at, size)
+def _entry(root: Root, plan: LogPlan, number: int, position: int, size: int) -> JournalEntry | None:
+    data = plan.read(root, position, size)
     if not data.size:
         return None
     try:
-        record = decode_record(memoryview(data.tobytes()), at)
+        record = decode_record(memoryview(data.tobytes()), position)
         return entry_of(record, number)
     except (RecordUnreadable, ValueError):
         return None

@@ -134,13 +134,13 @@ def _unreadable(segment: ScanSegment) -> Values:
 def _fault_texts(codes: Codes, values: Values) -> npt.NDArray[np.object_]:
     """Return why units do not agree with their records; None for those that do."""
     found = np.full(codes.size, None, np.object_)
-    for at in np.flatnonzero(codes != verify.GOOD).tolist():
+    for index in np.flatnonzero(codes != verify.GOOD).tolist():
         facts = {
-            "phys": int(values["phys_offset"][at]),
-            "size": int(values["record_size"][at]),
-            "code": int(values["tags_code"][at]),
+            "phys": int(values["phys_offset"][index]),
+            "size": int(values["record_size"][index]),
+            "code": int(values["tags_code"][index]),
         }
-        found[at] = FAULTS[int(codes[at])].format(**facts)
+        found[index] = FAULTS[int(codes[index])].format(**facts)
     return found
 
 

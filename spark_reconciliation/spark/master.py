@@ -77,5 +77,5 @@ def _require_connect() -> None:
 
     for name in CONNECT_PACKAGES:
         if find_spec(name) is None:
-            why = f"Spark Connect needs {name}, which is not installed"
-            raise UsageError(f"{why}: pip install 'pyspark[connect]'")
+            reason = f"Spark Connect needs {name}, which is not installed"
+            raise UsageError(f"{reason}: pip install 'pyspark[connect]'")

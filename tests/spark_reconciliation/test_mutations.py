@@ -64,7 +64,7 @@ MUTATIONS: Final = {  # dropped condition: module, text, replacement
         'plain.join(self.touched, "key", "left_anti")',
         "plain",
     ),
-    "cancels before the copy": (histories, ' | (at < F.col("first_copy"))', " | F.lit(True)"),
+    "cancels before the copy": (histories, ' | (position < F.col("first_copy"))', " | F.lit(True)"),
     "cancels before the end": (
         histories,
         '(F.col("cancelled_at") < F.col("ended_at"))',

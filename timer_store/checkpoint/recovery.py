@@ -44,19 +44,19 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
     snapshot = state.files.load()
     foreign = snapshot is None and state.files.check is not None
     adoption.load_log(state, notice, foreign=foreign)
-    why = "no checkpoint" if snapshot is None else invalid_reason(state, snapshot)
-    if snapshot is not None and why is None:
+    reason = "no checkpoint" if snapshot is None else invalid_reason(state, snapshot)
+    if snapshot is not None and reason is None:
         try:
             if restore(state, snapshot, notice, progress):
                 return
-            why = "the timer log is damaged"
+            reason = "the timer log is damaged"
         except CorruptStore as error:
-            why = f"the timer log is damaged: {error}"
+            reason = f"the timer log is damaged: {error}"
     first, end = state.fetch.bounds()
     if foreign:
         notice(f"{state.store.root} was last used by an Apache broker: its timers are adopted")
     elif snapshot is not None or first < end:
-        notice(f"the timer store is rebuilt from the commit log: {why}")
+        notice(f"the timer store is rebuilt from the commit log: {reason}")
     rebuild(state, progress)
     if foreign:
         notice(f"{state.counts.total} timers pending")

@@ -60,8 +60,8 @@ class Survey:
 
     def file(self, base: int) -> OldFile:
         """Return the counts of the file that begins at `base`."""
-        at, end = base // self._file_bytes - self._first, base + self._file_bytes
-        return OldFile(base, end, int(self._messages[at]), int(self._bytes[at]))
+        position, end = base // self._file_bytes - self._first, base + self._file_bytes
+        return OldFile(base, end, int(self._messages[position]), int(self._bytes[position]))
 
 
 class Compaction:
@@ -115,8 +115,8 @@ class Compaction:
             self.work, self.next_piece_ms = self._execute(plan, by_hand=True), 0
 
     def _begin(self, removal: Removal) -> None:
-        first, end, why = self.span(removal)
-        self._report(Blocked.OTHER_PINS if why else Blocked.NOTHING, why)
+        first, end, reason = self.span(removal)
+        self._report(Blocked.OTHER_PINS if reason else Blocked.NOTHING, reason)
         if first < end:
             self.work, self.next_piece_ms = self._run(removal), 0
 
@@ -124,9 +124,9 @@ class Compaction:
         """Do one piece if its pause has ended. Called when no timer is due."""
         if self.work is None or now_ms < self.next_piece_ms:
             return
-        blocked_by, why = self._obstacle()
+        blocked_by, reason = self._obstacle()
         if blocked_by:
-            self._report(blocked_by, why)
+            self._report(blocked_by, reason)
             self.next_piece_ms = now_ms + RETRY_MS
             return
         self.next_piece_ms = now_ms + PAUSE_MS
@@ -137,24 +137,24 @@ class Compaction:
             self._again_ms = now_ms + (AGAIN_MS if self.blocked_by else 0)
 
     def _obstacle(self) -> tuple[Blocked, str]:
-        state, why = self._state, ""
+        state, reason = self._state, ""
         if not state.store.writable:
             return Blocked.REFUSED, f"nothing can be copied: {state.store.refusal}"
         if state.config.stop_enqueue:
-            why = "timerStopEnqueue"
+            reason = "timerStopEnqueue"
         elif state.enqueue.lag_units or state.dequeue.is_rolling:
-            why = state.enqueue.blocked_by or "timers are being enqueued or rolled"
-        if not why:
+            reason = state.enqueue.blocked_by or "timers are being enqueued or rolled"
+        if not reason:
             return Blocked.NOTHING, ""
-        return Blocked.NOT_ENQUEUED, f"nothing can be copied: {why}"
+        return Blocked.NOT_ENQUEUED, f"nothing can be copied: {reason}"
 
-    def _report(self, blocked_by: Blocked, why: str) -> None:
+    def _report(self, blocked_by: Blocked, reason: str) -> None:
         if blocked_by and blocked_by != self.blocked_by:
             temporary = blocked_by == Blocked.NOT_ENQUEUED
             log.log(
-                logging.INFO if temporary else logging.WARNING, "old log files are kept: %s", why
+                logging.INFO if temporary else logging.WARNING, "old log files are kept: %s", reason
             )
-        self.blocked_by, self.why = blocked_by, why
+        self.blocked_by, self.why = blocked_by, reason
 
     # -- selection ------------------------------------------------------------------------------
 
@@ -176,8 +176,8 @@ class Compaction:
             )
         if others is None or others >= removal.until:
             return first, removal.until, ""
-        why = f"the levels or another plugin need the log from {others} on"
-        return first, others // file_bytes * file_bytes, why
+        reason = f"the levels or another plugin need the log from {others} on"
+        return first, others // file_bytes * file_bytes, reason
 
     @property
     def _free_bytes(self) -> int:
@@ -191,9 +191,9 @@ class Compaction:
     def decide(self, removal: Removal, survey: Survey) -> CompactionPlan:
         """Return the plan for a survey."""
         state, file_bytes = self._state, self._state.store.config.commitlog_file_bytes
-        first, end, why = self.span(removal)
+        first, end, reason = self.span(removal)
         if first >= end:
-            return CompactionPlan(blocked_by=Blocked.OTHER_PINS, why=why) if why else NO_PLAN
+            return CompactionPlan(blocked_by=Blocked.OTHER_PINS, why=reason) if reason else NO_PLAN
         plan = plan_compaction(
             [survey.file(base) for base in range(first, end, file_bytes)],
             enough=removal.bytes - self._free_bytes,
@@ -201,8 +201,8 @@ class Compaction:
             room=state.store.retention.room // 2,  # the other half is reserved for producers
         )
         return (
-            replace(plan, blocked_by=Blocked.OTHER_PINS, why=why)
-            if why and not plan.blocked_by
+            replace(plan, blocked_by=Blocked.OTHER_PINS, why=reason)
+            if reason and not plan.blocked_by
             else plan
         )
 
@@ -280,5 +280,5 @@ class Compaction:
         if first < plan.until:
             by_file = state.counts.by_file()
             left = sum(count for base, count in by_file.items() if base < plan.until)
-            why = f"{left} timers in log files from {first} on are due soon or cannot be copied"
-            self._report(Blocked.NOT_COPIED, why)
+            reason = f"{left} timers in log files from {first} on are due soon or cannot be copied"
+            self._report(Blocked.NOT_COPIED, reason)

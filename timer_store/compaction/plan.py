@@ -98,8 +98,8 @@ def plan_compaction(
     )
 
 
-def _blocked_plan(plan: CompactionPlan, blocked_by: Blocked, why: str) -> CompactionPlan:
-    return CompactionPlan(plan.until, plan.messages, plan.bytes, plan.frees, blocked_by, why)
+def _blocked_plan(plan: CompactionPlan, blocked_by: Blocked, reason: str) -> CompactionPlan:
+    return CompactionPlan(plan.until, plan.messages, plan.bytes, plan.frees, blocked_by, reason)
 
 
 def _no_room(plan: CompactionPlan, room: int) -> str:

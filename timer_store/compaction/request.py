@@ -32,7 +32,7 @@ async def handle_compact(timers: TimerStore, request: Request) -> Response:
         RequestError: The body is malformed.
     """
     dry_run, compaction = _dry_run(request), timers.compaction
-    plan, why = await _plan(timers)
+    plan, reason = await _plan(timers)
     under_way = compaction.running
     if not dry_run:
         compaction.start(plan)
@@ -45,7 +45,7 @@ async def handle_compact(timers: TimerStore, request: Request) -> Response:
         "frees": plan.frees,
         "until": plan.until,
         "blocked_by": plan.blocked_by.value,
-        "why": why,
+        "why": reason,
     }
     return Response(body=json.dumps(response).encode())
 

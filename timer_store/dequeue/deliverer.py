@@ -104,12 +104,16 @@ class TimerDeliverer:
     def _settle(self, load: Load, outcome: Outcome) -> None:
         """Settle the leading rows that were appended or are lost, up to the first refused one."""
         topics = {
-            at: self._gatherer.topic_of(load.rows[at], load.quarantine_items.get(at))
-            for at in (*load.quarantine_items, *load.lost)
+            position: self._gatherer.topic_of(
+                load.rows[position], load.quarantine_items.get(position)
+            )
+            for position in (*load.quarantine_items, *load.lost)
         }
         count = outcome.record_batch(load.batch, topics)
-        outcome.quarantined += [item for at, item in load.quarantine_items.items() if at < count]
-        outcome.lost += sum(at < count for at in load.lost)
+        outcome.quarantined += [
+            item for position, item in load.quarantine_items.items() if position < count
+        ]
+        outcome.lost += sum(position < count for position in load.lost)
 
     # -- not due --------------------------------------------------------------------------------
 

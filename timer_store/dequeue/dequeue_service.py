@@ -161,8 +161,8 @@ class DequeueService:
         """Return the error of a slot with fewer timers than its count."""
         if self._position.part is not None or not loaded.complete or loaded.found >= loaded.num:
             return None
-        why = f"slot {slot_ms} counts {loaded.num} timers, {loaded.found} are found"
-        return CorruptStore(self._units.wheel.path, 0, why, REMEDY)
+        reason = f"slot {slot_ms} counts {loaded.num} timers, {loaded.found} are found"
+        return CorruptStore(self._units.wheel.path, 0, reason, REMEDY)
 
     def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
         """Roll timers into a later slot (new units, same records); return whether all rolled."""
@@ -189,21 +189,21 @@ class DequeueService:
         if not timed.size:
             return 0
         write_ms, read_ms = now_ms - now_ms % self.config.precision_ms, self._position.read_ms
-        why = "a slot still has undelivered timers of an earlier lap"
+        reason = "a slot still has undelivered timers of an earlier lap"
         try:
             linked = int(self._units.add(timed, write_ms=write_ms, read_ms=read_ms))
         except OSError as error:
-            linked, why = 0, f"the timer log cannot be written: {error}"
+            linked, reason = 0, f"the timer log cannot be written: {error}"
         if linked < timed.size:
-            self._report_blocked_roll(why, now_ms)
+            self._report_blocked_roll(reason, now_ms)
         return linked
 
-    def _report_blocked_roll(self, why: str, now_ms: int) -> None:
+    def _report_blocked_roll(self, reason: str, now_ms: int) -> None:
         """Log why timers are not rolled now; after an outage this happens for many slots."""
-        if not self._blocked_by and (why != self._reported or now_ms >= self._report_again_ms):
-            log.warning("timers beyond the roll window are rolled later: %s", why)
-            self._reported, self._report_again_ms = why, now_ms + REPORT_AGAIN_MS
-        self._blocked_by = why
+        if not self._blocked_by and (reason != self._reported or now_ms >= self._report_again_ms):
+            log.warning("timers beyond the roll window are rolled later: %s", reason)
+            self._reported, self._report_again_ms = reason, now_ms + REPORT_AGAIN_MS
+        self._blocked_by = reason
 
     # -- due ------------------------------------------------------------------------------------
 

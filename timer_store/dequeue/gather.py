@@ -134,23 +134,23 @@ class Gatherer:
     def finish(self, load: Load) -> None:
         """Fill the rows that the kernel skipped, in Python."""
         count = load.batch.count
-        for at in np.flatnonzero(load.is_malformed[:count]).tolist():
-            self._convert(load, at)
+        for index in np.flatnonzero(load.is_malformed[:count]).tolist():
+            self._convert(load, index)
 
-    def _convert(self, load: Load, at: int) -> None:
-        timer = load.rows[at]
+    def _convert(self, load: Load, position: int) -> None:
+        timer = load.rows[position]
         if self.is_lost(timer):
-            load.lost.append(at)
-            load.batch.rows[at] = np.zeros((), store_layout.PUT)
-            load.batch.rows[at]["status"] = SKIPPED
+            load.lost.append(position)
+            load.batch.rows[position] = np.zeros((), store_layout.PUT)
+            load.batch.rows[position]["status"] = SKIPPED
             return
         plain = self._plain
         plain.clear()
         item = build(self, timer, self.delivery(load.now_ms), plain)
         if item is not None:
-            load.quarantine_items[at] = item
+            load.quarantine_items[position] = item
             quarantine(plain, self._store.topics, item, now_ms=load.now_ms)
-        _place(load.batch, at, plain)
+        _place(load.batch, position, plain)
 
     # -- one timer ------------------------------------------------------------------------------
 
@@ -167,8 +167,8 @@ class Gatherer:
         phys_offset, size = int(unit["phys_offset"]), int(unit["record_size"])
         record = read_record(self._store, phys_offset, size)
         if record.total_size != size:
-            why = f"the record there has {record.total_size} bytes, its unit names {size}"
-            raise RecordUnreadable(phys_offset, why)
+            reason = f"the record there has {record.total_size} bytes, its unit names {size}"
+            raise RecordUnreadable(phys_offset, reason)
         return record
 
     def undeliverable(self, reason: Reason, detail: str, unit: Row) -> Undeliverable:
@@ -302,10 +302,10 @@ def _add(
     return row
 
 
-def _place(batch: PutBatch, at: int, plain: PutBatch) -> None:
-    """Copy the only message of `plain` to row `at`."""
+def _place(batch: PutBatch, position: int, plain: PutBatch) -> None:
+    """Copy the only message of `plain` to row `position`."""
     start = batch.stage(plain.staging[: plain.staging_len].data)
-    row = batch.rows[at]
-    batch.rows[at] = plain.rows[0]
+    row = batch.rows[position]
+    batch.rows[position] = plain.rows[0]
     for column in ("body_pos", "prop_pos"):
         row[column] += start

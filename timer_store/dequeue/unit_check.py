@@ -89,14 +89,14 @@ class UnitCheck:
             phys_offset = int(row["phys_offset"])
             if phys_offset in self._reported or len(self._reported) >= REPORTED_MAX:
                 continue
-            why = fault(row)
-            if why:
+            reason = fault(row)
+            if reason:
                 self._reported.add(phys_offset)
                 return CorruptStore(
                     self._directory,
                     max(int(row["pos"]), 0),
                     f"the unit of a timer due at {int(row['due_ms'])} names "
-                    f"{int(row['record_size'])} bytes at log offset {phys_offset}, but {why}",
+                    f"{int(row['record_size'])} bytes at log offset {phys_offset}, but {reason}",
                     REMEDY,
                 )
         return None

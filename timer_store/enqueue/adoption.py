@@ -106,10 +106,12 @@ class ApacheCopies:
         names = self._markers["name"]
         if not names.size:
             return np.zeros(rows.size, np.bool_)
-        at = np.searchsorted(names, rows["name"])
-        at[at == names.size] = 0
-        named = (names[at] == rows["name"]) & (rows["name"] != 0)
-        before = (rows["phys_offset"] <= self._markers["phys_offset"][at]) | (rows["rolls"] > 0)
+        positions = np.searchsorted(names, rows["name"])
+        positions[positions == names.size] = 0
+        named = (names[positions] == rows["name"]) & (rows["name"] != 0)
+        before = (rows["phys_offset"] <= self._markers["phys_offset"][positions]) | (
+            rows["rolls"] > 0
+        )
         return np.asarray((named & before) | (rows["marker"] != 0))
 
     def copied(self, rows: Rows) -> Mask:
@@ -121,14 +123,14 @@ class ApacheCopies:
         settled = np.zeros(rows.size, np.bool_)
         if not self._identities.size:
             return settled
-        at = np.searchsorted(self._identities, rows["identity"])
-        at[at == self._identities.size] = 0
-        mine = np.flatnonzero(self._identities[at] == rows["identity"])
-        last, at = self._last[at[mine]], at[mine]
+        positions = np.searchsorted(self._identities, rows["identity"])
+        positions[positions == self._identities.size] = 0
+        mine = np.flatnonzero(self._identities[positions] == rows["identity"])
+        last, positions = self._last[positions[mine]], positions[mine]
         settled[mine] = rows["phys_offset"][mine] < last
         open_ = np.flatnonzero(~settled[mine])
-        order = open_[np.argsort(at[open_], kind="stable")]
-        ranked = at[order]
+        order = open_[np.argsort(positions[open_], kind="stable")]
+        ranked = positions[order]
         rank = np.arange(ranked.size) - np.searchsorted(ranked, ranked)
         done = rank < self._delivered[ranked]
         settled[mine[order[done]]] = True
@@ -178,9 +180,9 @@ def has_apache_deliveries(state: TimerState, log_offset: int, queue_offset: int)
         if (rolled["prepared_offset"] >= 0).any():  # a roll of DueMQ's names its origin
             return True
     return any(
-        _is_delivery(state, at)
+        _is_delivery(state, index)
         for rows in state.store.scan(log_offset)
-        for at in _copies(state, rows)["phys_offset"].tolist()
+        for index in _copies(state, rows)["phys_offset"].tolist()
     )
 
 
@@ -216,8 +218,8 @@ def _read_log(state: TimerState, progress: Progress) -> tuple[Offsets, Offsets]:
         prepared = rows["prepared_offset"]
         named.append(-(prepared[prepared < 0] + 1))
         copies.append(_copies(state, rows)["identity"])
-        at = int(rows[-1]["phys_offset"]) - first
-        progress("bytes of the commit log scanned", at, store.max_offset - first)
+        position = int(rows[-1]["phys_offset"]) - first
+        progress("bytes of the commit log scanned", position, store.max_offset - first)
     return distinct(*named), np.concatenate(copies)
 
 
@@ -255,19 +257,21 @@ def _identify(state: TimerState, offsets: Offsets, wanted: int) -> Rows:
         wanted: See `kernels.identify`.
     """
     found = [np.empty(0, layout.IDENTIFIED)]
-    at = 0
+    position = 0
     frames = np.zeros(1, store_layout.SCANNED)
-    while at < offsets.size:
+    while position < offsets.size:
         try:
-            file = state.store.log_file(int(offsets[at]))
+            file = state.store.log_file(int(offsets[position]))
         except RecordUnreadable:
-            at += 1
+            position += 1
             continue
-        inside = (offsets[at:] >= file.base) & (offsets[at:] < file.base + file.size)
+        inside = (offsets[position:] >= file.base) & (offsets[position:] < file.base + file.size)
         count = int(inside.size if inside.all() else np.argmin(inside))
         out = np.zeros(count, layout.IDENTIFIED)
         span = state.store.written_span(file)
-        made = kernels.identify(file.data, span, offsets[at : at + count], wanted, frames, out)
+        made = kernels.identify(
+            file.data, span, offsets[position : position + count], wanted, frames, out
+        )
         found.append(out[:made])
-        at += count
+        position += count
     return np.concatenate(found)

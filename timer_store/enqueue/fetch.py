@@ -95,9 +95,9 @@ class Fetcher:
             log.error("%s: the queue has a hole at offset %d; it is skipped", TIMER_TOPIC, offset)
             return self._timed[:0], offset + 1
         self._room(units.size)
-        at = 0
-        while at < units.size:
-            at += self.read(units[at:], offset + at, self._timed[at:])
+        position = 0
+        while position < units.size:
+            position += self.read(units[position:], offset + position, self._timed[position:])
         timed = self._timed[: units.size]
         blank = units["size"] == store_layout.PRE_BLANK_SIZE
         broken = np.flatnonzero((timed["kind"] == layout.TIMED_BROKEN) & ~blank)
@@ -109,7 +109,7 @@ class Fetcher:
     def _repaired(self, offsets: Offsets) -> bool:
         """Repair units of the queue that differ from their records; return whether any did."""
         repair = self._store.repair
-        found = [repair.repaired(TIMER_TOPIC, TIMER_QUEUE, at) for at in offsets.tolist()]
+        found = [repair.repaired(TIMER_TOPIC, TIMER_QUEUE, index) for index in offsets.tolist()]
         return any(found)
 
     def read(self, units: Rows, offset: int, timed: Rows) -> int:
@@ -151,8 +151,8 @@ def name_topics(store: MessageStore, timed: Rows) -> None:
         return
     unknown &= timed["kind"] != layout.TIMED_BROKEN
     known: dict[int, list[tuple[int, bytes]]] = {}  # by hash: index, entry in a record
-    for at in np.flatnonzero(unknown).tolist():
-        row = timed[at]
+    for row_index in np.flatnonzero(unknown).tolist():
+        row = timed[row_index]
         alike = known.setdefault(int(row["topic_hash"]), [])
         try:
             data = bytes(store.record_bytes(int(row["phys_offset"]), int(row["record_size"])))

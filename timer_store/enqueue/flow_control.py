@@ -29,7 +29,7 @@ def over_limit(
         mine = np.flatnonzero(group == number)
         pending = count_of(value)
         before = max(pending, limit)
-        found += [(at, value, before) for at in mine[max(limit - pending, 0) :].tolist()]
+        found += [(index, value, before) for index in mine[max(limit - pending, 0) :].tolist()]
     return found
 
 

@@ -103,20 +103,20 @@ class LevelRecords:
         timed = np.zeros(units.size, layout.TIMED)
         name_at = np.empty(units.size, np.int64)
         numbers = np.array([self._schedule, level - 1], np.int64)
-        at = 0
-        while at < units.size:
-            data, span, count = self._piece(units[at:])
+        position = 0
+        while position < units.size:
+            data, span, count = self._piece(units[position:])
             self.fixed += self._enter(
                 data,
                 span,
-                units[at : at + count],
+                units[position : position + count],
                 self._store.topics.arrays,
                 numbers,
                 self._scratch,
-                timed[at : at + count],
-                name_at[at : at + count],
+                timed[position : position + count],
+                name_at[position : position + count],
             )
-            at += count
+            position += count
         name_topics(self._store, timed)
         timed["due_ms"], timed["slot_ms"] = due_ms, due_ms - 1
         return timed, name_at
@@ -198,21 +198,21 @@ class LevelRecords:
             return NO_ROWS, NO_OFFSETS
         seen = frames(self._store, offsets)
         mine = np.flatnonzero((seen["record_size"] > 0) & (seen["topic_index"] == self._schedule))
-        rows, at = [NO_ROWS], [NO_OFFSETS]
+        rows, position = [NO_ROWS], [NO_OFFSETS]
         levels = seen["queue_id"][mine] + 1
         for level in np.unique(levels).tolist():
             which = mine[levels == level]
             found, kept = self._of_level(level, seen[which], owned)
             rows.append(found)
-            at.append(which[kept])
-        return np.concatenate(rows), np.concatenate(at)
+            position.append(which[kept])
+        return np.concatenate(rows), np.concatenate(position)
 
     def _of_level(self, level: int, seen: Rows, owned: Ownership) -> tuple[Rows, Offsets]:
         """Return the records of a level (SCANNED) that the timers own, and their indexes."""
         order = np.argsort(seen["queue_offset"], kind="stable")
         numbers = seen["queue_offset"][order]
         promised = owned.promised.get(level, {})
-        rows, at = [NO_ROWS], [NO_OFFSETS]
+        rows, position = [NO_ROWS], [NO_OFFSETS]
         for first, end in owned.ranges(level):
             low, high = np.searchsorted(numbers, (first, end)).tolist()
             while low < high:
@@ -225,9 +225,9 @@ class LevelRecords:
                 due_ms = due_times(units, int(numbers[low]), promised)
                 same = units["phys_offset"] == seen["phys_offset"][mine]
                 rows.append(self._rows(level, units[same], due_ms[same])[0])
-                at.append(mine[same])
+                position.append(mine[same])
                 low += count
-        return np.concatenate(rows), np.concatenate(at)
+        return np.concatenate(rows), np.concatenate(position)
 
     def _run(self, level: int, numbers: Offsets) -> Rows:
         """Return the units of the leading consecutive queue offsets."""
@@ -244,6 +244,6 @@ def due_times(units: Rows, first: int, promised: Mapping[int, int]) -> Offsets:
     """
     due_ms = units["tags_code"].astype(np.int64)
     if promised:
-        for at in range(units.size):
-            due_ms[at] = promised.get(first + at, due_ms[at])
+        for index in range(units.size):
+            due_ms[index] = promised.get(first + index, due_ms[index])
     return np.asarray(np.clip(due_ms, 1, DUE_MS_MAX))

@@ -77,10 +77,12 @@ class TimerHook:
         redirected, unhandled = self._redirect(batch, batch.rows, batch.count, self._report)
         if unhandled:
             end = 0
-            for at in np.flatnonzero(self._report[: batch.count] > put.REDIRECTED).tolist():
-                if at >= end:
-                    self._report[at] = self._handle_row(batch, at, int(self._report[at]), now_ms)
-                    end = batch.group_end(at) if batch.rows[at]["status"] else 0
+            for index in np.flatnonzero(self._report[: batch.count] > put.REDIRECTED).tolist():
+                if index >= end:
+                    self._report[index] = self._handle_row(
+                        batch, index, int(self._report[index]), now_ms
+                    )
+                    end = batch.group_end(index) if batch.rows[index]["status"] else 0
         if self._limited and (redirected or unhandled):
             self._limit(batch)
 
@@ -95,27 +97,27 @@ class TimerHook:
 
     # -- rows that need more than columns -------------------------------------------------------
 
-    def _handle_row(self, batch: PutBatch, at: int, found: int, now_ms: int) -> int:
+    def _handle_row(self, batch: PutBatch, position: int, found: int, now_ms: int) -> int:
         """Handle one row; return its report."""
         if found == put.STALE:
-            properties = batch.properties(at)
+            properties = batch.properties(position)
             for name in STALE_NAMES:
                 properties.pop(name, None)
-            batch.set_properties(at, properties)
-            self._redirect(batch, batch.rows[at : at + 1], 1, self._one)
+            batch.set_properties(position, properties)
+            self._redirect(batch, batch.rows[position : position + 1], 1, self._one)
             found = int(self._one[0])
             assert found != put.STALE
         if found > put.REDIRECTED:
-            remark = self._refusal(batch, at, found, now_ms)
+            remark = self._refusal(batch, position, found, now_ms)
             if remark:
-                batch.refuse(at, MESSAGE_ILLEGAL, remark)
+                batch.refuse(position, MESSAGE_ILLEGAL, remark)
         return found
 
-    def _refusal(self, batch: PutBatch, at: int, found: int, now_ms: int) -> str:
+    def _refusal(self, batch: PutBatch, position: int, found: int, now_ms: int) -> str:
         """Return the reason for which a row is refused, empty if it is valid."""
         if found == put.DIRECT:
-            return self._direct_fault(batch, at, now_ms)
-        properties = batch.properties(at)
+            return self._direct_fault(batch, position, now_ms)
+        properties = batch.properties(position)
         given = ", ".join(f"{name}={properties[name]}" for name in DUE_NAMES if name in properties)
         given, limit = given[: 3 * SHOWN_CHARACTERS], self._config.max_delay_text
         if found == put.ILLEGAL:
@@ -138,9 +140,9 @@ class TimerHook:
             f"that a delivery adds; {PROPERTY_BYTES_MAX} can be stored"
         )
 
-    def _direct_fault(self, batch: PutBatch, at: int, now_ms: int) -> str:
+    def _direct_fault(self, batch: PutBatch, position: int, now_ms: int) -> str:
         """Return the fault of a message that a client sent into the timer topic, or empty."""
-        properties = batch.properties(at)
+        properties = batch.properties(position)
         due_ms = due_ms_of(properties, now_ms, int(self._numbers[put.PRECISION_MS]))
         hint = f"send to your topic with TIMER_DELIVER_MS, not to {TIMER_TOPIC}"
         if due_ms is None:
@@ -157,7 +159,7 @@ class TimerHook:
         queue_id = number_of(properties.get("REAL_QID"))
         if queue_id is None or not 0 <= queue_id < QUEUES_MAX:
             return f"REAL_QID is missing or invalid: {hint}"
-        if int(batch.rows[at]["prop_len"]) + put.GROWTH_BYTES > PROPERTY_BYTES_MAX:
+        if int(batch.rows[position]["prop_len"]) + put.GROWTH_BYTES > PROPERTY_BYTES_MAX:
             return "its properties leave no room for the properties that a delivery adds"
         return ""
 
@@ -173,16 +175,18 @@ class TimerHook:
             & (rows["prop_flags"] & PROP_TIMER_DEL == 0)
         )
         if limit < INT_MAX:
-            for at, slot_ms, count in over_limit(
+            for position, slot_ms, count in over_limit(
                 rows["out_ms"][redirected], self._slot_count_of, limit
             ):
                 batch.refuse(
-                    int(redirected[at]), SYSTEM_ERROR, full_slot_refusal(slot_ms, count, limit)
+                    int(redirected[position]),
+                    SYSTEM_ERROR,
+                    full_slot_refusal(slot_ms, count, limit),
                 )
         if quota and self._pending_of is not None:
             topics = rows["real_topic_index"][redirected]
-            for at, index, count in over_limit(topics, self._pending_of, quota):
+            for position, index, count in over_limit(topics, self._pending_of, quota):
                 name = self._topics.name(index)
                 remark = f"{count} timers of topic {name} are pending, timerTopicQuota is {quota}"
                 refusal = f"timer message is under flow control: {remark}"
-                batch.refuse(int(redirected[at]), SYSTEM_ERROR, refusal)
+                batch.refuse(int(redirected[position]), SYSTEM_ERROR, refusal)

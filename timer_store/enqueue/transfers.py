@@ -163,9 +163,9 @@ class TransferredUnits:
         linked = int(self._enqueue.link_rows(rows[left], now_ms))
         return int(left[linked]) if linked < left.size else int(rows.size)
 
-    def _offset_of(self, level: int, first: int, rows: Rows, at: int) -> int:
-        """Return the queue offset of rows[at]; blank units make no row."""
-        phys_offset = int(rows[at]["phys_offset"])
+    def _offset_of(self, level: int, first: int, rows: Rows, position: int) -> int:
+        """Return the queue offset of rows[position]; blank units make no row."""
+        phys_offset = int(rows[position]["phys_offset"])
         while True:
             units = self._store.units(SCHEDULE_TOPIC, level - 1, first, READ_UNITS)
             hits = np.flatnonzero(units["phys_offset"] == phys_offset)
@@ -175,36 +175,38 @@ class TransferredUnits:
 
     # -- at the start -------------------------------------------------------------------------
 
-    def restore(self, at: int, unit: int, *, log_offset: int = 0, scan_from: int = NO_END) -> None:
+    def restore(
+        self, start: int, unit: int, *, log_offset: int = 0, scan_from: int = NO_END
+    ) -> None:
         """Apply the records before a checkpoint, whose messages already have units.
 
         If a transfer was blocked, the records after it are transfers without units, and returns
         whose units the checkpoint does not count.
 
         Args:
-            at: `Position.handover_offset` of the checkpoint.
+            start: `Position.handover_offset` of the checkpoint.
             unit: `Position.handover_unit` of the checkpoint.
             log_offset: End of the log at the checkpoint.
             scan_from: Log offset after which all deliveries from the slots of the checkpoint are.
         """
-        self.owned, self.incomplete, self._next = Ownership(), [], at
+        self.owned, self.incomplete, self._next = Ownership(), [], start
         self._gone = Ownership()
         position = self._position
         for entry in ownership.read(self._store, quiet=True):
-            is_enqueued = entry.queue_offset < at or (entry.queue_offset == at and unit > 0)
+            is_enqueued = entry.queue_offset < start or (entry.queue_offset == start and unit > 0)
             if not is_enqueued and entry.phys_offset >= log_offset:
                 break
             if isinstance(entry.record, Return) and entry.phys_offset >= scan_from:
                 self._keep_settled(entry.queue_offset, entry.record)
             if is_enqueued:
                 change = self.owned.apply(entry)
-                if change is not None and entry.queue_offset == at:  # enqueued up to `unit`
+                if change is not None and entry.queue_offset == start:  # enqueued up to `unit`
                     self.owned.remove(change.level, unit, change.end)
             elif isinstance(entry.record, Return):
                 self.owned.remove(entry.record.level, entry.record.first, entry.record.end)
-        self.owned.next_offset = at
+        self.owned.next_offset = start
         self._gone.promised = self.owned.promised
-        position.handover_offset, position.handover_unit = at, unit
+        position.handover_offset, position.handover_unit = start, unit
 
     def _keep_settled(self, queue_offset: int, record: Return) -> None:
         """Keep the ranges of a return that were settled, because slots may have their units."""
@@ -260,8 +262,8 @@ class TransferredUnits:
                 if rows.size == following - low:
                     numbers.append(np.arange(low, following))
                 else:
-                    at = [self._offset_of(level, low, rows, i) for i in range(rows.size)]
-                    numbers.append(np.array(at, np.int64))
+                    position = [self._offset_of(level, low, rows, i) for i in range(rows.size)]
+                    numbers.append(np.array(position, np.int64))
                 found.append(rows)
                 low = following
         if len(found) == 2:

@@ -64,17 +64,17 @@ PHYS_AT, RECORD_AT, HASH_AT, DUE_AT = (
 
 
 @kernel
-def unit_fault(data: Bytes, at: int, pos: int) -> int:
-    """Return the fault of the unit at data[at], which is at log position `pos`, or 0."""
-    if at % UNIT_BYTES != 0 or at + UNIT_BYTES > data.size:
+def unit_fault(data: Bytes, start: int, pos: int) -> int:
+    """Return the fault of the unit at data[start], which is at log position `pos`, or 0."""
+    if start % UNIT_BYTES != 0 or start + UNIT_BYTES > data.size:
         return FAULT_PLACE
     # every unit begins with its size, as in Apache's TimerLog
-    if get_i4(data, at) != UNIT_BYTES:
+    if get_i4(data, start) != UNIT_BYTES:
         return FAULT_SIZE
-    magic = get_i4(data, at + MAGIC_AT)
+    magic = get_i4(data, start + MAGIC_AT)
     if magic < 0 or magic > MAGIC_MAX:
         return FAULT_MAGIC
-    prev = get_i8(data, at + PREV_AT)
+    prev = get_i8(data, start + PREV_AT)
     # a chain that only goes back ends after a bounded number of steps, whatever the damage
     if prev >= pos or prev < -1:
         return FAULT_PREV
@@ -82,16 +82,16 @@ def unit_fault(data: Bytes, at: int, pos: int) -> int:
 
 
 @kernel
-def slot_ms_of(data: Bytes, at: int) -> int:
-    """Return the time whose slot the unit at data[at] belongs to."""
-    return get_i8(data, at + WRITE_AT) + get_i4(data, at + DELAY_AT)
+def slot_ms_of(data: Bytes, position: int) -> int:
+    """Return the time whose slot the unit at data[position] belongs to."""
+    return get_i8(data, position + WRITE_AT) + get_i4(data, position + DELAY_AT)
 
 
 @kernel
-def chain_fault(data: Bytes, at: int, pos: int, tick: int, precision_ms: int) -> int:
+def chain_fault(data: Bytes, start: int, pos: int, tick: int, precision_ms: int) -> int:
     """Return the fault of a unit in the chain of slot `tick`, or 0."""
-    fault = unit_fault(data, at, pos)
-    if fault == 0 and slot_ms_of(data, at) // precision_ms != tick:
+    fault = unit_fault(data, start, pos)
+    if fault == 0 and slot_ms_of(data, start) // precision_ms != tick:
         return FAULT_SLOT
     return fault
 
@@ -112,26 +112,26 @@ def find_sorted(values: Any, first: int, end: int, value: int) -> int:
 
 
 @kernel
-def due_of(data: Bytes, at: int, precision_ms: int) -> int:
+def due_of(data: Bytes, position: int, precision_ms: int) -> int:
     """Return the due time of a unit, below 0: settled, 0: it rolls and has no due time.
 
     Apache's units have no due time: they are due at the end of their slot.
     """
-    due_ms = get_i8(data, at + DUE_AT)
+    due_ms = get_i8(data, position + DUE_AT)
     # a unit of Apache that rolls has no due time yet: only its record has one
-    if due_ms == 0 and get_i4(data, at + MAGIC_AT) & MAGIC_ROLL == 0:
-        return slot_ms_of(data, at) + precision_ms
+    if due_ms == 0 and get_i4(data, position + MAGIC_AT) & MAGIC_ROLL == 0:
+        return slot_ms_of(data, position) + precision_ms
     return due_ms
 
 
 @kernel
-def times_fault(data: Bytes, at: int, precision_ms: int, window_ms: int) -> int:
+def times_fault(data: Bytes, position: int, precision_ms: int, window_ms: int) -> int:
     """Return FAULT_TIMES if the due time of a pending unit cannot belong to its slot, or 0.
 
     `enqueue` puts a timer into its own slot (the slot time is due_ms - 1), whole roll windows
     before that, or, if it is overdue, at the start of the slot that is read.
     """
-    due_ms, slot_ms = get_i8(data, at + DUE_AT), slot_ms_of(data, at)
+    due_ms, slot_ms = get_i8(data, position + DUE_AT), slot_ms_of(data, position)
     # A due time of 0 is that of a unit of Apache, a negative one that of a settled timer.
     if due_ms <= 0 or due_ms - 1 == slot_ms:
         return 0
@@ -139,32 +139,35 @@ def times_fault(data: Bytes, at: int, precision_ms: int, window_ms: int) -> int:
     if due_ms - 1 < slot_ms:
         return 0 if slot_ms % precision_ms == 0 else FAULT_TIMES
     # later than its slot: only a unit that rolls, by whole windows
-    if get_i4(data, at + MAGIC_AT) & MAGIC_ROLL == 0 or (due_ms - 1 - slot_ms) % window_ms != 0:
+    if (
+        get_i4(data, position + MAGIC_AT) & MAGIC_ROLL == 0
+        or (due_ms - 1 - slot_ms) % window_ms != 0
+    ):
         return FAULT_TIMES
     return 0
 
 
 @kernel
-def slot_fault(data: Bytes, at: int, pos: int, slot: Any) -> int:
+def slot_fault(data: Bytes, start: int, pos: int, slot: Any) -> int:
     """Return the fault of a unit in the chain of `slot`, also of its times, or 0.
 
     Args:
         slot: (tick, precision in ms, roll window in ms).
     """
-    fault = chain_fault(data, at, pos, slot[0], slot[1])
-    return fault if fault != 0 else times_fault(data, at, slot[1], slot[2])
+    fault = chain_fault(data, start, pos, slot[0], slot[1])
+    return fault if fault != 0 else times_fault(data, start, slot[1], slot[2])
 
 
 @kernel
-def stage_unit(data: Bytes, at: int, pos: int, precision_ms: int, row: Any) -> None:
+def stage_unit(data: Bytes, start: int, pos: int, precision_ms: int, row: Any) -> None:
     """Fill a row of layout.STAGED."""
-    row["due_ms"] = due_of(data, at, precision_ms)
-    row["phys_offset"] = get_i8(data, at + PHYS_AT)
+    row["due_ms"] = due_of(data, start, precision_ms)
+    row["phys_offset"] = get_i8(data, start + PHYS_AT)
     row["pos"] = pos
-    row["write_ms"] = get_i8(data, at + WRITE_AT)
-    row["record_size"] = get_i4(data, at + RECORD_AT)
-    row["topic_hash"] = get_i4(data, at + HASH_AT)
-    row["magic"] = get_i4(data, at + MAGIC_AT)
+    row["write_ms"] = get_i8(data, start + WRITE_AT)
+    row["record_size"] = get_i4(data, start + RECORD_AT)
+    row["topic_hash"] = get_i4(data, start + HASH_AT)
+    row["magic"] = get_i4(data, start + MAGIC_AT)
     row["state"] = STAGED_PENDING if row["due_ms"] >= 0 else STAGED_SETTLED
 
 
@@ -199,17 +202,17 @@ def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) 
         # WALK_POS stays at this unit: the caller continues with more room
         if walk[WALK_ROWS] == out.size:
             return WALK_FULL
-        at = pos - base
-        walk[WALK_FAULT] = slot_fault(data, at, pos, slot)
+        start = pos - base
+        walk[WALK_FAULT] = slot_fault(data, start, pos, slot)
         if walk[WALK_FAULT] != 0:
             return WALK_LEFT
-        track_order(walk, get_i8(data, at + PHYS_AT))
+        track_order(walk, get_i8(data, start + PHYS_AT))
         # A copied unit makes no row: its copy represents the timer, in another slot.
-        if get_i8(data, at + DUE_AT) != DUE_COPIED:
+        if get_i8(data, start + DUE_AT) != DUE_COPIED:
             walk[WALK_ROWS] += 1
             # the walk is newest first; the rows become oldest first without a reversal
             row = out[out.size - walk[WALK_ROWS]]
-            stage_unit(data, at, pos, slot[1], row)
+            stage_unit(data, start, pos, slot[1], row)
             if skip.size > 0 and find_sorted(skip, 0, skip.size, row["phys_offset"]) >= 0:
                 row["state"] = STAGED_SETTLED
             if row["state"] == STAGED_SETTLED:
@@ -217,7 +220,7 @@ def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) 
             elif is_marker(row["magic"]):
                 walk[WALK_MARKERS] += 1
         # the unit is complete only now, so that a stop in between repeats it
-        pos = get_i8(data, at + PREV_AT)
+        pos = get_i8(data, start + PREV_AT)
         walk[WALK_POS] = pos
     return WALK_LEFT
 
@@ -248,14 +251,17 @@ def count_pending(data: Bytes, base: int, cursors: Rows, precision_ms: int) -> N
         cursor = cursors[i]
         while cursor["pos"] >= base and cursor["fault"] == 0:
             pos = cursor["pos"]
-            at = pos - base
-            fault = chain_fault(data, at, pos, cursor["tick"], precision_ms)
+            start = pos - base
+            fault = chain_fault(data, start, pos, cursor["tick"], precision_ms)
             cursor["fault"] = fault
             if fault != 0:
                 break
-            if get_i8(data, at + DUE_AT) >= 0 and get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
+            if (
+                get_i8(data, start + DUE_AT) >= 0
+                and get_i4(data, start + MAGIC_AT) & MAGIC_DELETE == 0
+            ):
                 cursor["count"] += 1
-            cursor["pos"] = get_i8(data, at + PREV_AT)
+            cursor["pos"] = get_i8(data, start + PREV_AT)
 
 
 @kernel
@@ -263,9 +269,11 @@ def check_units(data: Bytes, base: int, cursors: Rows, precision_ms: int) -> Non
     """Check the unit of every cursor that is in this file; the cursors do not move."""
     for i in range(cursors.size):
         cursor = cursors[i]
-        at = cursor["pos"] - base
-        if at >= 0 and at < data.size:
-            cursor["fault"] = chain_fault(data, at, cursor["pos"], cursor["tick"], precision_ms)
+        position = cursor["pos"] - base
+        if position >= 0 and position < data.size:
+            cursor["fault"] = chain_fault(
+                data, position, cursor["pos"], cursor["tick"], precision_ms
+            )
 
 
 @kernel
@@ -283,17 +291,17 @@ def match(
         cursor = cursors[i]
         while cursor["pos"] >= base and cursor["fault"] == 0 and cursor["count"] > 0:
             pos = cursor["pos"]
-            at = pos - base
-            fault = chain_fault(data, at, pos, cursor["tick"], precision_ms)
+            start = pos - base
+            fault = chain_fault(data, start, pos, cursor["tick"], precision_ms)
             cursor["fault"] = fault
             if fault != 0:
                 break
-            j = find_sorted(wanted, cursor["first"], cursor["end"], get_i8(data, at + PHYS_AT))
+            j = find_sorted(wanted, cursor["first"], cursor["end"], get_i8(data, start + PHYS_AT))
             # The walk is newest first, so the first pending unit of a record is its newest.
-            if j >= 0 and found[j] < 0 and get_i8(data, at + DUE_AT) >= 0:
+            if j >= 0 and found[j] < 0 and get_i8(data, start + DUE_AT) >= 0:
                 found[j] = pos
                 cursor["count"] -= 1
-            cursor["pos"] = get_i8(data, at + PREV_AT)
+            cursor["pos"] = get_i8(data, start + PREV_AT)
 
 
 @kernel
@@ -333,18 +341,18 @@ def find_in_log_order(
 @kernel
 def valid_end(data: Bytes, base: int, limit: int) -> int:
     """Return the number of leading bytes of data[:limit] that are units."""
-    at = 0
-    while at < limit and unit_fault(data, at, base + at) == 0:
-        at += UNIT_BYTES
-    return at
+    position = 0
+    while position < limit and unit_fault(data, position, base + position) == 0:
+        position += UNIT_BYTES
+    return position
 
 
 @kernel
-def next_unit(data: Bytes, base: int, at: int, limit: int) -> int:
-    """Return the position of the first unit in data[at:limit], `limit` if there is none."""
-    while at < limit and unit_fault(data, at, base + at) != 0:
-        at += UNIT_BYTES
-    return at
+def next_unit(data: Bytes, base: int, position: int, limit: int) -> int:
+    """Return the position of the first unit in data[position:limit], `limit` if there is none."""
+    while position < limit and unit_fault(data, position, base + position) != 0:
+        position += UNIT_BYTES
+    return position
 
 
 @kernel
@@ -356,16 +364,19 @@ def read_units(data: Bytes, base: int, pos: int, end: int, out: Rows) -> int:
     """
     n = 0
     while pos < end and n < out.size:
-        at = pos - base
-        if unit_fault(data, at, pos) != 0:
+        start = pos - base
+        if unit_fault(data, start, pos) != 0:
             return n
         row = out[n]
-        row["pos"], row["prev_pos"] = pos, get_i8(data, at + PREV_AT)
-        row["write_ms"], row["slot_ms"] = get_i8(data, at + WRITE_AT), slot_ms_of(data, at)
-        row["phys_offset"], row["due_ms"] = get_i8(data, at + PHYS_AT), get_i8(data, at + DUE_AT)
-        row["record_size"] = get_i4(data, at + RECORD_AT)
-        row["topic_hash"] = get_i4(data, at + HASH_AT)
-        row["magic"], row["pad"] = get_i4(data, at + MAGIC_AT), 0
+        row["pos"], row["prev_pos"] = pos, get_i8(data, start + PREV_AT)
+        row["write_ms"], row["slot_ms"] = get_i8(data, start + WRITE_AT), slot_ms_of(data, start)
+        row["phys_offset"], row["due_ms"] = (
+            get_i8(data, start + PHYS_AT),
+            get_i8(data, start + DUE_AT),
+        )
+        row["record_size"] = get_i4(data, start + RECORD_AT)
+        row["topic_hash"] = get_i4(data, start + HASH_AT)
+        row["magic"], row["pad"] = get_i4(data, start + MAGIC_AT), 0
         pos += UNIT_BYTES
         n += 1
     return n
@@ -379,9 +390,9 @@ def stage_at(data: Bytes, base: int, positions: Any, precision_ms: int, out: Row
     """
     n = 0
     for i in range(positions.size):
-        at = positions[i] - base
-        if at >= 0 and at < data.size and unit_fault(data, at, positions[i]) == 0:
-            stage_unit(data, at, positions[i], precision_ms, out[i])
+        position = positions[i] - base
+        if position >= 0 and position < data.size and unit_fault(data, position, positions[i]) == 0:
+            stage_unit(data, position, positions[i], precision_ms, out[i])
             n += 1
     return n
 
@@ -402,17 +413,17 @@ def settle(
     """
     pending = 0
     for i in range(positions.size):
-        at = positions[i] - base
-        if unit_fault(data, at, positions[i]) != 0:
+        position = positions[i] - base
+        if unit_fault(data, position, positions[i]) != 0:
             return -1 - i
-        due[i], ticks[i] = get_i8(data, at + DUE_AT), 0
+        due[i], ticks[i] = get_i8(data, position + DUE_AT), 0
         # a unit that is settled already keeps its value and counts in no slot
         if due[i] >= 0:
-            slot_ms = slot_ms_of(data, at)
+            slot_ms = slot_ms_of(data, position)
             # below DUE_COPIED in any case, also for a unit of Apache's, whose due_ms is 0
             due[i] = DUE_COPIED if copied else min(-due[i], -slot_ms - 2)
             pending += 1
             # markers are not part of the slot's number of timers
-            if get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
+            if get_i4(data, position + MAGIC_AT) & MAGIC_DELETE == 0:
                 ticks[i] = slot_ms // precision_ms
     return pending

@@ -261,15 +261,21 @@ def is_dropped(data: Bytes, pos: int, end: int, kept: bool) -> bool:
 
 
 @kernel
-def has_level(data: Bytes, at: int, end: int) -> bool:
+def has_level(data: Bytes, position: int, end: int) -> bool:
     """Return whether a timer's text is that of a routed message.
 
     Readable twin: `timer_store.dequeue.original_properties`.
     """
-    size = end - at
-    if find_value(data, at, size, DUE_MS)[1] == 0 or find_value(data, at, size, SEC)[1] != 0:
+    size = end - position
+    if (
+        find_value(data, position, size, DUE_MS)[1] == 0
+        or find_value(data, position, size, SEC)[1] != 0
+    ):
         return False
-    return find_value(data, at, size, MS)[1] == 0 and find_value(data, at, size, DELIVER)[1] == 0
+    return (
+        find_value(data, position, size, MS)[1] == 0
+        and find_value(data, position, size, DELIVER)[1] == 0
+    )
 
 
 @kernel
@@ -289,25 +295,25 @@ def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, output: Out
         kept: See `is_dropped`; TIMER_ROLL_TIMES counts these copies, as in Apache's broker.
     """
     data, frame = source.data, source.frames[0]
-    at = pos + frame["prop_pos"]
-    end, tags, rolls = at + frame["prop_len"], np.int64(0), np.int64(0)
+    start = pos + frame["prop_pos"]
+    end, tags, rolls = start + frame["prop_len"], np.int64(0), np.int64(0)
     of_level = data[pos + frame["topic_pos"]] == SCHEDULE_INITIAL
     # a routed message has the properties of both, and is a level message for its consumer
-    of_level = of_level or has_level(data, at, end)
+    of_level = of_level or has_level(data, start, end)
     # the last TAGS and the last TIMER_ROLL_TIMES apply, as in any property text
-    while at < end:
-        until = entry_end(data, at, end)
-        if of_level and not kept and is_delay(data, at, until):
+    while start < end:
+        until = entry_end(data, start, end)
+        if of_level and not kept and is_delay(data, start, until):
             pass  # a moved message no longer has the due time of its level
-        elif until > at and is_dropped(data, at, until, kept):
-            if has_value(data, at, until, ROLLS):
-                rolls = parse_number(data, at + ROLLS.size + 1, until, 0)
-        elif until > at:
-            if has_value(data, at, until, TAGS):
-                tags = java_hash(data, at + TAGS.size + 1, until)
-            put_bytes(output, data, at, until)
+        elif until > start and is_dropped(data, start, until, kept):
+            if has_value(data, start, until, ROLLS):
+                rolls = parse_number(data, start + ROLLS.size + 1, until, 0)
+        elif until > start:
+            if has_value(data, start, until, TAGS):
+                tags = java_hash(data, start + TAGS.size + 1, until)
+            put_bytes(output, data, start, until)
             put_byte(output, ENTRY_END)
-        at = until + 1
+        start = until + 1
     if kept:
         put_number_entry(output, ROLLS, min(max(rolls, 0), ROLLS_MAX) + 1)
     else:

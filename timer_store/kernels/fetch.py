@@ -144,27 +144,27 @@ def due_of(text: Any, store_ms: int, precision_ms: int) -> int:
 
 
 @kernel
-def set_topic(data: Bytes, text: Any, arrays: TopicArrays, timed: Rows, at: int) -> None:
+def set_topic(data: Bytes, text: Any, arrays: TopicArrays, timed: Rows, start: int) -> None:
     """Set index and hash of the real topic; try the topic of the previous row first."""
     pos, size = text["topic_pos"], np.int64(text["topic_len"])
-    if at > 0 and is_topic(data, pos, size, arrays, timed[at - 1]["topic_index"]):
-        timed[at]["topic_index"] = timed[at - 1]["topic_index"]
-        timed[at]["topic_hash"] = timed[at - 1]["topic_hash"]
+    if start > 0 and is_topic(data, pos, size, arrays, timed[start - 1]["topic_index"]):
+        timed[start]["topic_index"] = timed[start - 1]["topic_index"]
+        timed[start]["topic_hash"] = timed[start - 1]["topic_hash"]
         return
-    timed[at]["topic_index"] = find_topic(data, pos, size, arrays)
-    timed[at]["topic_hash"] = java_hash(data, pos, pos + size)
+    timed[start]["topic_index"] = find_topic(data, pos, size, arrays)
+    timed[start]["topic_hash"] = java_hash(data, pos, pos + size)
 
 
 @kernel
-def set_known_topic(index: int, arrays: TopicArrays, timed: Rows, at: int) -> None:
+def set_known_topic(index: int, arrays: TopicArrays, timed: Rows, position: int) -> None:
     """Set index and hash of a real topic that a row names by its index."""
-    timed[at]["topic_index"] = index
-    if at > 0 and timed[at - 1]["topic_index"] == index:
-        timed[at]["topic_hash"] = timed[at - 1]["topic_hash"]
+    timed[position]["topic_index"] = index
+    if position > 0 and timed[position - 1]["topic_index"] == index:
+        timed[position]["topic_hash"] = timed[position - 1]["topic_hash"]
         return
     start = np.int64(arrays.topics[index]["name_pos"])
     end = start + arrays.topics[index]["name_len"]
-    timed[at]["topic_hash"] = java_hash(arrays.names, start, end)
+    timed[position]["topic_hash"] = java_hash(arrays.names, start, end)
 
 
 @kernel

@@ -93,19 +93,19 @@ def collect_first(
     after_ms, after_phys = after
     pos = walk[WALK_POS]
     while pos >= base:
-        at = pos - base
-        walk[WALK_FAULT] = slot_fault(data, at, pos, slot)
+        start = pos - base
+        walk[WALK_FAULT] = slot_fault(data, start, pos, slot)
         if walk[WALK_FAULT] != 0:
             return WALK_LEFT
-        phys_offset = get_i8(data, at + PHYS_AT)
+        phys_offset = get_i8(data, start + PHYS_AT)
         track_order(walk, phys_offset)
-        due_ms = due_of(data, at, slot[1])
+        due_ms = due_of(data, start, slot[1])
         settled = due_ms < 0 or (
             skip.size > 0 and find_sorted(skip, 0, skip.size, phys_offset) >= 0
         )
         if settled:
             walk[WALK_SETTLED] += 1
-        elif is_marker(get_i4(data, at + MAGIC_AT)):
+        elif is_marker(get_i4(data, start + MAGIC_AT)):
             walk[WALK_MARKERS] += 1
         elif due_ms > after_ms or (due_ms == after_ms and phys_offset > after_phys):
             # A full heap drops its last timer for one that is due before it.
@@ -115,6 +115,6 @@ def collect_first(
                 sift(heap, heap.shape[0], due_ms, phys_offset, pos)
             # timers that the heap has no room for count, too: the caller learns that there are more
             walk[WALK_ROWS] += 1
-        pos = get_i8(data, at + PREV_AT)
+        pos = get_i8(data, start + PREV_AT)
         walk[WALK_POS] = pos
     return WALK_LEFT

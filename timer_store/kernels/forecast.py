@@ -42,14 +42,14 @@ def move_rolled(data: Bytes, base: int, span: Any, numbers: Any, skip: Any, bins
     from_ms, width_ms, precision_ms, staged_ms = numbers[0], numbers[1], numbers[2], numbers[3]
     pos, moved = span[0], 0
     while pos < span[1]:
-        at = pos - base
+        start = pos - base
         # units are all of one size, so the next one is found after damage, too
-        if unit_fault(data, at, pos) == 0:
-            rolls = get_i4(data, at + MAGIC_AT) & (MAGIC_ROLL | MAGIC_DELETE) == MAGIC_ROLL
-            due_ms = get_i8(data, at + DUE_AT)
+        if unit_fault(data, start, pos) == 0:
+            rolls = get_i4(data, start + MAGIC_AT) & (MAGIC_ROLL | MAGIC_DELETE) == MAGIC_ROLL
+            due_ms = get_i8(data, start + DUE_AT)
             if rolls and due_ms > 0:
-                slot_ms = slot_ms_of(data, at) // precision_ms * precision_ms
-                phys_offset = get_i8(data, at + PHYS_AT)
+                slot_ms = slot_ms_of(data, start) // precision_ms * precision_ms
+                phys_offset = get_i8(data, start + PHYS_AT)
                 # earlier slots are in the near stage, whose timers are counted by due time
                 if slot_ms >= staged_ms and find_sorted(skip, 0, skip.size, phys_offset) < 0:
                     # the caller counted the unit in its slot

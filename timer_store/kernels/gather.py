@@ -135,7 +135,7 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
 
 @kernel
 def copy_kept(
-    data: Bytes, pos: int, end: int, kind: int, name_pos: int, out: Bytes, at: int
+    data: Bytes, pos: int, end: int, kind: int, name_pos: int, out: Bytes, start: int
 ) -> int:
     """Copy a property text without the entries of `is_dropped`; return the position after it.
 
@@ -148,30 +148,30 @@ def copy_kept(
         until = entry_end(data, pos, end)
         if not is_dropped(data, pos, until, kind):
             if not is_first:
-                out[at] = ENTRY_END
-                at += 1
-            copy(out, at, data, pos, until - pos)
+                out[start] = ENTRY_END
+                start += 1
+            copy(out, start, data, pos, until - pos)
             if pos <= name_pos and name_pos < until:
-                out[at + name_pos - pos] = UPPER_Y
-            at += until - pos
+                out[start + name_pos - pos] = UPPER_Y
+            start += until - pos
             is_first = False
         pos = until + 1
-    return at
+    return start
 
 
 @kernel
 def put_text(
-    data: Bytes, start: int, end: int, text: Any, kind: int, drops: bool, out: Bytes, at: int
+    data: Bytes, start: int, end: int, text: Any, kind: int, drops: bool, out: Bytes, position: int
 ) -> int:
     """Copy the property text for the consumer; return the position after it."""
     if kind == FROM_ROUTE or drops:
         # copy entry by entry only if entries are omitted
         name_pos = np.int64(-1) if kind == FROM_TIMER else np.int64(text["name_pos"])
-        return copy_kept(data, start, end, kind, name_pos, out, at)
-    copy(out, at, data, start, end - start)
+        return copy_kept(data, start, end, kind, name_pos, out, position)
+    copy(out, position, data, start, end - start)
     if kind == FROM_LEVEL and text["name_pos"] >= 0:
-        out[at + text["name_pos"] - start] = UPPER_Y
-    return at + end - start
+        out[position + text["name_pos"] - start] = UPPER_Y
+    return position + end - start
 
 
 @kernel
@@ -252,7 +252,7 @@ def gather(
     """
     frame, text, guess = scratch.frames[0], scratch.text[0], np.int64(-1)
     # several calls, one for each log file, share the staging buffer
-    at = output.end[0]
+    position = output.end[0]
     for i in order:
         timer, row = staged[i], output.rows[i]
         output.is_malformed[i] = 1
@@ -283,12 +283,12 @@ def gather(
         if kind != FROM_TIMER:
             row["enqueue_ms"] = row["dequeue_ms"] = -1
         guess = np.int64(row["topic_index"])  # the next record often goes to the same topic
-        row["body_pos"], row["body_len"] = at, frame["body_len"]
-        copy(output.staging, at, data, pos + frame["body_pos"], np.int64(frame["body_len"]))
+        row["body_pos"], row["body_len"] = position, frame["body_len"]
+        copy(output.staging, position, data, pos + frame["body_pos"], np.int64(frame["body_len"]))
         # the properties follow the body
-        row["prop_pos"] = at = at + frame["body_len"]
-        at = put_text(data, start, end, text, kind, drops, output.staging, at)
-        row["prop_len"] = at - row["prop_pos"]
+        row["prop_pos"] = position = position + frame["body_len"]
+        position = put_text(data, start, end, text, kind, drops, output.staging, position)
+        row["prop_len"] = position - row["prop_pos"]
         output.is_malformed[i] = 0
     # skipped rows took no room
-    output.end[0] = at
+    output.end[0] = position

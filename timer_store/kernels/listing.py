@@ -40,24 +40,24 @@ def collect_slots(
         cursor = cursors[i]
         while cursor["pos"] >= base and cursor["fault"] == 0:
             pos = cursor["pos"]
-            at = pos - base
-            fault = chain_fault(data, at, pos, cursor["tick"], precision_ms)
+            start = pos - base
+            fault = chain_fault(data, start, pos, cursor["tick"], precision_ms)
             cursor["fault"] = fault
             if fault != 0:
                 break
             # markers are not timers of a user
-            if not is_marker(get_i4(data, at + MAGIC_AT)):
+            if not is_marker(get_i4(data, start + MAGIC_AT)):
                 # the cursor stays at this unit
                 if n == out.size:
                     return -1
-                phys_offset = get_i8(data, at + PHYS_AT)
-                due_ms = due_of(data, at, precision_ms)
+                phys_offset = get_i8(data, start + PHYS_AT)
+                due_ms = due_of(data, start, precision_ms)
                 settled = due_ms < 0 or find_sorted(skip, 0, skip.size, phys_offset) >= 0
                 out[n]["due_ms"] = -1 if settled else due_ms
                 out[n]["phys_offset"] = phys_offset
                 out[n]["slot_ms"] = cursor["tick"] * precision_ms
-                out[n]["topic_hash"] = get_i4(data, at + HASH_AT)
+                out[n]["topic_hash"] = get_i4(data, start + HASH_AT)
                 out[n]["staged"] = False
                 n += 1
-            cursor["pos"] = get_i8(data, at + PREV_AT)
+            cursor["pos"] = get_i8(data, start + PREV_AT)
     return n

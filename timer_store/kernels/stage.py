@@ -41,11 +41,11 @@ def radix_pass(keys: Any, low: int, shift: int, order: Any, out: Any, counts: An
     for i in range(keys.size):
         counts[np.int64((np.uint64(keys[i] - low) >> np.uint64(shift)) & mask)] += 1
     # counts become positions: where the rows of each digit begin in `out`
-    at = np.int64(0)
+    position = np.int64(0)
     for digit in range(DIGITS):
         size = counts[digit]
-        counts[digit] = at
-        at += size
+        counts[digit] = position
+        position += size
     # In the order of the previous pass, which makes this one stable.
     for i in range(order.size):
         row = order[i]
@@ -188,9 +188,9 @@ def interleave(rows: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out:
         for k in range(rounds):
             starts[k + 1] += starts[k]
         for i in range(group.size):
-            at = starts[ranks[i]]
-            out[first + at] = group[i]
-            starts[ranks[i]] = at + 1
+            position = starts[ranks[i]]
+            out[first + position] = group[i]
+            starts[ranks[i]] = position + 1
         first = end
 
 
@@ -263,11 +263,11 @@ def find(rows: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, fo
     for i in range(phys_offsets.size):
         if found[i]:
             continue
-        at = place_of(rows, first, end, due_ms[i], phys_offsets[i], turns != 0)
-        if at >= 0 and rows[at]["write_ms"] >= 0:
+        index = place_of(rows, first, end, due_ms[i], phys_offsets[i], turns != 0)
+        if index >= 0 and rows[index]["write_ms"] >= 0:
             found[i] = True
             n += 1
             if settle:
                 # the complement is below 0, and keeps the value
-                rows[at]["write_ms"] = ~rows[at]["write_ms"]
+                rows[index]["write_ms"] = ~rows[index]["write_ms"]
     return n

@@ -68,7 +68,7 @@ class Relinking(NamedTuple):
 
 
 @kernel
-def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: Any) -> None:
+def put_unit(out: Bytes, position: int, prev_pos: int, magic: int, times: Any, row: Any) -> None:
     """Write one unit; `times`: (write_ms, slot_ms). Source: TimerLog.append"""
     write_ms, slot_ms = times
     delay_ms = slot_ms - write_ms
@@ -76,15 +76,15 @@ def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: An
     # fields determines the slot, so write_ms gets the complete time.
     if delay_ms < INT_MIN or delay_ms > INT_MAX:
         write_ms, delay_ms = slot_ms, np.int64(0)
-    put_i4(out, at, UNIT_BYTES)
-    put_i8(out, at + PREV_AT, prev_pos)
-    put_i4(out, at + MAGIC_AT, magic)
-    put_i8(out, at + WRITE_AT, write_ms)
-    put_i4(out, at + DELAY_AT, delay_ms)
-    put_i8(out, at + PHYS_AT, row["phys_offset"])
-    put_i4(out, at + RECORD_AT, row["record_size"])
-    put_i4(out, at + HASH_AT, row["topic_hash"])
-    put_i8(out, at + DUE_AT, row["due_ms"])
+    put_i4(out, position, UNIT_BYTES)
+    put_i8(out, position + PREV_AT, prev_pos)
+    put_i4(out, position + MAGIC_AT, magic)
+    put_i8(out, position + WRITE_AT, write_ms)
+    put_i4(out, position + DELAY_AT, delay_ms)
+    put_i8(out, position + PHYS_AT, row["phys_offset"])
+    put_i4(out, position + RECORD_AT, row["record_size"])
+    put_i4(out, position + HASH_AT, row["topic_hash"])
+    put_i8(out, position + DUE_AT, row["due_ms"])
 
 
 @kernel
@@ -96,8 +96,8 @@ def prefetch_slots(rows: Rows, first: int, wheel: Bytes, adding: Adding, undo: A
     `undo`, which `link` overwrites, to keep the compiler from removing the reads.
     """
     for i in range(first, min(first + PREFETCH_ROWS, rows.size)):
-        at = slot_at(max(rows[i]["slot_ms"], adding.read_ms) // adding.precision_ms)
-        undo[i, UNDO_AT], undo[i, UNDO_TICK] = at, get_i8(wheel, at + TICK_AT)
+        slot_start = slot_at(max(rows[i]["slot_ms"], adding.read_ms) // adding.precision_ms)
+        undo[i, UNDO_AT], undo[i, UNDO_TICK] = slot_start, get_i8(wheel, slot_start + TICK_AT)
 
 
 @kernel
@@ -126,15 +126,15 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
             continue
         slot_ms = max(row["slot_ms"], read_ms)  # an overdue timer goes into the slot being read
         tick = slot_ms // precision_ms
-        at = slot_at(tick)
-        old_tick = get_i8(wheel, at + TICK_AT)
+        start = slot_at(tick)
+        old_tick = get_i8(wheel, start + TICK_AT)
         # Stop at a slot that an undelivered lap still uses, or that is a whole lap ahead.
         if tick - read_tick >= WHEEL_SLOTS or (old_tick != tick and old_tick >= read_tick):
             return i, units
-        first, last = get_i8(wheel, at + FIRST_AT), get_i8(wheel, at + LAST_AT)
-        num = np.int64(get_i4(wheel, at + NUM_AT))
+        first, last = get_i8(wheel, start + FIRST_AT), get_i8(wheel, start + LAST_AT)
+        num = np.int64(get_i4(wheel, start + NUM_AT))
         # `unlink` restores these if the log cannot be written
-        undo[i, UNDO_AT], undo[i, UNDO_TICK] = at, old_tick
+        undo[i, UNDO_AT], undo[i, UNDO_TICK] = start, old_tick
         undo[i, UNDO_FIRST], undo[i, UNDO_LAST], undo[i, UNDO_NUM] = first, last, num
         # A slot that still has the units of a delivered lap begins a new chain.
         if old_tick != tick or last < 0:
@@ -149,7 +149,7 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
         else:
             num += 1
         put_unit(out, units * UNIT_BYTES, last, magic, (write_ms, slot_ms), row)
-        put_slot(wheel, pages, at, tick, first, pos, num)
+        put_slot(wheel, pages, start, tick, first, pos, num)
         pos += UNIT_BYTES
         units += 1
     return rows.size, units
@@ -204,12 +204,12 @@ def relink(data: Bytes, span: Any, wheel: Bytes, pages: Bytes, into: Relinking, 
     base, pos, end = span
     n = 0
     while pos < end and n < fixes.shape[0]:
-        at = pos - base
+        start = pos - base
         # The slot of a unit whose times do not match is unknown.
-        fault = unit_fault(data, at, pos)
-        if fault != 0 or times_fault(data, at, into.precision_ms, into.window_ms) != 0:
+        fault = unit_fault(data, start, pos)
+        if fault != 0 or times_fault(data, start, into.precision_ms, into.window_ms) != 0:
             return pos, n
-        tick = slot_ms_of(data, at) // into.precision_ms
+        tick = slot_ms_of(data, start) // into.precision_ms
         # its slot would be that of another lap
         if tick - into.first_tick >= WHEEL_SLOTS:
             fixes[n, 0], fixes[n, 1] = pos, FIX_TOO_FAR
@@ -218,8 +218,8 @@ def relink(data: Bytes, span: Any, wheel: Bytes, pages: Bytes, into: Relinking, 
         elif tick >= into.first_tick:
             # the order of the log is that of the chain, so the previous unit of a slot is known
             # here
-            prev = append_to_chain(data, at, pos, tick, wheel, pages)
-            named = get_i8(data, at + PREV_AT)
+            prev = append_to_chain(data, start, pos, tick, wheel, pages)
+            named = get_i8(data, start + PREV_AT)
             # A pointer into a removed file is not wrong: the chain ends there.
             if named != prev and not (prev < 0 and named < into.min_pos):
                 fixes[n, 0], fixes[n, 1] = pos, prev
@@ -229,14 +229,16 @@ def relink(data: Bytes, span: Any, wheel: Bytes, pages: Bytes, into: Relinking, 
 
 
 @kernel
-def append_to_chain(data: Bytes, at: int, pos: int, tick: int, wheel: Bytes, pages: Bytes) -> int:
+def append_to_chain(
+    data: Bytes, start: int, pos: int, tick: int, wheel: Bytes, pages: Bytes
+) -> int:
     """Make a unit the newest of its slot; return the previous newest one, -1 without one."""
     to = slot_at(tick)
     first, last = get_i8(wheel, to + FIRST_AT), get_i8(wheel, to + LAST_AT)
     num = np.int64(get_i4(wheel, to + NUM_AT))
     if get_i8(wheel, to + TICK_AT) != tick:  # the slot belongs to an earlier lap: start a new chain
         first, last, num = pos, np.int64(-1), np.int64(0)
-    if get_i8(data, at + DUE_AT) >= 0 and get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
+    if get_i8(data, start + DUE_AT) >= 0 and get_i4(data, start + MAGIC_AT) & MAGIC_DELETE == 0:
         num += 1
     put_slot(wheel, pages, to, tick, first, pos, num)
     return last

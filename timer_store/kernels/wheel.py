@@ -33,25 +33,25 @@ def slot_at(tick: int) -> int:
 
 @kernel
 def put_slot(
-    wheel: Bytes, pages: Bytes, at: int, tick: int, first_pos: int, last_pos: int, num: int
+    wheel: Bytes, pages: Bytes, position: int, tick: int, first_pos: int, last_pos: int, num: int
 ) -> None:
     """Write a slot, except its magic. Source: TimerWheel.putSlot"""
-    put_i8(wheel, at + TICK_AT, tick)
-    put_i8(wheel, at + FIRST_AT, first_pos)
-    put_i8(wheel, at + LAST_AT, last_pos)
-    put_i4(wheel, at + NUM_AT, num)
-    pages[at // PAGE_BYTES] = PAGE_USED | PAGE_CHANGED
+    put_i8(wheel, position + TICK_AT, tick)
+    put_i8(wheel, position + FIRST_AT, first_pos)
+    put_i8(wheel, position + LAST_AT, last_pos)
+    put_i4(wheel, position + NUM_AT, num)
+    pages[position // PAGE_BYTES] = PAGE_USED | PAGE_CHANGED
 
 
 @kernel
 def add_num(wheel: Bytes, pages: Bytes, ticks: Any, by: int) -> None:
     """Add `by` to the number of timers in the slots of `ticks` that belong to that lap."""
     for i in range(ticks.size):
-        at = slot_at(ticks[i])
+        position = slot_at(ticks[i])
         # after a lap the slot belongs to another time
-        if ticks[i] > 0 and get_i8(wheel, at + TICK_AT) == ticks[i]:
-            put_i4(wheel, at + NUM_AT, get_i4(wheel, at + NUM_AT) + by)
-            pages[at // PAGE_BYTES] |= PAGE_CHANGED
+        if ticks[i] > 0 and get_i8(wheel, position + TICK_AT) == ticks[i]:
+            put_i4(wheel, position + NUM_AT, get_i4(wheel, position + NUM_AT) + by)
+            pages[position // PAGE_BYTES] |= PAGE_CHANGED
 
 
 @kernel
@@ -60,11 +60,13 @@ def next_live(wheel: Bytes, pages: Bytes, first_tick: int, count: int) -> int:
     i = np.int64(0)
     while i < count:
         tick = first_tick + i
-        at = slot_at(tick)
-        if pages[at // PAGE_BYTES] & PAGE_USED == 0:  # skip to the first slot of the next page
-            i += PAGE_SLOTS - at // SLOT_BYTES % PAGE_SLOTS
+        position = slot_at(tick)
+        if (
+            pages[position // PAGE_BYTES] & PAGE_USED == 0
+        ):  # skip to the first slot of the next page
+            i += PAGE_SLOTS - position // SLOT_BYTES % PAGE_SLOTS
             continue
-        if get_i8(wheel, at + TICK_AT) == tick and get_i8(wheel, at + LAST_AT) >= 0:
+        if get_i8(wheel, position + TICK_AT) == tick and get_i8(wheel, position + LAST_AT) >= 0:
             return tick
         i += 1
     return np.int64(-1)
@@ -83,18 +85,20 @@ def live_slots(wheel: Bytes, pages: Bytes, first_tick: int, count: int, out: Row
     i = np.int64(0)
     while i < count:
         tick = first_tick + i
-        at = slot_at(tick)
-        if pages[at // PAGE_BYTES] & PAGE_USED == 0:  # skip to the first slot of the next page
-            i += PAGE_SLOTS - at // SLOT_BYTES % PAGE_SLOTS
+        position = slot_at(tick)
+        if (
+            pages[position // PAGE_BYTES] & PAGE_USED == 0
+        ):  # skip to the first slot of the next page
+            i += PAGE_SLOTS - position // SLOT_BYTES % PAGE_SLOTS
             continue
-        if get_i8(wheel, at + TICK_AT) == tick and get_i8(wheel, at + LAST_AT) >= 0:
+        if get_i8(wheel, position + TICK_AT) == tick and get_i8(wheel, position + LAST_AT) >= 0:
             if n == out.size:
                 return n, i
             out[n]["tick"] = tick
-            out[n]["first_pos"] = get_i8(wheel, at + FIRST_AT)
-            out[n]["last_pos"] = get_i8(wheel, at + LAST_AT)
-            out[n]["num"] = get_i4(wheel, at + NUM_AT)
-            out[n]["magic"] = get_i4(wheel, at + MAGIC_AT)
+            out[n]["first_pos"] = get_i8(wheel, position + FIRST_AT)
+            out[n]["last_pos"] = get_i8(wheel, position + LAST_AT)
+            out[n]["num"] = get_i4(wheel, position + NUM_AT)
+            out[n]["magic"] = get_i4(wheel, position + MAGIC_AT)
             n += 1
         i += 1
     return n, count
@@ -106,9 +110,9 @@ def stray_slots(wheel: Bytes, pages: Bytes, end_tick: int) -> int:
     found = 0
     for page in range(pages.size):
         if pages[page] & PAGE_USED:
-            for at in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, SLOT_BYTES):
+            for index in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, SLOT_BYTES):
                 # read each slot of a used page; unused pages are not touched
-                tick = get_i8(wheel, at + TICK_AT)
+                tick = get_i8(wheel, index + TICK_AT)
                 if tick >= end_tick or tick < 0:
                     found += 1
     return found
@@ -126,10 +130,10 @@ def slots_after(wheel: Bytes, pages: Bytes, log_end: int, out: Rows) -> int:
     n = 0
     for page in range(pages.size):
         if pages[page] & PAGE_USED:
-            for at in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, SLOT_BYTES):
-                tick, last = get_i8(wheel, at + TICK_AT), get_i8(wheel, at + LAST_AT)
+            for index in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, SLOT_BYTES):
+                tick, last = get_i8(wheel, index + TICK_AT), get_i8(wheel, index + LAST_AT)
                 # the tick must be one of this slot: damage may have changed it
-                if tick > 0 and last >= log_end and slot_at(tick) == at:
+                if tick > 0 and last >= log_end and slot_at(tick) == index:
                     if n < out.size:
                         out[n]["tick"], out[n]["pos"] = tick, last
                     n += 1
@@ -140,10 +144,10 @@ def slots_after(wheel: Bytes, pages: Bytes, log_end: int, out: Rows) -> int:
 def set_slots(wheel: Bytes, pages: Bytes, ticks: Any, last_pos: Any, nums: Any) -> None:
     """Set the newest unit (below 0 empties the slot) and the number of timers of slots."""
     for i in range(ticks.size):
-        at = slot_at(ticks[i])
+        position = slot_at(ticks[i])
         if last_pos[i] < 0:
-            put_slot(wheel, pages, at, 0, 0, 0, 0)
+            put_slot(wheel, pages, position, 0, 0, 0, 0)
         else:
             # the oldest unit cannot be newer than the newest
-            first = min(get_i8(wheel, at + FIRST_AT), last_pos[i])
-            put_slot(wheel, pages, at, ticks[i], first, last_pos[i], nums[i])
+            first = min(get_i8(wheel, position + FIRST_AT), last_pos[i])
+            put_slot(wheel, pages, position, ticks[i], first, last_pos[i], nums[i])

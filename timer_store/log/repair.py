@@ -110,8 +110,8 @@ def check(log: TimerLog, wheel: TimerWheel, read_ms: int) -> list[CorruptStore]:
         found += _findings(log, wheel, cursors) + _findings(log, wheel, inside)
     stray = wheel.stray_slots(read_ms)
     if stray:
-        why = f"{stray} slots have a time more than a lap ahead"
-        found.append(CorruptStore(wheel.path, 0, why, REMEDY))
+        reason = f"{stray} slots have a time more than a lap ahead"
+        found.append(CorruptStore(wheel.path, 0, reason, REMEDY))
     return found[:FINDINGS_MAX]
 
 

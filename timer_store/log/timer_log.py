@@ -138,9 +138,12 @@ class TimerLog(NumberedLog[UnitFile]):
             if file.base + file.size <= from_pos:
                 continue
             limit = self.units_per_file * UNIT_BYTES
-            at = int(chain.valid_end(file.data, file.base, limit))
-            if at < limit or BLANK.unpack_from(file.data.data, at)[1:] != (0, MAGIC_BLANK):
-                return file.base + at
+            position = int(chain.valid_end(file.data, file.base, limit))
+            if position < limit or BLANK.unpack_from(file.data.data, position)[1:] != (
+                0,
+                MAGIC_BLANK,
+            ):
+                return file.base + position
         return self.files[-1].base + self.file_bytes if self.files else 0
 
     # -- read -----------------------------------------------------------------------------------
@@ -162,10 +165,10 @@ class TimerLog(NumberedLog[UnitFile]):
             CorruptStore: There is no unit.
         """
         out = np.zeros(1, layout.LOGGED)
-        at = self.index_of(pos)
-        if at < 0:
+        start = self.index_of(pos)
+        if start < 0:
             raise self.fault(pos, f"the log starts at {self.min_pos}")
-        file = self.files[at]
+        file = self.files[start]
         if not chain.read_units(file.data, file.base, pos, pos + UNIT_BYTES, out):
             raise self.fault(pos, "there is no unit")
         return out.reshape(())
@@ -210,14 +213,14 @@ class TimerLog(NumberedLog[UnitFile]):
         """Return the position after the last unit of a file, without its blank."""
         return min(self.end, file.base + self.units_per_file * UNIT_BYTES)
 
-    def fault(self, pos: int, why: str) -> CorruptStore:
+    def fault(self, pos: int, reason: str) -> CorruptStore:
         """Return the error for a fault at a position."""
-        at = bisect.bisect_right(self.files, pos, key=lambda f: f.base) - 1
-        inside = at >= 0 and pos < self.files[at].base + self.file_bytes
+        start = bisect.bisect_right(self.files, pos, key=lambda f: f.base) - 1
+        inside = start >= 0 and pos < self.files[start].base + self.file_bytes
         return CorruptStore(
-            self.files[at].path if inside else self.directory,
-            pos - self.files[at].base if inside else pos,
-            why,
+            self.files[start].path if inside else self.directory,
+            pos - self.files[start].base if inside else pos,
+            reason,
             REMEDY,
         )
 

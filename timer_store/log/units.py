@@ -310,8 +310,8 @@ class TimerUnits:
         files = [file for file in self.log.files if self.log.end_in(file) > file.base]
         firsts = [self._first_record(file) for file in files]
         which = np.searchsorted(np.maximum.accumulate(firsts), wanted, "right") - 1
-        for at in np.unique(which[which >= 0]).tolist():
-            file, mine = files[at], np.flatnonzero(which == at)
+        for index in np.unique(which[which >= 0]).tolist():
+            file, mine = files[index], np.flatnonzero(which == index)
             hits = np.full(mine.size, -1, np.int64)
             end = self.log.end_in(file)
             chain.find_in_log_order(

@@ -81,10 +81,10 @@ class DecidingRecords:
             self._fill(rows, times, now_ms, keeps)
             self._store.put(self._batch)
             failed = self._batch.filled["status"].reshape(-1, rows.size) != 0
-            for at in np.flatnonzero(failed.all(axis=0)).tolist():
-                damaged = self._batch.rows[at]["status"] == kernels.UNREADABLE
-                why = self._batch.remarks.get(at, NOT_WRITABLE)
-                refused[first + at] = WHY_DAMAGED if damaged else why
+            for index in np.flatnonzero(failed.all(axis=0)).tolist():
+                damaged = self._batch.rows[index]["status"] == kernels.UNREADABLE
+                reason = self._batch.remarks.get(index, NOT_WRITABLE)
+                refused[first + index] = WHY_DAMAGED if damaged else reason
             first += int(rows.size)
         return refused
 

@@ -163,10 +163,10 @@ class Decisions:
     def cancel(self, offsets: Offsets) -> Decided:
         """Cancel timers. See `delayed_delivery.pending.PendingMessages`."""
         rows, locations, decided = self._read_pending(offsets)
-        at = np.flatnonzero(locations != NOWHERE)
+        positions = np.flatnonzero(locations != NOWHERE)
         now_ms = self._state.clock.now_ms()
-        refused = self._records.put_markers(rows[at], now_ms, named=True)
-        self.cancelled += self._conclude(rows, locations, at, refused, decided)
+        refused = self._records.put_markers(rows[positions], now_ms, named=True)
+        self.cancelled += self._conclude(rows, locations, positions, refused, decided)
         return decided
 
     def move(self, offsets: Offsets, due_ms: Offsets) -> Decided:
@@ -184,11 +184,11 @@ class Decisions:
             )
         past = pending & (due_ms <= now_ms)
         self._fire(rows, locations, np.flatnonzero(past), decided)
-        at = np.flatnonzero(pending & ~too_far & ~past)
-        at = self._with_room(at, rows["due_ms"], due_ms, decided)
-        refused = self._records.put_copies(rows[at], due_ms[at], now_ms)
-        self.moved += self._conclude(rows, locations, at, refused, decided)
-        moved = at[decided.verdicts[at] == Verdict.DONE]
+        indexes = np.flatnonzero(pending & ~too_far & ~past)
+        indexes = self._with_room(indexes, rows["due_ms"], due_ms, decided)
+        refused = self._records.put_copies(rows[indexes], due_ms[indexes], now_ms)
+        self.moved += self._conclude(rows, locations, indexes, refused, decided)
+        moved = indexes[decided.verdicts[indexes] == Verdict.DONE]
         width_ms = state.config.precision_ms
         other = (rows["due_ms"][moved] - 1) // width_ms != (due_ms[moved] - 1) // width_ms
         self._records.put_markers(rows[moved[other]], now_ms, named=False)
@@ -196,22 +196,22 @@ class Decisions:
         return decided
 
     def _with_room(
-        self, at: Offsets, was_ms: Offsets, due_ms: Offsets, decided: Decided
+        self, positions: Offsets, was_ms: Offsets, due_ms: Offsets, decided: Decided
     ) -> Offsets:
         """Return the timers whose target slot has room, or is their current slot."""
         config, width_ms = self._state.config, self._state.config.precision_ms
         if not config.flow_control or config.slot_timers_max >= INT_MAX:
-            return at
-        slots_ms = (due_ms[at] - 1) // width_ms * width_ms
-        coming = np.flatnonzero((was_ms[at] - 1) // width_ms * width_ms != slots_ms)
-        room = np.ones(at.size, np.bool_)
+            return positions
+        slots_ms = (due_ms[positions] - 1) // width_ms * width_ms
+        coming = np.flatnonzero((was_ms[positions] - 1) // width_ms * width_ms != slots_ms)
+        room = np.ones(positions.size, np.bool_)
         limit = config.slot_timers_max
         for index, slot_ms, count in over_limit(slots_ms[coming], self._state.slot_count, limit):
             refused = coming[index]
             room[refused] = False
-            decided.verdicts[at[refused]] = Verdict.REFUSED
-            decided.remarks[int(at[refused])] = full_slot_refusal(slot_ms, count, limit)
-        return at[room]
+            decided.verdicts[positions[refused]] = Verdict.REFUSED
+            decided.remarks[int(positions[refused])] = full_slot_refusal(slot_ms, count, limit)
+        return positions[room]
 
     def fire(self, offsets: Offsets) -> Decided:
         """Deliver timers now."""
@@ -229,39 +229,44 @@ class Decisions:
         return rows, locations, Decided(verdicts, log_end=self._state.store.max_offset)
 
     def _conclude(
-        self, rows: Rows, locations: Offsets, at: Offsets, refused: dict[int, str], decided: Decided
+        self,
+        rows: Rows,
+        locations: Offsets,
+        positions: Offsets,
+        refused: dict[int, str],
+        decided: Decided,
     ) -> int:
         """Settle the timers whose record was stored; return their number."""
-        stored = np.ones(at.size, np.bool_)
-        for index, why in refused.items():
+        stored = np.ones(positions.size, np.bool_)
+        for index, reason in refused.items():
             stored[index] = False
-            decided.verdicts[at[index]] = Verdict.REFUSED
-            decided.remarks[int(at[index])] = why
-        done = at[stored]
+            decided.verdicts[positions[index]] = Verdict.REFUSED
+            decided.remarks[int(positions[index])] = reason
+        done = positions[stored]
         decided.verdicts[done] = Verdict.DONE
         if done.size:
             self.settle(rows[done], locations[done])
         decided.log_end = self._state.store.max_offset
         return int(done.size)
 
-    def _fire(self, rows: Rows, locations: Offsets, at: Offsets, decided: Decided) -> None:
+    def _fire(self, rows: Rows, locations: Offsets, positions: Offsets, decided: Decided) -> None:
         """Deliver timers before their due time."""
-        if not at.size:
+        if not positions.size:
             return
         state = self._state
         now_ms = state.clock.now_ms()
-        staged = np.zeros(at.size, layout.STAGED)
+        staged = np.zeros(positions.size, layout.STAGED)
         for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
-            staged[column] = rows[column][at]
+            staged[column] = rows[column][positions]
         staged["pos"], staged["write_ms"], staged["magic"] = -1, now_ms, layout.MAGIC_DEFAULT
         staged["state"] = layout.STAGED_FIRED
         outcome = state.deliverer.deliver_batch(staged, now_ms)
-        refused = dict.fromkeys(range(outcome.done, at.size), outcome.refusal)
-        self.fired += self._conclude(rows, locations, at, refused, decided)
+        refused = dict.fromkeys(range(outcome.done, positions.size), outcome.refusal)
+        self.fired += self._conclude(rows, locations, positions, refused, decided)
         state.dequeue.stats.record_undelivered(outcome)
         for item in outcome.quarantined:
-            where = at[np.flatnonzero(rows["phys_offset"][at] == item.phys_offset)]
+            where = positions[np.flatnonzero(rows["phys_offset"][positions] == item.phys_offset)]
             remark = f"it went to quarantine, {item.reason.value}: {item.detail}"
             decided.remarks |= dict.fromkeys(where.tolist(), remark)
-        self._records.put_markers(rows[at[: outcome.done]], now_ms, named=False)
+        self._records.put_markers(rows[positions[: outcome.done]], now_ms, named=False)
         decided.log_end = state.store.max_offset

@@ -201,12 +201,12 @@ class Walk:
         return np.concatenate(self._taken)
 
     def _take_staged(self) -> None:
-        at = self._at
+        position = self._at
         pieces = [np.empty(0, FOUND)]
         for piece in self._timers.stage.pending_rows():
             rows = _found(piece, staged=True)
-            later = is_after(rows, (at.due_ms, at.phys_offset))
-            rows = rows[later & (rows["due_ms"] > at.slot_ms) & self._query.matches(rows)]
+            later = is_after(rows, (position.due_ms, position.phys_offset))
+            rows = rows[later & (rows["due_ms"] > position.slot_ms) & self._query.matches(rows)]
             pieces.append(first_rows(rows, self._query.skip + self._left))
         rows = first_rows(np.concatenate(pieces), self._query.skip + self._left)
         rows["slot_ms"] = np.maximum(rows["due_ms"] - 1, 0)
@@ -215,11 +215,11 @@ class Walk:
 
     def _next_slots(self) -> Rows:
         """Return the next slots of the walk: one large one, or several small ones."""
-        at, query, staged_ms = self._at, self._query, self._timers.position.staged_ms
+        position, query, staged_ms = self._at, self._query, self._timers.position.staged_ms
         end_ms = staged_ms + layout.WHEEL_SLOTS * self._precision_ms
-        end_ms = min(end_ms, query.to_ms - at.lap * self._window_ms)
-        first_ms = max(staged_ms, at.slot_ms)
-        if at.lap == 0 and query.from_ms:
+        end_ms = min(end_ms, query.to_ms - position.lap * self._window_ms)
+        first_ms = max(staged_ms, position.slot_ms)
+        if position.lap == 0 and query.from_ms:
             first_ms = max(first_ms, query.from_ms - 1)
         wheel = self._timers.units.wheel
         slots = next(wheel.live_parts(first_ms, end_ms, SLOTS_TOGETHER), NO_SLOTS)
@@ -229,9 +229,9 @@ class Walk:
 
     def _next_lap(self) -> bool:
         """Continue in the next lap that has timers; return whether there is one."""
-        at = self._at
-        next_lap = 1 if at.lap == 0 and self._query.narrowed else at.next_lap
-        if next_lap <= at.lap:
+        position = self._at
+        next_lap = 1 if position.lap == 0 and self._query.narrowed else position.next_lap
+        if next_lap <= position.lap:
             return False
         self._at = Cursor(next_lap)
         return True
@@ -258,12 +258,14 @@ class Walk:
         here["slot_ms"] = slot_ms
         if not self._take(here[self._query.matches(here)]):
             return
-        at = self._at
-        if part.complete or not rows.size or bool((laps > at.lap).any()):
-            self._at = Cursor(at.lap, slot_ms + self._precision_ms, next_lap=at.next_lap)
+        position = self._at
+        if part.complete or not rows.size or bool((laps > position.lap).any()):
+            self._at = Cursor(
+                position.lap, slot_ms + self._precision_ms, next_lap=position.next_lap
+            )
         else:
             last = int(rows[-1]["due_ms"]), int(rows[-1]["phys_offset"])
-            self._at = Cursor(at.lap, slot_ms, *last, at.next_lap)
+            self._at = Cursor(position.lap, slot_ms, *last, position.next_lap)
 
     def _visit_many(self, slots: Rows) -> None:
         """Add the matching timers of whole slots."""
@@ -303,22 +305,22 @@ class Walk:
 
     def _after(self, slot_ms: int) -> tuple[int, int] | None:
         """Return the timer of a slot after which the walk continues."""
-        at, position = self._at, self._timers.position
+        start, position = self._at, self._timers.position
         reached = []
-        if at.slot_ms == slot_ms and at.due_ms >= 0:
-            reached.append((at.due_ms, at.phys_offset))
+        if start.slot_ms == slot_ms and start.due_ms >= 0:
+            reached.append((start.due_ms, start.phys_offset))
         if position.part is not None and slot_ms == position.staged_ms:
             reached.append(position.part)
-        if at.lap:
-            reached.append((slot_ms + at.lap * self._window_ms, LONG_MAX))
+        if start.lap:
+            reached.append((slot_ms + start.lap * self._window_ms, LONG_MAX))
         return max(reached, default=None)
 
     def _add_laps(self, laps: Offsets) -> None:
-        at = self._at
-        higher = laps[laps > at.lap]
+        position = self._at
+        higher = laps[laps > position.lap]
         if higher.size:
-            known = at.next_lap if at.next_lap > at.lap else LONG_MAX
-            self._at = at._replace(next_lap=min(known, int(higher.min())))
+            known = position.next_lap if position.next_lap > position.lap else LONG_MAX
+            self._at = position._replace(next_lap=min(known, int(higher.min())))
 
     def _take(self, rows: Rows) -> bool:
         """Skip and add rows in order; return whether there is room for more."""

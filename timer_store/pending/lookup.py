@@ -49,9 +49,9 @@ class PendingTimers:
         pending = self._decisions.is_pending(rows)
         verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
         verdicts[pending] = Verdict.DONE
-        for at in np.flatnonzero(~pending & (rows["kind"] == layout.TIMED_PLAIN)).tolist():
-            rows[at], verdicts[at] = await self._follow(rows[at])
-            pending[at] = verdicts[at] == Verdict.DONE
+        for index in np.flatnonzero(~pending & (rows["kind"] == layout.TIMED_PLAIN)).tolist():
+            rows[index], verdicts[index] = await self._follow(rows[index])
+            pending[index] = verdicts[index] == Verdict.DONE
         name_index = np.flatnonzero(pending)
         return Found(
             rows["phys_offset"][name_index].copy(),

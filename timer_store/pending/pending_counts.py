@@ -61,21 +61,21 @@ class PendingCounts:
     def _change_files(self, numbers: Offsets, sign: int) -> None:
         first = int(numbers.min())
         counts = np.bincount(numbers - first)
-        for at in np.flatnonzero(counts).tolist():
-            base = (first + at) * self._file_bytes
-            self._by_file[base] = self._by_file.get(base, 0) + sign * int(counts[at])
+        for index in np.flatnonzero(counts).tolist():
+            base = (first + index) * self._file_bytes
+            self._by_file[base] = self._by_file.get(base, 0) + sign * int(counts[index])
             if not self._by_file[base]:
                 del self._by_file[base]
 
     def of_topic(self, topic_index: int) -> int:
         """Return the number of pending timers for a topic."""
-        at = topic_index + 1
-        return int(self._by_topic[at]) if at < self._by_topic.size else 0
+        position = topic_index + 1
+        return int(self._by_topic[position]) if position < self._by_topic.size else 0
 
     def by_topic(self) -> dict[str, int]:
         """Return the number of pending timers by topic name, without topics that have none."""
         found = np.flatnonzero(self._by_topic).tolist()
-        return {self._name(at - 1): int(self._by_topic[at]) for at in found}
+        return {self._name(position - 1): int(self._by_topic[position]) for position in found}
 
     def _name(self, topic_index: int) -> str:
         return self._topics.name(topic_index) if topic_index >= 0 else ""

@@ -51,8 +51,8 @@ class TimerRecalls:
             return _recalled(int(found.verdicts[0]))
         decided = pending.cancel(np.ascontiguousarray(found.offsets[meant]))
         if (decided.verdicts == Verdict.REFUSED).any():
-            why = next(iter(decided.remarks.values()), "")
-            raise RequestError(SERVICE_NOT_AVAILABLE, f"recall failed: {why}")
+            reason = next(iter(decided.remarks.values()), "")
+            raise RequestError(SERVICE_NOT_AVAILABLE, f"recall failed: {reason}")
         await self._confirmed(timers, decided.log_end)
         return Recalled.DONE
 

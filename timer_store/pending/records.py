@@ -51,8 +51,8 @@ class RecordReader:
             span = self._store.written_span(file)
             timed[mine] = self._read_file(file.data, span, ranked[first:end])
         broken = np.flatnonzero(timed["kind"] == layout.TIMED_BROKEN)
-        rows, at = self._read_transferred(offsets[broken])
-        timed[broken[at]] = rows
+        rows, position = self._read_transferred(offsets[broken])
+        timed[broken[position]] = rows
         return timed
 
     def _read_file(self, data: Bytes, span: tuple[int, int], offsets: Offsets) -> Rows:

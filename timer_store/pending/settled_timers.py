@@ -83,8 +83,8 @@ class SettledTimers:
         for first, last, offsets, _ in self._returned:
             if high < first or last < low:
                 continue
-            at = np.minimum(np.searchsorted(offsets, phys_offset), offsets.size - 1)
-            found |= offsets[at] == phys_offset
+            position = np.minimum(np.searchsorted(offsets, phys_offset), offsets.size - 1)
+            found |= offsets[position] == phys_offset
         return found
 
     @property

@@ -52,7 +52,7 @@ class StoppedTimers:
         Raises:
             StoreError: One of the records may be a pending timer.
         """
-        self._refuse(offsets, [f"the message at log offset {at}" for at in offsets.tolist()])
+        self._refuse(offsets, [f"the message at log offset {index}" for index in offsets.tolist()])
         return none_found(int(offsets.size))
 
     async def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
@@ -65,7 +65,7 @@ class StoppedTimers:
         if keys:
             topics = [TIMER_TOPIC, SCHEDULE_TOPIC] if self._owned else [TIMER_TOPIC]
             matches = await search(self._store, topics, keys)
-            self._refuse(matches.offsets, [keys[at] for at in matches.key_at.tolist()])
+            self._refuse(matches.offsets, [keys[index] for index in matches.key_at.tolist()])
         return none_found(len(keys))
 
     def _refuse(self, offsets: Offsets, names: Sequence[str]) -> None:

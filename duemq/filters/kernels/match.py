@@ -209,15 +209,15 @@ def evaluate(data: Bytes, places: Places, program: Any, stack: npt.NDArray[np.in
         program: (operations, whole numbers, doubles, texts, ends of texts).
     """
     operations = program[0]
-    top, at = -1, 0
-    while at < operations.shape[0]:
-        row = operations[at]
+    top, position = -1, 0
+    while position < operations.shape[0]:
+        row = operations[position]
         operation = row[OPERATION]
-        at += 1
+        position += 1
         if operation == JUMP:
             # AND and OR stop at the first value that decides
             if stack[top] == row[OPERATOR]:
-                at = row[ARGUMENT]
+                position = row[ARGUMENT]
         elif operation == NOT:
             # NOT of UNKNOWN is UNKNOWN
             if stack[top] != UNKNOWN:

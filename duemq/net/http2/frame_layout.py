@@ -123,33 +123,33 @@ def check_header_block(block: bytes) -> None:
     Raises:
         Http2Error: A field is cut off, or the table size changes after a field or twice before.
     """
-    at, end, has_field, table_sizes = 0, len(block), False, 0
-    while at < end:
-        first = block[at]
+    position, end, has_field, table_sizes = 0, len(block), False, 0
+    while position < end:
+        first = block[position]
         if _INDEXED < first < _INDEXED | _INDEX_MAX:
-            at += 1
+            position += 1
         elif first >= _INDEXED:
-            _, at = _integer(block, at, _INDEX_MAX)
+            _, position = _integer(block, position, _INDEX_MAX)
         elif first & _KIND_MASK == _TABLE_SIZE:
             table_sizes += 1
             if has_field or table_sizes > TABLE_SIZES_MAX:
                 raise Http2Error(
                     ErrorCode.COMPRESSION_ERROR, "a table size after a field or two others"
                 )
-            _, at = _integer(block, at, _TABLE_SIZE - 1)
+            _, position = _integer(block, position, _TABLE_SIZE - 1)
             continue
         else:
             prefix_max = _ADDED - 1 if first & _ADDED else _LITERAL_INDEX_MAX
-            index, at = _integer(block, at, prefix_max)
+            index, position = _integer(block, position, prefix_max)
             for _ in range(1 if index else 2):
-                size, at = _integer(block, at, _LENGTH_MAX)
-                at += size
+                size, position = _integer(block, position, _LENGTH_MAX)
+                position += size
         has_field = True
-    if at != end:
+    if position != end:
         raise Http2Error(ErrorCode.COMPRESSION_ERROR, "a header block is cut off")
 
 
-def _integer(block: bytes, at: int, prefix_max: int) -> tuple[int, int]:
+def _integer(block: bytes, position: int, prefix_max: int) -> tuple[int, int]:
     """Return the integer at a position, and the position after it.
 
     Args:
@@ -157,18 +157,18 @@ def _integer(block: bytes, at: int, prefix_max: int) -> tuple[int, int]:
     Raises:
         Http2Error: The integer is cut off, or too large.
     """
-    value = block[at] & prefix_max if at < len(block) else prefix_max
-    at += 1
+    value = block[position] & prefix_max if position < len(block) else prefix_max
+    position += 1
     if value < prefix_max:
-        return value, at
+        return value, position
     for shift in range(0, INTEGER_BITS_MAX, 7):
-        if at >= len(block):
+        if position >= len(block):
             break
-        byte = block[at]
-        at += 1
+        byte = block[position]
+        position += 1
         value += (byte & 0x7F) << shift
         if byte <= 0x7F:
-            return value, at
+            return value, position
     raise Http2Error(ErrorCode.COMPRESSION_ERROR, "an integer of a header block is cut off")
 
 

@@ -184,25 +184,25 @@ class GrpcCall:
         if self.buffer:
             self.buffer += data
             source = self.buffer
-        at = 0
-        while len(source) - at >= PREFIX_BYTES:
-            size = int.from_bytes(source[at + 1 : at + PREFIX_BYTES], "big")
-            if source[at]:
+        position = 0
+        while len(source) - position >= PREFIX_BYTES:
+            size = int.from_bytes(source[position + 1 : position + PREFIX_BYTES], "big")
+            if source[position]:
                 raise GrpcError(GrpcStatus.UNIMPLEMENTED, "compressed messages are not supported")
             if size > limits.message_bytes_max:
                 text = f"a message of {size} bytes; the limit is {limits.message_bytes_max}"
                 raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text)
-            first = at + PREFIX_BYTES
+            first = position + PREFIX_BYTES
             if len(source) < first + size:
                 break
             if len(self._received) >= (limits.messages_unread_max if self.method.streams else 1):
                 raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too many messages in one call")
-            at = first + size
-            self._received.append(bytes(source[first:at]))
+            position = first + size
+            self._received.append(bytes(source[first:position]))
         if source is self.buffer:
-            del self.buffer[:at]
-        elif at < len(data):
-            self.buffer += data[at:]
+            del self.buffer[:position]
+        elif position < len(data):
+            self.buffer += data[position:]
         if self._received:
             self._wake()
 

@@ -315,9 +315,9 @@ class GrpcConnection(asyncio.Protocol):
         """Refuse new calls while the calls buffer more than this many bytes."""
         self._unsent_bytes_max = unsent_bytes_max
 
-    def shed(self, why: str) -> None:
+    def shed(self, reason: str) -> None:
         """Abort the connection and free all buffers."""
-        self._notices.shed("%r: %s; connection closed", self, why)
+        self._notices.shed("%r: %s; connection closed", self, reason)
         if self._transport is not None:
             self._transport.abort()
 
@@ -346,8 +346,8 @@ class GrpcConnection(asyncio.Protocol):
 
     # Close.
 
-    def _close_malformed(self, why: str, code: ErrorCode) -> None:
-        self._notices.broken("%r: %s; connection closed", self, why)
+    def _close_malformed(self, reason: str, code: ErrorCode) -> None:
+        self._notices.broken("%r: %s; connection closed", self, reason)
         self.close(code)
 
     def close(self, code: ErrorCode = ErrorCode.NO_ERROR) -> None:

@@ -157,8 +157,8 @@ class Http2Server:
         stream.more_window -= len(data)
         self.send_window -= len(data)
         step = self.frame_bytes_max
-        for at in range(0, len(data), step):
-            self._output.append(frame(DATA, 0, stream_id, data[at : at + step]))
+        for index in range(0, len(data), step):
+            self._output.append(frame(DATA, 0, stream_id, data[index : index + step]))
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
         """End a stream in both directions."""
@@ -196,24 +196,24 @@ class Http2Server:
         """
         if self._rest:
             data = self._rest + data
-        at, end = 0, len(data)
+        position, end = 0, len(data)
         if not self._has_preface:
             if not PREFACE.startswith(data[: len(PREFACE)]):
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the preface of HTTP/2 is missing")
             if end < len(PREFACE):
                 self._rest = data
                 return
-            self._has_preface, at = True, len(PREFACE)
+            self._has_preface, position = True, len(PREFACE)
         handlers, unpack = self._handlers, HEADER.unpack_from
-        while end - at >= HEADER_BYTES:
-            high, low, kind, flags, stream_id = unpack(data, at)
+        while end - position >= HEADER_BYTES:
+            high, low, kind, flags, stream_id = unpack(data, position)
             size = high << 8 | low
             if size > FRAME_BYTES_MIN:
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
-            first = at + HEADER_BYTES
+            first = position + HEADER_BYTES
             if first + size > end:
                 break
-            at = first + size
+            position = first + size
             if self._block is not None and kind != CONTINUATION:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"frame {kind} in a header block")
             if not self._has_settings:
@@ -221,8 +221,8 @@ class Http2Server:
                     raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
                 self._has_settings = True
             if kind <= CONTINUATION:  # other kinds are extensions, which must be ignored
-                handlers[kind](stream_id & STREAM_MASK, flags, data[first:at])
-        self._rest = data[at:]
+                handlers[kind](stream_id & STREAM_MASK, flags, data[first:position])
+        self._rest = data[position:]
 
     def _on_data(self, stream_id: int, flags: int, payload: bytes) -> None:
         self._used += len(payload)
@@ -250,10 +250,10 @@ class Http2Server:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "header fields of stream 0")
         depends_on = None
         if flags & HAS_PRIORITY:
-            at = 1 if flags & PADDED else 0
-            if len(payload) < at + PRIORITY_BYTES:
+            position = 1 if flags & PADDED else 0
+            if len(payload) < position + PRIORITY_BYTES:
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "HEADERS without its priority")
-            depends_on = WORD.unpack_from(payload, at)[0] & STREAM_MASK
+            depends_on = WORD.unpack_from(payload, position)[0] & STREAM_MASK
         if flags & (PADDED | HAS_PRIORITY):
             payload = unpadded(payload, flags)
         if not flags & END_HEADERS:

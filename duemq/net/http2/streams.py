@@ -72,13 +72,13 @@ def unpadded(payload: bytes, flags: int) -> bytes:
     Raises:
         Http2Error: The padding is longer than the payload.
     """
-    padding, at = 0, 0
+    padding, position = 0, 0
     if flags & PADDED:
         if not payload:
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without bytes")
-        padding, at = payload[0], 1
+        padding, position = payload[0], 1
     if flags & HAS_PRIORITY:
-        at += PRIORITY_BYTES
-    if padding > len(payload) - at:
+        position += PRIORITY_BYTES
+    if padding > len(payload) - position:
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"padding of {padding} bytes")
-    return payload[at : len(payload) - padding]
+    return payload[position : len(payload) - padding]

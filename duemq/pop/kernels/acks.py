@@ -133,19 +133,19 @@ def write_successes(
         responses: (bytes,) u1: output.
     """
     head, tail = parts
-    at = np.int64(0)
+    position = np.int64(0)
     for row in range(count):
         opaque = numbers[row, OPAQUE]
         size = head.size + digits_len(opaque) + tail.size
-        put_i4(responses, at, WORD_BYTES + size)
+        put_i4(responses, position, WORD_BYTES + size)
         # the header is the whole frame: no body
-        put_i4(responses, at + WORD_BYTES, size)
-        at += 2 * WORD_BYTES
-        copy(responses, at, head, 0, head.size)
-        at = put_digits(responses, at + head.size, opaque)
-        copy(responses, at, tail, 0, tail.size)
-        at += tail.size
-    return at
+        put_i4(responses, position + WORD_BYTES, size)
+        position += 2 * WORD_BYTES
+        copy(responses, position, head, 0, head.size)
+        position = put_digits(responses, position + head.size, opaque)
+        copy(responses, position, tail, 0, tail.size)
+        position += tail.size
+    return position
 
 
 @kernel

@@ -45,33 +45,33 @@ def match_header(data: Bytes, pos: int, end: int, template: Template, numbers: A
         numbers: (columns,) i8: receives the numbers; undefined if the header does not match.
     """
     literal = np.int64(0)
-    at = np.int64(pos)
+    position = np.int64(pos)
     for part in range(template.ends.size):
         literal_end = template.ends[part]
-        if at + literal_end - literal > end:
+        if position + literal_end - literal > end:
             return False
         while literal_end - literal >= 8:
-            if load_u8(data, at) != load_u8(template.text, literal):
+            if load_u8(data, position) != load_u8(template.text, literal):
                 return False
-            at += 8
+            position += 8
             literal += 8
         while literal < literal_end:
-            if data[at] != template.text[literal]:
+            if data[position] != template.text[literal]:
                 return False
-            at += 1
+            position += 1
             literal += 1
         if part == template.columns.size:
-            return at == end
-        start = at
+            return position == end
+        start = position
         value = np.int64(0)
-        while at < end and at - start <= DIGITS_MAX:
-            digit = np.int64(data[at]) - ZERO
+        while position < end and position - start <= DIGITS_MAX:
+            digit = np.int64(data[position]) - ZERO
             if digit < 0 or digit > 9:
                 break
             value = value * 10 + digit
-            at += 1
+            position += 1
         column = template.columns[part]
-        digits = at - start
+        digits = position - start
         if digits == 0 or digits > DIGITS_MAX or (digits > 1 and data[start] == ZERO):
             return False
         if column == 0 and value > INT_MAX:

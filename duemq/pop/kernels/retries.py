@@ -39,7 +39,7 @@ def add_handles(
     Returns:
         Number of bytes written; `OTHER_FORM` if a record needs Python.
     """
-    pos, at, frame = np.int64(0), np.int64(0), frames[0]
+    pos, position, frame = np.int64(0), np.int64(0), frames[0]
     while pos < data.size:
         if data.size - pos < RECORD_FIXED_BYTES:
             return OTHER_FORM
@@ -52,8 +52,8 @@ def add_handles(
             return OTHER_FORM
         if not is_body_sound(data, pos, frame):
             return OTHER_FORM
-        name_at = at + frame["topic_pos"]
-        copy(out, at, data, pos, frame["topic_pos"])
+        name_at = position + frame["topic_pos"]
+        copy(out, position, data, pos, frame["topic_pos"])
         out[name_at - 1] = topic.size
         copy(out, name_at, topic, 0, topic.size)
         start = name_at + topic.size + 2
@@ -65,7 +65,7 @@ def add_handles(
         if end - start > PROPERTIES_BYTES_MAX:
             return OTHER_FORM
         put_i2(out, start - 2, end - start)
-        put_i4(out, at, end - at)
+        put_i4(out, position, end - position)
         pos += size
-        at = end
-    return at
+        position = end
+    return position

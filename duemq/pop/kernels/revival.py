@@ -158,16 +158,16 @@ def read_entry(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
 
 @kernel
 def copy_properties(
-    data: Bytes, pos: int, end: int, context: Context, row: Any, out: Bytes, at: int
+    data: Bytes, pos: int, end: int, context: Context, row: Any, out: Bytes, start: int
 ) -> int:
-    """Copy the properties data[pos:end] to out[at:], and set their columns in `row`.
+    """Copy the properties data[pos:end] to out[start:], and set their columns in `row`.
 
     Args:
         row: `message_store.layout.PUT`, with the source's `reconsume_times`.
     Returns:
         Position after the copy; -1 if the properties need Python.
     """
-    row["prop_pos"] = at
+    row["prop_pos"] = start
     row["tags_hash"] = 0
     has_first = False
     while pos < end:
@@ -181,19 +181,19 @@ def copy_properties(
             return -1
         if outcome != DROPPED:
             if data[pos] == U and has_name(data, pos, until, UNIQ_KEY):
-                row["uniq_pos"], row["uniq_len"] = at + name_end + 1 - pos, until - name_end - 1
-            copy(out, at, data, pos, until - pos)
-            at += until - pos
-            out[at] = ENTRY_END
-            at += 1
+                row["uniq_pos"], row["uniq_len"] = start + name_end + 1 - pos, until - name_end - 1
+            copy(out, start, data, pos, until - pos)
+            start += until - pos
+            out[start] = ENTRY_END
+            start += 1
             has_first = has_first or outcome == FIRST_POP
         pos = until + 1
     # consumers find the time of the first pop here (PopReviveService)
     if not has_first:
-        copy(out, at, context.first_pop, 0, context.first_pop.size)
-        at += context.first_pop.size
-    row["prop_len"] = at - row["prop_pos"]
-    return at
+        copy(out, start, context.first_pop, 0, context.first_pop.size)
+        start += context.first_pop.size
+    row["prop_len"] = start - row["prop_pos"]
+    return start
 
 
 @kernel
@@ -218,7 +218,7 @@ def add_copies(
         size = read_frame(data, pos, data.size, log_offsets[count], frame)
         if size < 0 or not is_body_sound(data, pos, frame):
             return count
-        row, at = output.rows[output.end[0]], output.end[1]
+        row, position = output.rows[output.end[0]], output.end[1]
         set_message(data, pos, frame, log_offsets[count], row)
         # the positive log offset of the source: a retry is no delivery
         row["prepared_offset"] = log_offsets[count]
@@ -226,23 +226,23 @@ def add_copies(
         row["sys_flag"] = (frame["sys_flag"] & context.sys_flags) | context.store_flag
         row["store_ip_hi"], row["store_ip_lo"] = context.store_ip_hi, context.store_ip_lo
         row["store_port"] = context.store_port
-        row["body_pos"], row["body_len"] = at, frame["body_len"]
-        copy(output.staging, at, data, pos + frame["body_pos"], frame["body_len"])
+        row["body_pos"], row["body_len"] = position, frame["body_len"]
+        copy(output.staging, position, data, pos + frame["body_pos"], frame["body_len"])
         start = pos + frame["prop_pos"]
-        at = copy_properties(
+        position = copy_properties(
             data,
             start,
             start + frame["prop_len"],
             context,
             row,
             output.staging,
-            at + frame["body_len"],
+            position + frame["body_len"],
         )
-        if at < 0:
+        if position < 0:
             return count
         # each revival is one more attempt
         row["reconsume_times"] = min(row["reconsume_times"] + 1, RECONSUME_TIMES_MAX)
         output.end[0] += 1
-        output.end[1] = at
+        output.end[1] = position
         pos += size
     return log_offsets.size

@@ -72,21 +72,21 @@ class Output(NamedTuple):
 
 
 @kernel
-def put_list(offsets: Numbers, first: int, end: int, base: int, out: Bytes, at: int) -> int:
+def put_list(offsets: Numbers, first: int, end: int, base: int, out: Bytes, position: int) -> int:
     """Write offsets[first:end] minus `base`, separated by commas; return the end position."""
     for index in range(first, end):
         if index > first:
-            out[at] = COMMA
-            at += 1
-        at = put_digits(out, at, offsets[index] - base)
-    return at
+            out[position] = COMMA
+            position += 1
+        position = put_digits(out, position, offsets[index] - base)
+    return position
 
 
 @kernel
 def put_text(
-    texts: Texts, text: int, numbers: Any, offsets: Numbers, first: int, out: Bytes, at: int
+    texts: Texts, text: int, numbers: Any, offsets: Numbers, first: int, out: Bytes, position: int
 ) -> tuple[int, int, int]:
-    """Write a body or properties to out[at:].
+    """Write a body or properties to out[position:].
 
     Args:
         text: Index of the text: twice the kind of the record, plus 1 for properties.
@@ -96,24 +96,24 @@ def put_text(
     Returns:
         Position after the text, and start and end of the unique key in `out`.
     """
-    unique_start, unique_end = at, at
+    unique_start, unique_end = position, position
     for part in range(texts.first[text], texts.first[text + 1]):
         start = texts.ends[part - 1] if part > 0 else 0
         size = texts.ends[part] - start
-        copy(out, at, texts.literals, start, size)
-        at += size
+        copy(out, position, texts.literals, start, size)
+        position += size
         value = texts.values[part]
         if value >= 0:
-            at = put_digits(out, at, numbers[value])
+            position = put_digits(out, position, numbers[value])
         elif value == OFFSETS:
-            at = put_list(offsets, first, numbers[OFFSETS_END], 0, out, at)
+            position = put_list(offsets, first, numbers[OFFSETS_END], 0, out, position)
         elif value == DISTANCES:
-            at = put_list(offsets, first, numbers[OFFSETS_END], numbers[START], out, at)
+            position = put_list(offsets, first, numbers[OFFSETS_END], numbers[START], out, position)
         elif value == UNIQUE_START:
-            unique_start = at
+            unique_start = position
         elif value == UNIQUE_END:
-            unique_end = at
-    return at, unique_start, unique_end
+            unique_end = position
+    return position, unique_start, unique_end
 
 
 @kernel
@@ -127,20 +127,20 @@ def put_records(
         offsets: (m,) i8: offsets of all records, record after record.
         staged: Number of used bytes of the staging buffer before the call.
     """
-    at, first = np.int64(staged), np.int64(0)
+    position, first = np.int64(staged), np.int64(0)
     for index in range(numbers.size // COLUMNS):
         record = numbers[index * COLUMNS : (index + 1) * COLUMNS]
         row = output.rows[index]
         output.rows[index] = output.blank[0]
         kind = record[KIND]
-        end, _, _ = put_text(texts, 2 * kind, record, offsets, first, output.staging, at)
-        row["body_pos"], row["body_len"] = at, end - at
-        at, unique_start, unique_end = put_text(
+        end, _, _ = put_text(texts, 2 * kind, record, offsets, first, output.staging, position)
+        row["body_pos"], row["body_len"] = position, end - position
+        position, unique_start, unique_end = put_text(
             texts, 2 * kind + 1, record, offsets, first, output.staging, end
         )
-        row["prop_pos"], row["prop_len"] = end, at - end
+        row["prop_pos"], row["prop_len"] = end, position - end
         row["uniq_pos"], row["uniq_len"] = unique_start, unique_end - unique_start
         row["queue_id"], row["tags_hash"] = record[REVIVE_QUEUE], output.tags_hashes[kind]
         row["timer_kind"], row["timer_value"] = TIMER_DELIVER_MS, record[DUE_MS]
         first = record[OFFSETS_END]
-    return at
+    return position

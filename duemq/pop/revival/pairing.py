@@ -50,7 +50,7 @@ class Pairing:
     @property
     def first_ms(self) -> int | None:
         """Earliest revive time of an open checkpoint, in ms since the epoch; None: none is open."""
-        times = [self._open[at].revive_ms for at in self._paused]
+        times = [self._open[position].revive_ms for position in self._paused]
         first_ms = self._unpaused_ms()
         return min(times + ([first_ms] if first_ms is not None else []), default=None)
 
@@ -71,7 +71,7 @@ class Pairing:
 
     def add(self, record: PopCheckpoint | Acknowledgement | None) -> None:
         """Add the record at `next_offset`; None: the record is unreadable and is skipped."""
-        at = self.next_offset
+        position = self.next_offset
         self.next_offset += 1
         if record is None:
             return
@@ -79,16 +79,16 @@ class Pairing:
         if isinstance(record, Acknowledgement):
             self._acknowledge(record)
         elif record.unacknowledged:
-            self._open[at] = record
-            self._by_key.setdefault(record.key, []).append(at)
-            heapq.heappush(self._by_time, (record.revive_ms, at))
+            self._open[position] = record
+            self._by_key.setdefault(record.key, []).append(position)
+            heapq.heappush(self._by_time, (record.revive_ms, position))
 
     def _acknowledge(self, record: Acknowledgement) -> None:
-        for at in list(self._by_key.get(record.key, ())):
-            checkpoint = self._open[at]
+        for position in list(self._by_key.get(record.key, ())):
+            checkpoint = self._open[position]
             checkpoint.acked.update(record.offsets)
             if not checkpoint.unacknowledged:
-                self.settle(at)
+                self.settle(position)
 
     def due(self, through_ms: int, count_max: int) -> list[tuple[int, PopCheckpoint]]:
         """Return open checkpoints with revive times up to `through_ms`; they stay open.
@@ -100,9 +100,9 @@ class Pairing:
             Queue offset and checkpoint, in order of revive time; without the postponed ones.
         """
         while self._attempts and self._attempts[0][0] <= through_ms:
-            time_ms, at = heapq.heappop(self._attempts)
-            if self._paused.get(at) == time_ms:
-                self._resume(at)
+            time_ms, position = heapq.heappop(self._attempts)
+            if self._paused.get(position) == time_ms:
+                self._resume(position)
         items: dict[int, tuple[int, int]] = {}  # a second item of one checkpoint is dropped
         while len(items) < count_max:
             next_ms = self._unpaused_ms()
@@ -112,33 +112,33 @@ class Pairing:
             items[item[1]] = item
         for item in items.values():
             heapq.heappush(self._by_time, item)
-        return [(at, self._open[at]) for at in items]
+        return [(position, self._open[position]) for position in items]
 
-    def has_failed(self, at: int) -> bool:
+    def has_failed(self, position: int) -> bool:
         """Return whether an attempt for the checkpoint at a queue offset has failed."""
-        return at in self._failures
+        return position in self._failures
 
-    def postpone(self, at: int, now_ms: int) -> None:
+    def postpone(self, position: int, now_ms: int) -> None:
         """Try a checkpoint again after a pause, which doubles with each failure."""
-        failures = self._failures[at] = self._failures.get(at, 0) + 1
-        self._paused[at] = now_ms + min(RETRY_MS << min(failures - 1, 16), RETRY_MS_MAX)
-        heapq.heappush(self._attempts, (self._paused[at], at))
+        failures = self._failures[position] = self._failures.get(position, 0) + 1
+        self._paused[position] = now_ms + min(RETRY_MS << min(failures - 1, 16), RETRY_MS_MAX)
+        heapq.heappush(self._attempts, (self._paused[position], position))
 
     def end_pauses(self) -> None:
         """Try the postponed checkpoints at once."""
-        for at in list(self._paused):
-            self._resume(at)
+        for position in list(self._paused):
+            self._resume(position)
 
-    def _resume(self, at: int) -> None:
-        del self._paused[at]
-        heapq.heappush(self._by_time, (self._open[at].revive_ms, at))
+    def _resume(self, position: int) -> None:
+        del self._paused[position]
+        heapq.heappush(self._by_time, (self._open[position].revive_ms, position))
 
-    def settle(self, at: int) -> None:
+    def settle(self, position: int) -> None:
         """Close the checkpoint at a queue offset."""
-        key = self._open.pop(at).key
-        self._failures.pop(at, None)
-        self._paused.pop(at, None)
+        key = self._open.pop(position).key
+        self._failures.pop(position, None)
+        self._paused.pop(position, None)
         same = self._by_key[key]
-        same.remove(at)
+        same.remove(position)
         if not same:
             del self._by_key[key]

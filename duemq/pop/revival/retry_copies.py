@@ -85,7 +85,7 @@ class RetryCopies:
 
     def add_raw(
         self,
-        at: int,
+        position: int,
         checkpoint: PopCheckpoint,
         found: RawRecords,
         *,
@@ -95,7 +95,7 @@ class RetryCopies:
         """Add the copies of a checkpoint by the kernel.
 
         Args:
-            at: Queue offset of the checkpoint in the revive queue.
+            position: Queue offset of the checkpoint in the revive queue.
             found: Unacknowledged messages of the checkpoint.
             topic_index: Topic index of the retry topic.
             now_ms: Current time, in ms since the epoch.
@@ -122,13 +122,13 @@ class RetryCopies:
         output = Output(batch.rows, batch.staging, end)
         if add_copies(found.data, found.log_offsets, self._frames, context, output) < count:
             return False
-        self._assign_rows(at, checkpoint, found.offsets)
+        self._assign_rows(position, checkpoint, found.offsets)
         batch.count, batch.staging_len = end.tolist()
         return True
 
     def add(
         self,
-        at: int,
+        position: int,
         checkpoint: PopCheckpoint,
         records: Sequence[Record],
         *,
@@ -140,13 +140,15 @@ class RetryCopies:
         Args:
             records: Unacknowledged messages that exist and have no copy yet.
         """
-        self._assign_rows(at, checkpoint, tuple(record.queue_offset for record in records))
+        self._assign_rows(position, checkpoint, tuple(record.queue_offset for record in records))
         for record in records:
             self._add_record(record, checkpoint, topic_index, now_ms)
 
-    def _assign_rows(self, at: int, checkpoint: PopCheckpoint, offsets: tuple[int, ...]) -> None:
+    def _assign_rows(
+        self, position: int, checkpoint: PopCheckpoint, offsets: tuple[int, ...]
+    ) -> None:
         """Assign the next rows to a checkpoint."""
-        self._copied.append(CheckpointCopies(at, checkpoint, offsets, self._batch.count))
+        self._copied.append(CheckpointCopies(position, checkpoint, offsets, self._batch.count))
 
     def _add_record(
         self, record: Record, checkpoint: PopCheckpoint, topic_index: int, now_ms: int
@@ -207,13 +209,13 @@ def _result(copied: CheckpointCopies, batch: PutBatch) -> CopyResult:
     """Return the result of a checkpoint of whose copies the store refused some."""
     result = CopyResult(copied, [], {}, "")
     for row, offset in enumerate(copied.offsets, copied.first):
-        why = refusal(batch, row)
-        if why is None:
+        reason = refusal(batch, row)
+        if reason is None:
             result.stored.append(offset)
         elif batch.rows[row]["status"] == ResponseCode.MESSAGE_ILLEGAL:
-            result.illegal[offset] = why
+            result.illegal[offset] = reason
         else:
-            result = replace(result, refusal=why)
+            result = replace(result, refusal=reason)
     return result
 
 

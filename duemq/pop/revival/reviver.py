@@ -259,30 +259,34 @@ class Reviver:
     ) -> bool:
         """Settle or postpone checkpoints; return False if the store accepts no message now."""
         targets: dict[int, str] = {}
-        for at, checkpoint in due:
+        for position, checkpoint in due:
             name, group = normal_topic(checkpoint.topic, checkpoint.group), checkpoint.group
             if self._topics.find(name) is None or self._groups.find(group) is None:
                 self._log_removed(
                     "topic %s or group %s does not exist: its pops are not revived", name, group
                 )
-                self._settle(pairing, at, checkpoint)
+                self._settle(pairing, position, checkpoint)
                 continue
             try:
                 target = retry_topic(checkpoint.topic, group)
                 await self._create_retry_topic(target, group)
-                targets[at] = target
+                targets[position] = target
             except (RequestError, OSError) as error:
-                self._without_topic(pairing, at, checkpoint, error)
-        for at, checkpoint in due:
+                self._without_topic(pairing, position, checkpoint, error)
+        for position, checkpoint in due:
             if self._store.refusal:
                 return False
-            if at in targets:
-                self._copy(queue_id, at, checkpoint, targets[at])
+            if position in targets:
+                self._copy(queue_id, position, checkpoint, targets[position])
         self._put(pairing)
         return not self._store.refusal
 
     def _without_topic(
-        self, pairing: Pairing, at: int, checkpoint: PopCheckpoint, error: RequestError | OSError
+        self,
+        pairing: Pairing,
+        position: int,
+        checkpoint: PopCheckpoint,
+        error: RequestError | OSError,
     ) -> None:
         """Postpone a checkpoint without retry topic; if there can be none, quarantine it."""
         refusal = str(error)
@@ -293,33 +297,35 @@ class Reviver:
             ]
             refusal = next(filter(None, faults), "")
         if refusal:
-            self._postpone(pairing, at, checkpoint, refusal)
+            self._postpone(pairing, position, checkpoint, refusal)
         else:
-            self._settle(pairing, at, checkpoint)
+            self._settle(pairing, position, checkpoint)
 
-    def _copy(self, queue_id: int, at: int, checkpoint: PopCheckpoint, target: str) -> None:
+    def _copy(self, queue_id: int, position: int, checkpoint: PopCheckpoint, target: str) -> None:
         """Add the copies of one checkpoint; append them if the batch is full."""
         pairing = self._queues[queue_id]
         # After a failure, a checkpoint has a batch of its own and affects no other one.
-        is_alone = pairing.has_failed(at)
+        is_alone = pairing.has_failed(position)
         if is_alone:
             self._put(pairing)
         try:
-            self._add(queue_id, at, checkpoint, target)
+            self._add(queue_id, position, checkpoint, target)
         except RequestError as refusal:  # of a quarantine record
-            self._postpone(pairing, at, checkpoint, str(refusal))
+            self._postpone(pairing, position, checkpoint, str(refusal))
         if is_alone or self._copies.is_full:
             self._put(pairing)
 
-    def _postpone(self, pairing: Pairing, at: int, checkpoint: PopCheckpoint, why: str) -> None:
+    def _postpone(
+        self, pairing: Pairing, position: int, checkpoint: PopCheckpoint, reason: str
+    ) -> None:
         """Try a checkpoint again later; the other checkpoints continue."""
         key = checkpoint.group, checkpoint.topic
-        self._log_failed("messages of %s/%s are not revived yet: %s", *key, why)
-        pairing.postpone(at, self._clock.now_ms())
+        self._log_failed("messages of %s/%s are not revived yet: %s", *key, reason)
+        pairing.postpone(position, self._clock.now_ms())
 
-    def _settle(self, pairing: Pairing, at: int, checkpoint: PopCheckpoint) -> None:
+    def _settle(self, pairing: Pairing, position: int, checkpoint: PopCheckpoint) -> None:
         """Settle a checkpoint: its messages are no longer in flight."""
-        pairing.settle(at)
+        pairing.settle(position)
         self._figures.on_settled(checkpoint, len(checkpoint.unacknowledged))
 
     async def _create_retry_topic(self, target: str, group: str) -> None:
@@ -329,20 +335,20 @@ class Reviver:
             if self._offsets.query(group, target, 0) is None:
                 self._offsets.commit(group, target, 0, 0)
 
-    def _add(self, queue_id: int, at: int, checkpoint: PopCheckpoint, target: str) -> None:
+    def _add(self, queue_id: int, position: int, checkpoint: PopCheckpoint, target: str) -> None:
         """Add the copies of one checkpoint to the next batch."""
-        if at < self._restart_ends[queue_id]:
-            self._settle_earlier(queue_id, at, checkpoint, target)
+        if position < self._restart_ends[queue_id]:
+            self._settle_earlier(queue_id, position, checkpoint, target)
         places = {"topic_index": self._store.topics.add(target), "now_ms": self._clock.now_ms()}
         raw = self._raw_records(checkpoint)
-        if raw is None or not self._copies.add_raw(at, checkpoint, raw, **places):
-            self._copies.add(at, checkpoint, self._popped(checkpoint, raw), **places)
+        if raw is None or not self._copies.add_raw(position, checkpoint, raw, **places):
+            self._copies.add(position, checkpoint, self._popped(checkpoint, raw), **places)
 
     def _settle_earlier(
-        self, queue_id: int, at: int, checkpoint: PopCheckpoint, target: str
+        self, queue_id: int, position: int, checkpoint: PopCheckpoint, target: str
     ) -> None:
         """Settle the messages that an earlier run has copied or moved to quarantine."""
-        units = self._store.units(self._topic, queue_id, at, 1)
+        units = self._store.units(self._topic, queue_id, position, 1)
         since = int(units[0]["phys_offset"]) if units.size else 0
         copied = self._copied_before(target, since)
         quarantined = self._copied_before(QUARANTINE_TOPIC, since)
@@ -408,27 +414,29 @@ class Reviver:
         if self._copies.is_empty:
             return
         for result in self._copies.put():
-            at, checkpoint = result.copied.at, result.copied.checkpoint
+            position, checkpoint = result.copied.at, result.copied.checkpoint
             retries, key = self._figures.retries, (checkpoint.group, checkpoint.topic)
             if result.stored:
                 retries.add(*key, PUT, count=len(result.stored))
                 self.revived += len(result.stored)
             refusal = result.refusal
-            for offset, why in result.illegal.items():
-                refusal = self._quarantine(checkpoint, offset, Reason.ILLEGAL, why) or refusal
+            for offset, reason in result.illegal.items():
+                refusal = self._quarantine(checkpoint, offset, Reason.ILLEGAL, reason) or refusal
             if not refusal:
-                self._settle(pairing, at, checkpoint)
+                self._settle(pairing, position, checkpoint)
                 continue
             retries.add(*key, REFUSED)
             self._figures.on_settled(checkpoint, len(result.stored))
             checkpoint.acked.update(result.stored)  # a retry must not repeat these copies
             if not self._store.refusal:
-                self._postpone(pairing, at, checkpoint, refusal)
+                self._postpone(pairing, position, checkpoint, refusal)
 
-    def _quarantine(self, checkpoint: PopCheckpoint, offset: int, reason: Reason, why: str) -> str:
+    def _quarantine(
+        self, checkpoint: PopCheckpoint, offset: int, reason: Reason, explanation: str
+    ) -> str:
         """Move a message to quarantine; return why the store refuses it, or ""."""
         position = checkpoint.topic, checkpoint.queue_id, offset
-        refusal = self.quarantine.put(position, checkpoint.group, reason, why)
+        refusal = self.quarantine.put(position, checkpoint.group, reason, explanation)
         if not refusal:
             self._figures.on_settled(checkpoint, 1)
             checkpoint.acked.add(offset)

@@ -67,7 +67,7 @@ def template_of(frame: bytes, request: Request, fields: Sequence[NumberField]) -
         match = pattern.search(header)
         if match is None or header.count(name) != 1:
             return None
-        spans += [(*match.span(at), column) for at, column in enumerate(columns, 1)]
+        spans += [(*match.span(index), column) for index, column in enumerate(columns, 1)]
     spans.sort()
     return _parts(header, spans)
 

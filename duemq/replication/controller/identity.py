@@ -70,11 +70,11 @@ class IdentityFiles:
         identity = self._read(self.path, 3) or self._read(self.temporary_path, 4)
         if identity is not None and identity.group != group:
             theirs = f"{identity.group.cluster}{SEPARATOR}{identity.group.broker_name}"
-            why = (
+            reason = (
                 f"the store belongs to the group {theirs} ({self.path}): set brokerClusterName and "
                 "brokerName to it, or start with an empty store"
             )
-            raise ConfigError("brokerName", group.broker_name, why)
+            raise ConfigError("brokerName", group.broker_name, reason)
         return identity
 
     def store(self, identity: MemberIdentity) -> None:

@@ -281,11 +281,11 @@ def take_send(
 def stage_body(data: Bytes, body: int, end: int, row: Any, output: Output) -> None:
     """Copy the body to the staging buffer."""
     state = output.turn["state"]
-    at = state[STATE_STAGED]
-    copy(output.staging, at, data, body, end - body)
-    row["body_pos"] = at
+    position = state[STATE_STAGED]
+    copy(output.staging, position, data, body, end - body)
+    row["body_pos"] = position
     row["body_len"] = end - body
-    state[STATE_STAGED] = at + end - body
+    state[STATE_STAGED] = position + end - body
 
 
 @kernel

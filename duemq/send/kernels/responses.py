@@ -48,35 +48,35 @@ class ResponseText(NamedTuple):
 
 
 @kernel
-def put_piece(text: Bytes, cuts: Offsets, piece: int, out: Bytes, at: int) -> int:
+def put_piece(text: Bytes, cuts: Offsets, piece: int, out: Bytes, position: int) -> int:
     """Write a constant piece; return the position after it."""
     start, size = cuts[piece], cuts[piece + 1] - cuts[piece]
-    copy(out, at, text, start, size)
-    return at + size
+    copy(out, position, text, start, size)
+    return position + size
 
 
 @kernel
-def put_hex(out: Bytes, at: int, value: Any, digits: int) -> int:
+def put_hex(out: Bytes, position: int, value: Any, digits: int) -> int:
     """Write the low `digits` hex digits of a u8."""
     for i in range(digits):
-        out[at + i] = HEX[(value >> np.uint64(4 * (digits - 1 - i))) & np.uint64(15)]
-    return at + digits
+        out[position + i] = HEX[(value >> np.uint64(4 * (digits - 1 - i))) & np.uint64(15)]
+    return position + digits
 
 
 @kernel
-def put_message_id(out: Bytes, at: int, row: Any) -> int:
+def put_message_id(out: Bytes, position: int, row: Any) -> int:
     """Write the offset message id: address, port, log offset."""
     if row["sys_flag"] & SYS_STORE_IPV6:
-        at = put_hex(out, at, row["store_ip_hi"], 16)
-        at = put_hex(out, at, row["store_ip_lo"], 16)
+        position = put_hex(out, position, row["store_ip_hi"], 16)
+        position = put_hex(out, position, row["store_ip_lo"], 16)
     else:
-        at = put_hex(out, at, row["store_ip_lo"], 8)
-    at = put_hex(out, at, np.uint64(row["store_port"]), 8)
-    return put_hex(out, at, np.uint64(row["phys_offset"]), 16)
+        position = put_hex(out, position, row["store_ip_lo"], 8)
+    position = put_hex(out, position, np.uint64(row["store_port"]), 8)
+    return put_hex(out, position, np.uint64(row["phys_offset"]), 16)
 
 
 @kernel
-def put_base64(out: Bytes, at: int, data: Bytes, size: int) -> int:
+def put_base64(out: Bytes, start: int, data: Bytes, size: int) -> int:
     """Write data[:size] as URL-safe padded Base64; return the position after it."""
     for pos in range(0, size, 3):
         word = np.int64(data[pos]) << 16
@@ -84,14 +84,14 @@ def put_base64(out: Bytes, at: int, data: Bytes, size: int) -> int:
         word |= np.int64(data[pos + 1]) << 8 if pos + 1 < size else 0
         word |= np.int64(data[pos + 2]) if pos + 2 < size else 0
         for i in range(4):
-            out[at + i] = BASE64[word >> (18 - 6 * i) & 63]
+            out[start + i] = BASE64[word >> (18 - 6 * i) & 63]
         # the characters that only missing bytes determine are padding
         if pos + 1 >= size:
-            out[at + 2] = PADDING
+            out[start + 2] = PADDING
         if pos + 2 >= size:
-            out[at + 3] = PADDING
-        at += 4
-    return at
+            out[start + 3] = PADDING
+        start += 4
+    return start
 
 
 @kernel
@@ -103,7 +103,7 @@ def put_recall_handle(
     text: Bytes,
     cuts: Offsets,
     out: Bytes,
-    at: int,
+    position: int,
 ) -> int:
     """Write the recall handle of a timer; `duemq_common.recall_handle` is the readable twin."""
     topic = topics[row["real_topic_index"]]
@@ -119,7 +119,7 @@ def put_recall_handle(
     size = put_digits(out, size + 1, np.int64(row["out_ms"]) + 1)
     out[size] = BLANK
     copy(out, size + 1, staging, row["uniq_pos"], row["uniq_len"])
-    return put_base64(out, at, out, size + 1 + row["uniq_len"])
+    return put_base64(out, position, out, size + 1 + row["uniq_len"])
 
 
 @kernel
@@ -134,30 +134,30 @@ def handle_fits(row: Any, topics: Any, cuts: Offsets) -> bool:
 
 @kernel
 def put_head(
-    row: Any, wire: Any, staging: Bytes, text: Bytes, cuts: Offsets, out: Bytes, at: int
+    row: Any, wire: Any, staging: Bytes, text: Bytes, cuts: Offsets, out: Bytes, position: int
 ) -> int:
     """Write a response up to its message id; skip the length prefix, which `put_tail` writes."""
-    at = put_piece(text, cuts, PIECE_HEAD, out, at + PREFIX_BYTES)
-    at = put_digits(out, at, np.int64(wire["queue_id"]))
-    at = put_piece(text, cuts, PIECE_TRANSACTION_ID, out, at)
-    copy(out, at, staging, row["uniq_pos"], row["uniq_len"])
-    at = put_piece(text, cuts, PIECE_MESSAGE_ID, out, at + row["uniq_len"])
-    return put_message_id(out, at, row)
+    position = put_piece(text, cuts, PIECE_HEAD, out, position + PREFIX_BYTES)
+    position = put_digits(out, position, np.int64(wire["queue_id"]))
+    position = put_piece(text, cuts, PIECE_TRANSACTION_ID, out, position)
+    copy(out, position, staging, row["uniq_pos"], row["uniq_len"])
+    position = put_piece(text, cuts, PIECE_MESSAGE_ID, out, position + row["uniq_len"])
+    return put_message_id(out, position, row)
 
 
 @kernel
 def put_tail(
-    row: Any, wire: Any, text: Bytes, cuts: Offsets, out: Bytes, start: int, at: int
+    row: Any, wire: Any, text: Bytes, cuts: Offsets, out: Bytes, start: int, position: int
 ) -> int:
     """Write the queue offset and the rest of a response, then its length prefix at `start`."""
-    at = put_digits(out, at, np.int64(row["queue_offset"]))
-    at = put_piece(text, cuts, PIECE_OPAQUE, out, at)
-    at = put_digits(out, at, np.int64(wire["opaque"]))
-    at = put_piece(text, cuts, PIECE_END, out, at)
+    position = put_digits(out, position, np.int64(row["queue_offset"]))
+    position = put_piece(text, cuts, PIECE_OPAQUE, out, position)
+    position = put_digits(out, position, np.int64(wire["opaque"]))
+    position = put_piece(text, cuts, PIECE_END, out, position)
     # the prefix: length of the frame, length of the header (encoding 0: JSON)
-    put_i4(out, start, at - start - WORD_BYTES)
-    put_i4(out, start + WORD_BYTES, at - start - PREFIX_BYTES)
-    return at
+    put_i4(out, start, position - start - WORD_BYTES)
+    put_i4(out, start + WORD_BYTES, position - start - PREFIX_BYTES)
+    return position
 
 
 @kernel
@@ -184,12 +184,12 @@ def put_responses(
     numbers = turn[0]
     cuts, ends, wait = numbers["cuts"], numbers["ends"], numbers["wait"]
     response_bytes_max = text.size + VARIABLE_BYTES_MAX
-    at, connection, refused = np.int64(SCRATCH_BYTES), np.int64(0), 0
+    position, connection, refused = np.int64(SCRATCH_BYTES), np.int64(0), 0
     for i in range(numbers["count"]):
         row, line = rows[i], wire[i]
         # One connection's responses end where those of the next begin.
         while connection < line["connection"]:
-            ends[connection] = at
+            ends[connection] = position
             connection += 1
         if row["status"] != 0:
             refused += 1
@@ -200,18 +200,18 @@ def put_responses(
         if skip or line["flags"] & (WIRE_ONEWAY | WIRE_DECODED):
             continue
         # the largest possible response, so that nothing is checked inside
-        fits = at + response_bytes_max <= out.size and handle_fits(row, topics, cuts)
+        fits = position + response_bytes_max <= out.size and handle_fits(row, topics, cuts)
         if not fits or row["uniq_len"] > UNIQ_BYTES_MAX:
             return np.int64(-1), refused
-        start = at
-        at = put_head(row, line, staging, text, cuts, out, at)
+        start = position
+        position = put_head(row, line, staging, text, cuts, out, position)
         if row["out_ms"] >= 0 and row["real_topic_index"] >= 0:
-            at = put_piece(text, cuts, PIECE_HANDLE, out, at)
-            at = put_recall_handle(row, staging, topics, names, text, cuts, out, at)
-            at = put_piece(text, cuts, PIECE_OFFSET_AFTER_HANDLE, out, at)
+            position = put_piece(text, cuts, PIECE_HANDLE, out, position)
+            position = put_recall_handle(row, staging, topics, names, text, cuts, out, position)
+            position = put_piece(text, cuts, PIECE_OFFSET_AFTER_HANDLE, out, position)
         else:
-            at = put_piece(text, cuts, PIECE_OFFSET, out, at)
-        at = put_tail(row, line, text, cuts, out, start, at)
+            position = put_piece(text, cuts, PIECE_OFFSET, out, position)
+        position = put_tail(row, line, text, cuts, out, start, position)
     # the connections after the last row have no responses
-    ends[connection] = at
-    return at, refused
+    ends[connection] = position
+    return position, refused

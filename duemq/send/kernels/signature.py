@@ -76,7 +76,7 @@ def is_account(data: Bytes, spans: Any, seen: int, grant: Any) -> bool:
 @kernel
 def gather_values(data: Bytes, spans: Any, seen: int, out: Bytes) -> int:
     """Write the values sorted by field name; return the size, or -1 if a value is not text."""
-    at = 0
+    position = 0
     # AclUtils.combineRequestContent: the values in the order of the field names
     for i in range(SIGNED_SLOTS.size):
         slot = SIGNED_SLOTS[i]
@@ -86,13 +86,13 @@ def gather_values(data: Bytes, spans: Any, seen: int, out: Bytes) -> int:
         if kind == KIND_NULL:
             return -1
         if kind == KIND_RICH_TEXT:
-            at = unescape(data, start, end, out, at)
-            if at < 0:
+            position = unescape(data, start, end, out, position)
+            if position < 0:
                 return -1
         else:
-            copy(out, at, data, start, end - start)
-            at += end - start
-    return at
+            copy(out, position, data, start, end - start)
+            position += end - start
+    return position
 
 
 @kernel
@@ -136,12 +136,12 @@ def is_base64_of(data: Bytes, pos: int, digest: Bytes) -> bool:
         first = np.int64(digest[3 * group])
         second = np.int64(digest[3 * group + 1])
         third = np.int64(digest[3 * group + 2]) if group < 6 else 0
-        at = pos + 4 * group
+        start = pos + 4 * group
         # all characters are compared, so the time does not depend on the first difference
-        wrong |= data[at] ^ LETTERS[first >> 2]
-        wrong |= data[at + 1] ^ LETTERS[(first & 3) << 4 | second >> 4]
-        wrong |= data[at + 2] ^ LETTERS[(second & 15) << 2 | third >> 6]
-        wrong |= data[at + 3] ^ (LETTERS[third & 63] if group < 6 else np.uint8(PADDING))
+        wrong |= data[start] ^ LETTERS[first >> 2]
+        wrong |= data[start + 1] ^ LETTERS[(first & 3) << 4 | second >> 4]
+        wrong |= data[start + 2] ^ LETTERS[(second & 15) << 2 | third >> 6]
+        wrong |= data[start + 3] ^ (LETTERS[third & 63] if group < 6 else np.uint8(PADDING))
     return wrong == 0
 
 

@@ -107,25 +107,25 @@ def hex4(data: Bytes, pos: int, end: int) -> int:
 
 
 @kernel
-def put_utf8(out: Bytes, at: int, point: int) -> int:
+def put_utf8(out: Bytes, position: int, point: int) -> int:
     """Write one code point as UTF-8; return the position after it."""
     if point < 0x80:
-        out[at] = point
-        return at + 1
+        out[position] = point
+        return position + 1
     if point < 0x800:
-        out[at] = 0xC0 | point >> 6
-        out[at + 1] = 0x80 | point & 0x3F
-        return at + 2
+        out[position] = 0xC0 | point >> 6
+        out[position + 1] = 0x80 | point & 0x3F
+        return position + 2
     if point < 0x10000:
-        out[at] = 0xE0 | point >> 12
-        out[at + 1] = 0x80 | point >> 6 & 0x3F
-        out[at + 2] = 0x80 | point & 0x3F
-        return at + 3
-    out[at] = 0xF0 | point >> 18
-    out[at + 1] = 0x80 | point >> 12 & 0x3F
-    out[at + 2] = 0x80 | point >> 6 & 0x3F
-    out[at + 3] = 0x80 | point & 0x3F
-    return at + 4
+        out[position] = 0xE0 | point >> 12
+        out[position + 1] = 0x80 | point >> 6 & 0x3F
+        out[position + 2] = 0x80 | point & 0x3F
+        return position + 3
+    out[position] = 0xF0 | point >> 18
+    out[position + 1] = 0x80 | point >> 12 & 0x3F
+    out[position + 2] = 0x80 | point >> 6 & 0x3F
+    out[position + 3] = 0x80 | point & 0x3F
+    return position + 4
 
 
 @kernel
@@ -146,50 +146,50 @@ def utf8_size(data: Bytes, pos: int, end: int) -> int:
 
 
 @kernel
-def unescape_one(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> Any:
+def unescape_one(data: Bytes, pos: int, end: int, out: Bytes, start: int) -> Any:
     """Write the character of the escape after a backslash; return (pos or -1, at)."""
     if pos >= end:
-        return -1, at
+        return -1, start
     if data[pos] != LETTER_U:
-        out[at] = ESCAPES[data[pos]]
-        return (pos + 1 if ESCAPES[data[pos]] else -1), at + 1
+        out[start] = ESCAPES[data[pos]]
+        return (pos + 1 if ESCAPES[data[pos]] else -1), start + 1
     unit = hex4(data, pos + 1, end)
     pos += 5
     # the second half of a pair without a first one
     if unit < 0 or 0xDC00 <= unit < 0xE000:
-        return -1, at
+        return -1, start
     if 0xD800 <= unit < 0xDC00:  # the first half of a surrogate pair
         paired = pos + 1 < end and data[pos] == BACKSLASH and data[pos + 1] == LETTER_U
         low = hex4(data, pos + 2, end) if paired else -1
         if low < 0xDC00 or low >= 0xE000:
-            return -1, at
+            return -1, start
         unit = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00)
         # the second escape
         pos += 6
-    return pos, put_utf8(out, at, unit)
+    return pos, put_utf8(out, start, unit)
 
 
 @kernel
-def unescape(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> int:
+def unescape(data: Bytes, pos: int, end: int, out: Bytes, start: int) -> int:
     """Write the text of a JSON string as UTF-8; return the position after it, or -1.
 
     `out` needs room for end - pos bytes: no escape is shorter than its character.
     """
     while True:
         run = plain_run(data, pos, end)
-        copy(out, at, data, pos, run - pos)
-        at += run - pos
+        copy(out, start, data, pos, run - pos)
+        start += run - pos
         pos = run
         if pos >= end:
-            return at
+            return start
         if data[pos] == BACKSLASH:
-            pos, at = unescape_one(data, pos + 1, end, out, at)
+            pos, start = unescape_one(data, pos + 1, end, out, start)
             if pos < 0:
                 return -1
             continue
         size = utf8_size(data, pos, end) if data[pos] >= ASCII_END else 0
         if size == 0:
             return -1
-        copy(out, at, data, pos, size)
+        copy(out, start, data, pos, size)
         pos += size
-        at += size
+        start += size
