@@ -65,26 +65,15 @@ svg { display: block; width: 100%; height: auto; min-width: 560px; }
 .tick { fill: var(--soft); font-size: 12px; }
 .run { fill: var(--band); }
 .mark { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 2 3; }
-.line-main { fill: none; stroke: var(--blue); stroke-width: 2; stroke-linejoin: round; }
-.line-second { fill: none; stroke: var(--amber); stroke-width: 1.5; stroke-linejoin: round; }
-.area-main { fill: var(--blue-soft); }
-.dot-main { fill: var(--blue); }
-.dot-second { fill: var(--amber); }
+.area { opacity: 0.12; }
 .hit { fill: transparent; }
 .hit:hover { fill: var(--blue-soft); }
-.unit { fill: var(--soft); font-size: 12px; }
 .limit { fill: none; stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 6 4; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.column { fill: var(--blue); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; margin-bottom: 6px; }
-.swatch { display: inline-block; width: 14px; height: 3px; border-radius: 2px; margin-right: 6px;
-  vertical-align: middle; }
-.swatch-main { background: var(--blue); }
-.swatch-second { background: var(--amber); }
-.swatch-run { background: var(--blue-soft); height: 10px; }
 details summary { cursor: pointer; color: var(--soft); margin: 10px 0 6px; }
 .key i { display: inline-block; width: 12px; height: 12px; border-radius: 2px; margin-right: 6px; }
-.key i.swatch { width: 14px; height: 3px; } .key i.swatch-run { height: 10px; }
+.key i.band { background: var(--blue-soft); }
 @media (max-width: 600px) { body { padding: 18px 12px 40px; } h1 { font-size: 20px; }
   .card { padding: 12px; } .tiles { grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); } }
 @media print { body { max-width: none; padding: 0; } .card { break-inside: avoid; } }

@@ -12,8 +12,8 @@ from html import escape
 from statistics import median
 from typing import Final
 
+from duemq_common.charts import COLOURS, Series, chart, time_text
 from duemq_common.page_style import STYLE
-from migration.ledger.charts import Series, chart, format_time
 from migration.ledger.records import EventRecord, LedgerLevel, MigrationRun, SampleRecord
 from migration.ownership.states import State
 
@@ -40,7 +40,7 @@ def history_page(run: MigrationRun, *, store: str, made_ms: int) -> str:
         _verifications(run),
         _plan(run),
         _events(run),
-        f'<p class="soft">Made {format_time(made_ms)} UTC.</p>',
+        f'<p class="soft">Made {_time_text(made_ms)} UTC.</p>',
     )
     return (
         '<!DOCTYPE html>\n<html lang="en" xmlns="http://www.w3.org/1999/xhtml">\n<head>\n'
@@ -74,11 +74,11 @@ def _head(run: MigrationRun, store: str) -> str:
     it = run.migration
     by = f" by {_text(it.started_by)}" if it.started_by else ""
     plan = f", plan <code>{_text(it.plan_id)}</code>" if it.plan_id else ""
-    end = NOTHING if it.ended_ms is None else f"{format_time(it.ended_ms)} UTC"
+    end = NOTHING if it.ended_ms is None else f"{_time_text(it.ended_ms)} UTC"
     return (
         f"<h1>{_text(it.migration_id)}</h1>\n"
         f'<p class="soft">Store <code>{_text(store)}</code>, {_text(it.mode)}{plan}</p>\n'
-        f'<p class="soft">Started {format_time(it.started_ms)} UTC{by}; ended {end}</p>'
+        f'<p class="soft">Started {_time_text(it.started_ms)} UTC{by}; ended {end}</p>'
     )
 
 
@@ -138,17 +138,16 @@ def _progress(moved: int, planned: int | None) -> str:
 
 def _rate(run: MigrationRun) -> str:
     points = [(sample.at_ms, sample.rate_per_s) for sample in run.samples]
-    series = [Series("messages a second", "main", points, filled=True)]
-    drawn = chart("Rate", series, shown=_rate_text, run=span_of(run), annotations=_annotations(run))
-    return _section("Rate", drawn)
+    series = [Series("messages a second", points, filled=True)]
+    return _section("Rate", _chart("Rate", series, run, _rate_text))
 
 
 def _lateness(run: MigrationRun) -> str:
     series = [
-        Series("p99", "main", [(sample.at_ms, sample.late_p99_ms) for sample in run.samples]),
-        Series("p50", "second", [(sample.at_ms, sample.late_p50_ms) for sample in run.samples]),
+        Series("p99", [(sample.at_ms, sample.late_p99_ms) for sample in run.samples]),
+        Series("p50", [(sample.at_ms, sample.late_p50_ms) for sample in run.samples], COLOURS[1]),
     ]
-    drawn = chart("Lateness", series, shown=_ms, run=span_of(run), annotations=_annotations(run))
+    drawn = _chart("Lateness", series, run, _ms)
     rows = [[name, *_lateness_row(samples)] for name, samples in phases(run).items()]
     names = "|#Deliveries|#p50, typical|#p99, typical|#p99, highest|#Latest"
     return _section("Lateness of deliveries", drawn + _table(names, rows))
@@ -168,12 +167,16 @@ def _lateness_row(samples: Sequence[SampleRecord]) -> list[str]:
     ]
 
 
-def _annotations(run: MigrationRun) -> list[tuple[int, str]]:
-    return [
+def _chart(
+    title: str, series: Sequence[Series], run: MigrationRun, shown: Callable[[float], str]
+) -> str:
+    """Return a chart with the time of the run and its events."""
+    events = [
         (event.at_ms, _clean(f"{event.kind} {event.text}"))
         for event in run.events
         if event.kind not in STEP_KINDS
     ]
+    return chart(title, series, shown=shown, band=("the run", *span_of(run)), annotations=events)
 
 
 def _verifications(run: MigrationRun) -> str:
@@ -203,8 +206,8 @@ def _plan(run: MigrationRun) -> str:
             _duration(level.delay_ms),
             _count(level.pending),
             _bytes(level.pending_bytes),
-            NOTHING if level.first_due_ms is None else format_time(level.first_due_ms),
-            NOTHING if level.last_due_ms is None else format_time(level.last_due_ms),
+            NOTHING if level.first_due_ms is None else _time_text(level.first_due_ms),
+            NOTHING if level.last_due_ms is None else _time_text(level.last_due_ms),
             _count(level.overdue),
             _duration(level.estimate_ms),
         ]
@@ -212,7 +215,7 @@ def _plan(run: MigrationRun) -> str:
     ]
     names = "Level|#Delay|#Pending|#Bytes|#First due|#Last due|#Overdue|#Estimate"
     made_by = _text(run.plan.made_by)
-    text = f'<p class="soft">Made {format_time(run.plan.made_ms)} UTC by {made_by}</p>'
+    text = f'<p class="soft">Made {_time_text(run.plan.made_ms)} UTC by {made_by}</p>'
     for item in run.plan.obstacles:
         where = "" if item.level is None else f"level {item.level}: "
         text += f'<p class="words">{where}{_text(item.text)} ({_count(item.count)})</p>'
@@ -273,7 +276,12 @@ def _text(text: str) -> str:
 
 
 def _when(at_ms: int) -> str:
-    return f'<span class="when">{format_time(at_ms)}</span>'
+    return f'<span class="when">{_time_text(at_ms)}</span>'
+
+
+def _time_text(ms: int) -> str:
+    """Return a time as text, with seconds."""
+    return time_text(ms).partition(".")[0]
 
 
 def _count(number: float) -> str:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from duemq_common.charts import COLOURS, Series, chart, time_text
 from duemq_common.page_style import STYLE
 from spark_reconciliation.audit.summary import Summary
 from spark_reconciliation.audit.verdicts import CLEAN
-from spark_reconciliation.report.charts import SERIES_MAX, bars, lines
-from spark_reconciliation.report.charts import time_text as time_text
 
 Rows = Sequence[Mapping[str, Any]]
 TEMPLATE: Final = Path(__file__).with_name("report.html")
@@ -126,7 +125,11 @@ def _lateness_chart(rows: Rows) -> tuple[str, int]:
         series.setdefault(name, {})[row["from_ms"]] = row["p99_ms"]
         weight[name] = weight.get(name, 0) + row["messages"]
     order = sorted(series, key=lambda name: (-weight[name], name))
-    return lines({name: series[name] for name in order}, unit="ms"), len(order) - SERIES_MAX
+    drawn = [
+        Series(name, sorted(series[name].items()), colour)
+        for name, colour in zip(order, COLOURS, strict=False)
+    ]
+    return chart("Lateness", drawn, shown="{:,.0f} ms".format), len(order) - len(drawn)
 
 
 def _forecast_chart(rows: Rows) -> tuple[str, str]:
@@ -134,11 +137,12 @@ def _forecast_chart(rows: Rows) -> tuple[str, str]:
     load = {row["from_ms"]: row["per_second"] for row in rows}
     limit = rows[0].get("capacity_per_s")
     piece_ms = min(row["until_ms"] - row["from_ms"] for row in rows)
-    chart = bars(load, unit="messages per second", piece_ms=piece_ms, limit=limit)
+    series = Series("messages per second", sorted(load.items()), bar_ms=piece_ms)
+    drawn = chart("Forecast", [series], shown="{:,.2f}/s".format, limit=limit, step_min=0.01)
     worst = max(row.get("behind_ms") or 0 for row in rows)
     text = f"Dashed: {limit:,.2f} per second" if limit is not None else "Pending"
     late = f"; the last message of the heaviest time would be {worst:,} ms late"
-    return chart, f"{text}{late}. A bar is {_length(piece_ms)} wide."
+    return drawn, f"{text}{late}. A bar is {_length(piece_ms)} wide."
 
 
 def _length(ms: int) -> str:

@@ -9,18 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from migration.ledger.charts import (
-    HEIGHT,
-    LEFT,
-    WIDTH,
-    Point,
-    stretches,
-    time_ticks,
-    value_ticks,
-)
+from duemq_common.charts import HEIGHT, LEFT, WIDTH
 from migration.ledger.page import history_page, phases, span_of
 from migration.ledger.records import (
     EventRecord,
@@ -265,30 +255,3 @@ def test_every_colour_has_a_dark_variant() -> None:
     )
     assert light
     assert light == dark
-
-
-@given(st.floats(0, 1e12))
-def test_value_ticks_are_few_and_reach_the_top(largest: float) -> None:
-    ticks = value_ticks(largest)
-    assert 2 <= len(ticks) <= 6
-    assert ticks[0] == 0
-    assert largest <= ticks[-1] * (1 + 1e-9)
-    assert ticks[-1] <= max(2.5 * largest, 1) or len(ticks) == 2
-
-
-@given(st.integers(0, 4_000_000_000_000), st.integers(1, 10_000_000_000))
-def test_time_ticks_are_few_and_within(first_ms: int, span_ms: int) -> None:
-    ticks = time_ticks(first_ms, first_ms + span_ms)
-    assert len(ticks) <= 8
-    assert all(first_ms <= at <= first_ms + span_ms for at, _ in ticks)
-
-
-POINTS = st.lists(st.tuples(st.integers(0, 99), st.none() | st.floats(0, 9)), max_size=20)
-
-
-@given(POINTS)
-def test_a_line_has_gaps_without_measurements(points: list[Point]) -> None:
-    found = stretches(points)
-    assert [p for stretch in found for p in stretch] == [p for p in points if p[1] is not None]
-    gaps = "".join("x" if value is not None else " " for _, value in points).split()
-    assert [len(stretch) for stretch in found] == [len(gap) for gap in gaps]
