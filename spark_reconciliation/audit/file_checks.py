@@ -3,11 +3,11 @@
     timerlog/*            the units up to the end in the checkpoint are valid
     timerwheel            slots have valid ticks, point into the timer log, and their chains
                           contain all pending units (`pointers`)
-    index/*               the header matches the items, items follow each other
     config/*.json         the file or its backup is JSON
 
 Damage is a finding with file and position. Units after the checkpoint are not read. Files that a
-kill leaves are not damaged: empty files, a wheel that was being rebuilt.
+kill leaves are not damaged: empty files, a wheel that was being rebuilt. `duemq store verify`
+checks the index, which no delivery reads.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from message_store.layout import INDEX_HEADER, INDEX_ITEM, MAGIC_BLANK, native_columns
-from message_store.verify.index import find_shape
+from message_store.layout import MAGIC_BLANK, native_columns
 from spark_reconciliation.arrays import Bytes, Mask
 from spark_reconciliation.audit.late_units import any_pending
 from spark_reconciliation.audit.pointers import (
@@ -125,8 +124,7 @@ def plan_pieces(
     if wheel == [] and attempt("timerlog", partial(any_pending, root, read_ms, written)):
         text = "there is no wheel, although the timer log has pending timers"
         findings.append(Finding(root.url, WHEEL, 0, 0, "gap", text))
-    index = attempt("index", lambda: unit_tables.named_files(root, "index", OFFSET_MAX))
-    return pieces + [FilePiece("index", part) for part in index or ()], findings
+    return pieces, findings
 
 
 def _none_pending(root: Root) -> bool:
@@ -229,27 +227,7 @@ def _wheel(piece: FilePiece, data: Bytes) -> Iterator[Place]:
     yield from _runs(bad, TIMER_SLOT.itemsize, 0, "slots of this wheel")
 
 
-def _index(piece: FilePiece, data: Bytes) -> Iterator[Place]:
-    if data.size < INDEX_HEADER.itemsize:
-        yield 0, data.size, "it is shorter than its header"
-        return
-    header = np.frombuffer(data[: INDEX_HEADER.itemsize], INDEX_HEADER)[0]
-    slots, count = find_shape(data, header), int(header["index_count"])
-    if count < 1 or slots is None:
-        yield 0, data.size, "its header does not match its items; a broker rebuilds the index"
-        return
-    start = INDEX_HEADER.itemsize + slots * 4 + INDEX_ITEM.itemsize  # item 0 is not used
-    block = data[start : start + (count - 1) * INDEX_ITEM.itemsize]
-    size = INDEX_ITEM.itemsize
-    items = native_columns(np.frombuffer(block[: block.size // size * size], INDEX_ITEM))
-    number = np.arange(1, items.size + 1)
-    good = (items["prev_index"] >= 0) & (items["prev_index"] < number) & (items["phys_offset"] >= 0)
-    good &= (items["phys_offset"] > 0) | (items["key_hash"] != 0) | (number == 1)
-    yield from _runs(~good, INDEX_ITEM.itemsize, start, "items of an index")
-
-
 CHECKS: Final[Mapping[str, Callable[[FilePiece, Bytes], Iterator[Place]]]] = {
     "timerlog": _timer_log,
     "timerwheel": _wheel,
-    "index": _index,
 }

@@ -92,7 +92,6 @@ def test_files_left_by_a_kill_are_no_damage(tmp_path: Path) -> None:
     for below in ("commitlog", "timerlog", "consumequeue/T/0"):
         last = max((tmp_path / below).iterdir())
         (last.with_name(f"{int(last.name) + last.stat().st_size:020d}")).touch()
-    (tmp_path / "index" / "20261122000000000").touch()
     assert places(tmp_path) == set()
     (tmp_path / "timerwheel").write_bytes(b"")
     assert places(tmp_path) == set()
@@ -213,24 +212,7 @@ def test_the_first_file_of_the_timer_log_is_missing(store: Path, broker: str) ->
     assert (place in places(store)) == (broker == "apache")
 
 
-@pytest.mark.parametrize("part", ["header", "items", "short", "zero"])
-def test_a_damaged_index_file(store: Path, part: str) -> None:
-    name = sorted(path.name for path in (store / "index").iterdir())[0]
-    path = f"index/{name}"
-    items = 40 + 50 * 4 + 20
-    damage, at = {
-        "header": (edit(path, 8, FOREIGN[:24]), 0),
-        "items": (edit(path, items + 5 * 20, b"\xff" * 40), items + 5 * 20),
-        "short": (cut(path, 17), 0),
-        "zero": (zero(path), 0),
-    }[part]
-    damage(store)
-    assert places(store) == {(path, at, "gap")}
-    for table in TABLES:
-        read(store, table)
-
-
-READ = ["timerwheel", LOG, CHECK, "config/delayOffset.json", "config/consumerOffset.json", "index/"]
+READ = ["timerwheel", LOG, CHECK, "config/delayOffset.json", "config/consumerOffset.json"]
 
 
 @pytest.mark.parametrize("name", READ)
@@ -252,7 +234,7 @@ def test_a_file_without_permission(
         read(intact, table)
 
 
-FOLDERS = ["timerlog", "index", "config", "consumequeue/SCHEDULE_TOPIC_XXXX"]
+FOLDERS = ["timerlog", "config", "consumequeue/SCHEDULE_TOPIC_XXXX"]
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -311,7 +293,7 @@ def test_illegal_file_names_are_shown_as_bytes(table: str, tmp_path: Path) -> No
     if table == "consume_queue":
         assert [(row["topic"], row["tags_code"]) for row in rows] == [("T\\xff", 7)]
     if table == "findings":
-        assert {row["file"] for row in rows} == {"commitlog/\\xffone", "index/\\xffone"}
+        assert {row["file"] for row in rows} == {"commitlog/\\xffone"}
 
 
 @pytest.mark.parametrize("damage", ["zeros", "no-byte", "no-file"])
