@@ -7,7 +7,7 @@ many messages with one call, and has many calls in flight.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,7 +17,6 @@ from duemq.pop.checkpoints import Acknowledgement, Entry, PopCheckpoint
 from duemq.pop.figures import PUT, REFUSED, PopFigures
 from duemq.pop.merged_acks import AckKey, MergedAcks
 from duemq.pop.names import revive_topic
-from duemq.pop.revive_records import ReviveRecords
 from duemq.pop.undecided_pops import UndecidedPops
 from duemq.registry.managers import Identity
 from duemq.send.put_path import PutPath
@@ -25,6 +24,7 @@ from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.copies import refusal
+from message_store.log.properties import encode_properties
 from message_store.replication.acknowledgement import not_confirmed
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ class ReviveLog:
         put_path: Path to the log; its hooks redirect the records to the timers.
         undecided: Receives each stored checkpoint.
         figures: Counters of the records.
-        compiled: Returns whether kernels may be used.
     """
 
     def __init__(
@@ -53,13 +52,11 @@ class ReviveLog:
         identity: Identity,
         clock: Clock,
         figures: PopFigures,
-        compiled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._undecided, self._figures = undecided, figures
         self._store, self._put_path = store, put_path
-        self._clock, self._compiled = clock, compiled
-        topic_index = store.topics.add(revive_topic(identity.cluster_name))
-        self._records = ReviveRecords(identity, topic_index)
+        self._identity, self._clock = identity, clock
+        self._topic_index = store.topics.add(revive_topic(identity.cluster_name))
         self._batch = PutBatch(ROWS_MAX, STAGING_BYTES)
         self._merged, self._futures = MergedAcks(), dict[AckKey, list[asyncio.Future[None]]]()
 
@@ -135,7 +132,7 @@ class ReviveLog:
         """
         batch = self._batch
         batch.clear()
-        self._records.add(batch, entries, self._clock.now_ms(), compiled=self._compiled())
+        self._add(batch, entries)
         if together[1]:
             batch.together.append(together)
         self._put_path.put(batch)
@@ -151,6 +148,20 @@ class ReviveLog:
         if batch.rows.size > ROWS_MAX or batch.staging.size > STAGING_BYTES_KEPT:
             self._batch = PutBatch(ROWS_MAX, STAGING_BYTES)
         return refused
+
+    def _add(self, batch: PutBatch, entries: Sequence[Entry]) -> None:
+        """Add the record of each entry to a batch."""
+        now_ms, host = self._clock.now_ms(), self._identity.host
+        for queue_id, record in entries:
+            batch.add(
+                topic_index=self._topic_index,
+                queue_id=queue_id,
+                body=record.body(),
+                properties=encode_properties(record.properties()),
+                born_ms=now_ms,
+                born_host=host,
+                store_host=host,
+            )
 
     @staticmethod
     def _refused(batch: PutBatch) -> dict[int, RequestError]:

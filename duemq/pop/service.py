@@ -102,13 +102,7 @@ class PopService:
         self.figures = PopFigures(clock.now_ms())
         self._undecided = UndecidedPops(store)
         self._revive_log = revive_log = ReviveLog(
-            store,
-            parts.put_path,
-            self._undecided,
-            identity,
-            clock,
-            self.figures,
-            lambda: parts.kernels.is_done,
+            store, parts.put_path, self._undecided, identity, clock, self.figures
         )
         self._failed = Notices(log, logging.ERROR)
         self.reviver = self._reviver(parts, delivered_ms)
