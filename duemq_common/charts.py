@@ -15,16 +15,39 @@ POINTS_MAX: Final = 240  # per series
 DOTS_MAX: Final = 40  # maximum points of a line that are also drawn as dots
 VALUE_TICKS_MAX, TIME_TICKS_MAX = 5, 7
 TIME_STEPS_S: Final = (
-    *(1, 2, 5, 10, 15, 30),
-    *(60, 120, 300, 600, 900, 1_800),
-    *(3_600, 7_200, 14_400, 21_600, 43_200),
-    *(86_400, 172_800, 604_800, 2_592_000),
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1_800,
+    3_600,
+    7_200,
+    14_400,
+    21_600,
+    43_200,
+    86_400,
+    172_800,
+    604_800,
+    2_592_000,
 )
 DAY_S: Final = 86_400
 MS_MAX: Final = 253_402_300_799_999  # end of the range of datetime
 COLOURS: Final = (
-    *("var(--blue)", "var(--amber)", "#6a8f3c", "#8064a2"),
-    *("#c0504d", "#1f6f8b", "#a0527d", "#5b5b5b"),
+    "var(--blue)",
+    "var(--amber)",
+    "#6a8f3c",
+    "#8064a2",
+    "#c0504d",
+    "#1f6f8b",
+    "#a0527d",
+    "#5b5b5b",
 )
 Point = tuple[int, float | None]
 """Time in ms, and a value; None without a measurement."""
