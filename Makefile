@@ -103,7 +103,7 @@ soak: env
 	$(BIN)/python -m tests.clock_steps.campaign
 	$(BIN)/python -m tests.clock_steps.real_clock
 	$(BIN)/python -m pytest tests/simulation/test_group.py --group-seeds=$(SOAK_GROUP_SEEDS) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest tests/duemq/test_decision_world.py --decisions=$(SOAK_DECISIONS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/duemq/test_decision_rig.py --decisions=$(SOAK_DECISIONS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-inputs=$(SOAK_FUZZ_INPUTS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/interop/test_rust_client.py --rust-client $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/spark_reconciliation/test_mutations.py --mutations $(PYTEST_ARGS)

@@ -61,7 +61,7 @@ def measured(scale: float, ballast: int) -> dict[str, Any]:
             bench.send(bench.topic(), ballast, conns=4)
             alone = late(bench)
             with audits(store_of(Path(home))) as exit_codes:
-                beside = late(bench)
+                loaded = late(bench)
             again = late(bench)
     about |= shared.as_text()
     quiet = max(alone["p99"], again["p99"], 1)
@@ -70,10 +70,10 @@ def measured(scale: float, ballast: int) -> dict[str, Any]:
         "command": "python -m benchmarks.audit_lateness",
         "machine": about,
         "alone": alone,
-        "beside": beside,
+        "loaded": loaded,
         "alone again": again,
         "audits": exit_codes,
-        "p99_ratio": round(beside["p99"] / quiet, 2),
+        "p99_ratio": round(loaded["p99"] / quiet, 2),
     }
 
 

@@ -35,6 +35,7 @@ BANNED_FILES = {
 }
 """File names that are adjectives, images or synonyms of glossary terms (style, Language)."""
 WORDS = {
+    "asked": 2,
     "wish": 0,
     "told": 2,
     "anew": 0,
@@ -76,6 +77,24 @@ WORDS = {
 an argument of libraries and a term of CRCs; `waiting` is a name in the interface of plugins, and
 what a coroutine or a lock does.
 """
+WORDS_OF_TESTS = {
+    "waiting": 209,
+    "handover": 28,
+    "giveback": 14,
+    "fold": 4,
+    "moment": 2,
+    "odd": 4,
+    "trip": 3,
+    "books": 1,
+    "nobody": 1,
+    "tell": 1,
+}
+"""Budgets of tests and benchmarks, 0 for other words.
+
+`moments` is a key in the results of the load generator, `odd` a property of numbers, `trip` that of
+a round trip; `books` is a database, `nobody` an account of the operating system, `tell` a method of
+files.
+"""
 ANY_MAX = 138
 CYCLES_MAX = 0
 KERNEL_ARGUMENTS_MAX = 8
@@ -94,16 +113,25 @@ def test_files_are_named_after_concepts() -> None:
 def banned_words() -> dict[str, Counter[str]]:
     """Return how often each file has each word."""
     pattern = re.compile(rf"\b({'|'.join(WORDS)})(?:s|es|ed|d)?\b", re.I)
-    found: dict[str, Counter[str]] = {word: Counter() for word in WORDS}
-    for path in product_files():
+    counts: dict[str, Counter[str]] = {word: Counter() for word in WORDS}
+    for path in all_files():
         for word in pattern.findall(path.read_text()):
-            found[word.lower()][name_of(path)] += 1
-    return found
+            counts[word.lower()][name_of(path)] += 1
+    return counts
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_banned_words(word: str) -> None:
-    assert banned_words()[word].total() <= WORDS[word], list(banned_words()[word])
+    product = {name_of(path) for path in product_files()}
+    counts = banned_words()[word]
+    in_product = {name: count for name, count in counts.items() if name in product}
+    others = {
+        name: count
+        for name, count in counts.items()
+        if name not in product and name != "tests/test_tidy.py"
+    }
+    assert sum(in_product.values()) <= WORDS[word], in_product
+    assert sum(others.values()) <= WORDS_OF_TESTS.get(word, 0), others
 
 
 def test_any_is_rare() -> None:

@@ -332,7 +332,7 @@ LOADS = [
     ),
     Load(
         name="migrate-traffic",
-        what="the same beside 5 k/s of short levels",
+        what="the same with 5 k/s of short levels",
         run=partial(under_traffic, messages=MESSAGES),
         default=False,
         migration=True,

@@ -165,11 +165,11 @@ def _first_output_s(words: list[str], env: dict[str, str]) -> float:
     begin = time.perf_counter()
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
         assert run.stdout is not None
-        said = run.stdout.read(1)
+        output = run.stdout.read(1)
         took = time.perf_counter() - begin
         run.stdout.read()
-    if not said:
-        raise RuntimeError(f"{words[-2:]} ended with {run.returncode} and said nothing")
+    if not output:
+        raise RuntimeError(f"{words[-2:]} ended with {run.returncode} and printed nothing")
     return took
 
 

@@ -140,7 +140,7 @@ LOADS = [
     Load(name="timer-trickle", what="timers at 500/s", run=trickle, default=False, timers=True),
     Load(
         name="timer-spike",
-        what="500 k timers due at one moment",
+        what="500 k timers due at one time",
         run=partial(spike, messages=500_000),
         default=False,
         timers=True,

@@ -1,5 +1,5 @@
 """Campaign of clock steps: hours and years in both directions, and strobing.
 
-world      complete broker on a fake clock, with clients that have pending messages, locks and pulls
+rig        complete broker on a fake clock, with clients that have pending messages, locks and pulls
 campaign   runs for each combination of a pattern of steps and a time, and the page about them
 """

@@ -1,4 +1,4 @@
-"""Campaign of clock steps: a broker under each pattern of steps, at each moment of its life.
+"""Campaign of clock steps: a broker under each pattern of steps, in each phase of its run.
 
 python -m tests.clock_steps.campaign            all runs; one JSON line for each
 python -m tests.clock_steps.campaign --page     all runs; the page about them
@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from tests.clock_steps.steps_world import (
+from tests.clock_steps.steps_rig import (
     CHECK_MS,
     HOLD_MS,
     LATE_MS_MAX,
     LOCK_MS,
     TICK_MS,
-    StepsWorld,
+    StepsRig,
 )
 from tests.storage_faults.campaign import ChildFailed, in_child
 
@@ -43,101 +43,101 @@ PATTERNS: Final = {
     "strobing by 10 years": [YEARS_MS, -YEARS_MS] * SHORT_STROBES,
 }
 """Steps of the wall clock in ms, by name of the pattern."""
-MOMENTS: Final = ("running", "stopped", "killed", "cut")
+PHASES: Final = ("running", "stopped", "killed", "cut")
 RUN_S_MAX, FIRST_RUN_S_MAX = 300, 500
 DRAIN_TICKS: Final = 45  # longer than any delay
 
 
-async def run_steps(home: Path, pattern: str, moment: str) -> dict[str, Any]:
-    """Run one pattern of steps at one moment; return the report."""
-    world = StepsWorld(home)
-    await world.start()
+async def run_steps(home: Path, pattern: str, phase: str) -> dict[str, Any]:
+    """Run one pattern of steps in one phase; return the report."""
+    rig = StepsRig(home)
+    await rig.start()
     for _ in range(4):
-        await world.send_mix()
-        await world.tick()
-    await world.send_half()
-    held = world.hold_pull() if moment == "running" else -1
-    locked = await world.lock("one")
+        await rig.send_mix()
+        await rig.tick()
+    await rig.send_half()
+    held = rig.hold_pull() if phase == "running" else -1
+    locked = await rig.lock("one")
     if not locked:
-        world.problem("a free queue was not locked")
-    await step_clock(world, pattern, moment)
-    if moment == "running":
-        await check_leases(world, held)
-    await world.run_jobs()
+        rig.problem("a free queue was not locked")
+    await step_clock(rig, pattern, phase)
+    if phase == "running":
+        await check_leases(rig, held)
+    await rig.run_jobs()
     for _ in range(3):
-        await world.send_mix()
-        await world.tick()
-    await drain(world, pattern)
-    await world.world.stop()
-    world.check_end()
+        await rig.send_mix()
+        await rig.tick()
+    await drain(rig, pattern)
+    await rig.rig.stop()
+    rig.check_end()
     return {
         "pattern": pattern,
-        "moment": moment,
-        "problems": world.report.problems,
-        "sent": world.report.sent,
-        "late_ms": world.report.late_ms,
+        "phase": phase,
+        "problems": rig.report.problems,
+        "sent": rig.report.sent,
+        "late_ms": rig.report.late_ms,
     }
 
 
-async def step_clock(world: StepsWorld, pattern: str, moment: str) -> None:
+async def step_clock(rig: StepsRig, pattern: str, phase: str) -> None:
     """Step the clock while the broker runs, or while it is stopped."""
-    if moment != "running":
-        await world.end(moment)
-        broker, world.world.broker = world.world.broker, None
+    if phase != "running":
+        await rig.end(phase)
+        broker, rig.rig.broker = rig.rig.broker, None
         for step_ms in PATTERNS[pattern]:
-            await world.step(step_ms)
-        world.world.broker = broker
-        await world.start()
-        await world.settle()
+            await rig.step(step_ms)
+        rig.rig.broker = broker
+        await rig.start()
+        await rig.settle()
         return
     for step_ms in PATTERNS[pattern]:
-        await world.step(step_ms)
-        await world.send_few()
+        await rig.step(step_ms)
+        await rig.send_few()
 
 
-async def check_leases(world: StepsWorld, held: int) -> None:
+async def check_leases(rig: StepsRig, held: int) -> None:
     """Check durations measured by elapsed time: long polls, locks, and transaction checks."""
-    client = world.world.client
+    client = rig.rig.client
     if held in client.responses:
-        world.problem("a held pull ended at the step")
-    if await world.lock("two"):
-        world.problem("a lock ended at the step")
-    checks = world.checks
+        rig.problem("a held pull ended at the step")
+    if await rig.lock("two"):
+        rig.problem("a lock ended at the step")
+    checks = rig.checks
     for _ in range(CHECK_MS // TICK_MS):
-        await world.tick()
-    if world.checks == checks:
-        world.problem(f"no check-back within {CHECK_MS} ms after the step")
+        await rig.tick()
+    if rig.checks == checks:
+        rig.problem(f"no check-back within {CHECK_MS} ms after the step")
     for _ in range(HOLD_MS // TICK_MS):
-        await world.tick()
+        await rig.tick()
     if held not in client.responses:
-        world.problem(f"a pull held for {HOLD_MS} ms was not answered")
-    await world.tick(LOCK_MS)
-    if not await world.lock("two"):
-        world.problem("a lock was not released in time")
+        rig.problem(f"a pull held for {HOLD_MS} ms was not answered")
+    await rig.tick(LOCK_MS)
+    if not await rig.lock("two"):
+        rig.problem("a lock was not released in time")
 
 
-async def drain(world: StepsWorld, pattern: str) -> None:
+async def drain(rig: StepsRig, pattern: str) -> None:
     """Advance past all due times: first near ones, then by as much as the clock was set back."""
     for _ in range(DRAIN_TICKS):
-        await world.tick()
-    near_ms = world.clock.now_ms()
-    for body, sent in list(world.pending.items()):
+        await rig.tick()
+    near_ms = rig.clock.now_ms()
+    for body, sent in list(rig.pending.items()):
         if sent.due_ms <= near_ms:
-            world.problem(f"{body} is stuck: due at {sent.due_ms}, now {near_ms}")
-    left_ms = max((sent.due_ms for sent in world.pending.values()), default=near_ms) - near_ms
+            rig.problem(f"{body} is stuck: due at {sent.due_ms}, now {near_ms}")
+    left_ms = max((sent.due_ms for sent in rig.pending.values()), default=near_ms) - near_ms
     if left_ms > 0:
-        await world.tick(left_ms)
+        await rig.tick(left_ms)
         for _ in range(3):
-            await world.tick()
+            await rig.tick()
 
 
-def run_apart(pattern: str, moment: str, seconds: float = RUN_S_MAX) -> dict[str, Any]:
+def run_apart(pattern: str, phase: str, seconds: float = RUN_S_MAX) -> dict[str, Any]:
     """Run one combination in a separate process."""
     home = Path(tempfile.mkdtemp(prefix="clock-steps-"))
     try:
-        return in_child(lambda: asyncio.run(run_steps(home, pattern, moment)), seconds)
+        return in_child(lambda: asyncio.run(run_steps(home, pattern, phase)), seconds)
     except ChildFailed as error:
-        return {"pattern": pattern, "moment": moment, "problems": [str(error)], "late_ms": 0}
+        return {"pattern": pattern, "phase": phase, "problems": [str(error)], "late_ms": 0}
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -146,8 +146,8 @@ def runs() -> Iterator[dict[str, Any]]:
     """Yield the reports of all combinations."""
     seconds = FIRST_RUN_S_MAX
     for pattern in PATTERNS:
-        for moment in MOMENTS:
-            yield run_apart(pattern, moment, seconds)
+        for phase in PHASES:
+            yield run_apart(pattern, phase, seconds)
             seconds = RUN_S_MAX
 
 
@@ -163,7 +163,7 @@ after the steps; then the clock runs on until everything is due.
 
 - No message is readable before its due time on the clock that the broker had when it was accepted.
 - Each message is delivered once. It is late by at most {LATE_MS_MAX} ms of the campaign's clock
-  ticks, counted from the moment at which the clock shows its due time and stays there.
+  ticks, counted from the time at which the clock shows its due time and stays there.
 - After a step back, a message waits until the clock shows its due time again.
 - Held pulls, queue locks, connections of silent clients and registrations at the name server last
   as long as the time that passes, whatever the wall clock shows. A half message that was stored
@@ -174,8 +174,8 @@ after the steps; then the clock runs on until everything is due.
 
 The last four columns are the largest lateness in ms, by when the steps came.
 
-| steps | {" | ".join(MOMENTS)} |
-|---|{"---|" * len(MOMENTS)}
+| steps | {" | ".join(PHASES)} |
+|---|{"---|" * len(PHASES)}
 """
 
 
@@ -184,10 +184,9 @@ def page(reports: list[dict[str, Any]]) -> str:
     broken = sum(bool(report["problems"]) for report in reports)
     lines = HEAD.format(broken=broken, count=len(reports))
     for pattern in PATTERNS:
-        mine = {report["moment"]: report for report in reports if report["pattern"] == pattern}
+        mine = {report["phase"]: report for report in reports if report["pattern"] == pattern}
         cells = [
-            "broken" if mine[moment]["problems"] else str(mine[moment]["late_ms"])
-            for moment in MOMENTS
+            "broken" if mine[phase]["problems"] else str(mine[phase]["late_ms"]) for phase in PHASES
         ]
         lines += f"| {pattern} | {' | '.join(cells)} |\n"
     return lines

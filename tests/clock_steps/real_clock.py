@@ -32,7 +32,7 @@ STEPS: Final = {
     "400 days": 400 * DAY_MS,
     "10 years": 3_650 * DAY_MS,
 }
-MOMENTS: Final = ("running", "stopped", "killed")
+PHASES: Final = ("running", "stopped", "killed")
 GAP_S_MAX, PROCESSOR_S_MAX, MEMORY_BYTES_MAX = 2.0, 2.0, 50 << 20
 WATCH_S: Final = 4.0  # longer than the interval of every job that a step makes due
 DUE_S_MAX: Final = 60.0
@@ -161,16 +161,16 @@ class SteppedBroker(DueMQ):
         return self.broker.memory_bytes()["anonymous"]
 
 
-def run_step(home: Path, shim: Path, step_ms: int, moment: str) -> Measured:
+def run_step(home: Path, shim: Path, step_ms: int, phase: str) -> Measured:
     """Step the clock of a broker that runs, or between its end and its start."""
     with SteppedBroker(home, shim) as broker:
         broker.prepare()
         broker.watch(0)  # its buffers have their size
         memory_bytes = broker.memory_bytes
-        if moment != "running":
-            (broker.kill if moment == "killed" else broker.stop)()
+        if phase != "running":
+            (broker.kill if phase == "killed" else broker.stop)()
         broker.step(step_ms)
-        if moment != "running":
+        if phase != "running":
             broker.start()
         measured = broker.watch(memory_bytes)
         broker.check_delivery()
@@ -178,16 +178,16 @@ def run_step(home: Path, shim: Path, step_ms: int, moment: str) -> Measured:
 
 
 def runs() -> Iterator[dict[str, object]]:
-    """Yield a report for each step, in both directions, and each moment."""
+    """Yield a report for each step, in both directions, and each phase."""
     home = Path(tempfile.mkdtemp(prefix="real-clock-"))
     shim = build_shim(home)
     try:
         for name, step_ms in STEPS.items():
             for direction, signed_ms in (("forward", step_ms), ("back", -step_ms)):
-                for moment in MOMENTS:
+                for phase in PHASES:
                     folder = Path(tempfile.mkdtemp(dir=home))
-                    measured = run_step(folder, shim, signed_ms, moment)
-                    yield {"step": f"{name} {direction}", "moment": moment, **asdict(measured)}
+                    measured = run_step(folder, shim, signed_ms, phase)
+                    yield {"step": f"{name} {direction}", "phase": phase, **asdict(measured)}
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

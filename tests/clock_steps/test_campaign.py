@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duemq_common.clock import FakeClock
-from tests.clock_steps.campaign import FIRST_RUN_S_MAX, MOMENTS, PATTERNS, page, run_apart
+from tests.clock_steps.campaign import FIRST_RUN_S_MAX, PATTERNS, PHASES, page, run_apart
 from tests.storage_faults.call_sites import TOP
 
 PAGE = TOP / "docs" / "reference" / "clock-steps.md"
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.crash
 
 
 @pytest.mark.parametrize(
-    ("pattern", "moment"),
+    ("pattern", "phase"),
     [
         ("10 years forward and back", "running"),
         ("strobing by 1 hour", "running"),
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.crash
         ("10 years back", "stopped"),
     ],
 )
-def test_no_step_breaks_a_promise(pattern: str, moment: str) -> None:
-    report = run_apart(pattern, moment, FIRST_RUN_S_MAX)
+def test_no_step_breaks_a_promise(pattern: str, phase: str) -> None:
+    report = run_apart(pattern, phase, FIRST_RUN_S_MAX)
     assert report["problems"] == []
     assert report["sent"] > 40
 
@@ -39,12 +39,12 @@ def test_leases_by_the_wall_clock_are_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_page_has_every_pattern_and_moment() -> None:
     text, _ = PAGE.read_text().split("\n## ")  # the other section has measurements
-    count = len(PATTERNS) * len(MOMENTS)
+    count = len(PATTERNS) * len(PHASES)
     assert f"**0 of {count} runs broke" in text
     reports = [  # type: ignore[var-annotated]
-        {"pattern": pattern, "moment": moment, "problems": [], "late_ms": 0}
+        {"pattern": pattern, "phase": phase, "problems": [], "late_ms": 0}
         for pattern in PATTERNS
-        for moment in MOMENTS
+        for phase in PHASES
     ]
     assert _names(text) == _names(page(reports))
 

@@ -20,7 +20,7 @@ def programs(page: str, old: str, new: Path) -> list[str]:
 
 
 def test_timers_in_your_program(tmp_path: Path) -> None:
-    said = []
+    printed = []
     for program in programs(
         "how-to/timers-in-your-program.md", "/tmp/duemq-timers", tmp_path / "s"
     ):
@@ -32,8 +32,8 @@ def test_timers_in_your_program(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        said += done.stdout.splitlines()
-    assert said[:2] == ["pending: {'Reminders': 2}", "cancelled: [0]"]
-    late_ms = int(re.fullmatch(r"b'tea is ready' late by (\d+) ms", said[2])[1])
+        printed += done.stdout.splitlines()
+    assert printed[:2] == ["pending: {'Reminders': 2}", "cancelled: [0]"]
+    late_ms = int(re.fullmatch(r"b'tea is ready' late by (\d+) ms", printed[2])[1])
     assert late_ms >= 0
-    assert said[3:] == ["units in slots: 0 next slot: None"]
+    assert printed[3:] == ["units in slots: 0 next slot: None"]

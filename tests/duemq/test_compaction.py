@@ -1,4 +1,4 @@
-"""Compaction in a running broker: asked for by request 9014, pinned and unpinned by name."""
+"""Compaction in a running broker: requested by request 9014, pinned and unpinned by name."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def test_a_broker_compacts_when_it_is_asked_to(tmp_path: Path) -> None:
                 if not (await view(client))["running"]:
                     break
                 clock.advance(PAUSE_MS)
-            told = await view(client)
-            assert (told["copied"], told["blocked_by"]) == (1, "")
-            assert told["freed_bytes"] >= plan["until"]
+            reported = await view(client)
+            assert (reported["copied"], reported["blocked_by"]) == (1, "")
+            assert reported["freed_bytes"] >= plan["until"]
             clock.advance(3_600_000)
             response = await client.pull("T", 10)
             assert b"later" in bytes(response.body)

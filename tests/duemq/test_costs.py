@@ -36,7 +36,7 @@ from tests.support.running_broker import small
 pytestmark = pytest.mark.finding("3S7")
 MB: Final = 1 << 20
 UNPRIVILEGED_MS_MAX, STEP_MS_MAX = 20.0, 100.0
-NOBODY = Credentials("nobody", "nobody-secret")
+ABSENT = Credentials("absent", "absent-secret")
 FIELDS = {
     **{"topic": "T", "consumerGroup": "g", "group": "g", "groupName": "g", "queueId": "0"},
     **{"key": "k" * 100_000, "maxNum": "64", "beginTimestamp": "0", "endTimestamp": "9"},
@@ -99,10 +99,10 @@ NAMESRV_FIELDS = {
     "code", one_in(3, [25, 34, 41, 42, 46, 200, 400, 9_011, 9_012, 9_013, 200_151])
 )
 def test_an_account_without_rights_costs_little(code: int) -> None:
-    accounts = Accounts({"nobody": User("nobody", "nobody-secret")})
+    accounts = Accounts({"absent": User("absent", "absent-secret")})
     gate = Gate(accounts, GateRules(cluster="c", authorize=True), AuditLog(lambda: 0))
     for name, body in request_bodies().items():
-        request = NOBODY.sign(Request(code, dict(FIELDS), body, version=479))
+        request = ABSENT.sign(Request(code, dict(FIELDS), body, version=479))
         request.peer = FakePeer()
 
         def check(request: Request = request) -> None:

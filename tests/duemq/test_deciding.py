@@ -24,7 +24,7 @@ from timer_store.pending.lookup import PendingTimers
 HOUR_MS = 3_600_000
 
 
-def told(results: list[DecisionResult]) -> list[tuple[str, int]]:
+def reported(results: list[DecisionResult]) -> list[tuple[str, int]]:
     return [(result.verdict, result.messages) for result in results]
 
 
@@ -53,25 +53,27 @@ def test_every_way_to_name_a_message(tmp_path: Path) -> None:
             ids = await broker_with_pending(remote, clock)
             async with DecisionClient(broker=broker.address) as waiting:
                 dry = await waiting.cancel(ids=["U0"], dry_run=True)
-                assert told(dry) == [("done", 1)]
+                assert reported(dry) == [("done", 1)]
                 assert dry[0].due_ms == clock.now_ms() + HOUR_MS
-                assert told(await waiting.cancel(ids=["U0"])) == [("done", 1)]
-                again = await waiting.cancel(ids=["U0", ids[0], "nobody"])
-                assert told(again) == [("done", 0), ("done", 0), ("unknown", 0)]
-                assert told(await waiting.fire(ids=["U0"])) == [("unknown", 0)]
-                assert told(await waiting.fire(ids=[ids[1]])) == [("done", 1)]
-                assert told(await waiting.cancel(ids=["U1"])) == [("already delivered", 0)]
-                assert told(await waiting.move(keys=["k1"], delay_ms=10)) == [("done", 2)]
-                assert told(await waiting.cancel(keys=["k0"], topic="other")) == [("unknown", 0)]
+                assert reported(await waiting.cancel(ids=["U0"])) == [("done", 1)]
+                again = await waiting.cancel(ids=["U0", ids[0], "absent"])
+                assert reported(again) == [("done", 0), ("done", 0), ("unknown", 0)]
+                assert reported(await waiting.fire(ids=["U0"])) == [("unknown", 0)]
+                assert reported(await waiting.fire(ids=[ids[1]])) == [("done", 1)]
+                assert reported(await waiting.cancel(ids=["U1"])) == [("already delivered", 0)]
+                assert reported(await waiting.move(keys=["k1"], delay_ms=10)) == [("done", 2)]
+                assert reported(await waiting.cancel(keys=["k0"], topic="other")) == [
+                    ("unknown", 0)
+                ]
                 handle = RecallHandle("T", "test", "1", "U2").encode()
                 forged = RecallHandle("T", "else", "1", "U2").encode()
                 results = await waiting.cancel(handles=[handle, forged, handle[:9]])
-                assert told(results) == [("done", 1), ("unknown", 0), ("refused", 0)]
+                assert reported(results) == [("done", 1), ("unknown", 0), ("refused", 0)]
                 rest = await waiting.cancel(topic="T", from_ms=clock.now_ms() + HOUR_MS)
-                assert told(rest) == [("done", 1)]
+                assert reported(rest) == [("done", 1)]
                 clock.advance(10)
                 await remote.pull("T", 0)
-                assert told(await waiting.cancel(ids=["U3", "U5"])) == [
+                assert reported(await waiting.cancel(ids=["U3", "U5"])) == [
                     ("already delivered", 0),
                     ("already delivered", 0),
                 ]
@@ -87,20 +89,20 @@ def test_messages_of_levels_too(tmp_path: Path) -> None:
                 await remote.send("T", b"%d" % n, UNIQ_KEY=f"U{n}", KEYS="k", DELAY="5")
             await broker_with_pending(remote, clock, 1, "U")
             async with DecisionClient(broker=broker.address) as waiting:
-                assert told(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 1)]
-                assert told(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 0)]
-                assert told(await waiting.fire(ids=["U2"])) == [("done", 1)]
+                assert reported(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 1)]
+                assert reported(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 0)]
+                assert reported(await waiting.fire(ids=["U2"])) == [("done", 1)]
                 moved = await waiting.move(ids=["U3"], delay_ms=2_500)
-                assert told(moved) == [("done", 1)]
+                assert reported(moved) == [("done", 1)]
                 assert moved[0].due_ms == clock.now_ms() + 2_500
                 assert moved[0].former_due_ms > moved[0].due_ms
                 both = await waiting.cancel(ids=["U0"], dry_run=True)
-                assert told(both) == [("done", 2)]  # the timer and the level message
-                assert told(await waiting.move(ids=["U3"], delay_ms=5_000)) == [("done", 1)]
+                assert reported(both) == [("done", 2)]  # the timer and the level message
+                assert reported(await waiting.move(ids=["U3"], delay_ms=5_000)) == [("done", 1)]
                 clock.advance(5_000)
                 found = await remote.pull("T", 1)
                 assert (found.code, bodies_of(found)) == (0, [b"3"])
-                assert told(await waiting.cancel(topic="T")) == [("done", 1)]
+                assert reported(await waiting.cancel(topic="T")) == [("done", 1)]
             clock.advance(HOUR_MS)
         async with running(small(tmp_path), clock=clock) as (broker, remote):
             first, end = broker.store.queue_bounds("T", 0)
@@ -144,7 +146,7 @@ def test_recall_decides_and_reports_it(tmp_path: Path) -> None:
             for _ in range(2):
                 response = await remote.call(370, handle)
                 assert (response.code, response.fields["msgId"]) == (0, "U")
-            unknown = RecallHandle("T", "test", str(clock.now_ms() + 4_001), "nobody").encode()
+            unknown = RecallHandle("T", "test", str(clock.now_ms() + 4_001), "absent").encode()
             response = await remote.call(370, {"topic": "T", "recallHandle": unknown})
             assert (response.code, "no such message" in response.remark) == (604, True)
 
@@ -166,7 +168,7 @@ def test_an_id_of_no_message_is_unknown(tmp_path: Path, name: str) -> None:
             running(small(tmp_path), clock=FakeClock()) as (broker, _),
             DecisionClient(broker=broker.address) as waiting,
         ):
-            assert told(await waiting.cancel(ids=[name])) == [("unknown", 0)]
+            assert reported(await waiting.cancel(ids=[name])) == [("unknown", 0)]
 
     asyncio.run(work())
 
@@ -222,8 +224,10 @@ def test_one_message_under_two_keys_is_cancelled_once(tmp_path: Path) -> None:
             async with DecisionClient(broker=broker.address) as waiting:
                 keys = ("a", "b", "c", "a")
                 found = await asyncio.gather(*(waiting.cancel(keys=[key]) for key in keys))
-                told_all = [(each[0].verdict, each[0].messages, each[0].remark) for each in found]
+                reported_all = [
+                    (each[0].verdict, each[0].messages, each[0].remark) for each in found
+                ]
                 again = ("done", 0, CANCELLED_BEFORE)
-                assert sorted(told_all) == [again, again, again, ("done", 1, "")]
+                assert sorted(reported_all) == [again, again, again, ("done", 1, "")]
 
     asyncio.run(work())

@@ -194,7 +194,13 @@ def test_without_an_index_a_key_is_an_error_and_no_unknown(tmp_path: Path) -> No
     asyncio.run(scene())
 
 
-ODD = (b"\xff\xfe", b"\xed\xa0\x80", b"\xc3", b"a\xffb", "\ud83d".encode("utf-8", "surrogatepass"))
+INVALID = (
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"\xc3",
+    b"a\xffb",
+    "\ud83d".encode("utf-8", "surrogatepass"),
+)
 
 
 @pytest.mark.finding("E9")
@@ -207,7 +213,8 @@ def test_keys_that_are_no_text_are_decided_on_by_offset(tmp_path: Path) -> None:
             for code in ACTIONS:
                 for delay in (due, b"DELAY\x012\x02"):
                     texts = [
-                        b"UNIQ_KEY\x01%b\x02KEYS\x01%b\x02%b" % (odd, odd, delay) for odd in ODD
+                        b"UNIQ_KEY\x01%b\x02KEYS\x01%b\x02%b" % (invalid, invalid, delay)
+                        for invalid in INVALID
                     ]
                     names = [put_raw(broker, text) for text in texts]
                     command = {"ids": names} | (

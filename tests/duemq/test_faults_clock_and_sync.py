@@ -36,7 +36,7 @@ def run(main: Any) -> None:
 def test_a_disk_that_cannot_sync_refuses_writes_until_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a failed sync nobody knows what is on the disk: no success is promised any more."""
+    """After a failed sync the contents of the disk are unknown: no success is promised any more."""
 
     def fail(file: LogFile) -> None:
         raise OSError(errno.EIO, "Input/output error")

@@ -1,4 +1,4 @@
-"""A broker that starts on damage: it repairs it and says so, or ends with one line that tells
+"""A broker that starts on damage: it repairs it and says so, or ends with one line that states
 what to do and the exit code of a damaged store."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every request that Apache's brokers were recorded answering, answered by ours.
 
 Code and set of fields must be the same, and where the recording decides them, values too. What
-may differ is listed here by name; all that was asked is compared, and counted.
+may differ is listed here by name; every request is compared, and counted.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ async def replay(recording: Recording, root: str) -> tuple[list[Exchange], Repla
 def messages(body: bytes) -> list[tuple[Any, ...]]:
     """Return what a client sees of the messages in a body.
 
-    Left out: ids, which name log offsets, and the moment that a timer left: Apache keeps seconds.
+    Left out: ids, which name log offsets, and the times of deliveries of timers: Apache keeps
+    seconds.
     """
     found, at = [], 0
     while at < len(body):

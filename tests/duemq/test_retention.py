@@ -1,4 +1,4 @@
-"""No moment of a broker's life lets retention remove a log file with pending messages."""
+"""At no time does a broker let retention remove a log file with pending messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def clean(store: MessageStore) -> int:
 
 
 class Windows:
-    """Runs retention at chosen moments of the life of plugins."""
+    """Runs retention at chosen times in the run of plugins."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store: Any = None

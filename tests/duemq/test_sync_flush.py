@@ -126,13 +126,13 @@ def test_consumers_are_given_what_is_on_the_disk_as_soon_as_it_is(
             held_after = asyncio.create_task(client.pull("T", 1, group="h"))
             await holds(broker, 2)
             place = {"topic": "T", "queueId": 0}
-            told = [
+            reported = [
                 await client.call(RequestCode.GET_MAX_OFFSET, place),
                 await client.call(
                     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, place | {"timestamp": 10**15}
                 ),
             ]
-            assert [(response.fields or {})["offset"] for response in told] == ["1", "1"]
+            assert [(response.fields or {})["offset"] for response in reported] == ["1", "1"]
             stats = await client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
             assert b'"maxOffset":1,' in bytes(stats.body)
             assert not held_before.done() | held_after.done()

@@ -32,7 +32,7 @@ async def connected(broker: Broker, count: int = 1) -> None:
 
 
 async def withhold(client: BrokerClient, peer: Peer) -> None:
-    """Stop the acknowledgements of a replica; messages wait only a moment for them."""
+    """Stop the acknowledgements of a replica; messages wait only briefly for them."""
     await configure(client, SHORT)
     peer.acknowledges.clear()
 

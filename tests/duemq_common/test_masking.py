@@ -1,4 +1,4 @@
-"""Passwords are masked wherever values are shown."""
+"""Passwords are masked in all output."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     forward     start     --> routing, draining, verifying --> done
     backward    rollback  --> rolling back                 --> rolled back
 
-Each round takes one direction; the master fails at one moment of it. Then the operator sends no
+Each round takes one direction; the master fails in one phase of it. Then the operator sends no
 command until all levels are at rest on the next master: done, rolled back or paused. Only a paused
 level is resumed.
 """
@@ -60,7 +60,7 @@ class Operator:
 
     Attributes:
         decisions: The operator's commands.
-        failed_in: Number of failures by moment.
+        failed_in: Number of failures by phase.
         continued: Number of failures after which the next master had a migration to continue.
         last: Last reported states of the levels.
         refusals: Commands without success, with the error.
@@ -80,11 +80,11 @@ class Operator:
         """Migrate in one direction with one failure of the master; wait until all is at rest."""
         startable = [level for level in DELAYS_MS if self._state(level) != DONE]
         begin = "start" if startable else "rollback"
-        moment = next(self._forward if startable else self._backward)
+        phase = next(self._forward if startable else self._backward)
         master = await self._failures.find_master()
-        sending = await self._until_moment(master, begin, moment, startable)
+        sending = await self._until_phase(master, begin, phase, startable)
         kind = self._chance.choice(KINDS)
-        self.failed_in[f"{begin}, {moment}, {kind}"] += 1
+        self.failed_in[f"{begin}, {phase}, {kind}"] += 1
         await self._failures.fail(master, kind)
         if sending is not None:
             await sending
@@ -94,24 +94,24 @@ class Operator:
             await self._group.wait_in_sync()
         self.decisions.check(await self.status())
 
-    async def _until_moment(
-        self, master: Member, begin: str, moment: str, levels: list[int]
+    async def _until_phase(
+        self, master: Member, begin: str, phase: str, levels: list[int]
     ) -> asyncio.Task[bool] | None:
-        """Send commands until the moment of the failure; return one that is not answered yet."""
-        if moment == begin:
+        """Send commands until the phase of the failure; return one that is not answered yet."""
+        if phase == begin:
             return await self._cut(master, begin, levels)
         if not await self.command(master, begin, levels):
             return None
-        if moment == "rest":
+        if phase == "rest":
             await self.settle()
-        elif moment == "verifying":
+        elif phase == "verifying":
             await self._until_verifying(master)
         else:
             await asyncio.sleep(self._chance.uniform(*MOVING_S))
-        if moment in ("paused", "resume"):
+        if phase in ("paused", "resume"):
             await self.command(master, "pause")
-        if moment in ("pause", "resume", "rollback"):
-            return await self._cut(master, moment)
+        if phase in ("pause", "resume", "rollback"):
+            return await self._cut(master, phase)
         return None
 
     async def _cut(
@@ -263,10 +263,10 @@ async def _printed(command: str, master: Member) -> Any:
     return json.loads(out)
 
 
-def _shuffled(moments: tuple[str, ...], chance: random.Random) -> Iterator[str]:
-    """Yield all moments in a random order, again and again."""
+def _shuffled(phases: tuple[str, ...], chance: random.Random) -> Iterator[str]:
+    """Yield all phases in a random order, again and again."""
     while True:
-        yield from chance.sample(moments, len(moments))
+        yield from chance.sample(phases, len(phases))
 
 
 @asynccontextmanager

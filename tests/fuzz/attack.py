@@ -1,4 +1,4 @@
-"""Expensive requests of many connections beside a regular client.
+"""Expensive requests of many connections while a regular client works.
 
     python -m tests.fuzz.attack --connections 200 --seconds 30
 
@@ -91,7 +91,7 @@ async def attack(port: int, number: int, end_s: float, counts: Counter[str]) -> 
             await asyncio.sleep(0.01)
 
 
-async def attack_beside(target: Target, connections: int, seconds: float) -> dict[str, object]:
+async def attack_under_load(target: Target, connections: int, seconds: float) -> dict[str, object]:
     """Attack for some seconds; return the figures."""
     before, peak = target.anonymous_bytes, 0
     counts: Counter[str] = Counter()
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     words = parser.parse_args()
     with tempfile.TemporaryDirectory() as home, attacked(Path(home)) as target:
-        result = asyncio.run(attack_beside(target, words.connections, words.seconds))
+        result = asyncio.run(attack_under_load(target, words.connections, words.seconds))
     json.dump(result, sys.stdout, indent=1)
 
 

@@ -1,4 +1,4 @@
-"""Cancels by key, one request each, beside a regular client.
+"""Cancels by key, one request each, while a regular client works.
 
     python -m tests.fuzz.cancels --timers 100000
 

@@ -175,7 +175,7 @@ def grpc_rust_command() -> list[str]:
     if not folder.is_dir():
         part = _part(folder)
         part.mkdir(parents=True)
-        package = part / "package"  # a copy: Cargo writes its lock file beside the manifest
+        package = part / "package"  # a copy: Cargo writes its lock file next to the manifest
         shutil.copytree(source, package)
         manifest = str(package / "Cargo.toml")
         _build(["cargo", "build", "--manifest-path", manifest, "--target-dir", str(target)])

@@ -174,14 +174,14 @@ def cells(users: list[Credentials]) -> list[Cell]:
     requests += [each for group in GROUPS for each in of_group(group)]
     requests += [each for t in TOPICS for g in GROUPS for each in of_both(t, g)]
     requests += of_cluster()
-    strangers = (None, Credentials("nobody", "x"), Credentials("u0", "wrong"))
+    strangers = (None, Credentials("absent", "x"), Credentials("u0", "wrong"))
     found = [Cell(who, *request) for who in (*users, *strangers) for request in requests]
     random.Random(SEED).shuffle(found)
     return found
 
 
 async def responses(
-    server: Server, users: list[Credentials], asked: list[Cell]
+    server: Server, users: list[Credentials], requested: list[Cell]
 ) -> list[str | None]:
     """Create the users at a server; return the remark of each refused cell, None for others."""
     chance = random.Random(SEED)
@@ -200,10 +200,10 @@ async def responses(
                 await expect(client, Cell(ROOT, 3006, subject, acl_of(chance)))
         last = users[-1].access_key
         await expect(client, Cell(ROOT, 3002, {"username": last}, b'{"userStatus":"disable"}'))
-        return await in_phases(asked, remark_of)
+        return await in_phases(requested, remark_of)
 
 
-async def in_phases(asked: list[Cell], result_of: Callable[[Cell], Awaitable[T]]) -> list[T]:
+async def in_phases(requested: list[Cell], result_of: Callable[[Cell], Awaitable[T]]) -> list[T]:
     """Return the result of each cell: writes first, deletions last and one at a time.
 
     Apache's JVM may crash if a topic is deleted while a record is dispatched to its queues.
@@ -215,16 +215,16 @@ async def in_phases(asked: list[Cell], result_of: Callable[[Cell], Awaitable[T]]
 
         async def one(at: int) -> None:
             async with slots:
-                results[at] = await result_of(asked[at])
+                results[at] = await result_of(requested[at])
 
         await asyncio.gather(*map(one, chosen))
 
-    writes = [at for at, cell in enumerate(asked) if cell.code in WRITES]
-    deletions = [at for at, cell in enumerate(asked) if cell.code in DELETIONS]
-    others = sorted(set(range(len(asked))).difference(writes, deletions))
+    writes = [at for at, cell in enumerate(requested) if cell.code in WRITES]
+    deletions = [at for at, cell in enumerate(requested) if cell.code in DELETIONS]
+    others = sorted(set(range(len(requested))).difference(writes, deletions))
     for chosen, in_flight in ((writes, IN_FLIGHT), (others, IN_FLIGHT), (deletions, 1)):
         await run(chosen, in_flight)
-    return [results[at] for at in range(len(asked))]
+    return [results[at] for at in range(len(requested))]
 
 
 async def call(client: RemotingClient, cell: Cell) -> Response:
@@ -264,14 +264,14 @@ def servers(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
 
 def test_every_cell_is_decided_as_apache_decides_it(servers: tuple[Server, Server]) -> None:
     users = [Credentials(f"u{number}", f"secret-{number}") for number in range(USERS)]
-    asked = cells(users)
-    assert len(asked) >= CELLS_MIN
-    theirs, ours = (asyncio.run(responses(server, users, asked)) for server in servers)
+    requested = cells(users)
+    assert len(requested) >= CELLS_MIN
+    theirs, ours = (asyncio.run(responses(server, users, requested)) for server in servers)
     different = [
         (cell, their, our)
-        for cell, their, our in zip(asked, theirs, ours, strict=True)
+        for cell, their, our in zip(requested, theirs, ours, strict=True)
         if their != our and not is_refused_for(foreign_retry(cell), our)
     ]
     refused = sum(their is not None for their in theirs)
-    assert CELLS_MIN / 10 < refused < len(asked) - CELLS_MIN / 10  # both decisions are common
-    assert not different, f"{len(different)} of {len(asked)} cells differ: {different[:5]}"
+    assert CELLS_MIN / 10 < refused < len(requested) - CELLS_MIN / 10  # both decisions are common
+    assert not different, f"{len(different)} of {len(requested)} cells differ: {different[:5]}"

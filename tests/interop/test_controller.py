@@ -95,7 +95,7 @@ def test_ids_roles_and_elections(
             await master.service.close_connections()
             with suppress(WaitedTooLong):
                 return await other.until_role("master", seconds=10)
-        raise AssertionError("a lost connection elects nobody")
+        raise AssertionError("a lost connection elects no member")
 
     async def in_sync_again(master: Member) -> None:
         master.host.caught_up = frozenset({1})

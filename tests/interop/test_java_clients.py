@@ -278,12 +278,12 @@ def test_transaction_check(java: ClientSession, topic: str, group: str, response
         group=f"p-{group}",
         outcome="unknown",
         check=response,
-        body="asked",
+        body="requested",
     )
-    assert bodies(checked)[0] == "asked-0"
+    assert bodies(checked)[0] == "requested-0"
     assert checked[0]["topic"] == topic
     java.run("transaction", topic=topic, group=f"p-{group}", outcome="commit", body="after")
-    wanted = ["asked-0", "after-0"] if response == "commit" else ["after-0"]
+    wanted = ["requested-0", "after-0"] if response == "commit" else ["after-0"]
     received = java.events(
         "push-consume", "message", topic=topic, group=group, until=len(wanted), linger_ms=300
     )

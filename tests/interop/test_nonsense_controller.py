@@ -61,7 +61,7 @@ def never(client: socket.socket) -> None:
         pass
 
 
-ODD = {
+INVALID_FIELDS = {
     "isLeader": "true",
     "controllerLeaderAddress": "x",
     "masterEpoch": "99999999999",
@@ -78,7 +78,7 @@ NONSENSE: dict[str, Serve] = {
     "a large body": answering(lambda opaque: with_body(frame(opaque), b"x" * BODY_BYTES)),
     "an error code": answering(lambda opaque: frame(opaque, 1)),
     "not the leader": answering(lambda opaque: frame(opaque, 2007)),
-    "invalid fields": answering(lambda opaque: frame(opaque, 0, ODD)),
+    "invalid fields": answering(lambda opaque: frame(opaque, 0, INVALID_FIELDS)),
     "another request's answer": answering(lambda opaque: frame(opaque + 1)),
     "another protocol": answering(lambda opaque: b"HTTP/1.1 400 Bad Request\r\n\r\n"),
 }

@@ -65,14 +65,14 @@ def cells(users: list[Credentials]) -> list[Cell]:
         requests.append((36, {"group": group, "offset": NOWHERE, "delayLevel": "0"}, b""))
         requests.append((38, {"consumerGroup": group}, b""))
         requests.append((207, {"groupName": group}, b""))
-    strangers = (None, Credentials("nobody12", "x"), Credentials(users[0].access_key, "wrong"))
+    strangers = (None, Credentials("absent12", "x"), Credentials(users[0].access_key, "wrong"))
     found = [Cell(who, *each) for who in (*users, *strangers) for each in requests]
     found = [cell for cell in found if cell.code not in UNCHECKED]
     random.Random(SEED).shuffle(found)
     return found
 
 
-async def refusals(server: Server, asked: list[Cell]) -> list[str | None]:
+async def refusals(server: Server, requested: list[Cell]) -> list[str | None]:
     """Return the text of each refusal, None for a request that was handled."""
     async with RemotingClient(server.broker_address) as client:
 
@@ -85,7 +85,7 @@ async def refusals(server: Server, asked: list[Cell]) -> list[str | None]:
             text = text.partition(", org.apache")[0]
             return EITHER if text.startswith(EITHER) else text
 
-        return await in_phases(asked, refusal)
+        return await in_phases(requested, refusal)
 
 
 @pytest.fixture
@@ -107,15 +107,15 @@ def test_every_cell_is_decided_as_apache_4_decides_it(
     servers: tuple[Server, Server, list[Credentials]],
 ) -> None:
     apache, server, users = servers
-    asked = cells(users)
-    assert len(asked) >= CELLS_MIN
-    theirs, ours = (asyncio.run(refusals(each, asked)) for each in (apache, server))
-    pairs = zip(asked, theirs, ours, strict=True)
+    requested = cells(users)
+    assert len(requested) >= CELLS_MIN
+    theirs, ours = (asyncio.run(refusals(each, requested)) for each in (apache, server))
+    pairs = zip(requested, theirs, ours, strict=True)
     different = [
         (cell, their, our)
         for cell, their, our in pairs
         if their != our and not (foreign_retry(cell) and our == EITHER)
     ]
     refused = sum(their is not None for their in theirs)
-    assert CELLS_MIN / 10 < refused < len(asked) - CELLS_MIN / 10  # both decisions are common
-    assert not different, f"{len(different)} of {len(asked)} cells differ: {different[:5]}"
+    assert CELLS_MIN / 10 < refused < len(requested) - CELLS_MIN / 10  # both decisions are common
+    assert not different, f"{len(different)} of {len(requested)} cells differ: {different[:5]}"

@@ -85,7 +85,7 @@ class Processes(DueMQ):
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Rig:
     """Running processes, and the authority of their certificates."""
 
     processes: Processes
@@ -111,29 +111,29 @@ def mutual_keys(authority: Authority, server: CertificateFiles) -> dict[str, str
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A name server and a broker that require certificates of clients and of each other."""
     home = tmp_path_factory.mktemp("tls")
     authority = Authority(home)
     server, client = authority.issue("server"), authority.issue("client")
     context = authority.client_context(client)
     with Processes(home, context, mutual_keys(authority, server)) as processes:
-        yield World(processes, authority, server)
+        yield Rig(processes, authority, server)
 
 
-def test_a_broker_registers_by_mutual_tls(world: World) -> None:
-    processes, authority = world.processes, world.authority
+def test_a_broker_registers_by_mutual_tls(rig: Rig) -> None:
+    processes, authority = rig.processes, rig.authority
     assert asyncio.run(processes.has_route(processes.context))
     assert not asyncio.run(processes.has_route(None))
     assert not asyncio.run(processes.has_route(authority.client_context()))
 
 
 @pytest.mark.parametrize("version", PROXIES)
-def test_a_proxy_header_before_the_handshake_names_the_client(world: World, version: str) -> None:
+def test_a_proxy_header_before_the_handshake_names_the_client(rig: Rig, version: str) -> None:
     async def main() -> tuple[bytes, int]:
-        async with await RawPeer.connect(world.processes.broker_port) as peer:
+        async with await RawPeer.connect(rig.processes.broker_port) as peer:
             peer.writer.write(PROXIES[version])
-            await peer.writer.start_tls(world.processes.context, server_hostname=LOOPBACK)
+            await peer.writer.start_tls(rig.processes.context, server_hostname=LOOPBACK)
             values = ("p", f"proxy-{version}", TEMPLATE_TOPIC, "4", "0", "0", "1", "0", "", "0")
             fields = dict(zip("abcdefghij", values, strict=True))
             peer.send(Request(RequestCode.SEND_MESSAGE_V2, fields, b"body", opaque=1))
@@ -161,8 +161,8 @@ def serial_of(port: int, context: ssl.SSLContext) -> int:
     return load_der_x509_certificate(found).serial_number
 
 
-def test_new_certificates_are_used_without_a_restart_and_without_a_reconnect(world: World) -> None:
-    processes, context = world.processes, world.processes.context
+def test_new_certificates_are_used_without_a_restart_and_without_a_reconnect(rig: Rig) -> None:
+    processes, context = rig.processes, rig.processes.context
     ports = (processes.broker_port, processes.namesrv_port)
 
     def serials() -> list[int]:
@@ -172,9 +172,9 @@ def test_new_certificates_are_used_without_a_restart_and_without_a_reconnect(wor
         topic = Request(RequestCode.GET_TOPIC_CONFIG, {"topic": TEMPLATE_TOPIC, "lo": "true"})
         async with RemotingClient(processes.broker_address, tls=context) as client:
             before, open_connection = await asyncio.to_thread(serials), await client.connect()
-            new = world.authority.issue("new")
-            os.replace(new.key, world.server.key)
-            os.replace(new.certificate, world.server.certificate)
+            new = rig.authority.issue("new")
+            os.replace(new.key, rig.server.key)
+            os.replace(new.certificate, rig.server.certificate)
 
             def changed() -> bool:
                 return not set(serials()) & set(before)

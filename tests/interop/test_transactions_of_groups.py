@@ -1,4 +1,4 @@
-"""Transactions across failovers of a group: each is ended once, whichever master is asked."""
+"""Transactions across failovers of a group: each is ended once, whichever master is called."""
 
 from __future__ import annotations
 

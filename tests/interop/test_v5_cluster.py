@@ -1,4 +1,4 @@
-"""Apache's v5 clients in a cluster of three brokers, and beside a broker of Apache."""
+"""Apache's v5 clients in a cluster of three brokers, and compared with a broker of Apache."""
 
 from __future__ import annotations
 

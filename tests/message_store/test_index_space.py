@@ -62,9 +62,9 @@ def test_a_disk_full_between_two_keys_loses_and_duplicates_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings: dict[str, Any] = {"index_slots_max": 50, "index_entries_max": 20}
-    told: list[str] = []
+    reported: list[str] = []
     monkeypatch.setattr(
-        index_service.logger, "warning", lambda text, *args: told.append(text % args)
+        index_service.logger, "warning", lambda text, *args: reported.append(text % args)
     )
     with open_store(tmp_path, **settings) as store:
         disk = FullDisk(monkeypatch, allowed=3)
@@ -75,7 +75,7 @@ def test_a_disk_full_between_two_keys_loses_and_duplicates_none(
             store.index.catch_up()
         assert store.writable
         assert store.index.lag_bytes > 0
-        assert len([text for text in told if "no room for more keys" in text]) == 1
+        assert len([text for text in reported if "no room for more keys" in text]) == 1
         disk.allowed = 1_000
         store.index.catch_up()
         assert store.index.lag_bytes == 0

@@ -123,7 +123,7 @@ def test_a_full_disk_delays_the_timers_and_loses_nothing(
     assert (rig.level_pending, rig.timers.counts.total) == (20, 0)
     assert "cannot be written" in rig.drain.step(4, 20).blocked_by
     offset = int(rig.queues.units(4, 5, 1)[0]["phys_offset"])
-    for port in (rig.pending_timers, rig.pending_levels):  # asked in any order
+    for port in (rig.pending_timers, rig.pending_levels):  # called in any order
         assert port.promised(np.array([offset, 1 << 40])).tolist() == [due[b"4/5"], -1]
     found = rig.pending_timers.by_offset(np.array([offset]))
     assert rig.pending_timers.cancel(found.offsets).verdicts.tolist() == [Verdict.DONE]

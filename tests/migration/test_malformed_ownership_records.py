@@ -49,9 +49,9 @@ def test_malformed_records_are_read_and_reported_once(
             for _ in range(50):
                 put_record(broker.store, b"junk")
             migrations.catch_up()
-            told = [text for text in caplog.messages if OWNERSHIP_TOPIC in text]
-            assert len(told) == 1
-            assert "50 records" in told[0]
+            reported = [text for text in caplog.messages if OWNERSHIP_TOPIC in text]
+            assert len(reported) == 1
+            assert "50 records" in reported[0]
             read: list[int] = []
             store_read = broker.store.read_record
             broker.store.read_record = lambda at: read.append(at) or store_read(at)  # type: ignore[assignment, func-returns-value]

@@ -38,7 +38,7 @@ def put_scheduled(
     text = {"DELAY": str(level), "REAL_TOPIC": "T", "REAL_QID": "0"} | properties
     text = {name: value for name, value in text.items() if value}
     queue = level - 1 if queue_id is None else queue_id
-    at = add_message(store, batch, SCHEDULE_TOPIC, queue, b"odd", properties=text)
+    at = add_message(store, batch, SCHEDULE_TOPIC, queue, b"bad", properties=text)
     batch.rows[at]["due_delay_ms"] = due_delay_ms
     store.put(batch)
     return batch.rows[0].copy()
@@ -183,7 +183,7 @@ def test_s5_retention_keeps_pending_messages(tmp_path: Path) -> None:
         ({"REAL_QID": "-1"}, "no_target"),
         ({"REAL_TOPIC": ""}, "no_target"),
         ({"REAL_TOPIC": SCHEDULE_TOPIC}, "no_target"),
-        ({"REAL_TOPIC": "nobody"}, "topic_missing"),
+        ({"REAL_TOPIC": "absent"}, "topic_missing"),
         ({"REAL_TOPIC": HALF_TOPIC}, "half_message"),
     ],
 )
@@ -200,7 +200,7 @@ def test_s6_s7_an_undeliverable_record_is_kept_and_blocks_nothing(
             (kept,) = rig.records(QUARANTINE_TOPIC)
             assert kept.properties["DUEMQ_REASON"] == reason
             assert kept.properties["DUEMQ_QUEUE_OFFSET"] == "1"
-            assert b"odd" in kept.body
+            assert b"bad" in kept.body
             clock = rig.clock
             rig.crash()
         async with level_service(tmp_path, clock, mode_of(mode)) as rig:

@@ -82,7 +82,7 @@ def test_found_by_key_topic_and_offset(tmp_path: Path) -> None:
             first = offsets_of(rig.send(3, b"a", UNIQ_KEY="ua", KEYS="k both"))
             offsets_of(rig.send(4, b"b", topic="U", UNIQ_KEY="ub", KEYS="both"))
             port, now_ms = Synchronous(rig.plugin.pending_messages()), rig.clock.now_ms()
-            found = port.by_key("", ["both", "nobody"], unique=False)
+            found = port.by_key("", ["both", "absent"], unique=False)
             assert found.due_ms.tolist() == [now_ms + 10_000, now_ms + 60_000]
             assert found.verdicts.tolist() == [Verdict.DONE, Verdict.UNKNOWN]
             assert port.by_key("U", ["both"], unique=False).offsets.size == 1

@@ -84,8 +84,8 @@ def test_redirect(values: list[dict[str, int]]) -> None:
     reported = kernels.redirect(rows, len(values), SCHEDULE, HALF, DELAYS, report)
     names = ["topic_index", "queue_id", "real_topic_index", "real_queue_id", "due_delay_ms"]
     got = [
-        (*(int(row[name]) for name in names), int(said))
-        for row, said in zip(rows[: len(values)], report, strict=False)
+        (*(int(row[name]) for name in names), int(outcome))
+        for row, outcome in zip(rows[: len(values)], report, strict=False)
     ]
     assert got == expected
     assert reported == sum(row[5] != 0 for row in expected)

@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.simulation.steps", "tests.simulation.world")
+pytest.register_assert_rewrite("tests.simulation.steps", "tests.simulation.rig")

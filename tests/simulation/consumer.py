@@ -13,7 +13,7 @@ from typing import Any
 
 from duemq_common.request import Request
 from message_store.log.record import decode_record
-from tests.simulation.world import World
+from tests.simulation.rig import Rig
 from tests.support.loopback_broker import pull_request
 
 GROUP = "live"
@@ -31,8 +31,8 @@ class Consumer:
         committed: Highest committed offset, by topic and queue.
     """
 
-    def __init__(self, world: World, chance: random.Random) -> None:
-        self._world, self._chance = world, chance
+    def __init__(self, rig: Rig, chance: random.Random) -> None:
+        self._rig, self._chance = rig, chance
         self.received: dict[tuple[str, int], list[bytes]] = {
             place: [] for place in product(TOPICS, QUEUES)
         }
@@ -53,7 +53,7 @@ class Consumer:
             changes |= {"sysFlag": COMMIT_AND_SUBSCRIPTION, "commitOffset": str(len(mine))}
             self.committed[place] = len(mine)
         request = pull_request(topic, queue_id, len(mine), consumerGroup=GROUP, **changes)
-        response = await self._world.call(request)
+        response = await self._rig.call(request)
         assert response.code in (FOUND, NOT_FOUND), (place, len(mine), response)
         view = memoryview(bytes(response.body))
         while view:
@@ -69,7 +69,7 @@ class Consumer:
     def save(self) -> None:
         """Make the broker write consumerOffset.json; the write can block on the disk."""
         if self._saving is None or self._saving.done():
-            self._saving = asyncio.create_task(self._world.broker.parts.offsets.save())
+            self._saving = asyncio.create_task(self._rig.broker.parts.offsets.save())
 
     async def check_committed(self) -> None:
         """Check that a started broker has only committed offsets of existing messages."""
@@ -77,12 +77,12 @@ class Consumer:
             self._saving.cancel()
         for (topic, queue_id), highest in self.committed.items():
             fields = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}
-            response = await self._world.call(Request(14, fields | {"setZeroIfNotFound": "false"}))
+            response = await self._rig.call(Request(14, fields | {"setZeroIfNotFound": "false"}))
             if response.code == UNKNOWN:
                 continue
             assert response.fields is not None
             offset = int(response.fields["offset"])
-            _, end = self._world.broker.store.queue_bounds(topic, queue_id)
+            _, end = self._rig.broker.store.queue_bounds(topic, queue_id)
             assert offset <= min(highest, end), (topic, queue_id, offset, highest, end)
 
     async def check_all(self, records: list[Any]) -> None:

@@ -15,7 +15,7 @@ from message_store.log.record import Record, decode_record
 from message_store.store import NOTHING_CONFIRMED
 from schedule_service.levels import parse_levels
 from schedule_service.names import SCHEDULE_TOPIC
-from tests.simulation.group_world import LEVEL_TEXT, GroupWorld, Member
+from tests.simulation.group_rig import LEVEL_TEXT, GroupRig, Member
 from timer_store.names import TIMER_TOPIC
 
 TOPICS: Final = ("T", "Other")
@@ -45,13 +45,13 @@ class Confirmed:
         epoch: Newest epoch of a master that has confirmed bytes.
     """
 
-    def __init__(self, world: GroupWorld) -> None:
-        self._world = world
+    def __init__(self, rig: GroupRig) -> None:
+        self._rig = rig
         self.log = bytearray()
         self.epoch = 0
         self._stores: dict[int, Any] = {}
         self._checked: dict[int, int] = {}
-        world.observers.append(self.observe)
+        rig.observers.append(self.observe)
 
     def observe(self, member: Member) -> None:
         """Compare the confirmed bytes of a member."""
@@ -83,7 +83,7 @@ class Confirmed:
         role, store = member.broker.runner.role, member.store
         if role.is_replica:
             return
-        self._world.note(f"{member.host.name} serves as master of epoch {role.epoch}")
+        self._rig.note(f"{member.host.name} serves as master of epoch {role.epoch}")
         if role.epoch < self.epoch:
             return
         end = len(self.log)
@@ -112,11 +112,11 @@ class CopiedOffsets:
         checks: Number of checked tables.
     """
 
-    def __init__(self, world: GroupWorld) -> None:
-        self._world = world
+    def __init__(self, rig: GroupRig) -> None:
+        self._rig = rig
         self._versions: dict[int, object] = {}
         self.checks = 0
-        world.observers.append(self._observe)
+        rig.observers.append(self._observe)
 
     def _observe(self, member: Member) -> None:
         broker = member.serving
@@ -135,9 +135,9 @@ class CopiedOffsets:
                 )
 
 
-def check_offsets(world: GroupWorld, committed: dict[tuple[str, int], int]) -> None:
+def check_offsets(rig: GroupRig, committed: dict[tuple[str, int], int]) -> None:
     """Check that no member has a consumer offset beyond the highest committed one."""
-    for member in world.members:
+    for member in rig.members:
         for name, queues in member.serving.parts.offsets.offset_table().items():
             for queue, offset in queues.items() if name.endswith(f"@{READERS}") else ():
                 highest = committed.get((name.partition("@")[0], queue), 0)
@@ -233,9 +233,9 @@ def check_messages(records: list[Record], sent: dict[bytes, Any]) -> Counter[byt
     return arrived
 
 
-def check_equal(world: GroupWorld) -> None:
+def check_equal(rig: GroupRig) -> None:
     """Check that all members have the same log and the same epochs."""
-    first, *others = world.members
+    first, *others = rig.members
     log, epochs = log_bytes(first.store, 0, first.store.max_offset), epochs_of(first)
     for other in others:
         end = other.store.max_offset

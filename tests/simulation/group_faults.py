@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from tests.simulation.group_world import GROUP, GroupWorld, Member
+from tests.simulation.group_rig import GROUP, GroupRig, Member
 from tests.simulation.triggered_faults import SECOND, TriggeredFaults
 
 HOUR_MS: Final = 3_600_000
-MOMENTS_US: Final = 4 * SECOND
+INTERVAL_US: Final = 4 * SECOND
 DRIFT_PPM_MAX: Final = 20_000
 EMPTY_US: Final = 6 * SECOND  # the controller counts the member as dead after 3 s
 
@@ -29,11 +29,11 @@ class Faults:
         counts: Number of faults by kind.
     """
 
-    def __init__(self, world: GroupWorld, *, cuts_power: bool) -> None:
-        self._world, self._chance = world, world.chance
+    def __init__(self, rig: GroupRig, *, cuts_power: bool) -> None:
+        self._rig, self._chance = rig, rig.chance
         self._goes_on = True
         self._latest_ms = 0  # latest time of any clock before it was set back
-        self.triggered = TriggeredFaults(world, self._start, cuts_power=cuts_power)
+        self.triggered = TriggeredFaults(rig, self._start, cuts_power=cuts_power)
         self.counts: Counter[str] = Counter()
         kinds: dict[str, Callable[[], None]] = {
             "kill master": self._kill_master,
@@ -59,30 +59,30 @@ class Faults:
         chosen = [name for name in kinds if self._chance.random() < 0.6] or ["kill master"]
         self.weights = {name: self._chance.choice([1, 2, 5]) for name in chosen}
         self._pause_us = self._chance.choice([SECOND // 2, SECOND, 3 * SECOND])
-        self._moments = [
+        self._triggers = [
             self.triggered.await_succession,
             self.triggered.await_migration,
             self._lose_disk,
         ]
         if cuts_power:
-            self._moments.append(self.triggered.await_outage)
+            self._triggers.append(self.triggered.await_outage)
         self._set_up()
         self._next()
-        self._await_moment()
+        self._await_phase()
 
     def _set_up(self) -> None:
         """Choose the properties of network, disks and clocks."""
-        chance, world = self._chance, self._world
-        world.quality.latency_us = (50, chance.choice([1_000, 5_000, 40_000]))
-        world.quality.loss = chance.choice([0.0, 0.0, 0.01, 0.05])
-        for member in world.members:
+        chance, rig = self._chance, self._rig
+        rig.quality.latency_us = (50, chance.choice([1_000, 5_000, 40_000]))
+        rig.quality.loss = chance.choice([0.0, 0.0, 0.01, 0.05])
+        for member in rig.members:
             member.host.sync_us = (200, chance.choice([2_000, 10_000, 60_000]))
             member.host.clock.offset_ms = chance.choice([0, 0, -40, 300, HOUR_MS, -HOUR_MS])
             member.host.clock.drift_ppm = chance.choice([0, -DRIFT_PPM_MAX, 500, DRIFT_PPM_MAX])
 
     def _next(self) -> None:
         delay_us = round(self._chance.expovariate(1 / self._pause_us))
-        self._world.timeline.after(delay_us, self._one)
+        self._rig.timeline.after(delay_us, self._one)
 
     def _one(self) -> None:
         if self._goes_on:
@@ -91,20 +91,20 @@ class Faults:
             self._kinds[kind]()
             self._next()
 
-    def _await_moment(self) -> None:
+    def _await_phase(self) -> None:
         """Arm one of the conditional faults every few seconds."""
         if self._goes_on:
-            self._chance.choice(self._moments)()
-            delay_us = round(self._chance.expovariate(1 / MOMENTS_US))
-            self._world.timeline.after(delay_us, self._await_moment)
+            self._chance.choice(self._triggers)()
+            delay_us = round(self._chance.expovariate(1 / INTERVAL_US))
+            self._rig.timeline.after(delay_us, self._await_phase)
 
     # -- processes and machines -----------------------------------------------------------------
 
     def _running(self) -> list[Member]:
-        return [member for member in self._world.members if member.process is not None]
+        return [member for member in self._rig.members if member.process is not None]
 
     def _kill_master(self) -> None:
-        master = self._world.master()
+        master = self._rig.master()
         if master is not None:
             self._end(master, is_cut=False)
 
@@ -122,13 +122,13 @@ class Faults:
 
     def _start_later(self, member: Member) -> None:
         delay_us = self._chance.choice([0, SECOND // 10, SECOND, 6 * SECOND])
-        self._world.timeline.after(delay_us, lambda: self._start(member))
+        self._rig.timeline.after(delay_us, lambda: self._start(member))
 
     def _start(self, member: Member) -> None:
         if member.process is None:
             member.start()
         elif member.is_stopping:
-            self._world.timeline.after(SECOND // 4, lambda: self._start(member))
+            self._rig.timeline.after(SECOND // 4, lambda: self._start(member))
 
     def _stop(self) -> None:
         if running := self._running():
@@ -141,16 +141,16 @@ class Faults:
             self._pause_one(self._chance.choice(running))
 
     def _pause_master(self) -> None:
-        master = self._world.master()
+        master = self._rig.master()
         if master is not None:
             self._pause_one(master)
 
     def _pause_and_cut_off(self) -> None:
         """Pause the master and cut it off from the controller, so that it learns of no election."""
-        master = self._world.master()
+        master = self._rig.master()
         if master is not None:
             self._pause_one(master)
-            names = master.host.name, self._world.controller.host.name
+            names = master.host.name, self._rig.controller.host.name
             self._block({names, names[::-1]})
 
     def _lose_disk(self) -> None:
@@ -162,16 +162,16 @@ class Faults:
         if running := self._running():
             member = self._chance.choice(running)
             member.die(is_cut=False)
-            self._world.timeline.after(EMPTY_US, lambda: self._start_empty(member))
+            self._rig.timeline.after(EMPTY_US, lambda: self._start_empty(member))
 
     def _start_empty(self, member: Member) -> None:
-        group = self._world.controller.model.groups.get(GROUP)
+        group = self._rig.controller.model.groups.get(GROUP)
         if member.process is not None or group is None or not self._goes_on:
             self._start(member)
             return
         in_sync = {group.members[each][0] for each in group.in_sync}
         if in_sync and member.address not in in_sync:
-            self._world.note(f"{member.host.name} has an empty disk")
+            self._rig.note(f"{member.host.name} has an empty disk")
             shutil.rmtree(member.root)
             member.synced = 0
         self._start(member)
@@ -179,48 +179,48 @@ class Faults:
     def _pause_one(self, member: Member) -> None:
         process = member.process
         assert process is not None
-        self._world.note(f"{member.host.name} is paused")
+        self._rig.note(f"{member.host.name} is paused")
         process.is_paused = True
         delay_us = self._chance.choice([SECOND // 4, 2 * SECOND, 4 * SECOND, 8 * SECOND])
 
         def wake() -> None:
-            self._world.note(f"{member.host.name} goes on")
+            self._rig.note(f"{member.host.name} goes on")
             process.is_paused = False
 
-        self._world.timeline.after(delay_us, wake)
+        self._rig.timeline.after(delay_us, wake)
 
     def _restart_controller(self) -> None:
-        controller = self._world.controller
+        controller = self._rig.controller
         if controller.process is not None:
             controller.die()
             delay_us = self._chance.choice([SECOND // 10, SECOND, 5 * SECOND])
-            self._world.timeline.after(delay_us, self._start_controller)
+            self._rig.timeline.after(delay_us, self._start_controller)
 
     def _start_controller(self) -> None:
-        if self._world.controller.process is None:
-            self._world.controller.start()
+        if self._rig.controller.process is None:
+            self._rig.controller.start()
 
     def _elect(self) -> None:
-        group = self._world.controller.model.groups.get(GROUP)
+        group = self._rig.controller.model.groups.get(GROUP)
         if group is not None and group.members:
-            self._world.controller.designate(self._chance.choice(list(group.members)))
+            self._rig.controller.designate(self._chance.choice(list(group.members)))
 
     # -- network, disks, clocks -----------------------------------------------------------------
 
     def _block(self, directions: set[tuple[str, str]]) -> None:
-        self._world.note(f"blocked: {sorted(directions)}")
-        network = self._world.network
+        self._rig.note(f"blocked: {sorted(directions)}")
+        network = self._rig.network
         network.blocked |= directions
         delay_us = self._chance.choice([SECOND // 2, 2 * SECOND, 5 * SECOND, 12 * SECOND])
 
         def unblock() -> None:
-            self._world.note(f"open: {sorted(directions)}")
+            self._rig.note(f"open: {sorted(directions)}")
             network.blocked -= directions
 
-        self._world.timeline.after(delay_us, unblock)
+        self._rig.timeline.after(delay_us, unblock)
 
     def _names(self) -> list[str]:
-        return list(self._world.hosts)
+        return list(self._rig.hosts)
 
     def _partition(self) -> None:
         one, other = self._chance.sample(self._names(), 2)
@@ -232,39 +232,39 @@ class Faults:
 
     def _isolate(self) -> None:
         """Cut a machine off from all others except the clients."""
-        one = self._chance.choice([each.host.name for each in self._world.members])
+        one = self._chance.choice([each.host.name for each in self._rig.members])
         others = [name for name in self._names() if name not in (one, "client")]
         self._block({pair for other in others for pair in ((one, other), (other, one))})
 
     def _reset(self) -> None:
-        one, other = self._chance.sample(list(self._world.hosts.values()), 2)
-        self._world.note(f"reset: {one.name}, {other.name}")
-        self._world.network.reset(one, other)
+        one, other = self._chance.sample(list(self._rig.hosts.values()), 2)
+        self._rig.note(f"reset: {one.name}, {other.name}")
+        self._rig.network.reset(one, other)
 
     def _drop(self) -> None:
         """Make connections between members and controller fail silently."""
-        hosts = [*(each.host for each in self._world.members), self._world.controller.host]
+        hosts = [*(each.host for each in self._rig.members), self._rig.controller.host]
         one, other = self._chance.sample(hosts, 2)
-        self._world.note(f"dropped: {one.name}, {other.name}")
-        self._world.network.drop(one, other)
+        self._rig.note(f"dropped: {one.name}, {other.name}")
+        self._rig.network.drop(one, other)
 
     def _slow_disk(self) -> None:
         """Make each sync of a member's disk take seconds, for a while."""
-        host = self._chance.choice(self._world.members).host
+        host = self._chance.choice(self._rig.members).host
         before = host.sync_us
         host.sync_us = (SECOND, 4 * SECOND)
 
         def heal() -> None:
             host.sync_us = before
 
-        self._world.note(f"{host.name} has a slow disk")
-        self._world.timeline.after(self._chance.choice([SECOND, 5 * SECOND]), heal)
+        self._rig.note(f"{host.name} has a slow disk")
+        self._rig.timeline.after(self._chance.choice([SECOND, 5 * SECOND]), heal)
 
     def _step_clock(self) -> None:
-        host = self._chance.choice(self._world.members).host
+        host = self._chance.choice(self._rig.members).host
         step_ms = self._chance.choice([-HOUR_MS, -1_000, -50, 50, 1_000, HOUR_MS])
         self._latest_ms = max(self._latest_ms, host.clock.now_ms())
-        self._world.note(f"the clock of {host.name} is set by {step_ms} ms")
+        self._rig.note(f"the clock of {host.name} is set by {step_ms} ms")
         host.clock.offset_ms += step_ms
 
     # -- the end --------------------------------------------------------------------------------
@@ -276,15 +276,15 @@ class Faults:
         """
         self._goes_on = False
         self.triggered.forget()
-        world = self._world
-        world.note("everything heals")
-        world.network.blocked.clear()
-        world.quality.loss = 0.0
-        clocks = [host.clock for host in world.hosts.values()]
+        rig = self._rig
+        rig.note("everything heals")
+        rig.network.blocked.clear()
+        rig.quality.loss = 0.0
+        clocks = [host.clock for host in rig.hosts.values()]
         latest_ms = max(self._latest_ms, *(clock.now_ms() for clock in clocks))
         for clock in clocks:
             clock.offset_ms += latest_ms - clock.now_ms()
-        for member in world.members:
+        for member in rig.members:
             member.host.sync_us = (200, 2_000)
             if member.process is not None:
                 member.process.is_paused = False

@@ -20,8 +20,8 @@ from tests.simulation.group_checks import READERS, TOPICS, Confirmed
 from tests.simulation.group_decisions import Decisions
 from tests.simulation.group_migration import Migrations
 from tests.simulation.group_pops import Pops
+from tests.simulation.group_rig import GroupRig
 from tests.simulation.group_transactions import Transactions
-from tests.simulation.group_world import GroupWorld
 from tests.support.loopback_broker import pull_request
 from tests.support.send_path import send_request
 
@@ -71,8 +71,8 @@ class GroupLoad:
         ends: Whether the operator of migrations also stops.
     """
 
-    def __init__(self, world: GroupWorld, confirmed: Confirmed) -> None:
-        self._world, self.chance, self.confirmed = world, world.chance, confirmed
+    def __init__(self, rig: GroupRig, confirmed: Confirmed) -> None:
+        self._rig, self.chance, self.confirmed = rig, rig.chance, confirmed
         self.sent: dict[bytes, Sent] = {}
         self.shown: dict[tuple[str, int, int], bytes] = {}
         self.acknowledged = 0
@@ -80,10 +80,10 @@ class GroupLoad:
         self.codes: dict[int, int] = {}
         self._serial = 0
         self.stops = self.ends = False
-        self.favourite = world.members[0].address
+        self.favourite = rig.members[0].address
         self.pops, self.transactions = Pops(self), Transactions(self)
         self.decisions, self.migrations = Decisions(self), Migrations(self)
-        self.process = world.new_client("client")
+        self.process = rig.new_client("client")
         self.process.start(self._run())
 
     def stop(self) -> None:
@@ -103,7 +103,7 @@ class GroupLoad:
         return self.chance.choice(TOPICS)
 
     def clients(self) -> dict[str, RemotingClient]:
-        return {each.address: RemotingClient(each.address) for each in self._world.members}
+        return {each.address: RemotingClient(each.address) for each in self._rig.members}
 
     # -- sending --------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from duemq.pop.checkpoints import Acknowledgement, Key, PopCheckpoint, parse_rev
 from duemq.pop.names import revive_topic
 from duemq_common.request import Request
 from message_store.log.record import Record
-from tests.simulation.group_world import GROUP as BROKER
+from tests.simulation.group_rig import GROUP as BROKER
 from tests.support.pop_client import Popped, popped
 from timer_store.names import TIMER_TOPIC
 

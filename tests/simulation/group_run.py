@@ -20,9 +20,9 @@ from tests.simulation.group_faults import Faults
 from tests.simulation.group_load import GroupLoad
 from tests.simulation.group_migration import RATES, check_migrations, working_levels
 from tests.simulation.group_pops import check_pops, undecided_in
+from tests.simulation.group_rig import GroupRig, group_rig
 from tests.simulation.group_transactions import PROPERTIES as OF_TRANSACTIONS
 from tests.simulation.group_transactions import check_transactions
-from tests.simulation.group_world import GroupWorld, group_world
 from tests.simulation.triggered_faults import SECOND
 from tests.support.loopback_broker import faults_of
 from tests.support.naive_model import log_records
@@ -84,51 +84,51 @@ def run_group(home: Path, seed: int) -> Outcome:
         "haTransferBatchSize": chance.choice(["1024", "32768"]),
         "migrationRate": chance.choice(RATES),
     }
-    with group_world(home, seed, properties) as world:
+    with group_rig(home, seed, properties) as rig:
         try:
-            return _run(world, cuts_power=flush == "SYNC_FLUSH")
+            return _run(rig, cuts_power=flush == "SYNC_FLUSH")
         except BaseException as error:
             error.add_note(f"seed {seed}, {properties}, before it:")
-            error.add_note("\n".join(world.history[-HISTORY:]))
+            error.add_note("\n".join(rig.history[-HISTORY:]))
             raise
 
 
-def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
-    confirmed, copied = Confirmed(world), CopiedOffsets(world)
-    world.controller.start()
-    for member in world.members:
+def _run(rig: GroupRig, *, cuts_power: bool) -> Outcome:
+    confirmed, copied = Confirmed(rig), CopiedOffsets(rig)
+    rig.controller.start()
+    for member in rig.members:
         member.start()
-    assert world.run(START_US, lambda: world.master() is not None), "no master"
-    load = GroupLoad(world, confirmed)
-    faults = Faults(world, cuts_power=cuts_power)
-    world.run(FAULTS_US)
+    assert rig.run(START_US, lambda: rig.master() is not None), "no master"
+    load = GroupLoad(rig, confirmed)
+    faults = Faults(rig, cuts_power=cuts_power)
+    rig.run(FAULTS_US)
     faults.heal()
     # The faults of a short run can keep the clients away from every master.
-    assert world.run(HEAL_US, lambda: load.acknowledged), "no message is acknowledged"
+    assert rig.run(HEAL_US, lambda: load.acknowledged), "no message is acknowledged"
     load.stop()
-    since_us = world.timeline.now_us
-    while not is_whole(world):
-        waited_us = world.timeline.now_us - since_us
-        assert waited_us < HEAL_US, f"the group has not healed: {state_of(world)}"
-        world.run(LOOK_US)
+    since_us = rig.timeline.now_us
+    while not is_whole(rig):
+        waited_us = rig.timeline.now_us - since_us
+        assert waited_us < HEAL_US, f"the group has not healed: {state_of(rig)}"
+        rig.run(LOOK_US)
     load.ends = True
-    healed_us = world.timeline.now_us - since_us
-    master = world.master()
+    healed_us = rig.timeline.now_us - since_us
+    master = rig.master()
     assert master is not None
-    check_equal(world)
+    check_equal(rig)
     records = log_records(master.store)
     arrived = check_messages(records, load.sent)
     check_transactions(arrived, load.transactions.ends)
     popped = check_pops(records, load.pops.acknowledged)
-    check_offsets(world, load.committed)
-    stores = [member.store for member in (master, *world.members)]
+    check_offsets(rig, load.committed)
+    stores = [member.store for member in (master, *rig.members)]
     transfers = check_migrations(stores, load.migrations.runs)
-    findings = _stop(world)
+    findings = _stop(rig)
     return Outcome(
-        digest=world.digest,
+        digest=rig.digest,
         sent=len(load.sent),
         acknowledged=load.acknowledged,
-        epochs=world.controller.model.groups["group"].epoch,
+        epochs=rig.controller.model.groups["group"].epoch,
         faults=sum(faults.counts.values()),
         offsets=copied.checks,
         healed_us=healed_us,
@@ -142,15 +142,15 @@ def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
     )
 
 
-def is_whole(world: GroupWorld) -> bool:
+def is_whole(rig: GroupRig) -> bool:
     """Return whether a master serves, all members are in sync and equal, and nothing is pending."""
-    master = world.master()
-    group = world.controller.model.groups["group"]
-    if master is None or len(group.in_sync) < len(world.members):
+    master = rig.master()
+    group = rig.controller.model.groups["group"]
+    if master is None or len(group.in_sync) < len(rig.members):
         return False
-    if any(member.serving is None for member in world.members):
+    if any(member.serving is None for member in rig.members):
         return False
-    stores = [member.store for member in world.members]
+    stores = [member.store for member in rig.members]
     ends = {store.max_offset for store in stores} | {store.confirm_offset for store in stores}
     if len(ends) > 1:
         return False
@@ -160,10 +160,10 @@ def is_whole(world: GroupWorld) -> bool:
     return not working_levels(master.store)
 
 
-def state_of(world: GroupWorld) -> str:
+def state_of(rig: GroupRig) -> str:
     """Return the state of the members for an error message."""
-    found = [str(world.controller.model.groups.get("group"))]
-    for member in world.members:
+    found = [str(rig.controller.model.groups.get("group"))]
+    for member in rig.members:
         broker, store = member.broker, member.store
         if broker is None or store is None:
             found.append(f"{member.host.name}: no store, ended {member.ended}")
@@ -178,7 +178,7 @@ def state_of(world: GroupWorld) -> str:
     return "\n".join(found)
 
 
-def _stop(world: GroupWorld) -> list[StoreFinding]:
+def _stop(rig: GroupRig) -> list[StoreFinding]:
     """Stop the members cleanly; return the findings of `verify` in their stores."""
-    world.stop_members()
-    return [fault for member in world.members for fault in faults_of(member.root)]
+    rig.stop_members()
+    return [fault for member in rig.members for fault in faults_of(member.root)]

@@ -239,14 +239,14 @@ class SimFlusher(Flusher):
     """
 
     def start(self) -> None:
-        self.is_stopping = self._is_asked = False
+        self.is_stopping = self._is_requested = False
         self._loop = running_loop()
         self._look()
 
     def request(self, offset: int) -> asyncio.Future[bool]:
         future = super().request(offset)
         if not future.done():
-            self._ask()
+            self._request()
         return future
 
     def stop(self) -> None:
@@ -254,25 +254,25 @@ class SimFlusher(Flusher):
         self._interval.cancel()
         self.flush()
 
-    def _ask(self) -> None:
-        if not self._is_asked and not self.is_stopping:
-            self._is_asked = True
+    def _request(self) -> None:
+        if not self._is_requested and not self.is_stopping:
+            self._is_requested = True
             host: Any = self._loop.host
             self._loop.call_later(host.chance.randint(*host.sync_us) / 1e6, self._sync)
 
     def _sync(self) -> None:
-        self._is_asked = False
+        self._is_requested = False
         if self.is_stopping or self.failure is not None:
             return
         self.flush()
         if self._wanted > self.durable:
-            self._ask()
+            self._request()
 
     def _look(self) -> None:
         self._interval = self._loop.call_later(self._interval_s, self._due)
 
     def _due(self) -> None:
-        self._ask()
+        self._request()
         self._look()
 
 

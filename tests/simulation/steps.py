@@ -12,7 +12,7 @@ from duemq_common.request import Request, Response
 from message_store.log.record import decode_record
 from schedule_service.levels import parse_levels
 from tests.simulation.consumer import Consumer
-from tests.simulation.world import World
+from tests.simulation.rig import Rig
 from tests.support.loopback_broker import pull_request
 from tests.support.naive_model import (
     HOLD_MS,
@@ -35,10 +35,10 @@ CHANGING = "Changing"  # a topic that is deleted and created again
 class Simulation:
     """Run of random steps, followed by a check of the idle broker."""
 
-    def __init__(self, world: World, chance: random.Random) -> None:
-        self.world, self.chance = world, chance
+    def __init__(self, rig: Rig, chance: random.Random) -> None:
+        self.rig, self.chance = rig, chance
         self.model = Model()
-        self.consumer = Consumer(world, chance)
+        self.consumer = Consumer(rig, chance)
         self.done: list[str] = []
         self._delays = parse_levels(LEVELS[0]).tolist()
         self._serial = 0
@@ -68,23 +68,23 @@ class Simulation:
 
     async def run(self, steps: int) -> None:
         """Take steps, then deliver everything and check."""
-        await self.world.start()
+        await self.rig.start()
         await self.change_topic()
         for _ in range(steps):
             [step] = self.chance.choices(list(self._steps), list(self._steps.values()))
             self.done.append(step.__name__)
             await step()
         self.done.append("end")
-        self.world.gate.open.set()
-        await self.world.advance(1_000_000)
+        self.rig.gate.open.set()
+        await self.rig.advance(1_000_000)
         await self.check()
-        await self.world.stop()
+        await self.rig.stop()
 
     # -- sending ----------------------------------------------------------------------------------
 
     @property
     def now_ms(self) -> int:
-        return self.world.clock.now_ms()
+        return self.rig.clock.now_ms()
 
     def _new(self, topic: str, level: int) -> Message:
         self._serial += 1
@@ -108,18 +108,18 @@ class Simulation:
         )
 
     async def _send_later(self, request: Request, messages: list[Message]) -> None:
-        number = self.world.client.write(request)
+        number = self.rig.client.write(request)
         self._flying[number] = self.now_ms, messages
-        if self.world.gate.open.is_set() and self.chance.random() < 0.8:
-            await self.world.until(lambda: number in self.world.client.responses)
+        if self.rig.gate.open.is_set() and self.chance.random() < 0.8:
+            await self.rig.until(lambda: number in self.rig.client.responses)
         else:
-            await self.world.turn(self.chance.randrange(4))
+            await self.rig.turn(self.chance.randrange(4))
         self.land()
 
     def land(self) -> None:
         """Record the responses that arrived."""
         for number in list(self._flying):
-            response = self.world.client.responses.pop(number, None)
+            response = self.rig.client.responses.pop(number, None)
             if response is not None:
                 sent_ms, messages = self._flying.pop(number)
                 for message in messages:
@@ -150,8 +150,8 @@ class Simulation:
     async def burst(self) -> None:
         for _ in range(self.chance.choice([10, 100])):
             message = self._new(self._topic(), self.chance.choice([0, 1, 1, 2]))
-            self._flying[self.world.client.write(self._request(message))] = self.now_ms, [message]
-        await self.world.turn(self.chance.randrange(6))
+            self._flying[self.rig.client.write(self._request(message))] = self.now_ms, [message]
+        await self.rig.turn(self.chance.randrange(6))
         self.land()
 
     async def batch(self) -> None:
@@ -165,12 +165,12 @@ class Simulation:
 
     async def transaction(self) -> None:
         """Send a half message, then commit it, roll it back, or leave it unresolved."""
-        if not self.world.gate.open.is_set():
+        if not self.rig.gate.open.is_set():
             return
         message = self._new("T", self.chance.choice([0, 1, 2]))
         message.fate = Fate.NEVER
         half = self._request(message, properties="TRAN_MSG\x01true\x02PGROUP\x01p\x02", sysFlag="4")
-        stored = await self.world.call(half)
+        stored = await self.rig.call(half)
         assert stored.code == 0
         verdict = self.chance.choice([COMMIT, COMMIT, ROLLBACK, 0])
         if verdict:
@@ -194,14 +194,14 @@ class Simulation:
             message.fate = Fate.UNKNOWN
             await self._send_later(Request(37, fields), [message])
         else:
-            assert (await self.world.call(Request(37, fields))).code == 0
+            assert (await self.rig.call(Request(37, fields))).code == 0
 
     async def send_back(self) -> None:
         """Pull a message and send it back; it must be delivered in the retry topic."""
-        if not self.world.gate.open.is_set():
+        if not self.rig.gate.open.is_set():
             return
         offset = self.chance.randrange(50)
-        pulled = await self.world.call(pull_request("T", 0, offset, maxMsgNums="1"))
+        pulled = await self.rig.call(pull_request("T", 0, offset, maxMsgNums="1"))
         if pulled.code != 0:
             return
         record = decode_record(memoryview(bytes(pulled.body)), 0)
@@ -231,33 +231,33 @@ class Simulation:
 
     async def forward(self) -> None:
         step_ms = self.chance.choice([1, 300, 999, 1_000, 2_500, 10_000, 60_000])
-        if self.world.gate.open.is_set():
-            await self.world.advance(step_ms)
+        if self.rig.gate.open.is_set():
+            await self.rig.advance(step_ms)
         else:
-            self.world.clock.advance(step_ms)
-            await self.world.turn(self.chance.randrange(10))
+            self.rig.clock.advance(step_ms)
+            await self.rig.turn(self.chance.randrange(10))
         self.land()
 
     async def step_back(self) -> None:
         """Set the clock back while no request is in flight."""
         await self.open_disk()
-        await self.world.advance(-self.chance.choice([1, 500, 20_000]))
+        await self.rig.advance(-self.chance.choice([1, 500, 20_000]))
 
     async def levels(self) -> None:
-        if self.world.gate.open.is_set():
+        if self.rig.gate.open.is_set():
             text = self.chance.choice(LEVELS)
             await self._land_all()
             body = f"messageDelayLevel={text}\n".encode()
-            assert (await self.world.call(Request(25, {}, body))).code == 0
-            self.world.properties["messageDelayLevel"] = text
+            assert (await self.rig.call(Request(25, {}, body))).code == 0
+            self.rig.properties["messageDelayLevel"] = text
             self._delays = parse_levels(text).tolist()
 
     async def delete(self) -> None:
         """Delete a topic that a later send recreates."""
         await self.open_disk()
-        response = await self.world.call(Request(215, {"topic": CHANGING}))
+        response = await self.rig.call(Request(215, {"topic": CHANGING}))
         assert response.code == 0
-        self._deleted_at = self.world.broker.store.max_offset
+        self._deleted_at = self.rig.broker.store.max_offset
         if self.chance.random() < 0.5:
             await self.change_topic()
 
@@ -271,85 +271,85 @@ class Simulation:
             "topicFilterType": "SINGLE_TAG",
             "order": "false",
         }
-        assert (await self.world.call(Request(17, fields))).code == 0
+        assert (await self.rig.call(Request(17, fields))).code == 0
 
     async def persist(self) -> None:
-        if self.world.gate.open.is_set():
-            assert await self.world.persist()
+        if self.rig.gate.open.is_set():
+            assert await self.rig.persist()
 
     # -- disk and restarts -------------------------------------------------------------------------
 
     async def sync(self) -> None:
         """Suspend syncs for some time; with SYNC_FLUSH, no message is acknowledged meanwhile."""
-        if self.world.gate.open.is_set():
-            self.world.gate.open.clear()
+        if self.rig.gate.open.is_set():
+            self.rig.gate.open.clear()
         else:
             await self.open_disk()
 
     async def open_disk(self) -> None:
-        self.world.gate.open.set()
+        self.rig.gate.open.set()
         await self._land_all()
-        await self.world.rest()
+        await self.rig.rest()
 
     async def _land_all(self) -> None:
-        responses = self.world.client.responses
-        await self.world.until(lambda: all(number in responses for number in self._flying))
+        responses = self.rig.client.responses
+        await self.rig.until(lambda: all(number in responses for number in self._flying))
         self.land()
 
     async def restart(self) -> None:
         await self.open_disk()
-        await self.world.stop()
+        await self.rig.stop()
         await self.begin()
 
     async def kill(self) -> None:
         self.land()
-        await self.world.die(cut=False)
+        await self.rig.die(cut=False)
         await self.begin()
 
     async def kill_while_delivering(self) -> None:
         """Kill the broker while overdue messages are delivered."""
-        self.world.clock.advance(40_000)
-        await self.world.turn(self.chance.randrange(12))
+        self.rig.clock.advance(40_000)
+        await self.rig.turn(self.chance.randrange(12))
         await self.kill()
 
     async def cut(self) -> None:
         """Cut the power; acknowledged messages survive only with SYNC_FLUSH."""
-        if self.world.properties["flushDiskType"] != "SYNC_FLUSH":
+        if self.rig.properties["flushDiskType"] != "SYNC_FLUSH":
             return await self.kill()
         self.land()
-        await self.world.die(cut=True)
+        await self.rig.die(cut=True)
         await self.begin()
         return None
 
     async def begin(self) -> None:
         """Restart the broker; the results of requests in flight are unknown."""
         self._flying.clear()
-        await self.world.start()
+        await self.rig.start()
         await self.consumer.check_committed()
         if self.chance.random() < 0.5:
             await self.consumer.consume()
-        await self.world.rest()
+        await self.rig.rest()
 
     # -- checks -----------------------------------------------------------------------------------
 
     async def check(self) -> None:
         """Check all messages of the idle broker."""
         await self.open_disk()
-        await self.world.advance(0)
-        store = self.world.broker.store
+        await self.rig.advance(0)
+        store = self.rig.broker.store
         records = log_records(store)
         assert self.model.faults(records, self.now_ms) == []
-        view = self.world.broker.plugins.admin_views()["schedule_service.levels"]()
+        view = self.rig.broker.plugins.admin_views()["schedule_service.levels"]()
         counts = {row["level"]: row["pending"] for row in view["levels"] if row["pending"]}
         assert counts == dict(pending_of(records, self._schedule_units()))
         assert view["pending"] == sum(counts.values())
-        assert self.world.timers.counts.total == timers_of(records)
-        await self.world.confirmed()
+        assert self.rig.timers.counts.total == timers_of(records)
+        await self.rig.confirmed()
         await self._check_pulls(records)
         await self.consumer.check_all(records)
 
     def _schedule_units(self) -> set[int]:
-        store, found = self.world.broker.store, set()
+        store, found = self.rig.broker.store, set()
         for queue_id in range(18):
             offset, end = store.queue_bounds(SCHEDULE, queue_id)
             while offset < end:
@@ -363,7 +363,7 @@ class Simulation:
         """Check that pulls return the messages of the log in order."""
         topics = {"T": 0, "Other": 0, CHANGING: self._deleted_at}
         for topic, queue_id in product(topics, (0, 1)):
-            if self.world.broker.parts.topics.find(topic) is not None:
+            if self.rig.broker.parts.topics.find(topic) is not None:
                 mine = [r for r in records if (r.topic, r.queue_id) == (topic, queue_id)]
                 here = [r.body for r in mine if r.phys_offset >= topics[topic]]
                 assert await self._pull_all(topic, queue_id) == here
@@ -372,7 +372,7 @@ class Simulation:
         found: list[bytes] = []
         offset = 0
         while True:
-            response = await self.world.call(pull_request(topic, queue_id, offset))
+            response = await self.rig.call(pull_request(topic, queue_id, offset))
             if response.code == 19:
                 return found
             assert response.code in (0, 20), response

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.group_rig import KILLED
 from tests.simulation.group_run import Outcome, run_group
-from tests.simulation.group_world import KILLED
 
 pytestmark = KILLED
 

@@ -13,7 +13,7 @@ import pytest
 
 from duemq.net.client import RemotingClient
 from duemq.replication.controller.service import GroupService
-from tests.simulation.group_world import GROUP, KILLED, GroupWorld, Member, group_world
+from tests.simulation.group_rig import GROUP, KILLED, GroupRig, Member, group_rig
 from tests.simulation.triggered_faults import SECOND
 from tests.support.send_path import send_request
 
@@ -33,9 +33,9 @@ class Sender:
         ends: Whether the client stops.
     """
 
-    def __init__(self, world: GroupWorld, member: Member) -> None:
+    def __init__(self, rig: GroupRig, member: Member) -> None:
         self._address, self.accepted, self.ends = member.address, 0, False
-        world.new_client("client").start(self._run())
+        rig.new_client("client").start(self._run())
 
     async def _run(self) -> None:
         async with RemotingClient(self._address) as client:
@@ -51,9 +51,9 @@ class Sender:
                 await asyncio.sleep(PAUSE_S)
 
 
-def block(world: GroupWorld, one: str, other: str) -> None:
+def block(rig: GroupRig, one: str, other: str) -> None:
     """Block both directions between two machines."""
-    world.network.blocked |= {(one, other), (other, one)}
+    rig.network.blocked |= {(one, other), (other, one)}
 
 
 def accepted_by_former_master(home: Path, *, is_alone: bool) -> tuple[int, int]:
@@ -65,32 +65,32 @@ def accepted_by_former_master(home: Path, *, is_alone: bool) -> tuple[int, int]:
     Returns:
         Numbers of acknowledged messages before and after the change of the master.
     """
-    with group_world(home, SEED, {"flushDiskType": "SYNC_FLUSH"}) as world:
-        model = world.controller.model
+    with group_rig(home, SEED, {"flushDiskType": "SYNC_FLUSH"}) as rig:
+        model = rig.controller.model
         model.unclean = is_alone
-        world.controller.start()
-        for member in world.members:
+        rig.controller.start()
+        for member in rig.members:
             member.start()
-        assert world.run(STEP_US, lambda: GROUP in model.groups)
+        assert rig.run(STEP_US, lambda: GROUP in model.groups)
         group = model.groups[GROUP]
-        assert world.run(STEP_US, lambda: world.master() and len(group.in_sync) == 3)
-        former = world.master()
+        assert rig.run(STEP_US, lambda: rig.master() and len(group.in_sync) == 3)
+        former = rig.master()
         assert former is not None
-        sender = Sender(world, former)
-        assert world.run(STEP_US, lambda: sender.accepted > 5)
+        sender = Sender(rig, former)
+        assert rig.run(STEP_US, lambda: sender.accepted > 5)
         if is_alone:
-            for other in world.members:
-                block(world, former.host.name, other.host.name)
-            assert world.run(STEP_US, lambda: len(group.in_sync) == 1)
+            for other in rig.members:
+                block(rig, former.host.name, other.host.name)
+            assert rig.run(STEP_US, lambda: len(group.in_sync) == 1)
             count = sender.accepted
-            assert world.run(STEP_US, lambda: sender.accepted > count + 5)
-        block(world, former.host.name, "controller")
-        assert world.run(STEP_US, lambda: world.master() not in (None, former))
+            assert rig.run(STEP_US, lambda: sender.accepted > count + 5)
+        block(rig, former.host.name, "controller")
+        assert rig.run(STEP_US, lambda: rig.master() not in (None, former))
         before = sender.accepted
-        world.run(AFTERWARDS_US)
+        rig.run(AFTERWARDS_US)
         sender.ends = True
-        world.network.blocked.clear()
-        world.stop_members()
+        rig.network.blocked.clear()
+        rig.stop_members()
         return before, sender.accepted - before
 
 
@@ -112,20 +112,20 @@ def test_without_the_lease_the_set_fences(
 
 def test_a_dead_connection_to_the_controller_is_replaced(tmp_path: Path) -> None:
     """Neither side is notified of the loss; new connections work all the time."""
-    with group_world(tmp_path, SEED, {"flushDiskType": "SYNC_FLUSH"}) as world:
-        model = world.controller.model
-        world.controller.start()
-        for member in world.members:
+    with group_rig(tmp_path, SEED, {"flushDiskType": "SYNC_FLUSH"}) as rig:
+        model = rig.controller.model
+        rig.controller.start()
+        for member in rig.members:
             member.start()
-        assert world.run(STEP_US, lambda: GROUP in model.groups)
+        assert rig.run(STEP_US, lambda: GROUP in model.groups)
         group = model.groups[GROUP]
-        assert world.run(STEP_US, lambda: world.master() and len(group.in_sync) == 3)
-        for member in world.members:
-            world.network.drop(member.host, world.controller.host)
-        world.run(STEP_US)
-        master = world.master()
+        assert rig.run(STEP_US, lambda: rig.master() and len(group.in_sync) == 3)
+        for member in rig.members:
+            rig.network.drop(member.host, rig.controller.host)
+        rig.run(STEP_US)
+        master = rig.master()
         assert master is not None
-        sender = Sender(world, master)
-        assert world.run(STEP_US, lambda: sender.accepted > 5)
+        sender = Sender(rig, master)
+        assert rig.run(STEP_US, lambda: sender.accepted > 5)
         sender.ends = True
-        world.stop_members()
+        rig.stop_members()

@@ -22,8 +22,8 @@ from schedule_service.names import SCHEDULE_TOPIC
 from tests.simulation.group_checks import Confirmed, check_equal, check_messages
 from tests.simulation.group_load import Sent
 from tests.simulation.group_migration import check_migrations, working_levels
+from tests.simulation.group_rig import GROUP, KILLED, GroupRig, Member, group_rig
 from tests.simulation.group_run import is_whole
-from tests.simulation.group_world import GROUP, KILLED, GroupWorld, Member, group_world
 from tests.simulation.triggered_faults import SECOND
 from tests.support.extended import extended
 from tests.support.loopback_broker import faults_of
@@ -54,9 +54,9 @@ class Operator:
         done: Actions that were answered with success.
     """
 
-    def __init__(self, world: GroupWorld, member: Member) -> None:
+    def __init__(self, rig: GroupRig, member: Member) -> None:
         self._address = member.address
-        self._process = world.new_client("client")
+        self._process = rig.new_client("client")
         self.sent: dict[bytes, Sent] = {}
         self.done: list[str] = []
         self._process.start(self._stay())
@@ -112,12 +112,12 @@ async def accepted(client: RemotingClient, request: Request) -> Response:
     raise AssertionError(response.remark)
 
 
-def kill(world: GroupWorld, master: Member) -> None:
+def kill(rig: GroupRig, master: Member) -> None:
     master.die(is_cut=True)
-    world.timeline.after(6 * SECOND, master.start)
+    rig.timeline.after(6 * SECOND, master.start)
 
 
-def pause(world: GroupWorld, master: Member) -> None:
+def pause(rig: GroupRig, master: Member) -> None:
     process = master.process
     assert process is not None
     process.is_paused = True
@@ -125,25 +125,25 @@ def pause(world: GroupWorld, master: Member) -> None:
     def wake() -> None:
         process.is_paused = False
 
-    world.timeline.after(6 * SECOND, wake)
+    rig.timeline.after(6 * SECOND, wake)
 
 
-def cut_off(world: GroupWorld, master: Member) -> None:
-    names = [name for name in world.hosts if name not in (master.host.name, "client")]
+def cut_off(rig: GroupRig, master: Member) -> None:
+    names = [name for name in rig.hosts if name not in (master.host.name, "client")]
     pairs = {
         pair for name in names for pair in ((name, master.host.name), (master.host.name, name))
     }
-    world.network.blocked |= pairs
+    rig.network.blocked |= pairs
 
     def unblock() -> None:
-        world.network.blocked -= pairs
+        rig.network.blocked -= pairs
 
-    world.timeline.after(8 * SECOND, unblock)
+    rig.timeline.after(8 * SECOND, unblock)
 
 
-def stop(world: GroupWorld, master: Member) -> None:
+def stop(rig: GroupRig, master: Member) -> None:
     master.stop()
-    world.timeline.after(6 * SECOND, master.start)
+    rig.timeline.after(6 * SECOND, master.start)
 
 
 FAULTS: Final = {"kill": kill, "pause": pause, "cut off": cut_off, "stop": stop}
@@ -171,38 +171,38 @@ def copied_back(store: Any) -> list[int]:
 )
 def test_the_next_master_continues(name: str, action: str, tmp_path: Path) -> None:
     moved = transferred if action == "start" else copied_back
-    with group_world(tmp_path, SEED, PROPERTIES) as world:
-        confirmed = Confirmed(world)
-        world.controller.start()
-        for member in world.members:
+    with group_rig(tmp_path, SEED, PROPERTIES) as rig:
+        confirmed = Confirmed(rig)
+        rig.controller.start()
+        for member in rig.members:
             member.start()
-        in_sync = lambda: len(world.controller.model.groups[GROUP].in_sync)  # noqa: E731
-        assert world.run(STEP_US, lambda: world.master() and in_sync() == 3)  # type: ignore[no-untyped-call]
-        former = world.master()
+        in_sync = lambda: len(rig.controller.model.groups[GROUP].in_sync)  # noqa: E731
+        assert rig.run(STEP_US, lambda: rig.master() and in_sync() == 3)  # type: ignore[no-untyped-call]
+        former = rig.master()
         assert former is not None
-        operator = Operator(world, former)
+        operator = Operator(rig, former)
         operator.send(COUNT)
-        assert world.run(STEP_US, lambda: operator.acknowledged == COUNT)
+        assert rig.run(STEP_US, lambda: operator.acknowledged == COUNT)
         operator.command("start")
-        assert world.run(STEP_US, lambda: transferred(former.store) and operator.done)
+        assert rig.run(STEP_US, lambda: transferred(former.store) and operator.done)
         if action == "rollback":
             operator.send(COUNT)
-            assert world.run(STEP_US, lambda: operator.acknowledged == 2 * COUNT)
+            assert rig.run(STEP_US, lambda: operator.acknowledged == 2 * COUNT)
             operator.command("rollback")
-            assert world.run(STEP_US, lambda: operator.done[1:])
-        assert world.run(STEP_US, lambda: len(confirmed.log) > min(moved(former.store) or [NEVER]))
+            assert rig.run(STEP_US, lambda: operator.done[1:])
+        assert rig.run(STEP_US, lambda: len(confirmed.log) > min(moved(former.store) or [NEVER]))
         before = len(confirmed.log)
         assert working_levels(former.store) == [LEVEL]
-        FAULTS[name](world, former)
-        assert world.run(STEP_US, lambda: world.master() not in (None, former))
-        master = world.master()
+        FAULTS[name](rig, former)
+        assert rig.run(STEP_US, lambda: rig.master() not in (None, former))
+        master = rig.master()
         assert master is not None
-        assert world.run(STEP_US, lambda: in_sync() == 3 and is_whole(world))  # type: ignore[no-untyped-call]
+        assert rig.run(STEP_US, lambda: in_sync() == 3 and is_whole(rig))  # type: ignore[no-untyped-call]
         found = moved(master.store)
         assert found[0] < before < found[-1], f"one of both masters moved nothing: {found}"
-        check_equal(world)
-        check_migrations([each.store for each in world.members], set())
+        check_equal(rig)
+        check_migrations([each.store for each in rig.members], set())
         arrived = check_messages(log_records(master.store), operator.sent)
         assert arrived == dict.fromkeys(operator.sent, 1)
-        world.stop_members()
-        assert [fault for each in world.members for fault in faults_of(each.root)] == []
+        rig.stop_members()
+        assert [fault for each in rig.members for fault in faults_of(each.root)] == []

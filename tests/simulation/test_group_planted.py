@@ -24,8 +24,8 @@ from migration.requests import MIGRATE
 from tests.simulation.group_checks import check_messages
 from tests.simulation.group_load import Sent
 from tests.simulation.group_migration import check_migrations
+from tests.simulation.group_rig import GROUP, KILLED, GroupRig, Member, group_rig
 from tests.simulation.group_run import is_whole
-from tests.simulation.group_world import GROUP, KILLED, GroupWorld, Member, group_world
 from tests.simulation.test_group_migration import accepted
 from tests.simulation.triggered_faults import SECOND
 from tests.support.extended import extended
@@ -77,8 +77,8 @@ class Client:
         has_ended: Whether the request was answered, or was in vain.
     """
 
-    def __init__(self, world: GroupWorld, member: Member) -> None:
-        self._address, self._process = member.address, world.new_client("client")
+    def __init__(self, rig: GroupRig, member: Member) -> None:
+        self._address, self._process = member.address, rig.new_client("client")
         self.message = Sent("level")
         self.response: Any = None
         self.has_ended = False
@@ -98,11 +98,11 @@ class Client:
             self.message.id = response.fields["msgId"]
             self.message.offset = int(self.message.id[16:], 16)
 
-    def ask(self, code: int, **wanted: Any) -> None:
+    def send(self, code: int, **wanted: Any) -> None:
         """Send the request."""
-        self._process.loop.create_task(self._ask(code, wanted))
+        self._process.loop.create_task(self._send_request(code, wanted))
 
-    async def _ask(self, code: int, wanted: dict[str, Any]) -> None:
+    async def _send_request(self, code: int, wanted: dict[str, Any]) -> None:
         body = msgspec.json.encode(wanted)
         async with RemotingClient(self._address) as client:
             try:
@@ -119,7 +119,7 @@ def cancel(client: Client) -> Callable[[], None]:
         client.message.decisions.add(RequestCode.CANCEL_PENDING)
         client.message.is_cancelled = client.response is not None
 
-    client.ask(RequestCode.CANCEL_PENDING, ids=[client.message.id])
+    client.send(RequestCode.CANCEL_PENDING, ids=[client.message.id])
     return take
 
 
@@ -128,12 +128,12 @@ def move(client: Client) -> Callable[[], None]:
         client.message.decisions.add(RequestCode.MOVE_PENDING)
         client.message.moves = int(client.response is not None)
 
-    client.ask(RequestCode.MOVE_PENDING, ids=[client.message.id], delay_ms=20_000)
+    client.send(RequestCode.MOVE_PENDING, ids=[client.message.id], delay_ms=20_000)
     return take
 
 
 def migrate(client: Client) -> Callable[[], None]:
-    client.ask(MIGRATE, action="start", levels=[5])
+    client.send(MIGRATE, action="start", levels=[5])
     return lambda: None
 
 
@@ -150,31 +150,31 @@ def run(home: Path, request: Callable[[Client], Callable[[], None]]) -> bool:
     Raises:
         AssertionError: The last log does not have what was answered.
     """
-    with group_world(home, SEED, {"flushDiskType": "SYNC_FLUSH"}) as world:
-        world.controller.start()
-        for member in world.members:
+    with group_rig(home, SEED, {"flushDiskType": "SYNC_FLUSH"}) as rig:
+        rig.controller.start()
+        for member in rig.members:
             member.start()
-        assert world.run(STEP_US, lambda: GROUP in world.controller.model.groups)
-        group = world.controller.model.groups[GROUP]
-        assert world.run(STEP_US, lambda: world.master() and len(group.in_sync) == 3)
-        former = world.master()
+        assert rig.run(STEP_US, lambda: GROUP in rig.controller.model.groups)
+        group = rig.controller.model.groups[GROUP]
+        assert rig.run(STEP_US, lambda: rig.master() and len(group.in_sync) == 3)
+        former = rig.master()
         assert former is not None
-        client = Client(world, former)
-        assert world.run(STEP_US, lambda: client.message.id)
-        others = [name for name in world.hosts if name not in (former.host.name, "client")]
+        client = Client(rig, former)
+        assert rig.run(STEP_US, lambda: client.message.id)
+        others = [name for name in rig.hosts if name not in (former.host.name, "client")]
         for name in others:
-            world.network.blocked |= {(name, former.host.name), (former.host.name, name)}
+            rig.network.blocked |= {(name, former.host.name), (former.host.name, name)}
         take = request(client)
-        assert world.run(STEP_US, lambda: client.has_ended)
+        assert rig.run(STEP_US, lambda: client.has_ended)
         take()
-        assert world.run(STEP_US, lambda: world.master() not in (None, former))
-        world.network.blocked.clear()
-        assert world.run(STEP_US, lambda: is_whole(world))
-        stores = [member.store for member in world.members]
+        assert rig.run(STEP_US, lambda: rig.master() not in (None, former))
+        rig.network.blocked.clear()
+        assert rig.run(STEP_US, lambda: is_whole(rig))
+        stores = [member.store for member in rig.members]
         runs = {client.response["migration"]} if client.response and request is migrate else set()
         check_migrations(stores, runs)
         check_messages(log_records(stores[0]), {BODY: client.message})
-        world.stop_members()
+        rig.stop_members()
         return client.response is not None
 
 

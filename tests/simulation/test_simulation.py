@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from message_store.verify import StoreFinding
+from tests.simulation.rig import Gate, Rig
 from tests.simulation.steps import CHANGING, Simulation
-from tests.simulation.world import Gate, World
 from tests.support.loopback_broker import faults_of
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "8"))
@@ -49,15 +49,15 @@ def test_simulation(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "flushConsumerOffsetInterval": "1000000",
         "flushDelayOffsetInterval": "1000000",
     }
-    world = World(tmp_path, Gate(monkeypatch), chance, properties)
-    world.lose_pages = LOSE_PAGES
-    simulation = Simulation(world, chance)
+    rig = Rig(tmp_path, Gate(monkeypatch), chance, properties)
+    rig.lose_pages = LOSE_PAGES
+    simulation = Simulation(rig, chance)
     try:
         asyncio.run(simulation.run(STEPS))
     except BaseException as error:
         error.add_note(f"seed {seed}, the last steps: {', '.join(simulation.done[-12:])}")
         raise
-    assert [fault for fault in faults_of(world.root) if not is_known(fault)] == []
+    assert [fault for fault in faults_of(rig.root) if not is_known(fault)] == []
 
 
 def is_known(fault: StoreFinding) -> bool:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from delayed_delivery import ownership
-from tests.simulation.group_world import GROUP, GroupWorld, Member
+from tests.simulation.group_rig import GROUP, GroupRig, Member
 
 SECOND: Final = 1_000_000
 ALONE_US: Final = (4 * SECOND, 6 * SECOND)  # the controller counts the others as dead after 3 s
@@ -33,31 +33,29 @@ class TriggeredFaults:
         failed: Number of triggered faults by kind.
     """
 
-    def __init__(
-        self, world: GroupWorld, start: Callable[[Member], None], *, cuts_power: bool
-    ) -> None:
-        self._world, self._start, self._cuts_power = world, start, cuts_power
+    def __init__(self, rig: GroupRig, start: Callable[[Member], None], *, cuts_power: bool) -> None:
+        self._rig, self._start, self._cuts_power = rig, start, cuts_power
         self._confirmed: tuple[Member, int] | None = (
             None  # the master and the end of its confirmed log
         )
         self._in_sync: frozenset[int] | None = None
         self._journal: tuple[Member, int] | None = None  # the master, and the end of its journal
         self.failed = {"outage": 0, "succession": 0, "migration": 0}
-        world.observers.append(self._observe)
+        rig.observers.append(self._observe)
 
     def await_outage(self) -> None:
         """Arm an outage: cut the power of all machines when the master confirms more bytes."""
-        master = self._world.master()
+        master = self._rig.master()
         if master is not None and master.store is not None:
             self._confirmed = master, master.store.confirm_offset
 
     def await_succession(self) -> None:
         """Arm a succession: kill all other members when a replica joins the sync state set."""
-        self._in_sync = self._world.controller.model.groups[GROUP].in_sync
+        self._in_sync = self._rig.controller.model.groups[GROUP].in_sync
 
     def await_migration(self) -> None:
         """Kill the master when it appends an ownership record."""
-        master = self._world.master()
+        master = self._rig.master()
         if master is not None and master.store is not None:
             self._journal = master, ownership.bounds(master.store)[1]
 
@@ -78,50 +76,50 @@ class TriggeredFaults:
         if member is not master or store is None or ownership.bounds(store)[1] <= before:
             return
         self._journal = None
-        heirs = [each for each in self._world.members if self._is_successor(each, master)]
+        heirs = [each for each in self._rig.members if self._is_successor(each, master)]
         if heirs:
-            is_cut = self._cuts_power and self._world.chance.random() < 0.5
-            self._fail("migration", self._world.chance.choice(heirs), [master], is_cut=is_cut)
+            is_cut = self._cuts_power and self._rig.chance.random() < 0.5
+            self._fail("migration", self._rig.chance.choice(heirs), [master], is_cut=is_cut)
 
     def _observe_confirmed(self, member: Member, master: Member, before: int) -> None:
         store = member.store
         if member is not master or store is None or store.confirm_offset <= before:
             return
         self._confirmed = None
-        found = [each for each in self._world.members if self._is_successor(each, master)]
+        found = [each for each in self._rig.members if self._is_successor(each, master)]
         if found:
             successor = min(found, key=lambda each: each.synced)
-            self._fail("outage", successor, self._world.members, is_cut=True)
+            self._fail("outage", successor, self._rig.members, is_cut=True)
 
     def _is_successor(self, member: Member, master: Member) -> bool:
-        in_sync = self._world.controller.model.groups[GROUP].in_sync
+        in_sync = self._rig.controller.model.groups[GROUP].in_sync
         return (
             member is not master and member.process is not None and self._id_of(member) in in_sync
         )
 
     def _observe_set(self, before: frozenset[int]) -> None:
-        found = self._world.controller.model.groups[GROUP].in_sync
+        found = self._rig.controller.model.groups[GROUP].in_sync
         joined = found - before
         self._in_sync = found
         if not joined:
             return
-        found = [each for each in self._world.members if self._id_of(each) in joined]  # type: ignore[assignment]
-        successor = self._world.chance.choice(found)  # type: ignore[var-annotated]
+        found = [each for each in self._rig.members if self._id_of(each) in joined]  # type: ignore[assignment]
+        successor = self._rig.chance.choice(found)  # type: ignore[var-annotated]
         if successor.process is not None:
             self._in_sync = None
-            others = [each for each in self._world.members if each is not successor]
+            others = [each for each in self._rig.members if each is not successor]
             self._fail("succession", successor, others, is_cut=False)
 
     def _id_of(self, member: Member) -> int:
         """Return the member's id at the controller; 0: none."""
-        members = self._world.controller.model.groups[GROUP].members
+        members = self._rig.controller.model.groups[GROUP].members
         found = [each for each, (address, _) in members.items() if address == member.address]
         return max(found, default=0)
 
     def _fail(self, kind: str, successor: Member, members: list[Member], *, is_cut: bool) -> None:
-        self._world.note(f"{kind}: {successor.host.name} is to be the master")
+        self._rig.note(f"{kind}: {successor.host.name} is to be the master")
         self.failed[kind] += 1
-        timeline, chance = self._world.timeline, self._world.chance
+        timeline, chance = self._rig.timeline, self._rig.chance
 
         def end() -> None:  # scheduled, since a process cannot end within its own turn
             for member in members:

@@ -340,21 +340,21 @@ def test_a_watch_raises_each_alarm_once_across_restarts(spark: Any, tmp_path: Pa
         row["phys_offset"]
         for row in read_table(spark, [str(planted.root)], "messages", ("phys_offset",)).collect()
     )
-    said: list[Any] = []
+    reported: list[Any] = []
 
     def killed(alarms: list[Any]) -> None:
         raise RuntimeError("killed between alarms and checkpoint")
 
     first, second = places[len(places) // 3], places[len(places) * 2 // 3]
-    watched(spark, home, planted.root, first, said.extend)
+    watched(spark, home, planted.root, first, reported.extend)
     with pytest.raises(Exception, match="killed between alarms and checkpoint"):
         watched(spark, home, planted.root, second, killed)
     for end in (second, second, places[-1] + 1_000_000):
-        watched(spark, home, planted.root, end, said.extend)
+        watched(spark, home, planted.root, end, reported.extend)
     alarms = spark.read.parquet(str(home / "alarms")).orderBy("batch").collect()
     keys = [(row["root"], row["verdict"]) for row in alarms]
     assert sorted(keys) == sorted(set(keys)), "each once"
-    assert {(row["root"], row["verdict"]) for row in said} <= set(keys)
+    assert {(row["root"], row["verdict"]) for row in reported} <= set(keys)
     newest = {row["root"]: row["verdict"] for row in alarms}
     unread = {root for root in planted.verdicts if root not in places}
     expected = {

@@ -134,7 +134,7 @@ def test_the_last_audit_is_shown_in_metrics_and_status() -> None:
         async with running(host, runs) as plugin:
             assert b"\nduemq_audit_exit_code " not in generate_latest(host.metrics)
             await plugin.audit()
-            said = generate_latest(host.metrics).decode()
+            page = generate_latest(host.metrics).decode()
             view = plugin.admin_views()["status"]()
         for line in (
             "duemq_audit_exit_code 1.0",
@@ -143,7 +143,7 @@ def test_the_last_audit_is_shown_in_metrics_and_status() -> None:
             "duemq_audit_running 0.0",
             f"duemq_audit_last_seconds {host.clock.now_ms() / 1_000:g}"[:28],
         ):
-            assert line in said
+            assert line in page
         assert view["last"]["verdicts"] == {"ok": 5, "lost": 2}
         assert (view["runs"], view["running"]) == (1, False)
 

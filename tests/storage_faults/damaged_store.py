@@ -27,7 +27,7 @@ from duemq_common.errors import RecordUnreadable
 from message_store.layout import CRC_MASK
 from message_store.log.record import Record, decode_record
 from message_store.verify import verify_store
-from tests.simulation.world import Gate, World
+from tests.simulation.rig import Gate, Rig
 from tests.storage_faults.injector import Injector
 from tests.storage_faults.workload import FAR_MS, TAGS, Workload
 from tests.support.loopback_broker import TOPICS, pull_request
@@ -57,14 +57,14 @@ async def make_store(
         await workload.live_once(killed=killed)
     finally:
         workload.patch.undo()
-    report, world = workload.report, workload.world
+    report, rig = workload.report, workload.rig
     assert not report.problems, report.problems
-    path = world.root / "config" / ACCOUNTS_FILE
+    path = rig.root / "config" / ACCOUNTS_FILE
     write_accounts(path, _users(), {})
     return {
         "messages": {each.body.split()[0]: asdict(each) for each in report.acknowledged},
-        "now_ms": world.clock.now_ms(),
-        "root": str(world.root),
+        "now_ms": rig.clock.now_ms(),
+        "root": str(rig.root),
         "properties": properties,
     }
 
@@ -124,20 +124,20 @@ async def observe(
 ) -> Seen:
     """Start a broker on a store, advance past all due times, and return what clients read."""
     chance = random.Random(1)
-    world = World(root.parent, gate, chance, store["properties"])
-    world.root = root
-    world.clock.set_ms(store["now_ms"] + 1_000)
-    opened_ms = world.clock.now_ms()
-    await world.start()
-    tables = await _tables(world)
+    rig = Rig(root.parent, gate, chance, store["properties"])
+    rig.root = root
+    rig.clock.set_ms(store["now_ms"] + 1_000)
+    opened_ms = rig.clock.now_ms()
+    await rig.start()
+    tables = await _tables(rig)
     after_start()
     for _ in range(NEAR_STEPS):
-        await world.advance(NEAR_STEP_MS)
+        await rig.advance(NEAR_STEP_MS)
     for _ in range(2):
-        await world.advance(FAR_MS)
-    await world.confirmed()
+        await rig.advance(FAR_MS)
+    await rig.confirmed()
     messages = defaultdict[str, list[Any]](list)
-    records = [record for queue in QUEUES for record in await _pulled(world, *queue)]
+    records = [record for queue in QUEUES for record in await _pulled(rig, *queue)]
     for record in records:
         name = name_of(record)
         if record.topic == QUARANTINE_TOPIC:
@@ -146,14 +146,13 @@ async def observe(
         messages[name].append(_content(record, due_ms, opened_ms))
     seen = {
         "messages": {name: sorted(found, key=str) for name, found in messages.items()},
-        "tagged": await _tagged(world),
+        "tagged": await _tagged(rig),
         "keys": {
-            name: await _found_by_key(world, message)
-            for name, message in (store["messages"].items())
+            name: await _found_by_key(rig, message) for name, message in (store["messages"].items())
         },
         "tables": tables,
     }
-    await world.stop()
+    await rig.stop()
     return seen
 
 
@@ -164,10 +163,10 @@ def name_of(record: Record) -> str:
     return record.body.split(b" ")[0].decode("latin-1")
 
 
-async def _tables(world: World) -> Seen:
+async def _tables(rig: Rig) -> Seen:
     """Return the tables after the start: topics, groups, offsets."""
-    parts = world.broker.parts
-    bounds = {f"{topic}/{n}": world.broker.store.queue_bounds(topic, n)[0] for topic, n in QUEUES}
+    parts = rig.broker.parts
+    bounds = {f"{topic}/{n}": rig.broker.store.queue_bounds(topic, n)[0] for topic, n in QUEUES}
     offsets = {f"{t}/{n}": parts.offsets.query("readers", t, n) for t, n in QUEUES}
     return {
         "topics": _rows(parts.topics.to_json()["topicConfigTable"]),
@@ -181,25 +180,25 @@ def _rows(table: dict[str, Any]) -> dict[str, str]:
     return {name: str(row) for name, row in table.items()}
 
 
-async def _tagged(world: World) -> dict[str, list[str]]:
+async def _tagged(rig: Rig) -> dict[str, list[str]]:
     """Return the names of the messages that consumers with a tag receive, with the tag."""
     found = defaultdict[str, list[str]](list)
     for topic, queue_id in QUEUES:
         for tag in TAGS:
-            for record in await _pulled(world, topic, queue_id, tag):
+            for record in await _pulled(rig, topic, queue_id, tag):
                 if record.properties.get("TAGS") == tag:  # a client compares the tag, too
                     found[name_of(record)].append(tag)
     return dict(found)
 
 
-async def _pulled(world: World, topic: str, queue_id: int, tags: str = "*") -> list[Record]:
+async def _pulled(rig: Rig, topic: str, queue_id: int, tags: str = "*") -> list[Record]:
     """Return the messages that a client receives; it drops those after damage in a response."""
     found: list[Record] = []
     offset, retried = 0, 0
     while True:
         fields = {"sysFlag": "4", "consumerGroup": "observers", "subscription": tags}
         request = pull_request(topic, queue_id, offset, **fields)
-        response = await world.call(request)
+        response = await rig.call(request)
         fields = response.fields or {}
         following = int(fields.get("nextBeginOffset", "-1"))
         if response.code == OK:
@@ -241,10 +240,10 @@ def _content(record: Record, due_ms: int, opened_ms: int) -> list[Any]:
     ]
 
 
-async def _found_by_key(world: World, message: dict[str, Any]) -> int:
+async def _found_by_key(rig: Rig, message: dict[str, Any]) -> int:
     """Return the number of results, at most one, of a query by the key of a message."""
     key = f"k{message['body'].split()[0][1:]}"
-    store = world.broker.store
+    store = rig.broker.store
     return min(len(store.query_keys(message["topic"], key, 10, 0, 1 << 60)), 1)
 
 

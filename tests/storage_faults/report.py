@@ -35,7 +35,7 @@ of the disk's or the broker's own is a fault, too.
 | error | meaning |
 |---|---|
 | `EIO`, `ENOSPC`, `EMFILE`, `ENOMEM` | the call fails with this errno |
-| `short` | a read or write does half of what it was asked for, and reports it |
+| `short` | a read or write does half of what was requested, and reports it |
 | `EIO, written pages lost` | a sync fails, and the file is as at the last sync, as on Linux |
 
 | outcome | meaning |

@@ -2,7 +2,7 @@
 
 The broker is started several times ("lives"). In a `STRICT` run the lives end with a stop, with a
 power cut that leaves half a record at the end of the log, and with a stop; no message may be lost.
-In an `AGED` run the last life is longer than the retention time, so that files with delivered
+In an `AGED` run the last period is longer than the retention time, so that files with delivered
 messages are removed. The workload writes every kind of file: commit log, queues, index, timer log
 and wheel, checkpoints, tables, offsets. It uses a fake clock and SYNC_FLUSH. After the disk has
 recovered and the broker was restarted, each acknowledged message must be delivered exactly once,
@@ -25,7 +25,7 @@ import pytest
 
 from duemq_common.errors import DueMQError
 from duemq_common.request import Request
-from tests.simulation.world import Gate, World
+from tests.simulation.rig import Gate, Rig
 from tests.storage_faults.injector import Injector
 from tests.support.loopback_broker import TOPICS, faults_of, pull_request, records_of
 from tests.support.send_path import send_request
@@ -98,8 +98,8 @@ class Workload:
     """Workload of a broker on one directory.
 
     Args:
-        lives: Kind of end of each life.
-        rounds: Number of rounds of work in each life, of one second each.
+        lives: Kind of end of each period between a start and its end.
+        rounds: Number of rounds of work in each period, of one second each.
         answer_s: Timeout of a request, in seconds.
     """
 
@@ -114,7 +114,7 @@ class Workload:
         answer_s: float = ANSWER_S,
     ) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.world = World(home, Gate(self.patch), Random(1), properties)
+        self.rig = Rig(home, Gate(self.patch), Random(1), properties)
         self.injector, self.lives, self.rounds = injector, lives, rounds
         self.report = Report()
         self._serial, self._answer_s = 0, answer_s
@@ -134,53 +134,53 @@ class Workload:
         """Start, work and stop; `killed`: keep the files of the running broker."""
         if await self._start():
             await self._work("stop")
-            store = self.world.broker.store
-            await self.world.until(
+            store = self.rig.broker.store
+            await self.rig.until(
                 lambda: store.log.sums.has_changed(store.max_offset - 1, 1) is False
             )
-            await (self.world.die(cut=False) if killed else self._end(cut=False))
+            await (self.rig.die(cut=False) if killed else self._end(cut=False))
 
     async def _with_fault(self) -> None:
-        for number, life in enumerate(self.lives):
+        for number, ending in enumerate(self.lives):
             if not await self._start():
                 return
             try:
-                await self._work(f"{life}{number}")
-                if life == "age":
+                await self._work(f"{ending}{number}")
+                if ending == "age":
                     await self._age()
             except _NoAnswer as error:
                 self.report.refused += 1
                 self.report.detail = str(error)
-            await self._end(cut=life == "cut")
+            await self._end(cut=ending == "cut")
 
     async def _start(self) -> bool:
         try:
-            await self.world.start()
+            await self.rig.start()
         except BaseException as error:
             self._ended("start refused", error)
             with contextlib.suppress(Exception):  # it may have failed after the start
-                await self.world.broker.__aexit__(None, None, None)
+                await self.rig.broker.__aexit__(None, None, None)
             return False
         return True
 
     async def _end(self, *, cut: bool) -> None:
-        if self.world.broker.failure or self.world.broker.store.refusal:
+        if self.rig.broker.failure or self.rig.broker.store.refusal:
             self.report.outcome = "stopped"
-            self.report.detail = self.world.broker.failure or self.world.broker.store.refusal
+            self.report.detail = self.rig.broker.failure or self.rig.broker.store.refusal
         try:
             async with asyncio.timeout(self._answer_s * 3):
                 if cut:
-                    end = self.world.broker.store.max_offset
-                    await self.world.die(cut=True)
+                    end = self.rig.broker.store.max_offset
+                    await self.rig.die(cut=True)
                     self._tear_log(end)
                 else:
-                    await self.world.stop()
+                    await self.rig.stop()
         except BaseException as error:
             self._ended("stopped", error)
 
     def _tear_log(self, end: int) -> None:
         """Append half a record to the end of the log."""
-        path = max((self.world.root / "commitlog").iterdir())
+        path = max((self.rig.root / "commitlog").iterdir())
         pos = min(end - int(path.name) + 400, path.stat().st_size - 64)
         if pos >= end - int(path.name):  # else the file is full
             with path.open("r+b") as file:
@@ -201,8 +201,8 @@ class Workload:
         """Advance the clock by the retention time, and run retention."""
         for message in self.report.acknowledged:
             message.may_be_removed = True
-        now_s = self.world.clock.now_ms() / 1_000
-        for path in (self.world.root / "commitlog").iterdir():
+        now_s = self.rig.clock.now_ms() / 1_000
+        for path in (self.rig.root / "commitlog").iterdir():
             os.utime(path, (now_s, now_s))  # retention compares it with the clock
         for step_ms in (60_000, RETENTION_MS):
             await self._advance(step_ms)
@@ -210,7 +210,7 @@ class Workload:
             await self._keep()
         await self._send()
 
-    async def _work(self, life: str) -> None:
+    async def _work(self, ending: str) -> None:
         for number in range(self.rounds):
             for level in (0, 1, 3):
                 await self._send(level=level)
@@ -221,12 +221,12 @@ class Workload:
             if number == self.rounds // 2:
                 await self._keep()
         for number in range(3):
-            await self._change_topic(f"Made-{life}-{number}")
+            await self._change_topic(f"Made-{ending}-{number}")
         await self._keep()
 
     async def _send(self, *, level: int = 0, timer_ms: int = 0) -> None:
         self._serial += 1
-        body, now_ms = f"m{self._serial} " + "x" * 300, self.world.clock.now_ms()
+        body, now_ms = f"m{self._serial} " + "x" * 300, self.rig.clock.now_ms()
         properties = f"UNIQ_KEY\x01U{self._serial}\x02KEYS\x01k{self._serial}\x02"
         properties += f"TAGS\x01{TAGS[self._serial // 2 % len(TAGS)]}\x02"
         due_ms = now_ms
@@ -238,7 +238,7 @@ class Workload:
             properties += f"TIMER_DELIVER_MS\x01{due_ms}\x02"
         topic = TOPICS[self._serial % 2]
         request = send_request(body=body.encode(), topic=topic, properties=properties)
-        response = await self._ask(request)
+        response = await self._call(request)
         if response.code == OK:
             self.report.acknowledged.append(Message(body, topic, due_ms))
         else:
@@ -248,7 +248,7 @@ class Workload:
 
     async def _pull(self, topic: str) -> None:
         changes = {"sysFlag": "5", "commitOffset": str(self._serial % 3)}
-        await self._ask(pull_request(topic, 1, 0, consumerGroup="readers", **changes))
+        await self._call(pull_request(topic, 1, 0, consumerGroup="readers", **changes))
 
     async def _change_topic(self, topic: str) -> None:
         fields = {
@@ -261,13 +261,13 @@ class Workload:
             "topicSysFlag": "0",
             "order": "false",
         }
-        await self._ask(Request(17, fields))
-        await self._ask(send_request(topic=topic, queueId="1"))
-        await self._ask(Request(215, {"topic": topic}))
+        await self._call(Request(17, fields))
+        await self._call(send_request(topic=topic, queueId="1"))
+        await self._call(Request(215, {"topic": topic}))
 
     async def _keep(self) -> None:
         """Write all offsets and tables."""
-        broker = self.world.broker
+        broker = self.rig.broker
         for job in list(broker.scheduler.get_jobs()):
             try:
                 found = job.func(*job.args, **job.kwargs)
@@ -276,19 +276,19 @@ class Workload:
             except GIVEN_UP as error:
                 self.report.detail = _text(error)
         try:
-            await self.world.persist()
+            await self.rig.persist()
         except GIVEN_UP as error:
             self.report.detail = _text(error)
 
     async def _advance(self, step_ms: int) -> None:
-        clock = self.world.clock
+        clock = self.rig.clock
         clock.set_ms(clock.now_ms() + step_ms)
         for _ in range(60):
             await asyncio.sleep(0)
-        self.world.client.read()
+        self.rig.client.read()
 
-    async def _ask(self, request: Request) -> Any:
-        client = self.world.client
+    async def _call(self, request: Request) -> Any:
+        client = self.rig.client
         number = client.write(request)
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._answer_s
@@ -306,11 +306,11 @@ class Workload:
     # -- the next start ---------------------------------------------------------------------------
 
     async def _without_fault(self) -> None:
-        self.world.clock.set_ms(self.world.clock.now_ms() + 1_000)
-        await self.world.start()
+        self.rig.clock.set_ms(self.rig.clock.now_ms() + 1_000)
+        await self.rig.start()
         for _ in range(3):
-            await self.world.advance(FAR_MS)
-        broker, problems = self.world.broker, self.report.problems
+            await self.rig.advance(FAR_MS)
+        broker, problems = self.rig.broker, self.report.problems
         delivered = Counter[tuple[str, str]]()
         for topic in TOPICS:
             for queue_id in (0, 1):
@@ -328,8 +328,8 @@ class Workload:
         for (_, body), count in delivered.items():
             if count > 1 and body not in self._due_ms:
                 problems.append(f"{body[:8]}, not acknowledged, was delivered {count} times")
-        await self.world.stop()
-        problems += [f"verify: {fault}" for fault in faults_of(self.world.root)][:5]
+        await self.rig.stop()
+        problems += [f"verify: {fault}" for fault in faults_of(self.rig.root)][:5]
 
     @property
     def _due_ms(self) -> dict[str, int]:

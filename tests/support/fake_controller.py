@@ -313,7 +313,7 @@ class FakeControllers:
         cut_off: Members whose requests are lost; their connections stay open.
         change: Changes a response before its delivery, or raises a network error.
         before: Called with each request before it is handled.
-        asked: Codes of the handled requests.
+        requested: Codes of the handled requests.
         opened: Number of connections opened.
     """
 
@@ -325,7 +325,7 @@ class FakeControllers:
         self.cut_off: set[int] = set()
         self.change: Callable[[Request, Response], Response] = lambda request, response: response
         self.before: Callable[[Request], None] = lambda request: None
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         self.opened = 0
 
     def connect(self, address: str) -> FakeLink:
@@ -348,6 +348,6 @@ class FakeControllers:
 
     async def exchange(self, address: str, request: Request, channel: object) -> Response:
         """Return the response of the controller at an address."""
-        self.asked.append(int(request.code))
+        self.requested.append(int(request.code))
         self.before(request)
         return self.change(request, self.models[address].response(request, channel))

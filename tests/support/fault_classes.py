@@ -323,14 +323,14 @@ def made_store(root: Path, count: int = EACH) -> Path:
         for n in range(count):
             now_ms = rig.clock.now_ms()
             own = {"TAGS": f"tag{n}", "KEYS": f"key{n}", "color": "red"}
-            for name, wish in (
+            for name, delay in (
                 ("near", {"DELAY": "1"}),
                 ("far", {"DELAY": "2"}),
                 ("soon", {"TIMER_DELIVER_MS": str(now_ms + 2_000)}),
                 ("later", {"TIMER_DELIVER_MS": str(now_ms + 3_600_000 + n * 1_000)}),
             ):
                 batch = PutBatch(1)
-                properties = own | wish | {"UNIQ_KEY": f"{topic}-{n}-{name}"}
+                properties = own | delay | {"UNIQ_KEY": f"{topic}-{n}-{name}"}
                 add_message(rig.store, batch, topic, n % 4, b"body" * 9, properties=properties)
                 rig.put(batch)
         rig.work()

@@ -232,11 +232,11 @@ class MigrationRig:
         """Advance the clock from wakeup to wakeup of the services."""
         end_ms = self.clock.now_ms() + step_ms
         self.work()
-        while (moment_ms := self.next_work_ms()) <= end_ms:
-            moment_ms = max(moment_ms, self.clock.now_ms() + 1)
-            if moment_ms > end_ms:
+        while (next_ms := self.next_work_ms()) <= end_ms:
+            next_ms = max(next_ms, self.clock.now_ms() + 1)
+            if next_ms > end_ms:
                 break
-            self.clock.set_ms(moment_ms)
+            self.clock.set_ms(next_ms)
             self.work()
         self.clock.set_ms(max(end_ms, self.clock.now_ms()))
         self.work()

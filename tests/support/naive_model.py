@@ -78,7 +78,7 @@ class Model:
             counts[key] += 1
             message = self.messages.get(key)
             if message is None:
-                found.append(f"nobody sent {key}")
+                found.append(f"no client sent {key}")
                 continue
             if record.store_ms < message.due_ms:
                 found.append(f"{key} came {message.due_ms - record.store_ms} ms early")

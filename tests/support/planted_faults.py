@@ -325,7 +325,7 @@ class _Sender:
         body = len(key(0))
         self.keys_at = (len(KEY_HEAD), body + text.index(key(0).encode()) + len(KEY_HEAD))
         name = b"TIMER_DELIVER_MS\x01" if timer else b"DELAY\x01"
-        self.wish_at = body + text.index(name) + len(name)
+        self.delay_offset = body + text.index(name) + len(name)
 
     def send(self, histories: npt.NDArray[Any], at: Numbers, near_ms: Numbers) -> None:
         """Send the histories at given indexes.
@@ -345,10 +345,10 @@ class _Sender:
         is_far = (kinds >= len(NEAR)) & (kinds < KINDS.index("late"))
         if self.timer:
             rows["timer_value"] = near_ms + np.where(is_far, 2 * HOUR_MS, 0)
-            write_digits(texts[:, self.wish_at :], rows["timer_value"], TIME_DIGITS, 10)
+            write_digits(texts[:, self.delay_offset :], rows["timer_value"], TIME_DIGITS, 10)
         else:
             rows["delay_level"] = 2 * histories["holder"][at] - 1 + is_far
-            write_digits(texts[:, self.wish_at :], rows["delay_level"], 1, 10)
+            write_digits(texts[:, self.delay_offset :], rows["delay_level"], 1, 10)
         rows["topic_index"] = np.where(kinds == KINDS.index("gone"), *self.topics[::-1])
         rows["born_ms"] = self.rig.clock.now_ms()
         self.rig.put(batch)

@@ -136,8 +136,8 @@ class PopRig:
     def requests_measured(self, code: int) -> dict[int, int]:
         """Return the broker's metric of requests of a code, by response code."""
         found: dict[int, int] = {}
-        for (asked, answered, *_), buckets, _ in self.broker.parts.rpc.ms:
-            if asked == code:
+        for (requested, answered, *_), buckets, _ in self.broker.parts.rpc.ms:
+            if requested == code:
                 found[answered] = found.get(answered, 0) + int(buckets[-1][1])
         return found
 

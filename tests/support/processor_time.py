@@ -1,6 +1,6 @@
 """Processor time of a call, in milliseconds of a reference machine, for tests of costs.
 
-The call is compared with a fixed loop that runs beside it in the same thread. Other processes slow
+The call is compared with a fixed loop that runs in the same thread. Other processes slow
 down both alike, so that a limit holds on slow and on busy machines.
 """
 

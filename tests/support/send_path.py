@@ -50,9 +50,9 @@ class RoutedTopics(TopicManager):
     def __init__(self, table: TopicTable) -> None:
         self.table = table
         self.configs: dict[str, TopicConfig] = {}
-        self.told: list[str] = []
-        self.may_tell = asyncio.Event()
-        self.may_tell.set()
+        self.reported: list[str] = []
+        self.may_report = asyncio.Event()
+        self.may_report.set()
 
     def install(self, name: str, queues: int = 4, perm: int = 6) -> TopicConfig:
         topic = TopicConfig(name=name, read_queues=queues, write_queues=queues, perm=perm)
@@ -81,8 +81,8 @@ class RoutedTopics(TopicManager):
         return self.configs.get(name) or self.install(name, queues, perm)
 
     async def announce(self, topics: Sequence[TopicConfig]) -> None:
-        await self.may_tell.wait()
-        self.told += [topic.name for topic in topics]
+        await self.may_report.wait()
+        self.reported += [topic.name for topic in topics]
 
 
 @dataclass

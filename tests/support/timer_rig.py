@@ -128,12 +128,12 @@ class TimerRig:
         end_ms = self.clock.now_ms() + step_ms
         self.work()
         while True:
-            moment_ms = self.timers.next_work_ms(self.clock.now_ms())
-            if moment_ms > end_ms:
+            next_ms = self.timers.next_work_ms(self.clock.now_ms())
+            if next_ms > end_ms:
                 break
-            self.clock.set_ms(max(moment_ms, self.clock.now_ms()))
+            self.clock.set_ms(max(next_ms, self.clock.now_ms()))
             self.work()
-            if moment_ms <= self.clock.now_ms() == end_ms:
+            if next_ms <= self.clock.now_ms() == end_ms:
                 break
         self.clock.set_ms(end_ms)
         self.work()

@@ -35,7 +35,7 @@ def put_raw(
 ) -> PutBatch:
     """Append a record without the put hook."""
     batch = PutBatch(1, 1)
-    add_message(rig.store, batch, topic, 0, b"odd", properties=properties, **fields)
+    add_message(rig.store, batch, topic, 0, b"bad", properties=properties, **fields)
     rig.store.put(batch)
     rig.work()
     return batch
@@ -54,8 +54,8 @@ def check_all(rig: TimerRig, due_ms: list[int], opened_ms: int = 0) -> None:
     """Check that each timer was delivered once, in order, at its due time or at the opening."""
     records = rig.delivered()
     assert [record.body for record in records] == [b"%d" % n for n in range(len(due_ms))]
-    for record, moment_ms in zip(records, due_ms, strict=True):
-        assert moment_ms <= record.store_ms <= max(moment_ms, opened_ms)
+    for record, next_ms in zip(records, due_ms, strict=True):
+        assert next_ms <= record.store_ms <= max(next_ms, opened_ms)
     assert rig.timers.counts.total == 0
 
 
@@ -270,8 +270,8 @@ def test_t18_every_timer_is_delivered_at_its_millisecond_during_a_backlog(rig: T
     now_ms = rig.clock.now_ms()
     rig.put_many([(now_ms + 1_000, "T", 0, b"%d" % n) for n in range(5_000)])
     later = [now_ms + ms for ms in (1_001, 1_500, 2_000, 2_001)]
-    for moment_ms in later:
-        rig.put(moment_ms, "U")
+    for next_ms in later:
+        rig.put(next_ms, "U")
     rig.advance(3_000)
     assert len(rig.bodies()) == 5_000
     assert {record.store_ms for record in rig.delivered()} == {now_ms + 1_000}

@@ -63,21 +63,24 @@ def test_checkpoint_and_metrics(tmp_path: Path) -> None:
     _, log_pos, queue_offset, master_offset, _, _, counter = struct.unpack(">7q", check)
     assert (log_pos, queue_offset, master_offset) == (4 * 52, 4, 4)
     assert counter >= 1
-    told = json.loads(metrics)
-    assert {topic: item["count"] for topic, item in told["timingCount"].items()} == {"T": 3, "U": 1}
-    assert told["dataVersion"]["counter"] == 4
+    reported = json.loads(metrics)
+    assert {topic: item["count"] for topic, item in reported["timingCount"].items()} == {
+        "T": 3,
+        "U": 1,
+    }
+    assert reported["dataVersion"]["counter"] == 4
     assert metrics == (tmp_path / "store" / "config" / "timermetrics").read_bytes()
 
 
 def test_metrics_are_exact_between_checkpoints(tmp_path: Path) -> None:
-    async def ask(broker: Broker, client: BrokerClient) -> list[Any]:
+    async def send_requests(broker: Broker, client: BrokerClient) -> list[Any]:
         found = []
         for topic in ("T", "V"):
             await client.send(topic, b"x", TIMER_DELAY_SEC=str(HOUR_S))
             found.append(json.loads(body_of(await client.call(GET_TIMER_METRICS))))
         return found
 
-    first, second = on_a_broker(tmp_path, ask, timerFlushIntervalMs="3600000")
+    first, second = on_a_broker(tmp_path, send_requests, timerFlushIntervalMs="3600000")
     assert {t: item["count"] for t, item in first["timingCount"].items()} == {"T": 4, "U": 1}
     assert {t: item["count"] for t, item in second["timingCount"].items()} == {
         "T": 4,

@@ -19,7 +19,7 @@ def test_defaults_are_apaches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "precision_ms"),
+    ("requested", "precision_ms"),
     [
         (0, 100),
         (99, 100),
@@ -33,16 +33,16 @@ def test_defaults_are_apaches() -> None:
         (60_000, 1_000),
     ],
 )
-def test_precision_is_rounded_down_as_apache_does(asked: int, precision_ms: int) -> None:
-    assert TimerConfig(precision_ms=asked).precision_ms == precision_ms
+def test_precision_is_rounded_down_as_apache_does(requested: int, precision_ms: int) -> None:
+    assert TimerConfig(precision_ms=requested).precision_ms == precision_ms
 
 
 @pytest.mark.parametrize(
-    ("asked", "slots"),
+    ("requested", "slots"),
     [(2, 2), (1, 604_740), (-3, 604_740), (604_740, 604_740), (604_741, 604_740)],
 )
-def test_a_roll_window_beyond_the_wheel_is_reduced(asked: int, slots: int) -> None:
-    assert TimerConfig(roll_window_slots=asked).roll_window_slots == slots
+def test_a_roll_window_beyond_the_wheel_is_reduced(requested: int, slots: int) -> None:
+    assert TimerConfig(roll_window_slots=requested).roll_window_slots == slots
 
 
 def test_delays_of_centuries_are_allowed() -> None:

@@ -55,8 +55,8 @@ def check_all(rig: TimerRig, due_ms: list[int], late_ms: int = 0, rest_ms: int =
     records = rig.delivered()
     assert sorted(int(record.body) for record in records) == list(range(TIMERS))
     for record in records:
-        moment_ms = due_ms[int(record.body)]
-        assert moment_ms <= record.store_ms <= max(moment_ms, opened_ms) + late_ms
+        next_ms = due_ms[int(record.body)]
+        assert next_ms <= record.store_ms <= max(next_ms, opened_ms) + late_ms
     assert rig.timers.counts.total == 0
     rig.close()
 

@@ -155,8 +155,8 @@ class TimerStoreMachine(RuleBasedStateMachine):
 
     def _send(self, wanted: list[tuple[int, str, str]]) -> None:
         batch, made = self._batch(wanted)
-        asked_ms = self.now_ms
-        self.rig.hook(batch, asked_ms)
+        requested_ms = self.now_ms
+        self.rig.hook(batch, requested_ms)
         self.rig.store.put(batch)
         for (number, topic), row, want in zip(made, batch.filled, wanted, strict=True):
             if row["status"] == 0:
@@ -193,7 +193,7 @@ class TimerStoreMachine(RuleBasedStateMachine):
         self.rig.work()
 
     @rule(delay_ms=st.integers(1, 2_000), count=st.integers(20, 150))
-    def send_many_for_a_moment(self, delay_ms: int, count: int) -> None:
+    def send_many_briefly(self, delay_ms: int, count: int) -> None:
         kinds = ["TIMER_DELIVER_MS", "TIMER_DELAY_MS"]
         self._send([(delay_ms, "TU"[n % 2], kinds[n % 2]) for n in range(count)])
         self.rig.work()
@@ -202,7 +202,7 @@ class TimerStoreMachine(RuleBasedStateMachine):
 
     @rule(step_ms=st.one_of(st.sampled_from(STEPS_MS), st.integers(1, 5_000)))
     def advance(self, step_ms: int) -> None:
-        """Advance the clock while the service sleeps as long as it asked for."""
+        """Advance the clock while the service sleeps as long as it requested."""
         self.rig.advance(step_ms)
 
     @rule(step_ms=st.sampled_from([*STEPS_MS, AWAY_MS]))

@@ -83,7 +83,9 @@ def test_an_unreadable_wheel_is_rebuilt(tmp_path: Path, disk: BadDisk) -> None:
     slot = rig.timers.units.wheel.tick(rig.clock.now_ms() + DELAY_MS) % (WHEEL_BYTES // 32) * 32
     disk.break_page(tmp_path / "timerwheel", slot - slot % PAGE_BYTES)
     rig = TimerRig(tmp_path, rig.clock).open()
-    assert any("timerwheel" in told and "cannot be read" in told for told in rig.notices)
+    assert any(
+        "timerwheel" in reported and "cannot be read" in reported for reported in rig.notices
+    )
     rig.is_sound = False
     rig.advance(DELAY_MS + 1_000)
     assert sorted(body[:4] for body in rig.bodies()) == [b"%04d" % n for n in range(TIMERS)]

@@ -89,16 +89,16 @@ def test_lists_and_forecasts_are_requested(rig: TimerRig) -> None:
     now_ms = rig.clock.now_ms()
     for number in range(30):
         rig.put(now_ms + 60_000 + number * 60_000, "TU"[number % 2])
-    asked = views.admin_views(lambda: rig.timers, lambda: None)
+    requested = views.admin_views(lambda: rig.timers, lambda: None)
     fields = {"topic": "U", "limit": "4", "skip": "2"}
-    page = asked["list"](fields)  # type: ignore[call-arg]
+    page = requested["list"](fields)  # type: ignore[call-arg]
     assert [t["due_ms"] for t in page["timers"]] == [
         now_ms + (6 + 2 * n) * 60_000 for n in range(4)
     ]
-    more = asked["list"](fields | {"skip": "0", "cursor": page["cursor"]})  # type: ignore[call-arg]
+    more = requested["list"](fields | {"skip": "0", "cursor": page["cursor"]})  # type: ignore[call-arg]
     assert more["timers"][0]["due_ms"] == now_ms + 14 * 60_000
     fields = {"from_ms": str(now_ms), "width_ms": "600000", "count": "2"}
-    found = asked["forecast"](fields)  # type: ignore[call-arg]
+    found = requested["forecast"](fields)  # type: ignore[call-arg]
     assert (found["counts"], found["later"], found["pos"]) == ([10, 10], 10, None)
 
 
@@ -120,18 +120,18 @@ def test_illegal_view_requests(rig: TimerRig, view: str, fields: dict[str, str])
 
 
 def test_a_view_before_the_start() -> None:
-    asked = views.admin_views(lambda: None, lambda: None)
-    assert asked["runtime"]() == {}
+    requested = views.admin_views(lambda: None, lambda: None)
+    assert requested["runtime"]() == {}
     with pytest.raises(RequestError, match="does not run"):
-        asked["summary"]()
+        requested["summary"]()
 
 
 @pytest.mark.finding("3D9")
 @pytest.mark.parametrize("view", ["summary", "list", "forecast"])
 def test_a_view_of_a_replica_names_its_master(view: str) -> None:
-    asked = views.admin_views(lambda: None, lambda: "10.0.0.1:10911")
+    requested = views.admin_views(lambda: None, lambda: "10.0.0.1:10911")
     with pytest.raises(RequestError, match=r"is a replica.*--broker 10\.0\.0\.1:10911"):
-        asked[view]()
+        requested[view]()
 
 
 def test_the_metrics(rig: TimerRig) -> None:

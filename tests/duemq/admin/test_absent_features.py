@@ -15,7 +15,7 @@ from duemq_common.request import Request, RequestHandler, Response
 from tests.support.running_broker import running, small
 
 
-class World:
+class Rig:
     def __init__(
         self, *, is_master: bool = True, has_controller: bool = False, has_accounts: bool = False
     ) -> None:
@@ -41,31 +41,31 @@ class World:
     "code", [353, 354, 513, 2001, 2002, 2003, 2004, 5001, 200_070, 200_074, 200_079]
 )
 def test_a_refusal_has_code_3_and_the_reason(code: int) -> None:
-    response = World().call(code)
+    response = Rig().call(code)
     assert response.code == 3
     assert REASONS[RequestCode(code)] in (response.remark or "")
     assert f"request type {code} (" in (response.remark or "")
 
 
 def test_tables_are_written_before_an_export_is_answered() -> None:
-    world = World()
-    response = world.call(355, configType="topics;subscriptionGroups")
-    assert (response.code, response.remark, world.saved) == (0, "export done.", 1)
+    rig = Rig()
+    response = rig.call(355, configType="topics;subscriptionGroups")
+    assert (response.code, response.remark, rig.saved) == (0, "export done.", 1)
 
 
 def test_the_flush_offset_of_a_master_is_its_own() -> None:
-    assert World().call(908, masterFlushOffset="0").code == 0
-    assert World(is_master=False).call(908, masterFlushOffset="0").code == 3
+    assert Rig().call(908, masterFlushOffset="0").code == 0
+    assert Rig(is_master=False).call(908, masterFlushOffset="0").code == 3
 
 
 def test_nothing_of_pop_is_outside_of_the_log() -> None:
-    assert World().call(200_056).code == 0
+    assert Rig().call(200_056).code == 0
 
 
 def test_epochs_need_a_controller() -> None:
-    response = World().call(1007)
+    response = Rig().call(1007)
     assert (response.code, response.remark) == (1, "this request only for controllerMode ")
-    assert 1007 not in World(has_controller=True).handlers
+    assert 1007 not in Rig(has_controller=True).handlers
 
 
 def test_a_broker_answers_them(tmp_path: Path) -> None:
@@ -81,8 +81,10 @@ def test_an_export_has_the_offsets(tmp_path: Path) -> None:
         async with running(small(tmp_path), clock=FakeClock()) as (broker, client):
             assert (await client.send("T", b"a")).code == 0
             broker.parts.offsets.commit("g", "T", 0, 1)
-            asked = {"configType": "consumerOffsets"}
-            assert (await client.call(RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON, asked)).code == 0
+            requested = {"configType": "consumerOffsets"}
+            assert (
+                await client.call(RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON, requested)
+            ).code == 0
             table = (tmp_path / "store/config/consumerOffset.json").read_text()
             assert '"T@g":{0:1' in "".join(table.split())
 

@@ -12,7 +12,7 @@ from duemq_common.errors import ConfigError, RequestError
 from duemq_common.request import Request, Response
 
 
-class World:
+class Rig:
     def __init__(self) -> None:
         self.values = {"fileReservedTime": "72", "brokerName": "b"}
         self.processor = ConfigProcessor(
@@ -32,7 +32,7 @@ class World:
 
 
 def test_all_keys_are_shown_sorted_with_the_version(run: Callable[..., Any]) -> None:
-    response = run(World().call(26))
+    response = run(Rig().call(26))
     assert response.body == b"brokerName=b\nfileReservedTime=72\n"
     assert json.loads(response.fields["version"]) == {
         "counter": 1,
@@ -56,9 +56,9 @@ def test_all_keys_are_shown_sorted_with_the_version(run: Callable[..., Any]) -> 
 def test_changes_are_made_all_or_none(
     run: Callable[..., Any], body: bytes, code: int, kept: str
 ) -> None:
-    world = World()
+    rig = Rig()
     try:
-        found = run(world.call(25, body)).code
+        found = run(rig.call(25, body)).code
     except RequestError as refusal:
         found = refusal.code
-    assert (found, world.values["fileReservedTime"]) == (code, kept)
+    assert (found, rig.values["fileReservedTime"]) == (code, kept)

@@ -28,7 +28,7 @@ class ListedOffsets(FakeOffsets):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[Mapping[int, Callable[..., Any]]]:
+def rig(tmp_path: Path) -> Iterator[Mapping[int, Callable[..., Any]]]:
     with open_store(tmp_path) as store:
         for queue in (0, 0, 0, 1):
             put_one(store, "T", queue)
@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> Iterator[Mapping[int, Callable[..., Any]]]:
         offsets.commit("H", "T", 1, 1)
 
         async def stats_of(request: Request) -> Response:
-            return Response(body=json.dumps({"asked": request.fields["topic"]}).encode())
+            return Response(body=json.dumps({"requested": request.fields["topic"]}).encode())
 
         report = ConsumeReport(
             store, topics, groups, offsets, ClientTable(), stats_of, "127.0.0.1:10911"
@@ -51,17 +51,17 @@ def world(tmp_path: Path) -> Iterator[Mapping[int, Callable[..., Any]]]:
 
 
 def test_every_group_and_the_lag_of_all(
-    run: Callable[..., Any], world: Mapping[int, Callable[..., Any]]
+    run: Callable[..., Any], rig: Mapping[int, Callable[..., Any]]
 ) -> None:
-    body = json.loads(run(world[317](Request(317, {"isOrder": "false"}))).body)
+    body = json.loads(run(rig[317](Request(317, {"isOrder": "false"}))).body)
     assert body == {
         "brokerAddr": "127.0.0.1:10911",
-        "consumeStatsList": [{"G": [{"asked": "T"}]}, {"H": [{"asked": "T"}]}],
+        "consumeStatsList": [{"G": [{"requested": "T"}]}, {"H": [{"requested": "T"}]}],
         "totalDiff": 4,
         "totalInflightDiff": 0,
     }
-    body = json.loads(run(world[317](Request(317, {"isOrder": "true"}))).body)
-    assert body["consumeStatsList"] == [{"G": [{"asked": "O"}]}]
+    body = json.loads(run(rig[317](Request(317, {"isOrder": "true"}))).body)
+    assert body["consumeStatsList"] == [{"G": [{"requested": "O"}]}]
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_every_group_and_the_lag_of_all(
 )
 def test_corrections_are_the_lowest_of_all_groups(
     run: Callable[..., Any],
-    world: Mapping[int, Callable[..., Any]],
+    rig: Mapping[int, Callable[..., Any]],
     left_out: str,
     body: bytes,
 ) -> None:
     fields = {"filterGroups": left_out, "compareGroup": "G", "topic": "T"}
-    assert run(world[308](Request(308, fields))).body == body
+    assert run(rig[308](Request(308, fields))).body == body

@@ -125,8 +125,8 @@ def lag(end: int, consumed: int, last_ms: int, pulled: int) -> dict[str, int]:
         ({}, [], {"T", "U"}),
         ({"topic": "U"}, [], {"U"}),
         ({"topic": "W"}, [], {"W"}),  # no progress yet
-        ({"topic": "nobody"}, [], set()),
-        ({"topicList": "T;nobody"}, [], {"T"}),
+        ({"topic": "absent"}, [], set()),
+        ({"topicList": "T;absent"}, [], {"T"}),
         ({"topicList": "T;U", "topic": "W"}, ["T"], {"T", "U"}),
         ({}, ["T", "W"], {"T", "W"}),  # members gave up U
         ({"topic": "U"}, ["T"], set()),
@@ -166,7 +166,7 @@ def test_from_when_to_when_and_how_late(broker: AdminBroker) -> None:
         },
     ]
     with pytest.raises(RequestError) as refused:
-        broker.call(303, topic="nobody", group="G")
+        broker.call(303, topic="absent", group="G")
     assert refused.value.code == 17
 
 
@@ -199,7 +199,7 @@ def test_progress_is_cloned(
 
 def test_cloning_an_unknown_topic_is_refused(broker: AdminBroker) -> None:
     with pytest.raises(RequestError) as refused:
-        broker.call(314, srcGroup="G", destGroup="H", topic="nobody", offline="true")
+        broker.call(314, srcGroup="G", destGroup="H", topic="absent", offline="true")
     assert refused.value.code == 1
 
 
@@ -218,10 +218,10 @@ def test_topics_of_a_group(broker: AdminBroker) -> None:
 def test_a_subscription(broker: AdminBroker, topic: str, expected: Any) -> None:
     broker.subscribe("G", "T")
     found = broker.see(345, group="G", topic=topic)
-    told = found.pop("subscriptionData", None)
+    reported = found.pop("subscriptionData", None)
     assert found == {"group": "G", "topic": topic}
-    assert (told is None) is (expected is None)
-    assert expected is None or expected.items() <= told.items()
+    assert (reported is None) is (expected is None)
+    assert expected is None or expected.items() <= reported.items()
 
 
 def test_groups_of_a_list_are_deleted_with_their_offsets(broker: AdminBroker) -> None:

@@ -38,7 +38,7 @@ pullThreadPoolQueueCapacity litePullThreadPoolQueueCapacity
 
 
 @pytest.fixture
-def world(
+def rig(
     tmp_path: Path,
 ) -> Iterator[tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]]]:
     clock = FakeClock()
@@ -58,9 +58,9 @@ def world(
 
 def test_28_has_every_key_of_apache_and_all_values_are_text(
     run: Callable[..., Any],
-    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+    rig: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
 ) -> None:
-    store, _, clock, handlers = world
+    store, _, clock, handlers = rig
     put_one(store, "T")
     clock.advance(3_723_000)
     table = json.loads(run(handlers[28](Request(28, {}))).body)["table"]
@@ -76,18 +76,18 @@ def test_28_has_every_key_of_apache_and_all_values_are_text(
 
 def test_an_empty_store_has_numbers_too(
     run: Callable[..., Any],
-    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+    rig: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
 ) -> None:
-    table = json.loads(run(world[3][28](Request(28, {}))).body)["table"]
+    table = json.loads(run(rig[3][28](Request(28, {}))).body)["table"]
     assert table["earliestMessageTimeStamp"] == "-1"
     assert table["putMessageAverageSize"] == "0.0"
 
 
 def test_315_answers_windows_or_1(
     run: Callable[..., Any],
-    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+    rig: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
 ) -> None:
-    store, stats, clock, handlers = world
+    store, stats, clock, handlers = rig
     stats.sample(clock.now_ms())
     for _ in range(7):
         put_one(store, "T")
@@ -103,17 +103,17 @@ def test_315_answers_windows_or_1(
 @pytest.mark.parametrize("code", [306, 316, 329])
 def test_cleaning_is_answered(
     run: Callable[..., Any],
-    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+    rig: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
     code: int,
 ) -> None:
-    assert run(world[3][code](Request(code, {}))).code == 0
+    assert run(rig[3][code](Request(code, {}))).code == 0
 
 
 def test_this_master_has_no_replicas(
     run: Callable[..., Any],
-    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+    rig: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
 ) -> None:
-    body = json.loads(run(world[3][907](Request(907, {}))).body)
+    body = json.loads(run(rig[3][907](Request(907, {}))).body)
     assert (body["master"], body["haConnectionInfo"]) == (True, [])
 
 
@@ -147,10 +147,10 @@ DECIMAL = (
 
 def test_the_exporter_can_parse_every_value(
     run: Callable[..., Any],
-    world: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
+    rig: tuple[MessageStore, BrokerStats, FakeClock, dict[RequestCode, Callable[..., Any]]],
 ) -> None:
     """Source: BrokerRuntimeStats of rocketmq-exporter."""
-    store, stats, clock, handlers = world
+    store, stats, clock, handlers = rig
     put_one(store, "T")
     stats.sample(clock.now_ms())
     table = json.loads(run(handlers[28](Request(28, {}))).body)["table"]

@@ -130,7 +130,7 @@ def test_what_cannot_be_deleted(broker: AdminBroker, name: str) -> None:
     assert refused.value.code == 29
 
 
-@pytest.mark.parametrize("name", ["nobody", "../../outside", ".."])
+@pytest.mark.parametrize("name", ["absent", "../../outside", ".."])
 def test_deleting_what_is_not_there_is_fine_and_touches_nothing(
     broker: AdminBroker, tmp_path: Path, name: str
 ) -> None:
@@ -148,7 +148,7 @@ def test_deleting_names_that_never_were_leaves_no_trace(
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, syncs.append)
     for number in range(50):
-        assert broker.call(215, topic=f"nobody-{number}") == Response()
+        assert broker.call(215, topic=f"absent-{number}") == Response()
     assert syncs == []
     assert not list(tmp_path.rglob("deletedTopics.json"))
 
@@ -251,7 +251,7 @@ def test_store_times(broker: AdminBroker, offset: int, found: bool) -> None:
     assert store_ms_at(broker.store, "T", 0, offset) == expected
 
 
-# -- beside Apache --------------------------------------------------------------------------------
+# -- compared with Apache -----------------------------------------------------------------------
 
 
 def shape(value: Any) -> Any:

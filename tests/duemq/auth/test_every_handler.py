@@ -26,7 +26,7 @@ from tests.support.running_broker import BrokerClient, connected, small
 from tests.support.v5_client import V5Caller, message, sending, signed, typed_topic, v5_caller
 
 STRANGER = Credentials("stranger", "stranger-secret")
-GROUP, FRESH = "victims", "fresh-group"
+GROUP, FRESH = "targets", "fresh-group"
 QUEUE = {"topic": "orders", "brokerName": "test", "queueId": 0}
 FIELDS: dict[str, Any] = {
     "a": GROUP,
@@ -114,7 +114,7 @@ CHANGED_BY_ROOT = (10, 310, 17, 34, 41, 200, 401, 3_001)
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Rig:
     """A broker with a message in flight, whose invisible time is renewed automatically."""
 
     broker: Broker
@@ -150,7 +150,7 @@ class World:
 
 
 @asynccontextmanager
-async def world_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def rig_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     made: list[Renewals] = []
 
     def renewals(*arguments: Any) -> Renewals:
@@ -177,12 +177,12 @@ async def world_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
             await owner.settings(stream, settings)
             _, [received] = await owner.receive("orders", GROUP, auto_renew=True)
             handle = received.system_properties.receipt_handle
-            yield World(broker, made[0], root_client, stranger, owner, other, handle)
+            yield Rig(broker, made[0], root_client, stranger, owner, other, handle)
             stream.cancel()
 
 
-def fields_of(world: World) -> dict[str, Any]:
-    return FIELDS | {"extraInfo": world.handle.rpartition(" ")[0]}
+def fields_of(rig: Rig) -> dict[str, Any]:
+    return FIELDS | {"extraInfo": rig.handle.rpartition(" ")[0]}
 
 
 def body_of(code: int) -> bytes:
@@ -202,18 +202,18 @@ def test_no_request_code_changes_the_state_for_an_account_without_rights(
     async def main() -> tuple[dict[int, object], set[int]]:
         changed: dict[int, object] = {}
         changed_by_root = set()
-        async with world_of(tmp_path, monkeypatch) as world:
-            codes = sorted({*map(int, world.broker.parts.dispatcher), *map(int, SEND_CODES)})
+        async with rig_of(tmp_path, monkeypatch) as rig:
+            codes = sorted({*map(int, rig.broker.parts.dispatcher), *map(int, SEND_CODES)})
             for code in codes:
-                before = world.state()
+                before = rig.state()
                 for body in (b"", body_of(code)):
-                    await world.stranger.call(code, fields_of(world), body)
-                if found := difference(before, world.state()):
+                    await rig.stranger.call(code, fields_of(rig), body)
+                if found := difference(before, rig.state()):
                     changed[code] = found
             for code in CHANGED_BY_ROOT:
-                before = world.state()
-                await world.root.call(code, fields_of(world), body_of(code))
-                if difference(before, world.state()):
+                before = rig.state()
+                await rig.root.call(code, fields_of(rig), body_of(code))
+                if difference(before, rig.state()):
                     changed_by_root.add(code)
         return changed, changed_by_root
 
@@ -222,14 +222,14 @@ def test_no_request_code_changes_the_state_for_an_account_without_rights(
     assert changed_by_root == set(CHANGED_BY_ROOT)
 
 
-def calls(world: World) -> dict[str, Any]:
+def calls(rig: Rig) -> dict[str, Any]:
     target = {"topic": v2.Resource(name="orders"), "group": v2.Resource(name=GROUP)}
     ack = api.AckMessageRequest(**target)
-    ack.entries.add(message_id="m", receipt_handle=world.handle)
+    ack.entries.add(message_id="m", receipt_handle=rig.handle)
     two = api.AckMessageRequest(**target)
     for _ in range(2):
-        two.entries.add(message_id="m", receipt_handle=world.handle)
-    change = api.ChangeInvisibleDurationRequest(**target, receipt_handle=world.handle)
+        two.entries.add(message_id="m", receipt_handle=rig.handle)
+    change = api.ChangeInvisibleDurationRequest(**target, receipt_handle=rig.handle)
     change.invisible_duration.FromSeconds(30)
     batch = api.SendMessageRequest(messages=[message("orders"), message("orders")])
     topic = v2.Resource(name="orders")
@@ -244,7 +244,7 @@ def calls(world: World) -> dict[str, Any]:
         "AckMessage, two": two,
         "ChangeInvisibleDuration": change,
         "ForwardMessageToDeadLetterQueue": api.ForwardMessageToDeadLetterQueueRequest(
-            **target, receipt_handle=world.handle
+            **target, receipt_handle=rig.handle
         ),
         "EndTransaction": api.EndTransactionRequest(
             topic=topic, message_id="m", transaction_id="0-0", resolution=v2.COMMIT
@@ -266,26 +266,26 @@ def test_no_v5_method_changes_the_state_for_an_account_without_rights(
     codes: dict[str, set[int]] = {}
 
     async def main() -> list[int]:
-        async with world_of(tmp_path, monkeypatch) as world:
-            before = world.state()
-            assert len(world.renewals.table) == 1
-            for name, request in calls(world).items():
-                response = await world.stranger_v5.call(request)
+        async with rig_of(tmp_path, monkeypatch) as rig:
+            before = rig.state()
+            assert len(rig.renewals.table) == 1
+            for name, request in calls(rig).items():
+                response = await rig.stranger_v5.call(request)
                 entries = getattr(response, "entries", [])
                 codes[name] = {each.status.code for each in entries} or {response.status.code}
-                changed[name] = difference(before, world.state())
-            status, _ = await world.stranger_v5.receive("orders", FRESH)
+                changed[name] = difference(before, rig.state())
+            status, _ = await rig.stranger_v5.receive("orders", FRESH)
             codes["ReceiveMessage"] = {status.code}
-            changed["ReceiveMessage"] = difference(before, world.state())
+            changed["ReceiveMessage"] = difference(before, rig.state())
             settings = v2.Settings(client_type=v2.SIMPLE_CONSUMER)
             settings.subscription.group.name = FRESH
             settings.subscription.subscriptions.add(topic=v2.Resource(name="orders"))
-            stream = world.stranger_v5.telemetry()
+            stream = rig.stranger_v5.telemetry()
             await stream.write(api.TelemetryCommand(settings=settings).SerializeToString())
             codes["Telemetry"] = {(await stream.read()).status.code}
-            changed["Telemetry"] = difference(before, world.state())
-            acknowledged = await world.root_v5.ack("orders", GROUP, world.handle)
-            return [*acknowledged, len(world.renewals.table)]
+            changed["Telemetry"] = difference(before, rig.state())
+            acknowledged = await rig.root_v5.ack("orders", GROUP, rig.handle)
+            return [*acknowledged, len(rig.renewals.table)]
 
     ended = asyncio.run(main())
     requests = [name for name in dir(api) if name.endswith("Request")]

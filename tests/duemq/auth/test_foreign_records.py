@@ -43,7 +43,7 @@ PENDING = {"DELAY": "17", "KEYS": "p1", "UNIQ_KEY": "7F000001" + "1" * 24}
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Rig:
     """A broker with two accounts; alice may use topic mine and group ga, bob secret and gb.
 
     Retries of POP of alice's group a from topic b_c, and of bob's group a_b from topic c, have one
@@ -91,7 +91,7 @@ def keys_of(kind: str, tmp_path: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def world_of(kind: str, tmp_path: Path, more: dict[str, str]) -> AsyncIterator[World]:
+async def rig_of(kind: str, tmp_path: Path, more: dict[str, str]) -> AsyncIterator[Rig]:
     keys = keys_of(kind, tmp_path) | more
     async with (
         running(small(tmp_path, **keys)) as (broker, _),
@@ -110,7 +110,7 @@ async def world_of(kind: str, tmp_path: Path, more: dict[str, str]) -> AsyncIter
         for remote, topic, group in ((alice, "mine", "ga"), (bob, "secret", "gb")):
             assert (await remote.send(topic, b"x")).code == 0
             assert (await remote.call(34, {}, heartbeat(group, topic))).code == 0
-        yield World(kind, broker, root, alice, bob, stored, half, pending)
+        yield Rig(kind, broker, root, alice, bob, stored, half, pending)
 
 
 async def send_half(bob: BrokerClient) -> Response:
@@ -139,10 +139,10 @@ def heartbeat(group: str, topic: str, *, client: str = "c", producer: str = "p")
     return json.dumps(beat | {"producerDataSet": [{"groupName": producer}]}).encode()
 
 
-def run(kind: str, tmp_path: Path, work: Callable[[World], Awaitable[None]], **more: str) -> None:
+def run(kind: str, tmp_path: Path, work: Callable[[Rig], Awaitable[None]], **more: str) -> None:
     async def main() -> None:
-        async with world_of(kind, tmp_path, more) as world:
-            await work(world)
+        async with rig_of(kind, tmp_path, more) as rig:
+            await work(rig)
 
     asyncio.run(main())
 
@@ -174,30 +174,30 @@ def send_to(topic: str, group: str) -> dict[str, str]:
 
 
 def test_a_message_is_not_read_by_its_offset(kind: str, tmp_path: Path) -> None:
-    async def work(world: World) -> None:
-        offset = {"offset": offset_of(world.stored)}
+    async def work(rig: Rig) -> None:
+        offset = {"offset": offset_of(rig.stored)}
         for more in ({}, {"topic": "mine"}):
-            world.assert_denied(await world.alice.call(33, offset | more))
-        found = await world.bob.call(33, offset)
+            rig.assert_denied(await rig.alice.call(33, offset | more))
+        found = await rig.bob.call(33, offset)
         assert MESSAGE in bytes(found.body)
 
     run(kind, tmp_path, work)
 
 
 def test_a_message_is_not_sent_back_to_another_group(kind: str, tmp_path: Path) -> None:
-    async def work(world: World) -> None:
-        fields = {"offset": offset_of(world.stored), "delayLevel": 0, "originTopic": "mine"}
-        world.assert_denied(await world.alice.call(36, fields | {"group": "ga"}))
-        assert (await world.bob.call(36, fields | {"group": "gb"})).code == 0
+    async def work(rig: Rig) -> None:
+        fields = {"offset": offset_of(rig.stored), "delayLevel": 0, "originTopic": "mine"}
+        rig.assert_denied(await rig.alice.call(36, fields | {"group": "ga"}))
+        assert (await rig.bob.call(36, fields | {"group": "gb"})).code == 0
 
     run(kind, tmp_path, work)
 
 
 @pytest.mark.parametrize("code", [11, 361])
 def test_the_retries_of_another_group_are_not_pulled(kind: str, tmp_path: Path, code: int) -> None:
-    async def work(world: World) -> None:
-        world.assert_denied(await world.alice.call(code, pull("%RETRY%gb", "ga")))
-        own = await world.alice.call(code, pull("%RETRY%ga", "ga"))
+    async def work(rig: Rig) -> None:
+        rig.assert_denied(await rig.alice.call(code, pull("%RETRY%gb", "ga")))
+        own = await rig.alice.call(code, pull("%RETRY%ga", "ga"))
         assert own.code == ResponseCode.PULL_NOT_FOUND
 
     run(kind, tmp_path, work)
@@ -207,7 +207,7 @@ def test_the_retries_of_another_group_are_not_pulled(kind: str, tmp_path: Path, 
 def test_the_retries_of_a_group_with_the_same_retry_topic_are_not_read(
     kind: str, tmp_path: Path
 ) -> None:
-    async def work(world: World) -> None:
+    async def work(rig: Rig) -> None:
         pop = {
             "consumerGroup": "a",
             "topic": "b_c",
@@ -219,18 +219,18 @@ def test_the_retries_of_a_group_with_the_same_retry_topic_are_not_read(
             "bornTime": 0,
             "order": "false",
         }
-        assert (await world.alice.send("b_c", b"x")).code == 0
-        assert (await world.alice.call(34, {}, heartbeat("a", "b_c"))).code == 0
-        assert (await world.alice.call(200050, pop)).code == 0
-        held = asyncio.create_task(world.alice.call(200050, pop | {"pollTime": 10_000}))
-        polls = world.broker.parts.long_polls
+        assert (await rig.alice.send("b_c", b"x")).code == 0
+        assert (await rig.alice.call(34, {}, heartbeat("a", "b_c"))).code == 0
+        assert (await rig.alice.call(200050, pop)).code == 0
+        held = asyncio.create_task(rig.alice.call(200050, pop | {"pollTime": 10_000}))
+        polls = rig.broker.parts.long_polls
         await asyncio.to_thread(until, lambda: len(polls), seconds=60, what="pop on hold")
-        assert (await world.bob.send("c", b"x")).code == 0
-        assert (await world.bob.call(34, {}, heartbeat("a_b", "c"))).code == 0
+        assert (await rig.bob.send("c", b"x")).code == 0
+        assert (await rig.bob.call(34, {}, heartbeat("a_b", "c"))).code == 0
         for code in (200050, 200052, 200054):
-            world.assert_denied(await world.alice.call(code, pop))
-        assert (await world.root.send("b_c", b"resumes the pop on hold")).code == 0
-        world.assert_denied(await held)
+            rig.assert_denied(await rig.alice.call(code, pop))
+        assert (await rig.root.send("b_c", b"resumes the pop on hold")).code == 0
+        rig.assert_denied(await held)
 
     run(kind, tmp_path, work)
 
@@ -239,48 +239,48 @@ def test_the_retries_of_a_group_with_the_same_retry_topic_are_not_read(
 def test_nothing_is_sent_to_the_retries_of_another_group(
     kind: str, tmp_path: Path, code: int
 ) -> None:
-    async def work(world: World) -> None:
-        world.assert_denied(await world.alice.call(code, send_to("%RETRY%gb", "ga"), b"forged"))
-        own = await world.alice.call(310, send_to("%RETRY%ga", "ga"), b"own")
+    async def work(rig: Rig) -> None:
+        rig.assert_denied(await rig.alice.call(code, send_to("%RETRY%gb", "ga"), b"forged"))
+        own = await rig.alice.call(310, send_to("%RETRY%ga", "ga"), b"own")
         assert own.code == 0
 
     run(kind, tmp_path, work)
 
 
 def test_a_transaction_is_not_ended_by_another_account(kind: str, tmp_path: Path) -> None:
-    async def work(world: World) -> None:
+    async def work(rig: Rig) -> None:
         end = {
             "producerGroup": "pb",
             "commitOrRollback": 12,
             "transactionId": "t",
             "msgId": "m",
-            "tranStateTableOffset": text_of(world.half, "queueOffset"),
-            "commitLogOffset": offset_of(world.half),
+            "tranStateTableOffset": text_of(rig.half, "queueOffset"),
+            "commitLogOffset": offset_of(rig.half),
         }
         for more in ({}, {"topic": "mine"}):
-            world.assert_denied(await world.alice.call(37, end | more))
-        assert (await world.bob.call(37, end)).code == 0
+            rig.assert_denied(await rig.alice.call(37, end | more))
+        assert (await rig.bob.call(37, end)).code == 0
 
     run(kind, tmp_path, work)
 
 
 def test_a_half_message_goes_only_to_producers_that_may_publish(kind: str, tmp_path: Path) -> None:
-    async def work(world: World) -> None:
-        asked: list[str] = []
-        was_asked = asyncio.Event()
-        transactions = world.broker.parts.transactions
+    async def work(rig: Rig) -> None:
+        requested: list[str] = []
+        was_requested = asyncio.Event()
+        transactions = rig.broker.parts.transactions
         assert transactions is not None
 
         async def connect(
             stack: AsyncExitStack, who: Credentials, group: str, topic: str
         ) -> RemotingClient:
             def check(request: Request) -> Response:
-                asked.append(who.access_key)
-                was_asked.set()
+                requested.append(who.access_key)
+                was_requested.set()
                 return Response()
 
             handlers = {RequestCode.CHECK_TRANSACTION_STATE: check}
-            address = world.broker.address
+            address = rig.broker.address
             client = RemotingClient(address, handlers, sign=who.sign)
             await stack.enter_async_context(client)
             body = heartbeat(group, topic, producer="pb")
@@ -292,38 +292,38 @@ def test_a_half_message_goes_only_to_producers_that_may_publish(kind: str, tmp_p
             client = await connect(stack, ALICE, "ga", "mine")
             await transactions.check()
             await client.call(Request(38, {"consumerGroup": "ga"}), timeout_s=60)
-            assert not asked  # what was sent before this answer has arrived
+            assert not requested  # what was sent before this answer has arrived
             await connect(stack, BOB, "gb", "secret")
             await connect(stack, ALICE, "ga", "mine")  # the one that was heard of last
             await transactions.check()
             async with asyncio.timeout(60):
-                await was_asked.wait()
-            assert asked == [BOB.access_key]
+                await was_requested.wait()
+            assert requested == [BOB.access_key]
 
     run(kind, tmp_path, work, transactionTimeOut="1")
 
 
 @pytest.mark.parametrize("code", [307, 309])
 def test_a_relayed_request_carries_no_credentials(kind: str, tmp_path: Path, code: int) -> None:
-    async def work(world: World) -> None:
+    async def work(rig: Rig) -> None:
         seen: list[dict[str, str]] = []
 
         async def relayed(request: Request) -> Response:
             seen.append(dict(request.fields))
             return Response(0, body=b"{}")
 
-        address, handlers = world.broker.address, {307: relayed, 309: relayed}
+        address, handlers = rig.broker.address, {307: relayed, 309: relayed}
         async with RemotingClient(address, handlers, sign=ALICE.sign) as consumer:
             body = heartbeat("ga", "mine", client="listener")
             await consumer.call(Request(34, {}, body, version=479), timeout_s=60)
             target = {"consumerGroup": "ga", "clientId": "listener"}
-            assert (await world.root.call(code, target)).code == 0
+            assert (await rig.root.call(code, target)).code == 0
             [fields] = seen
             assert fields.items() >= target.items()
             assert not fields.keys() & {"AccessKey", "Signature", "SecurityToken"}
-            message = {"topic": "mine", "msgId": text_of(world.stored, "msgId")}
+            message = {"topic": "mine", "msgId": text_of(rig.stored, "msgId")}
             if code == 309:
-                world.assert_denied(await world.alice.call(code, target | message))
+                rig.assert_denied(await rig.alice.call(code, target | message))
                 assert len(seen) == 1
 
     run(kind, tmp_path, work)
@@ -350,17 +350,17 @@ def handle_of(topic: str) -> str:
 def test_decisions_need_the_topics_in_the_body(
     tmp_path: Path, code: int, selection: dict[str, Any]
 ) -> None:
-    async def work(world: World) -> None:
+    async def work(rig: Rig) -> None:
         body = json.dumps(selection | {"dry_run": True}).encode()
         for fields in ({}, {"topic": "mine"}):
-            world.assert_denied(await world.alice.call(code, fields, body))
+            rig.assert_denied(await rig.alice.call(code, fields, body))
 
     run("users", tmp_path, work)
 
 
 def test_own_topics_do_not_reach_messages_of_others(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
-        names = [PENDING["UNIQ_KEY"], text_of(world.pending, "msgId")]
+    async def work(rig: Rig) -> None:
+        names = [PENDING["UNIQ_KEY"], text_of(rig.pending, "msgId")]
         selections: list[dict[str, Any]] = [
             {"topic": "mine", "ids": names},
             {"topic": "mine", "keys": ["p1"]},
@@ -368,28 +368,28 @@ def test_own_topics_do_not_reach_messages_of_others(tmp_path: Path) -> None:
             {"handles": [handle_of("mine")]},
         ]
         for selection in selections:
-            response = await world.alice.call(9_011, {}, json.dumps(selection).encode())
+            response = await rig.alice.call(9_011, {}, json.dumps(selection).encode())
             assert response.code == 0, response
             verdicts = {one["verdict"] for one in json.loads(bytes(response.body))["results"]}
             assert verdicts == {"unknown"}, selection
         body = json.dumps({"topic": "secret", "dry_run": True}).encode()
-        [result] = json.loads(bytes((await world.bob.call(9_011, {}, body)).body))["results"]
+        [result] = json.loads(bytes((await rig.bob.call(9_011, {}, body)).body))["results"]
         assert (result["verdict"], result["messages"]) == ("done", 1)
 
     run("users", tmp_path, work)
 
 
 def test_a_long_poll_gets_no_message_after_its_permission_is_withdrawn(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
-        held = asyncio.create_task(world.bob.pull("secret", 2, group="gb"))
-        pulls = world.broker.parts.long_polls
+    async def work(rig: Rig) -> None:
+        held = asyncio.create_task(rig.bob.pull("secret", 2, group="gb"))
+        pulls = rig.broker.parts.long_polls
         await asyncio.to_thread(until, lambda: len(pulls) == 1, seconds=60, what="the pull is held")
         subject = {"subject": f"User:{BOB.access_key}", "resource": "Topic:secret"}
-        assert (await world.root.call(3008, subject)).code == 0
-        assert (await world.root.send("secret", b"after")).code == 0
+        assert (await rig.root.call(3008, subject)).code == 0
+        assert (await rig.root.send("secret", b"after")).code == 0
         response = await held
         assert (response.code, response.body) == (ResponseCode.PULL_RETRY_IMMEDIATELY, b"")
-        world.assert_denied(await world.bob.pull("secret", 2, group="gb"))
+        rig.assert_denied(await rig.bob.pull("secret", 2, group="gb"))
 
     run("users", tmp_path, work)
 
@@ -398,15 +398,15 @@ def test_a_long_poll_gets_no_message_after_its_permission_is_withdrawn(tmp_path:
 def test_accounts_of_plain_acl_do_not_reach_other_groups_and_topics(
     tmp_path: Path, code: int
 ) -> None:
-    async def work(world: World) -> None:
+    async def work(rig: Rig) -> None:
         fields = {"topic": "secret", "b": "secret", "group": "gb", "consumerGroup": "gb"}
         fields |= {"destGroup": "gb", "srcGroup": "gb", "clientId": "c", "timestamp": "0"}
         lock = {"consumerGroup": "gb", "clientId": "c", "mqSet": []}
-        response = await world.alice.call(code, fields, json.dumps(lock).encode())
+        response = await rig.alice.call(code, fields, json.dumps(lock).encode())
         if code == 77_001:  # not served, as no plugin has it
             assert response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         else:
-            world.assert_denied(response)
+            rig.assert_denied(response)
 
     run("plain", tmp_path, work)
 

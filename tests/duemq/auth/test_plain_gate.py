@@ -53,7 +53,7 @@ def gate(text: str = TEXT) -> PlainGate:
     return PlainGate(lambda: rules, lambda: 0, AuditLog(lambda: 0), "DefaultCluster")
 
 
-def asked(
+def requested(
     code: int, who: Credentials | None, body: bytes = b"", at: str = "10.0.0.1", **fields: str
 ) -> Request:
     made = Request(code, dict(fields), body, version=399)
@@ -69,29 +69,35 @@ def asked(
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
-        (asked(310, None, b="orders"), "No accessKey is configured"),
-        (asked(310, None), "No accessKey is configured"),
-        (asked(310, Credentials("nobody1", "x"), b="orders"), "No acl config for nobody1"),
+        (requested(310, None, b="orders"), "No accessKey is configured"),
+        (requested(310, None), "No accessKey is configured"),
+        (requested(310, Credentials("absent1", "x"), b="orders"), "No acl config for absent1"),
         (
-            asked(310, Credentials("alice12", "x"), b="orders"),
+            requested(310, Credentials("alice12", "x"), b="orders"),
             "Check signature failed for accessKey=alice12",
         ),
-        (asked(310, ALICE, b="other"), "No default permission for topic:other"),
-        (asked(320, ALICE, b="other"), "No default permission for topic:other"),
-        (asked(10, ALICE, topic="closed"), "No default permission for topic:closed"),
-        (asked(310, ALICE, b="%RETRY%x", a="x"), "No default permission for group:x"),
-        (asked(11, ALICE, topic="orders", consumerGroup="x"), "No default permission for group:x"),
+        (requested(310, ALICE, b="other"), "No default permission for topic:other"),
+        (requested(320, ALICE, b="other"), "No default permission for topic:other"),
+        (requested(10, ALICE, topic="closed"), "No default permission for topic:closed"),
+        (requested(310, ALICE, b="%RETRY%x", a="x"), "No default permission for group:x"),
         (
-            asked(11, ALICE, topic="sent", consumerGroup="billing"),
+            requested(11, ALICE, topic="orders", consumerGroup="x"),
+            "No default permission for group:x",
+        ),
+        (
+            requested(11, ALICE, topic="sent", consumerGroup="billing"),
             "No default permission for topic:sent",
         ),
-        (asked(34, ALICE, json.dumps(HEART).encode()), "No default permission for topic:closed"),
         (
-            asked(17, ALICE, topic="orders"),
+            requested(34, ALICE, json.dumps(HEART).encode()),
+            "No default permission for topic:closed",
+        ),
+        (
+            requested(17, ALICE, topic="orders"),
             "Need admin permission for request code=17, but accessKey=alice12 is not",
         ),
         (
-            asked(9_011, ALICE, topic="orders"),
+            requested(9_011, ALICE, topic="orders"),
             "Need admin permission for request code=9011, but accessKey=alice12 is not",
         ),
     ],
@@ -105,16 +111,16 @@ def test_a_refusal_has_code_1_and_apaches_text(request_: Request, why: str) -> N
 @pytest.mark.parametrize(
     "request_",
     [
-        asked(310, ALICE, b="orders"),
-        asked(310, ALICE, b="sent"),
-        asked(310, ALICE, b="RMQ_SYS_TRACE_TOPIC"),
-        asked(11, ALICE, topic="unknown", consumerGroup="billing"),
-        asked(36, ALICE, group="billing"),
-        asked(26, ALICE),
-        asked(17, ADMIN, topic="orders"),
-        asked(310, ADMIN, b="anything"),
-        asked(17, None, at="10.1.1.9"),
-        asked(17, Credentials("free123", "wrong"), at="10.2.2.2"),
+        requested(310, ALICE, b="orders"),
+        requested(310, ALICE, b="sent"),
+        requested(310, ALICE, b="RMQ_SYS_TRACE_TOPIC"),
+        requested(11, ALICE, topic="unknown", consumerGroup="billing"),
+        requested(36, ALICE, group="billing"),
+        requested(26, ALICE),
+        requested(17, ADMIN, topic="orders"),
+        requested(310, ADMIN, b="anything"),
+        requested(17, None, at="10.1.1.9"),
+        requested(17, Credentials("free123", "wrong"), at="10.2.2.2"),
     ],
 )
 def test_permitted_requests_pass(request_: Request) -> None:
@@ -128,7 +134,7 @@ def test_a_malformed_administrative_request_is_audited_and_left_to_its_handler(
     body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="duemq.audit"):
-        gate()(asked(9011, ADMIN, body))
+        gate()(requested(9011, ADMIN, body))
     (record,) = caplog.records
     line = json.loads(record.getMessage())
     assert (line["event"], line["user"], line["code"]) == ("allowed", ADMIN.access_key, 9011)
@@ -277,20 +283,26 @@ def test_a_broker_uses_the_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked_", "why"),
+    ("requested_", "why"),
     [
-        (asked(310, ALICE, b="closed"), ""),  # without the permission
-        (asked(310, Credentials("alice12", "x")), "Check signature failed for accessKey=alice12"),
-        (asked(310, None), "No accessKey is configured"),
-        (asked(310, None, at="10.1.1.5"), ""),
-        (asked(310, Credentials("free123", "x"), at="10.2.2.2"), ""),
-        (asked(310, Credentials("free123", "x")), "Check signature failed for accessKey=free123"),
+        (requested(310, ALICE, b="closed"), ""),  # without the permission
+        (
+            requested(310, Credentials("alice12", "x")),
+            "Check signature failed for accessKey=alice12",
+        ),
+        (requested(310, None), "No accessKey is configured"),
+        (requested(310, None, at="10.1.1.5"), ""),
+        (requested(310, Credentials("free123", "x"), at="10.2.2.2"), ""),
+        (
+            requested(310, Credentials("free123", "x")),
+            "Check signature failed for accessKey=free123",
+        ),
     ],
 )
-def test_a_signature_is_checked_without_permissions(asked_: Request, why: str) -> None:
+def test_a_signature_is_checked_without_permissions(requested_: Request, why: str) -> None:
     if not why:
-        gate().authenticate(asked_)
+        gate().authenticate(requested_)
         return
     with pytest.raises(RequestError) as caught:
-        gate().authenticate(asked_)
+        gate().authenticate(requested_)
     assert caught.value.remark == EXCEPTION + why

@@ -33,7 +33,7 @@ DELAY_MS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Rig:
     """A broker with a pending timer in each of the topics `other` and `orders`.
 
     Attributes:
@@ -63,7 +63,7 @@ class World:
 
 
 @asynccontextmanager
-async def world_of(root: Path, more: Mapping[str, list[str]]) -> AsyncIterator[World]:
+async def rig_of(root: Path, more: Mapping[str, list[str]]) -> AsyncIterator[Rig]:
     clock = FakeClock()
     keys = small(root, timerWheelEnable="true", recallMessageEnable="true", **KEYS)
     async with (
@@ -81,26 +81,24 @@ async def world_of(root: Path, more: Mapping[str, list[str]]) -> AsyncIterator[W
             assert (await remote.send(topic, b"first")).code == 0
             late = {"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": KEY[topic]}
             assert (await remote.send(topic, f"late {topic}".encode(), **late)).code == 0
-        yield World(clock, broker, remote, owner, publisher, due_ms)
+        yield Rig(clock, broker, remote, owner, publisher, due_ms)
 
 
-def run(root: Path, work: Callable[[World], Awaitable[None]], **more: list[str]) -> None:
+def run(root: Path, work: Callable[[Rig], Awaitable[None]], **more: list[str]) -> None:
     async def main() -> None:
-        async with world_of(
-            root, {f"Topic:{topic}": each for topic, each in more.items()}
-        ) as world:
-            await work(world)
+        async with rig_of(root, {f"Topic:{topic}": each for topic, each in more.items()}) as rig:
+            await work(rig)
 
     asyncio.run(main())
 
 
 # Ways to cancel: the account sends to a topic a message that names the timer.
 
-Way = Callable[[World, str, str], Awaitable[Response]]
+Way = Callable[[Rig, str, str], Awaitable[Response]]
 
 
-def marker(world: World, named: str, **more: str) -> dict[str, str]:
-    due = {"TIMER_DELIVER_MS": str(world.due_ms), "TIMER_DEL_UNIQKEY": named}
+def marker(rig: Rig, named: str, **more: str) -> dict[str, str]:
+    due = {"TIMER_DELIVER_MS": str(rig.due_ms), "TIMER_DEL_UNIQKEY": named}
     return due | {"UNIQ_KEY": "C" * 32} | more
 
 
@@ -114,45 +112,45 @@ def letters(topic: str, properties: Mapping[str, str], due_ms: int) -> dict[str,
     return dict(zip("abcdefghijkl", values, strict=True)) | {"m": "false"}
 
 
-async def send(world: World, sent_to: str, named: str) -> Response:
-    return await world.publisher.send(sent_to, b"0", **marker(world, name_of(named)))
+async def send(rig: Rig, sent_to: str, named: str) -> Response:
+    return await rig.publisher.send(sent_to, b"0", **marker(rig, name_of(named)))
 
 
-async def send_v2(world: World, sent_to: str, named: str) -> Response:
-    fields = letters(sent_to, marker(world, name_of(named)), world.due_ms)
-    return await world.publisher.call(310, fields, b"0")
+async def send_v2(rig: Rig, sent_to: str, named: str) -> Response:
+    fields = letters(sent_to, marker(rig, name_of(named)), rig.due_ms)
+    return await rig.publisher.call(310, fields, b"0")
 
 
-async def send_second(world: World, sent_to: str, named: str) -> Response:
+async def send_second(rig: Rig, sent_to: str, named: str) -> Response:
     """The kernel parses sends of a granted account and topic: the marker is the second send."""
-    fields = letters(sent_to, {"UNIQ_KEY": "C" * 32}, world.due_ms)
-    assert (await world.publisher.call(310, fields, b"warm")).code == 0
-    return await send_v2(world, sent_to, named)
+    fields = letters(sent_to, {"UNIQ_KEY": "C" * 32}, rig.due_ms)
+    assert (await rig.publisher.call(310, fields, b"warm")).code == 0
+    return await send_v2(rig, sent_to, named)
 
 
-async def batch(world: World, sent_to: str, named: str) -> Response:
-    text = encode_properties(marker(world, name_of(named)))
+async def batch(rig: Rig, sent_to: str, named: str) -> Response:
+    text = encode_properties(marker(rig, name_of(named)))
     size = 4 + 4 + 4 + 4 + 4 + 1 + 2 + len(text)
     head = size.to_bytes(4, "big") + bytes(12) + (1).to_bytes(4, "big") + b"0"
     entry = head + len(text).to_bytes(2, "big") + text
-    return await world.publisher.call(320, letters(sent_to, {}, 1) | {"m": "true"}, entry)
+    return await rig.publisher.call(320, letters(sent_to, {}, 1) | {"m": "true"}, entry)
 
 
-async def shared_by_a_batch(world: World, sent_to: str, named: str) -> Response:
+async def shared_by_a_batch(rig: Rig, sent_to: str, named: str) -> Response:
     entry = (23).to_bytes(4, "big") + bytes(12) + (1).to_bytes(4, "big") + b"0" + bytes(2)
-    properties = marker(world, name_of(named))
-    fields = letters(sent_to, properties, world.due_ms) | {"m": "true"}
-    return await world.publisher.call(320, fields, entry)
+    properties = marker(rig, name_of(named))
+    fields = letters(sent_to, properties, rig.due_ms) | {"m": "true"}
+    return await rig.publisher.call(320, fields, entry)
 
 
-async def half(world: World, sent_to: str, named: str) -> Response:
+async def half(rig: Rig, sent_to: str, named: str) -> Response:
     more = {"TRAN_MSG": "true", "PGROUP": "p"}
-    properties = marker(world, name_of(named), **more)
-    sent = await world.publisher.send(sent_to, b"0", **properties)
+    properties = marker(rig, name_of(named), **more)
+    sent = await rig.publisher.send(sent_to, b"0", **properties)
     if sent.code != 0:
         return sent
     assert sent.fields is not None
-    return await world.publisher.call(37, end_of(sent, sent_to))
+    return await rig.publisher.call(37, end_of(sent, sent_to))
 
 
 def end_of(sent: Response, topic: str) -> dict[str, Any]:
@@ -168,19 +166,19 @@ def end_of(sent: Response, topic: str) -> dict[str, Any]:
     }
 
 
-async def reply(world: World, sent_to: str, named: str) -> Response:
-    fields = letters(sent_to, marker(world, name_of(named)), world.due_ms)
-    response = await world.publisher.call(325, fields, b"0")
+async def reply(rig: Rig, sent_to: str, named: str) -> Response:
+    fields = letters(sent_to, marker(rig, name_of(named)), rig.due_ms)
+    response = await rig.publisher.call(325, fields, b"0")
     if response.code == ResponseCode.SYSTEM_ERROR:  # stored; there is no requester to push it to
         assert "REPLY_TO_CLIENT" in (response.remark or "")
         response.code = 0
     return response
 
 
-async def recall(world: World, sent_to: str, named: str) -> Response:
-    handle = RecallHandle(named, "test", str(world.due_ms), KEY[named]).encode()
+async def recall(rig: Rig, sent_to: str, named: str) -> Response:
+    handle = RecallHandle(named, "test", str(rig.due_ms), KEY[named]).encode()
     fields = {"producerGroup": "p", "topic": sent_to, "recallHandle": handle}
-    return await world.publisher.call(370, fields)
+    return await rig.publisher.call(370, fields)
 
 
 SENDS: tuple[Way, ...] = (send, send_v2, send_second, batch, shared_by_a_batch, half, reply)
@@ -197,11 +195,11 @@ def test_a_marker_needs_the_permission_for_the_timers_topic(
 ) -> None:
     caplog.set_level(logging.INFO, LOGGER)
 
-    async def work(world: World) -> None:
-        response = await way(world, "orders", "other")
+    async def work(rig: Rig) -> None:
+        response = await way(rig, "orders", "other")
         assert response.code == ResponseCode.NO_PERMISSION, response
-        assert (await world.verdict("other"))[0] == "done"
-        assert await world.bodies("other") == [b"late other"]
+        assert (await rig.verdict("other"))[0] == "done"
+        assert await rig.bodies("other") == [b"late other"]
 
     run(tmp_path, work)
     [line] = [json.loads(text) for text in caplog.messages if '"refused"' in text]
@@ -218,20 +216,20 @@ def test_a_cancel_is_audited_and_leads_to_true_verdicts(
     """`Pub` on the topic of the timer recalls it, as in Apache's broker."""
     caplog.set_level(logging.INFO, LOGGER)
 
-    async def work(world: World) -> None:
+    async def work(rig: Rig) -> None:
         caplog.clear()
-        response = await way(world, "orders", "orders")
+        response = await way(rig, "orders", "orders")
         assert response.code == 0, response
         expected = ("done", "the message was cancelled before")
-        assert await world.verdict("orders") == expected
+        assert await rig.verdict("orders") == expected
         body = json.dumps({"topic": "orders", "name": KEY["orders"]}).encode()
-        shown = json.loads(bytes((await world.root.call(9_002, {}, body)).body))
+        shown = json.loads(bytes((await rig.root.call(9_002, {}, body)).body))
         assert [one["state"] for one in shown["messages"]] == ["cancelled"], shown
-        first = await world.bodies("other")
+        first = await rig.bodies("other")
         assert first == [b"late other"]
-        orders = await world.root.pull("orders", 0, group="root-group")
+        orders = await rig.root.pull("orders", 0, group="root-group")
         assert b"late orders" not in bodies_of(orders)
-        assert await world.verdict("orders") == expected
+        assert await rig.verdict("orders") == expected
 
     run(tmp_path, work)
     lines = [json.loads(text) for text in caplog.messages]
@@ -241,17 +239,17 @@ def test_a_cancel_is_audited_and_leads_to_true_verdicts(
 
 @pytest.mark.finding("3S1")
 def test_update_on_a_topic_cancels_its_timers_from_another_topic(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
-        assert (await send(world, "orders", "other")).code == 0
-        assert await world.verdict("other") == ("done", "the message was cancelled before")
+    async def work(rig: Rig) -> None:
+        assert (await send(rig, "orders", "other")).code == 0
+        assert await rig.verdict("other") == ("done", "the message was cancelled before")
 
     run(tmp_path, work, other=["Update"])
 
 
 @pytest.mark.finding("3S1")
 def test_pub_on_a_topic_does_not_cancel_its_timers_from_another_topic(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
-        response = await send(world, "orders", "other")
+    async def work(rig: Rig) -> None:
+        response = await send(rig, "orders", "other")
         assert response.code == ResponseCode.NO_PERMISSION
 
     run(tmp_path, work, other=["Pub"])
@@ -259,28 +257,28 @@ def test_pub_on_a_topic_does_not_cancel_its_timers_from_another_topic(tmp_path: 
 
 @pytest.mark.finding("3S1")
 def test_a_recall_without_a_topic_acts_on_the_topic_that_it_is_sent_to(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
-        key, due = KEY["orders"], {"TIMER_DELIVER_MS": str(world.due_ms)}
-        assert (await world.root.send("other", b"same key", UNIQ_KEY=key, **due)).code == 0
-        properties = marker(world, key, UNIQ_KEY=key, TAGS="_RECALL_TAG_")
-        assert (await world.publisher.send("orders", b"0", **properties)).code == 0
-        assert (await world.verdict("orders"))[1] == "the message was cancelled before"
-        assert await world.bodies("other") == [b"late other", b"same key"]
+    async def work(rig: Rig) -> None:
+        key, due = KEY["orders"], {"TIMER_DELIVER_MS": str(rig.due_ms)}
+        assert (await rig.root.send("other", b"same key", UNIQ_KEY=key, **due)).code == 0
+        properties = marker(rig, key, UNIQ_KEY=key, TAGS="_RECALL_TAG_")
+        assert (await rig.publisher.send("orders", b"0", **properties)).code == 0
+        assert (await rig.verdict("orders"))[1] == "the message was cancelled before"
+        assert await rig.bodies("other") == [b"late other", b"same key"]
 
     run(tmp_path, work)
 
 
 @pytest.mark.finding("3S1")
 def test_a_withdrawn_permission_stops_a_cancel_at_the_commit(tmp_path: Path) -> None:
-    async def work(world: World) -> None:
-        properties = marker(world, name_of("other"), TRAN_MSG="true", PGROUP="p")
-        sent = await world.publisher.send("orders", b"0", **properties)
+    async def work(rig: Rig) -> None:
+        properties = marker(rig, name_of("other"), TRAN_MSG="true", PGROUP="p")
+        sent = await rig.publisher.send("orders", b"0", **properties)
         assert sent.code == 0, sent
         subject = {"subject": f"User:{PUBLISHER.access_key}", "resource": "Topic:other"}
-        assert (await world.root.call(3_008, subject)).code == 0
-        response = await world.publisher.call(37, end_of(sent, "orders"))
+        assert (await rig.root.call(3_008, subject)).code == 0
+        response = await rig.publisher.call(37, end_of(sent, "orders"))
         assert response.code == ResponseCode.NO_PERMISSION, response
-        assert await world.bodies("other") == [b"late other"]
+        assert await rig.bodies("other") == [b"late other"]
 
     run(tmp_path, work, other=["Update"])
 

@@ -255,7 +255,7 @@ app(sys.argv[1:])
 
 
 def test_a_signal_while_the_broker_starts_stops_it_cleanly(tmp_path: Path) -> None:
-    """Clients are served by then: a process that just ends loses what they were told is done."""
+    """Clients are served by then: an end without a stop loses what was reported as done."""
     conf = tmp_path / "broker.conf"
     keys = SMALL | {"storePathRootDir": str(tmp_path / "store"), "messageDelayLevel": "1s 1h"}
     conf.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))

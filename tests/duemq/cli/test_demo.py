@@ -14,7 +14,7 @@ from tests.support.commands import TIMEOUT_S, environment
 
 
 def brokers(pid: int) -> list[int]:
-    """Return the brokers that a process has started; it may run other programs for a moment."""
+    """Return the brokers that a process has started; it may run other programs briefly."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

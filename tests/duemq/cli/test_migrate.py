@@ -28,7 +28,7 @@ def broker(root: Path) -> Iterator[Running]:
     running.stop()
 
 
-def told(broker: Running, *words: str) -> Any:
+def reported(broker: Running, *words: str) -> Any:
     done = duemq("migrate", *words, "--json", *broker.where)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -41,13 +41,13 @@ def send(broker: Running, count: int = COUNT) -> None:
 
 def test_from_plan_to_rollback(broker: Running) -> None:
     send(broker)
-    plan = told(broker, "plan", "--level", LEVEL)
+    plan = reported(broker, "plan", "--level", LEVEL)
     assert [level["pending"] for level in plan["levels"]] == [COUNT]
-    assert told(broker, "start", plan["plan_id"], "--dry-run")["levels"] == [2]
-    started = told(broker, "start", plan["plan_id"])
+    assert reported(broker, "start", plan["plan_id"], "--dry-run")["levels"] == [2]
+    started = reported(broker, "start", plan["plan_id"])
     [level] = started["status"]["levels"]
     assert (level["state"], level["moved"]) == ("done", COUNT)
-    assert told(broker, "verify")["right"]
+    assert reported(broker, "verify")["right"]
     send(broker, 1)
     again = duemq("migrate", "start", "--level", LEVEL, *broker.where)
     assert again.returncode == Exit.REFUSED
@@ -55,14 +55,14 @@ def test_from_plan_to_rollback(broker: Running) -> None:
     shown = duemq("migrate", "status", *broker.where)
     assert f"{COUNT}" in shown.stdout
     assert "timers" in shown.stdout
-    back = told(broker, "rollback", "--level", LEVEL)
+    back = reported(broker, "rollback", "--level", LEVEL)
     assert back["status"]["levels"][0]["state"] == "rolled_back"
     levels = json.loads(duemq("levels", "--json", *broker.where).stdout)
     assert levels[0]["pending"] == COUNT + 1
 
 
 def test_history_of_the_ledger(broker: Running, root: Path) -> None:
-    url = told(broker, "status")["ledger"]["url"]
+    url = reported(broker, "status")["ledger"]["url"]
     page = root / "run.html"
     for _ in range(100):
         timers_table = duemq("migrate", "history", "--ledger", url, "--json")
@@ -75,10 +75,10 @@ def test_history_of_the_ledger(broker: Running, root: Path) -> None:
 
 
 def test_the_throttle_changes_while_it_runs(broker: Running) -> None:
-    status = told(broker, "throttle", "--rate", "500", "--lateness", "30")
+    status = reported(broker, "throttle", "--rate", "500", "--lateness", "30")
     assert (status["throttle"]["rate_per_s"], status["throttle"]["target_p99_ms"]) == (500, 30)
-    told_to_people = duemq("migrate", "throttle", "--rate", "600", *broker.where)
-    assert "saved in the broker's configuration: migrationRate=600" in told_to_people.stdout
+    text_output = duemq("migrate", "throttle", "--rate", "600", *broker.where)
+    assert "saved in the broker's configuration: migrationRate=600" in text_output.stdout
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ def test_audits_that_a_ledger_records(tmp_path: Path) -> None:
     for text in ("audit-1", "1970-01-01", "2.5", "cron", "1,002", "lost 2", "1,234"):
         assert text in shown.stdout
     url = f"sqlite:///{tmp_path}/duemq.ledger.sqlite"
-    told = json.loads(duemq("reconcile", "history", "--ledger", url, "--json").stdout)
-    assert [(one["audit_id"], one["messages"]) for one in told] == [("audit-1", 1_002)]
+    reported = json.loads(duemq("reconcile", "history", "--ledger", url, "--json").stdout)
+    assert [(one["audit_id"], one["messages"]) for one in reported] == [("audit-1", 1_002)]
     neither = duemq("reconcile", "history")
     assert neither.returncode == 2
     assert "give either the store's directory or --ledger URL" in neither.stderr
@@ -91,9 +91,9 @@ def test_an_audit_that_could_not_run_is_reported_too(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'l.sqlite'}"
     ran = duemq("reconcile", "run", str(tmp_path), "--ledger", url)
     assert ran.returncode == 2
-    [told] = json.loads(duemq("reconcile", "history", "--ledger", url, "--json").stdout)
-    assert told["exit_code"] == 2
-    assert "is not a store" in told["why"]
+    [reported] = json.loads(duemq("reconcile", "history", "--ledger", url, "--json").stdout)
+    assert reported["exit_code"] == 2
+    assert "is not a store" in reported["why"]
     other = duemq("reconcile", "run", "/another", "--ledger", url)
     assert other.returncode == 2
     assert "it belongs to store" in other.stderr

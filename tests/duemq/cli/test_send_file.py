@@ -168,8 +168,8 @@ def test_a_file_and_a_message_of_ones_own_are_not_sent_together(
     file = written(tmp_path / "lost.jsonl")
     ran = duemq("send", *words, "--from", str(file), "--yes", "--broker", "127.0.0.1:1")
     assert ran.returncode == 2
-    said = " ".join(ran.stderr.split())
-    assert "omit TOPIC and BODY to resend its messages, or omit --from to send" in said
+    message = " ".join(ran.stderr.split())
+    assert "omit TOPIC and BODY to resend its messages, or omit --from to send" in message
 
 
 @pytest.mark.parametrize(
@@ -187,5 +187,5 @@ def test_what_a_file_names_cannot_be_said_otherwise(
     file = written(tmp_path / "lost.jsonl")
     ran = duemq("send", *words, "--from", str(file), "--yes", "--broker", "127.0.0.1:1")
     assert ran.returncode == 2
-    said = " ".join(ran.stderr.split())
-    assert f"contains the properties of its messages: omit {named}" in said
+    message = " ".join(ran.stderr.split())
+    assert f"contains the properties of its messages: omit {named}" in message

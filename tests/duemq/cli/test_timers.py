@@ -44,14 +44,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     running.stop()
 
 
-def told(broker: Running, *words: str) -> Any:
+def reported(broker: Running, *words: str) -> Any:
     done = duemq("timers", *words, "--json", *broker.where)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def test_the_summary(broker: Running) -> None:
-    [view] = told(broker)
+    [view] = reported(broker)
     assert (view["pending"], view["topics"]) == (2 * COUNT, {"Soon": COUNT, "Far": COUNT})
     assert sum(view["per_minute"]["counts"]) >= COUNT
     shown = duemq("timers", *broker.where)
@@ -60,7 +60,7 @@ def test_the_summary(broker: Running) -> None:
 
 
 def test_a_list_in_pages(broker: Running) -> None:
-    pages = [told(broker, "list", "--limit", "4", "--page", str(page)) for page in (1, 2, 3, 4)]
+    pages = [reported(broker, "list", "--limit", "4", "--page", str(page)) for page in (1, 2, 3, 4)]
     assert [len(page["timers"]) for page in pages] == [4, 4, 2, 0]
     assert [page["more"] for page in pages] == [True, True, False, False]
     topics = [timer["topic"] for page in pages for timer in page["timers"]]
@@ -74,11 +74,11 @@ def test_a_list_in_pages(broker: Running) -> None:
         (("--key", "early"), {"Soon"}),
         (("--from", "+1h", "--to", "+3d"), {"Far"}),
         (("--to", "+1h"), {"Soon"}),
-        (("--topic", "Nobody"), set()),
+        (("--topic", "Absent"), set()),
     ],
 )
 def test_a_list_is_narrowed(broker: Running, words: tuple[str, ...], topics: set[str]) -> None:
-    page = told(broker, "list", *words)
+    page = reported(broker, "list", *words)
     assert {timer["topic"] for timer in page["timers"]} == topics
     assert len(page["timers"]) == COUNT * len(topics)
 
@@ -90,15 +90,15 @@ def test_a_list_for_people(broker: Running) -> None:
 
 
 def test_a_key_that_is_unused(broker: Running) -> None:
-    done = duemq("timers", "list", "--key", "nobody", *broker.where)
-    assert (done.returncode, "no pending timer has the key nobody" in done.stderr) == (
+    done = duemq("timers", "list", "--key", "absent", *broker.where)
+    assert (done.returncode, "no pending timer has the key absent" in done.stderr) == (
         Exit.FOUND_FAULT,
         True,
     )
 
 
 def test_the_forecast_counts_each_where_it_is_due(broker: Running) -> None:
-    found = told(broker, "forecast", "--by", "hour", "--count", "100")
+    found = reported(broker, "forecast", "--by", "hour", "--count", "100")
     assert (found["pending"], found["before"], found["later"]) == (2 * COUNT, 0, 0)
     assert sum(found["counts"][:2]) == COUNT
     assert sum(found["counts"][47:50]) == COUNT
@@ -170,7 +170,7 @@ def test_what_is_no_time(text: str) -> None:
 
 @pytest.mark.finding("B25")
 def test_a_queue_id_is_a_number(broker: Running) -> None:
-    [timer] = told(broker, "list", "--limit", "1")["timers"]
+    [timer] = reported(broker, "list", "--limit", "1")["timers"]
     assert isinstance(timer["queue_id"], int)
 
 
@@ -180,7 +180,7 @@ def test_a_whole_topic_is_not_cancelled_without_a_question(broker: Running) -> N
     assert (refused.returncode, "add --yes" in refused.stderr) == (Exit.USAGE, True)
     dry = duemq("timers", "cancel", "--topic", "Soon", "--dry-run", *broker.where, input="")
     assert (dry.returncode, "would cancel" in dry.stdout) == (0, True), dry.stderr
-    [view] = told(broker)
+    [view] = reported(broker)
     assert view["pending"] == 2 * COUNT
 
 
@@ -198,7 +198,7 @@ def test_bars() -> None:
 
 
 def test_compaction_has_nothing_to_do_in_a_young_store(broker: Running) -> None:
-    [response] = told(broker, "compact", "--dry-run")["brokers"]
+    [response] = reported(broker, "compact", "--dry-run")["brokers"]
     assert (response["started"], response["messages"]) == (False, 0)
     assert "fileReservedTime" in response["why"]
     done = duemq("timers", "compact", *broker.where)

@@ -84,7 +84,7 @@ def test_a_selection_that_ends_before_it_begins_is_a_usage_error(
 
 @pytest.mark.finding("B12")
 @pytest.mark.parametrize(
-    ("response", "code", "asked_for"),
+    ("response", "code", "requested_for"),
     [("y\n", 0, [True, False]), ("\n", 1, [True]), ("", 1, [True])],
 )
 def test_a_whole_topic_needs_confirmation_at_a_terminal(
@@ -92,7 +92,7 @@ def test_a_whole_topic_needs_confirmation_at_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
     response: str,
     code: int,
-    asked_for: list[bool],
+    requested_for: list[bool],
 ) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -103,7 +103,7 @@ def test_a_whole_topic_needs_confirmation_at_a_terminal(
     target = Target(namesrv="", broker="127.0.0.1:1", as_json=True)
     with nullcontext() if code == 0 else pytest.raises(SystemExit, match=str(code)):
         decide_and_show("cancel", named, target, dry_run=False, confirmed=False)
-    assert [more["dry_run"] for _, _, more in requests[1:]] == asked_for
+    assert [more["dry_run"] for _, _, more in requests[1:]] == requested_for
 
 
 @pytest.mark.parametrize(

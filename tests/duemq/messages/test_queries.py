@@ -24,11 +24,11 @@ class FakeIndex:
     """Replacement of `query_keys` in a real store; returns the offsets that a test sets."""
 
     def __init__(self, store: MessageStore) -> None:
-        self.store, self.found, self.asked = store, list[Any](), list[Any]()
+        self.store, self.found, self.requested = store, list[Any](), list[Any]()
         store.query_keys = self.query  # type: ignore[assignment]
 
     def query(self, *question: str | int) -> list[int]:
-        self.asked.append(question)
+        self.requested.append(question)
         return self.found
 
 
@@ -68,7 +68,7 @@ def test_count_of_a_key_query(
 ) -> None:
     index = FakeIndex(store)
     run(by_key(store, **changes))
-    assert index.asked == [("T", "b", count, 0, 99)]
+    assert index.requested == [("T", "b", count, 0, 99)]
 
 
 def test_messages_with_the_key_are_returned_in_index_order(
@@ -111,13 +111,13 @@ def test_a_message_by_log_offset_is_of_the_named_topic(
     run: Callable[..., Any], store: MessageStore, topic: str, code: int
 ) -> None:
     row = put_one(store, "T", body=b"wanted")
-    asked = call(store, 33, offset=int(row["phys_offset"]), topic=topic)
+    requested = call(store, 33, offset=int(row["phys_offset"]), topic=topic)
     if code:
         with pytest.raises(RequestError) as refused:
-            run(asked)
+            run(requested)
         assert refused.value.code == code
     else:
-        assert b"wanted" in run(asked).body
+        assert b"wanted" in run(requested).body
 
 
 @pytest.mark.finding("D5")
@@ -126,8 +126,8 @@ def test_queue_units_are_returned_with_the_groups_subscription(
 ) -> None:
     """`eval` is false: Apache evaluates only units with an extension."""
     clients = ClientTable()
-    told = (parse_expression("T", "a"),)
-    entry = ConsumerEntry("G", "CONSUME_PASSIVELY", "CLUSTERING", "x", told)
+    reported = (parse_expression("T", "a"),)
+    entry = ConsumerEntry("G", "CONSUME_PASSIVELY", "CLUSTERING", "x", reported)
     clients.heartbeat(
         Heartbeat("c", (), (entry,)), FakePeer(), language="JAVA", version=1, now_ms=0
     )

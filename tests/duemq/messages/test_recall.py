@@ -25,17 +25,17 @@ KEY = "FD0000000000000000000000000000022F4530946E09676464F0006A"
 
 class Port:
     def __init__(self, response: Recalled) -> None:
-        self.response, self.asked = response, list[Any]()
+        self.response, self.requested = response, list[Any]()
 
     async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
-        self.asked.append((topic, time_ms, unique_id))
+        self.requested.append((topic, time_ms, unique_id))
         return self.response
 
 
 DONE = Port(Recalled.DONE)
 
 
-class World:
+class Rig:
     def __init__(self, store: MessageStore, *, recalls: Port | None = DONE, **config: int) -> None:
         self.store, self.config = store, {"recall_enable": True} | config
         self.processor = RecallProcessor(
@@ -62,9 +62,9 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
         yield store
 
 
-def refused(run: Callable[..., Any], world: World, *args: str, **kwargs: object) -> RequestError:
+def refused(run: Callable[..., Any], rig: Rig, *args: str, **kwargs: object) -> RequestError:
     with pytest.raises(RequestError) as caught:
-        run(world.recall(*args, **kwargs))
+        run(rig.recall(*args, **kwargs))
     return caught.value
 
 
@@ -72,7 +72,7 @@ def refused(run: Callable[..., Any], world: World, *args: str, **kwargs: object)
 def test_without_a_recall_port_a_recall_is_refused(
     run: Callable[..., Any], store: MessageStore
 ) -> None:
-    error = refused(run, World(store, recalls=None), World(store).handle())
+    error = refused(run, Rig(store, recalls=None), Rig(store).handle())
     assert (error.code, "timerWheelEnable is false" in error.remark) == (1, True)
 
 
@@ -103,32 +103,32 @@ def test_codes_of_refused_recalls(
     code: int,
     says: str,
 ) -> None:
-    world = World(store, **config)
+    rig = Rig(store, **config)
     topic = changes.get("topic", "T")
     if "time" in changes:
         handle = RecallHandle("T", "broker-a", changes["time"], KEY).encode()
     else:
         made = {name: changes[name] for name in ("late_ms", "broker") if name in changes}
-        handle = changes.get("handle") or world.handle(**made)  # type: ignore[assignment]
-    error = refused(run, world, handle, topic)
+        handle = changes.get("handle") or rig.handle(**made)  # type: ignore[assignment]
+    error = refused(run, rig, handle, topic)
     assert (error.code, says in error.remark) == (code, True), (rule, error.remark)
 
 
 def test_recalls_are_accepted_while_the_broker_is_not_writable_by_default(
     run: Callable[..., Any], store: MessageStore
 ) -> None:
-    world = World(store, permission=4)
-    assert run(world.recall(world.handle())).code == 0
+    rig = Rig(store, permission=4)
+    assert run(rig.recall(rig.handle())).code == 0
 
 
 @pytest.mark.parametrize("missing", ["topic", "recallHandle"])
 def test_a_missing_field_is_a_system_error(
     run: Callable[..., Any], store: MessageStore, missing: str
 ) -> None:
-    fields = {"topic": "T", "recallHandle": World(store).handle()}
+    fields = {"topic": "T", "recallHandle": Rig(store).handle()}
     del fields[missing]
     with pytest.raises(RequestError, match=missing) as caught:
-        run(World(store).processor.recall(Request(370, fields)))
+        run(Rig(store).processor.recall(Request(370, fields)))
     assert caught.value.code == 1
 
 
@@ -142,14 +142,14 @@ def test_the_recall_port_decides(
     run: Callable[..., Any], store: MessageStore, response: Recalled, code: int
 ) -> None:
     port = Port(response)
-    world = World(store, recalls=port)
+    rig = Rig(store, recalls=port)
     if code:
-        error = refused(run, world, world.handle())
+        error = refused(run, rig, rig.handle())
         assert error.code == code
         assert ("already delivered" in error.remark) == (response is Recalled.DELIVERED)
     else:
-        assert run(world.recall(world.handle())).fields["msgId"] == KEY
-    assert port.asked == [("T", store.clock.now_ms() + 10_001, KEY)]
+        assert run(rig.recall(rig.handle())).fields["msgId"] == KEY
+    assert port.requested == [("T", store.clock.now_ms() + 10_001, KEY)]
 
 
 @pytest.mark.finding("3C9")
@@ -157,22 +157,22 @@ def test_the_recall_port_decides(
 def test_the_response_to_a_recall_without_a_message_can_be_apaches(
     run: Callable[..., Any], store: MessageStore, response: Recalled
 ) -> None:
-    world = World(store, recalls=Port(response), recall_reports_unknown=False)
-    found = run(world.recall(world.handle()))
+    rig = Rig(store, recalls=Port(response), recall_reports_unknown=False)
+    found = run(rig.recall(rig.handle()))
     assert (found.code, found.fields["msgId"]) == (0, KEY)
-    late = refused(run, world, world.handle(late_ms=-1_000))
+    late = refused(run, rig, rig.handle(late_ms=-1_000))
     assert late.code == 604
 
 
-@pytest.mark.parametrize(("late_ms", "asked"), [(1, 1), (0, 1), (-999, 1), (-1_000, 0)])
+@pytest.mark.parametrize(("late_ms", "requested"), [(1, 1), (0, 1), (-999, 1), (-1_000, 0)])
 def test_the_recall_port_is_called_until_the_slot_of_the_timer_ends(
-    run: Callable[..., Any], store: MessageStore, late_ms: int, asked: int
+    run: Callable[..., Any], store: MessageStore, late_ms: int, requested: int
 ) -> None:
     """A message due at the end of its second can be cancelled until it is due."""
     port = Port(Recalled.DONE)
-    world = World(store, recalls=port)
-    if asked:
-        assert run(world.recall(world.handle(late_ms=late_ms))).code == 0
+    rig = Rig(store, recalls=port)
+    if requested:
+        assert run(rig.recall(rig.handle(late_ms=late_ms))).code == 0
     else:
-        assert refused(run, world, world.handle(late_ms=late_ms)).code == 604
-    assert len(port.asked) == asked
+        assert refused(run, rig, rig.handle(late_ms=late_ms)).code == 604
+    assert len(port.requested) == requested

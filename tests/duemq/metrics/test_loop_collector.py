@@ -19,7 +19,7 @@ from tests.duemq.broker.collectors.test_native_metrics import scrape
 from tests.support.running_broker import running, small
 
 
-class Asked:
+class CountedReads:
     """A collector that notes which thread reads it."""
 
     def __init__(self) -> None:
@@ -27,27 +27,27 @@ class Asked:
 
     def collect(self) -> Iterator[Any]:
         self.threads.append(threading.current_thread())
-        yield GaugeMetricFamily("asked", "How often.", value=len(self.threads))
+        yield GaugeMetricFamily("requested", "How often.", value=len(self.threads))
 
 
 def test_any_collector_is_read_on_the_loop() -> None:
-    asked = Asked()
+    requested = CountedReads()
 
     async def main() -> None:
         registry = NativeRegistry("c", "b")
-        registry.register(asked)
+        registry.register(requested)
         Counter("counted", "A metric of prometheus-client.", registry=registry).inc(3)
         text = (await asyncio.to_thread(generate_latest, registry)).decode()
-        assert "asked 1.0" in text
+        assert "requested 1.0" in text
         assert "counted_total 3.0" in text
-        assert "asked 2.0" in generate_latest(registry).decode()  # on the loop itself
+        assert "requested 2.0" in generate_latest(registry).decode()  # on the loop itself
         with pytest.raises(ValueError, match="Duplicated"):
             Counter("counted", "Again.", registry=registry)
-        registry.unregister(asked)
-        assert b"asked" not in await asyncio.to_thread(generate_latest, registry)
+        registry.unregister(requested)
+        assert b"requested" not in await asyncio.to_thread(generate_latest, registry)
 
     asyncio.run(main())
-    assert {*asked.threads} == {threading.main_thread()}
+    assert {*requested.threads} == {threading.main_thread()}
 
 
 @pytest.mark.finding("P:metrics-thread")

@@ -7,7 +7,7 @@ from duemq_common.clock import FakeClock
 from tests.support.fakes import FakeStore, put
 
 
-def world() -> tuple[FakeStore, BrokerStats]:
+def rig() -> tuple[FakeStore, BrokerStats]:
     store = FakeStore(FakeClock())
     stats = BrokerStats(store.topics)
     store.add_dispatcher(stats.on_append)
@@ -15,7 +15,7 @@ def world() -> tuple[FakeStore, BrokerStats]:
 
 
 def test_puts_are_counted_by_the_topic_of_the_log() -> None:
-    store, stats = world()
+    store, stats = rig()
     stats.sample(0)
     put(store, "T", b"x", b"y")
     put(store, "U", b"z")
@@ -29,7 +29,7 @@ def test_puts_are_counted_by_the_topic_of_the_log() -> None:
 
 
 def test_many_topics_grow_the_columns() -> None:
-    store, stats = world()
+    store, stats = rig()
     stats.sample(0)
     for n in range(200):
         put(store, f"T{n}", b"x")
@@ -38,7 +38,7 @@ def test_many_topics_grow_the_columns() -> None:
 
 
 def test_pulls_are_counted_per_group() -> None:
-    _, stats = world()
+    _, stats = rig()
     stats.sample(0)
     stats.messages_got("T", "G", count=6, size=60)
     stats.messages_got("T", "G", count=2, size=20)
@@ -58,11 +58,11 @@ def test_pulls_are_counted_per_group() -> None:
     [("TOPIC_PUT_NUMS", "no"), ("GROUP_GET_NUMS", "T@no"), ("NO_SUCH", "T"), ("", "")],
 )
 def test_what_was_never_counted_is_not_there(name: str, key: str) -> None:
-    assert world()[1].windows(name, key) is None
+    assert rig()[1].windows(name, key) is None
 
 
 def test_windows_slide() -> None:
-    store, stats = world()
+    store, stats = rig()
     for step in range(13):
         put(store, "T", b"x")
         stats.sample(step * SAMPLE_MS)
@@ -77,7 +77,7 @@ def test_totals_at_midnight_change_at_local_midnight_only(monkeypatch: pytest.Mo
     monkeypatch.setenv("TZ", "Asia/Shanghai")  # UTC+8
     time.tzset()
     try:
-        store, stats = world()
+        store, stats = rig()
         midnight_ms = 1_700_064_000_000  # 2023-11-16 00:00 in Shanghai, 16:00 UTC
         put(store, "T", b"x")
         stats.sample(midnight_ms - 7_200_000)

@@ -35,10 +35,10 @@ def test_a_name_server_checks_its_accounts(tmp_path: Path) -> None:
 
     async def codes(address: str) -> list[int]:
         async with connected(address) as stranger, connected(address, ROOT) as root:
-            asked = [
+            requested = [
                 each.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, route) for each in (stranger, root)
             ]
-            return [(await response).code for response in asked]
+            return [(await response).code for response in requested]
 
     async def main() -> None:
         async with name_server(config, AUTH, SystemClock(), tls) as server:

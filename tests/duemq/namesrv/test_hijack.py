@@ -29,7 +29,7 @@ MINE = "192.0.2.1:10911"
 EVIL = "203.0.113.66:666"
 
 
-class World:
+class Rig:
     """The name server inside broker `a` of cluster `C`, and a peer far away."""
 
     def __init__(self, **config: str) -> None:
@@ -101,29 +101,29 @@ def registration(**changes: Any) -> Registration:
     ids=str,
 )
 def test_no_registration_replaces_the_broker_of_our_process(changes: dict[str, Any]) -> None:
-    world = World(register_from="any")
-    before = json.dumps(world.route())
-    assert world.register(**changes) == 16
-    assert json.dumps(world.route()) == before
+    rig = Rig(register_from="any")
+    before = json.dumps(rig.route())
+    assert rig.register(**changes) == 16
+    assert json.dumps(rig.route()) == before
 
 
 @pytest.mark.finding("E12")
 def test_a_replica_of_the_broker_of_our_process_may_register_again_and_again() -> None:
-    world = World(register_from="any")
+    rig = Rig(register_from="any")
     for _ in range(2):
-        assert world.register(broker_id=1) == 0
-    assert world.route()["brokerDatas"][0]["brokerAddrs"] == {"0": MINE, "1": EVIL}
+        assert rig.register(broker_id=1) == 0
+    assert rig.route()["brokerDatas"][0]["brokerAddrs"] == {"0": MINE, "1": EVIL}
 
 
 @pytest.mark.finding("E12")
 @pytest.mark.parametrize("cluster", ["C", "X"])
 def test_no_request_unregisters_the_broker_of_our_process(cluster: str) -> None:
-    world = World(register_from="any", administer_from="any")
+    rig = Rig(register_from="any", administer_from="any")
     fields = {"brokerName": "a", "brokerAddr": MINE, "clusterName": cluster, "brokerId": "0"}
-    assert world.call(104, fields) == 16
-    assert world.route()
-    world.table.unregister(BrokerAddrInfo("C", MINE))
-    assert not world.route()
+    assert rig.call(104, fields) == 16
+    assert rig.route()
+    rig.table.unregister(BrokerAddrInfo("C", MINE))
+    assert not rig.route()
 
 
 @pytest.mark.finding("E12")
@@ -143,26 +143,26 @@ def test_no_request_unregisters_the_broker_of_our_process(cluster: str) -> None:
 def test_administration_is_taken_from_named_networks_only(
     code: int, fields: dict[str, str]
 ) -> None:
-    world = World()
-    before = json.dumps(world.route())
-    assert world.call(code, fields, b"{}") == 16
-    assert json.dumps(world.route()) == before
-    world = World(administer_from="203.0.113.0/24")
-    assert world.call(code, fields, b'{"queueDatas":[]}' if code == 217 else b"") == 0
+    rig = Rig()
+    before = json.dumps(rig.route())
+    assert rig.call(code, fields, b"{}") == 16
+    assert json.dumps(rig.route()) == before
+    rig = Rig(administer_from="203.0.113.0/24")
+    assert rig.call(code, fields, b'{"queueDatas":[]}' if code == 217 else b"") == 0
 
 
 def test_a_topic_that_is_gone_is_deleted_from_anywhere() -> None:
-    world = World()
-    world.table.drop_topic_of("a", "T")
-    assert world.call(216, {"topic": "T"}) == 0
+    rig = Rig()
+    rig.table.drop_topic_of("a", "T")
+    assert rig.call(216, {"topic": "T"}) == 0
 
 
 @pytest.mark.finding("E12")
 def test_brokers_of_other_networks_do_not_register() -> None:
-    world = World(register_from="loopback")
-    assert world.register(broker_name="b") == 16
+    rig = Rig(register_from="loopback")
+    assert rig.register(broker_name="b") == 16
     fields = {"brokerName": "b", "brokerAddr": EVIL, "clusterName": "C", "brokerId": "0"}
-    assert world.call(104, fields) == 16
+    assert rig.call(104, fields) == 16
 
 
 @pytest.mark.finding("E12")
@@ -170,10 +170,10 @@ def test_one_connection_registers_a_bounded_number_of_brokers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(processor, "BROKERS_OF_CHANNEL_MAX", 3)
-    world = World(register_from="any")
-    codes = [world.register(broker_name=f"b{n}", address=f"1.1.1.1:{n + 1}") for n in range(5)]
+    rig = Rig(register_from="any")
+    codes = [rig.register(broker_name=f"b{n}", address=f"1.1.1.1:{n + 1}") for n in range(5)]
     assert codes == [0, 0, 0, 1, 1]
-    assert world.register(broker_name="b0", address="1.1.1.1:1") == 0
+    assert rig.register(broker_name="b0", address="1.1.1.1:1") == 0
 
 
 @pytest.mark.finding("E12")
@@ -186,18 +186,18 @@ def test_a_body_that_expands_too_much_is_refused() -> None:
 @pytest.mark.finding("E12")
 def test_key_value_pairs_are_bounded_in_total(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_config, "TOTAL_CHARS_MAX", 20)
-    world = World(administer_from="any")
+    rig = Rig(administer_from="any")
     pair = {"namespace": "n", "key": "k", "value": "x" * 10}
-    assert world.call(100, pair) == 0
-    assert world.call(100, pair | {"key": "l"}) == 1
+    assert rig.call(100, pair) == 0
+    assert rig.call(100, pair | {"key": "l"}) == 1
 
 
 def test_a_departed_brokers_topics_go_with_it() -> None:
-    world = World(register_from="any")
-    assert world.register(broker_name="b") == 0
-    assert world.table.topics() == ["T", "U"]
-    assert len(world.route()["queueDatas"]) == 2
-    assert world.table.unregister(BrokerAddrInfo("C", EVIL))
-    assert len(world.route()["queueDatas"]) == 1
-    assert world.table.unregister(BrokerAddrInfo("C", MINE))
-    assert world.table.topics() == []
+    rig = Rig(register_from="any")
+    assert rig.register(broker_name="b") == 0
+    assert rig.table.topics() == ["T", "U"]
+    assert len(rig.route()["queueDatas"]) == 2
+    assert rig.table.unregister(BrokerAddrInfo("C", EVIL))
+    assert len(rig.route()["queueDatas"]) == 1
+    assert rig.table.unregister(BrokerAddrInfo("C", MINE))
+    assert rig.table.topics() == []

@@ -16,12 +16,12 @@ def test_the_name_server_in_our_process_knows_at_once() -> None:
     class Local:
         def __init__(self) -> None:
             self.topics: list[str] = []
-            self.told: list[list[str]] = []
+            self.reported: list[list[str]] = []
 
-        def register_local(self, told: Registration) -> None:
-            assert told.local
-            self.told.append([topic.name for topic in told.topics])
-            self.topics += self.told[-1]
+        def register_local(self, reported: Registration) -> None:
+            assert reported.local
+            self.reported.append([topic.name for topic in reported.topics])
+            self.topics += self.reported[-1]
 
         def drop_local_topic(self, broker_name: str, topic: str) -> None:
             self.topics.remove(topic)
@@ -37,7 +37,7 @@ def test_the_name_server_in_our_process_knows_at_once() -> None:
             assert local.topics == ["T", "U"]
             await setting.add("V")
             assert local.topics == ["T", "U", "V"]
-            assert local.told[-1] == ["V"]
+            assert local.reported[-1] == ["V"]
             setting.registrar.removed("U")
             assert local.topics == ["T", "V"]
         assert local.topics == []
@@ -45,12 +45,12 @@ def test_the_name_server_in_our_process_knows_at_once() -> None:
 
 @pytest.mark.finding("E8")
 def test_a_topic_more_is_one_topic_for_the_name_server_in_our_process() -> None:
-    told: list[int] = []
+    reported: list[int] = []
     permission = 6
 
     class Local:
         def register_local(self, registration: Registration) -> None:
-            told.append(len(registration.topics))
+            reported.append(len(registration.topics))
 
         def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
         def unregister_local(self, key: BrokerAddrInfo) -> None: ...
@@ -59,11 +59,11 @@ def test_a_topic_more_is_one_topic_for_the_name_server_in_our_process() -> None:
         nonlocal permission
         setting = Setting(addresses=[], local=Local(), permission=lambda: permission)
         async with setting.registrar.running():
-            told.clear()
+            reported.clear()
             await setting.add("V")
             permission = 4
             setting.registrar.set_addresses([])
-            assert told == [1, 3]
+            assert reported == [1, 3]
 
     asyncio.run(main())
 
@@ -71,11 +71,11 @@ def test_a_topic_more_is_one_topic_for_the_name_server_in_our_process() -> None:
 @pytest.mark.finding("E12")
 def test_topics_deleted_from_the_routes_only_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "TOPICS_PER_TURN", 1)
-    told: list[list[str]] = []
+    reported: list[list[str]] = []
 
     class Local:
-        def register_local(self, told_now: Registration) -> None:
-            told.append([topic.name for topic in told_now.topics])
+        def register_local(self, payload: Registration) -> None:
+            reported.append([topic.name for topic in payload.topics])
 
         def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
         def unregister_local(self, key: BrokerAddrInfo) -> None: ...
@@ -84,10 +84,10 @@ def test_topics_deleted_from_the_routes_only_come_back(monkeypatch: pytest.Monke
         setting = Setting(addresses=[], local=Local())
         async with setting.registrar.running():
             await settle()
-            told.clear()
+            reported.clear()
             setting.clock.advance(30_000)
             await settle()
-            assert told == [["T"], ["U"]]
+            assert reported == [["T"], ["U"]]
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""Answers of the name server, code by code, and beside what Apache's answered."""
+"""Answers of the name server, code by code, compared with Apache's."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def test_a_route_is_compact_and_its_ids_are_quoted(server: Server) -> None:
 
 
 def test_an_unknown_topic_is_17(server: Server) -> None:
-    response = server.call(105, topic="nobody")
+    response = server.call(105, topic="absent")
     assert response.code == 17
-    assert "nobody" in (response.remark or "")
+    assert "absent" in (response.remark or "")
 
 
 @pytest.mark.parametrize(("enabled", "expected"), [(True, "a:4"), (False, None)])
@@ -300,7 +300,7 @@ def test_a_change_that_cannot_be_changes_nothing(server: Server, text: bytes, co
     assert not server.processor.config.order_message_enable
 
 
-# -- beside Apache --------------------------------------------------------------------------------
+# -- compared with Apache -----------------------------------------------------------------------
 
 
 def registration_before(exchanges: list[Exchange]) -> Request:
@@ -322,11 +322,13 @@ def registration_before(exchanges: list[Exchange]) -> Request:
                 topics[name] = TopicConfig.from_json(queues, name)
         elif request.code == 103:
             us = request.fields
-            told = decode_body(request.body, compressed=False)
-            if len(told.topics) > 1:
-                topics |= {topic.name: topic for topic in told.topics if topic.name not in topics}
+            reported = decode_body(request.body, compressed=False)
+            if len(reported.topics) > 1:
+                topics |= {
+                    topic.name: topic for topic in reported.topics if topic.name not in topics
+                }
             else:
-                unknown |= {topic.name for topic in told.topics}
+                unknown |= {topic.name for topic in reported.topics}
     known = [topic for name, topic in topics.items() if name not in unknown]
     request = register_request(US, DataVersion(0), known, 0)
     return Request(103, us | {"bodyCrc32": request.fields["bodyCrc32"]}, request.body)

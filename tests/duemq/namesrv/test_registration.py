@@ -44,7 +44,7 @@ class Topics:
 
 
 class FakeNamesrv:
-    """A name server that remembers what it was told. `fault` is raised instead of an answer."""
+    """A name server that records what is reported to it. `fault` is raised instead of an answer."""
 
     def __init__(self) -> None:
         self.peer: FakePeer | None = None
@@ -71,7 +71,7 @@ class FakeNamesrv:
     async def close(self) -> None:
         self.closed = True
 
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         """Return the topics of each registration since the last call, and `bye`."""
         requests, self.requests = self.requests, []
         return [
@@ -106,8 +106,8 @@ class Setting:
     async def add(self, name: str) -> None:
         await self.registrar.changed(self.topics.add(name))
 
-    def told(self) -> list[list[str]]:
-        return [server.told() for server in self.servers.values()]
+    def reported(self) -> list[list[str]]:
+        return [server.reported() for server in self.servers.values()]
 
 
 def test_all_topics_at_the_start_and_every_30_s() -> None:
@@ -115,12 +115,12 @@ def test_all_topics_at_the_start_and_every_30_s() -> None:
         setting = Setting()
         async with setting.registrar.running():
             await settle()
-            assert setting.told() == [["TU"], ["TU"]]
+            assert setting.reported() == [["TU"], ["TU"]]
             await setting.pass_ms(INTERVAL_MS - 1)
-            assert setting.told() == [[], []]
+            assert setting.reported() == [[], []]
             await setting.pass_ms(1)
-            assert setting.told() == [["TU"], ["TU"]]
-        assert setting.told() == [["bye"], ["bye"]]
+            assert setting.reported() == [["TU"], ["TU"]]
+        assert setting.reported() == [["bye"], ["bye"]]
         assert all(server.closed for server in setting.servers.values())
 
     asyncio.run(main())
@@ -131,12 +131,12 @@ def test_a_clock_set_back_reports_every_fault() -> None:
         setting = Setting()
         async with setting.registrar.running():
             await settle()
-            setting.told()
+            setting.reported()
             await setting.pass_ms(-3_600_000)
-            setting.told()  # at once, or not
+            setting.reported()  # at once, or not
             await setting.pass_ms(INTERVAL_MS)
             await setting.pass_ms(INTERVAL_MS)
-            assert setting.told() in ([["TU"], ["TU"]], [["TU", "TU"], ["TU", "TU"]])
+            assert setting.reported() in ([["TU"], ["TU"]], [["TU", "TU"], ["TU", "TU"]])
 
     asyncio.run(main())
 
@@ -165,11 +165,11 @@ def test_a_change_goes_out_alone_and_at_once() -> None:
         setting = Setting()
         async with setting.registrar.running():
             await settle()
-            setting.told()
+            setting.reported()
             await setting.add("V")
-            assert setting.told() == [["V"], ["V"]]
+            assert setting.reported() == [["V"], ["V"]]
             await setting.pass_ms(INTERVAL_MS)
-            assert setting.told() == [["TUV"], ["TUV"]]
+            assert setting.reported() == [["TUV"], ["TUV"]]
 
     asyncio.run(main())
 
@@ -180,14 +180,14 @@ def test_changes_made_while_one_is_on_its_way_go_together_in_order() -> None:
         server = setting.servers["n1:1"]
         async with setting.registrar.running():
             await settle()
-            server.told()
+            server.reported()
             server.hold = asyncio.Event()
             changes = [asyncio.create_task(setting.add(name)) for name in "VWX"]
             await settle()
-            assert server.told() == ["V"]
+            assert server.reported() == ["V"]
             server.hold.set()
             await asyncio.gather(*changes)
-            assert server.told() == ["WX"]
+            assert server.reported() == ["WX"]
 
     asyncio.run(main())
 
@@ -198,7 +198,7 @@ def test_a_change_that_waited_for_a_lost_connection_sends_all_topics() -> None:
         server = setting.servers["n1:1"]
         async with setting.registrar.running():
             await setting.pass_ms(2_000)
-            server.told()
+            server.reported()
             server.hold = asyncio.Event()
             changes = asyncio.gather(setting.add("V"), setting.add("W"))
             await settle()
@@ -206,26 +206,26 @@ def test_a_change_that_waited_for_a_lost_connection_sends_all_topics() -> None:
             server.peer.close()  # a name server then removes all topics
             server.hold.set()
             await changes
-            assert server.told()[:2] == ["V", "TUVW"]
+            assert server.reported()[:2] == ["V", "TUVW"]
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "reported"),
     [
         ("refused", ["V", "TUV"]),
         ("no connection", ["TUV"]),
         ("connection lost", ["TUV"]),
     ],
 )
-def test_after_a_failure_all_topics_go(fault: str, told: list[str]) -> None:
+def test_after_a_failure_all_topics_go(fault: str, reported: list[str]) -> None:
     async def main() -> None:
         setting = Setting(addresses=["n1:1"])
         server = setting.servers["n1:1"]
         async with setting.registrar.running():
             await setting.pass_ms(2_000)
-            server.told()
+            server.reported()
             if fault == "refused":
                 server.code = 1
             elif fault == "no connection":
@@ -237,7 +237,7 @@ def test_after_a_failure_all_topics_go(fault: str, told: list[str]) -> None:
             server.code, server.fault = 0, None
             for _ in range(6):
                 await setting.pass_ms(1_000)
-            assert server.told() == told
+            assert server.reported() == reported
             assert setting.registrar.links["n1:1"].registered
 
     asyncio.run(main())
@@ -249,16 +249,16 @@ def test_a_lost_connection_registers_again_without_waiting_for_30_s() -> None:
         server = setting.servers["n1:1"]
         async with setting.registrar.running():
             await setting.pass_ms(2_000)
-            server.told()
+            server.reported()
             assert server.peer is not None
             server.peer.close()
             await settle()
-            assert server.told() == ["TU"]
+            assert server.reported() == ["TU"]
             server.peer.close()
             await settle()
-            assert server.told() == []  # not at once again
+            assert server.reported() == []  # not at once again
             await setting.pass_ms(1_000)
-            assert server.told() == ["TU"]
+            assert server.reported() == ["TU"]
 
     asyncio.run(main())
 
@@ -273,16 +273,16 @@ def test_one_that_does_not_answer_delays_no_change_for_long(
         deaf = setting.servers["n1:1"]
         async with setting.registrar.running():
             await settle()
-            setting.told()
+            setting.reported()
             deaf.hold = asyncio.Event()
             await setting.add("V")
-            assert setting.told() == [["V"], ["V"]]
+            assert setting.reported() == [["V"], ["V"]]
             assert not setting.registrar.links["n1:1"].registered
             await setting.add("W")  # does not wait for it
-            assert setting.servers["n2:1"].told() == ["W"]
+            assert setting.servers["n2:1"].reported() == ["W"]
             deaf.hold = None
             await setting.pass_ms(1_000)
-            assert deaf.told() == ["TUVW"]
+            assert deaf.reported() == ["TUVW"]
 
     asyncio.run(main())
 
@@ -294,7 +294,7 @@ def test_one_that_does_not_answer_delays_no_stop() -> None:
         async with asyncio.timeout(WAIT_S), setting.registrar.running():
             await settle()
         assert setting.servers["n1:1"].closed
-        assert setting.servers["n1:1"].told() == ["TU"]  # no 104: it is not registered
+        assert setting.servers["n1:1"].reported() == ["TU"]  # no 104: it is not registered
 
     asyncio.run(main())
 
@@ -310,7 +310,7 @@ def test_failures_are_reported_once_and_so_is_their_end(caplog: pytest.LogCaptur
             assert setting.registrar.links["n1:1"].failure == "Connection refused"
             server.fault = None
             await setting.pass_ms(5_000)
-            assert setting.told() == [["TU"], []]
+            assert setting.reported() == [["TU"], []]
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
@@ -359,9 +359,9 @@ def test_name_servers_come_and_go() -> None:
             await settle()
             setting.registrar.set_addresses(["n2:1", "n2:1"])
             await setting.pass_ms(1_000)
-            assert setting.told() == [["TU", "bye"], ["TU"]]
+            assert setting.reported() == [["TU", "bye"], ["TU"]]
             await setting.add("V")
-            assert setting.told() == [[], ["V"]]
+            assert setting.reported() == [[], ["V"]]
 
     asyncio.run(main())
 

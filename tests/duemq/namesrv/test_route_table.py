@@ -23,7 +23,7 @@ from duemq_common.errors import RequestError
 TOPICS = [TopicConfig(name="T", read_queues=4, write_queues=4), TopicConfig(name="U")]
 
 
-def told(name: str = "a", address: str = "1:1", **changes: Any) -> Registration:
+def reported(name: str = "a", address: str = "1:1", **changes: Any) -> Registration:
     values: dict[str, Any] = {
         "cluster": "C",
         "broker_name": name,
@@ -57,16 +57,16 @@ def perms(table: RouteTable, topic: str = "T") -> dict[str, int]:
 @pytest.mark.finding("3C6")
 def test_a_route_has_the_filter_servers_of_its_brokers() -> None:
     table = table_of(
-        told(filter_servers=("grpc://1:8081",)),
-        told(address="1:2", broker_id=1, filter_servers=("grpc://1:8082",)),
-        told("b", "2:1"),
+        reported(filter_servers=("grpc://1:8081",)),
+        reported(address="1:2", broker_id=1, filter_servers=("grpc://1:8082",)),
+        reported("b", "2:1"),
     )
     route = table.route("T")
     assert route is not None
     servers = {"1:1": ("grpc://1:8081",), "1:2": ("grpc://1:8082",)}
     assert route["filterServerTable"] == servers
     table.unregister(BrokerAddrInfo("C", "1:2"))
-    table.register(told(filter_servers=()), 0)
+    table.register(reported(filter_servers=()), 0)
     assert (table.route("T") or {})["filterServerTable"] == {}
 
 
@@ -74,7 +74,7 @@ def test_a_route_has_the_filter_servers_of_its_brokers() -> None:
 
 
 def test_a_route_names_brokers_and_queues() -> None:
-    assert table_of(told()).route("T") == {
+    assert table_of(reported()).route("T") == {
         "brokerDatas": [
             {
                 "brokerAddrs": {"0": "1:1"},
@@ -97,23 +97,23 @@ def test_a_route_names_brokers_and_queues() -> None:
 
 
 def test_brokers_of_a_topic_are_sorted() -> None:
-    table = table_of(told("b", "2:1"), told("a", "1:1"))
+    table = table_of(reported("b", "2:1"), reported("a", "1:1"))
     assert list(addresses(table)) == ["a", "b"]
 
 
 def test_topics_of_an_equal_version_are_not_taken_again() -> None:
-    table = table_of(told())
+    table = table_of(reported())
     changed = [TOPICS[0].replace(perm=4), TopicConfig(name="V")]
-    table.register(told(topics=changed), 1)
+    table.register(reported(topics=changed), 1)
     assert perms(table) == {"a": 6}
     assert perms(table, "V") == {"a": 6}  # unknown so far: taken whatever the version
-    table.register(told(topics=changed, version=DataVersion(2)), 2)
+    table.register(reported(topics=changed, version=DataVersion(2)), 2)
     assert perms(table) == {"a": 4}
 
 
 def test_topics_that_a_registration_does_not_hold_stay() -> None:
-    table = table_of(told())
-    table.register(told(topics=[TOPICS[0].replace(perm=4)], version=DataVersion(2)), 1)
+    table = table_of(reported())
+    table.register(reported(topics=[TOPICS[0].replace(perm=4)], version=DataVersion(2)), 1)
     assert table.topics() == ["T", "U"]
     assert perms(table) == {"a": 4}
 
@@ -121,14 +121,14 @@ def test_topics_that_a_registration_does_not_hold_stay() -> None:
 def test_a_first_registration_with_one_topic_is_refused() -> None:
     table = RouteTable()
     with pytest.raises(RequestError):
-        table.register(told(topics=TOPICS[:1]), 0)
+        table.register(reported(topics=TOPICS[:1]), 0)
     assert table.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
 def test_a_slave_brings_no_topics_and_hears_of_its_master() -> None:
-    table = table_of(told())
+    table = table_of(reported())
     response = table.register(
-        told(broker_id=1, address="1:2", topics=[*TOPICS, TopicConfig(name="V")]), 0
+        reported(broker_id=1, address="1:2", topics=[*TOPICS, TopicConfig(name="V")]), 0
     )
     assert response == RegistrationResult("1:1-ha", "1:1")
     assert addresses(table) == {"a": {"0": "1:1", "1": "1:2"}}
@@ -136,33 +136,33 @@ def test_a_slave_brings_no_topics_and_hears_of_its_master() -> None:
 
 
 def test_a_slave_without_master_hears_nothing() -> None:
-    assert RouteTable().register(told(broker_id=1), 0) == RegistrationResult()
+    assert RouteTable().register(reported(broker_id=1), 0) == RegistrationResult()
 
 
 @pytest.mark.parametrize(("acting", "perm"), [(None, None), (False, 6), (True, 4)])
 def test_a_lone_slave_of_5_x_brings_topics_read_only_when_it_acts(
     acting: bool | None, perm: int | None
 ) -> None:
-    table = table_of(told(broker_id=1, acting_master=acting))
+    table = table_of(reported(broker_id=1, acting_master=acting))
     assert perms(table).get("a") == perm
 
 
 def test_a_slave_that_became_master_leaves_its_old_id() -> None:
-    table = table_of(told(), told(broker_id=1, address="1:2"))
-    table.register(told(broker_id=0, address="1:2"), 1)
+    table = table_of(reported(), reported(broker_id=1, address="1:2"))
+    table.register(reported(broker_id=0, address="1:2"), 1)
     assert addresses(table) == {"a": {"0": "1:2"}}
 
 
 def test_a_process_under_a_new_name_leaves_the_old_one() -> None:
-    table = table_of(told("a"), told("b"))
+    table = table_of(reported("a"), reported("b"))
     assert addresses(table) == {"b": {"0": "1:1"}}
     assert table.brokers_of("C") == ["b"]
 
 
 def test_an_older_state_version_cannot_take_a_living_brokers_place() -> None:
-    table = table_of(told(version=DataVersion(1, 0, 7)))
+    table = table_of(reported(version=DataVersion(1, 0, 7)))
     with pytest.raises(RequestError):
-        table.register(told(address="9:9", version=DataVersion(5, 0, 6)), 1)
+        table.register(reported(address="9:9", version=DataVersion(5, 0, 6)), 1)
     assert addresses(table) == {"a": {"0": "1:1"}}
 
 
@@ -170,7 +170,7 @@ def test_an_older_state_version_cannot_take_a_living_brokers_place() -> None:
 
 
 def test_the_last_address_takes_the_queues_with_it() -> None:
-    table = table_of(told("a", "1:1"), told("a", "1:2", broker_id=1), told("b", "2:1"))
+    table = table_of(reported("a", "1:1"), reported("a", "1:2", broker_id=1), reported("b", "2:1"))
     assert table.unregister(BrokerAddrInfo("C", "1:1"))
     assert addresses(table) == {"a": {"1": "1:2"}, "b": {"0": "2:1"}}
     table.unregister(BrokerAddrInfo("C", "1:2"))
@@ -183,11 +183,11 @@ def test_the_last_address_takes_the_queues_with_it() -> None:
 def test_a_closed_connection_takes_the_brokers_heard_on_it() -> None:
     one, other = object(), object()
     table = table_of(
-        told("a", "1:1", channel=one),
-        told("b", "2:1", channel=one),
-        told("c", "3:1", channel=other),
+        reported("a", "1:1", channel=one),
+        reported("b", "2:1", channel=one),
+        reported("c", "3:1", channel=other),
     )
-    table.register(told("b", "2:1", channel=other), 1)  # reconnected
+    table.register(reported("b", "2:1", channel=other), 1)  # reconnected
     assert table.drop_brokers_on(one) == [BrokerAddrInfo("C", "1:1")]
     assert list(addresses(table)) == ["b", "c"]
 
@@ -196,7 +196,7 @@ def test_a_closed_connection_takes_the_brokers_heard_on_it() -> None:
     ("heard_ms", "now_ms", "lives"), [(0, 100, True), (0, 101, False), (50, 150, True)]
 )
 def test_silent_brokers_expire(heard_ms: int, now_ms: int, lives: bool) -> None:
-    table = table_of(told())
+    table = table_of(reported())
     assert table.record_heartbeat(BrokerAddrInfo("C", "1:1"), heard_ms)
     gone = table.expire(now_ms)
     assert gone == ([] if lives else [BrokerAddrInfo("C", "1:1")])
@@ -204,7 +204,7 @@ def test_silent_brokers_expire(heard_ms: int, now_ms: int, lives: bool) -> None:
 
 
 def test_the_broker_in_our_process_never_expires() -> None:
-    table = table_of(told(expires_after_ms=None))
+    table = table_of(reported(expires_after_ms=None))
     assert table.expire(1 << 60) == []
 
 
@@ -219,34 +219,34 @@ def test_an_unknown_broker_is_not_heard() -> None:
     ("cluster", "left"), [("", {}), ("C", {"b": 6}), ("D", {"a": 6}), ("E", {"a": 6, "b": 6})]
 )
 def test_a_topic_is_deleted_everywhere_or_in_a_cluster(cluster: str, left: dict[str, int]) -> None:
-    table = table_of(told("a", "1:1"), told("b", "2:1", cluster="D"))
+    table = table_of(reported("a", "1:1"), reported("b", "2:1", cluster="D"))
     table.delete_topic("T", cluster)
     assert perms(table) == left
     assert ("T" in table.topics()) is bool(left)
 
 
 def test_writing_is_wiped_and_allowed_again() -> None:
-    table = table_of(told("a", "1:1"), told("b", "2:1"))
+    table = table_of(reported("a", "1:1"), reported("b", "2:1"))
     assert table.set_writable("a", False) == 2
     assert perms(table) == {"a": 4, "b": 6}
     assert table.set_writable("a", True) == 2
     assert perms(table) == {"a": 6, "b": 6}
-    assert table.set_writable("nobody", False) == 0
+    assert table.set_writable("absent", False) == 0
 
 
 @pytest.mark.parametrize(
     ("queues", "expected"),
     [
         ({"a": QueueData(1, 1, 6, 0)}, {"a": 6}),
-        ({"nobody": QueueData(1, 1, 6, 0)}, {}),
-        ({"a": QueueData(1, 1, 6, 0), "nobody": QueueData(1, 1, 6, 0)}, {}),
+        ({"absent": QueueData(1, 1, 6, 0)}, {}),
+        ({"a": QueueData(1, 1, 6, 0), "absent": QueueData(1, 1, 6, 0)}, {}),
         ({}, {}),
     ],
 )
 def test_a_topic_is_added_to_known_brokers(
     queues: dict[str, QueueData], expected: dict[str, int]
 ) -> None:
-    table = table_of(told())
+    table = table_of(reported())
     table.add_topic("New", queues)
     assert perms(table, "New") == expected
     table.add_topic("T", {"a": QueueData(1, 1, 2, 0)})
@@ -255,7 +255,7 @@ def test_a_topic_is_added_to_known_brokers(
 
 def test_lists() -> None:
     flagged = [TopicConfig(name=f"F{flag}", sys_flag=flag) for flag in range(4)]
-    table = table_of(told("a", "1:1", topics=flagged), told("b", "2:1", cluster="D"))
+    table = table_of(reported("a", "1:1", topics=flagged), reported("b", "2:1", cluster="D"))
     assert table.clusters() == ["C", "D"]
     assert table.topics() == ["F0", "F1", "F2", "F3", "T", "U"]
     assert table.topics_of("D") == ["T", "U"]
@@ -267,7 +267,7 @@ def test_lists() -> None:
 
 
 def test_cluster_info() -> None:
-    info = table_of(told("a", "1:1"), told("a", "1:2", broker_id=1)).cluster_info()
+    info = table_of(reported("a", "1:1"), reported("a", "1:2", broker_id=1)).cluster_info()
     assert info["clusterAddrTable"] == {"C": ["a"]}
     assert info["brokerAddrTable"]["a"]["brokerAddrs"] == {"0": "1:1", "1": "1:2"}
 
@@ -281,7 +281,7 @@ channels = st.sampled_from(["x", "y"])
 
 
 class Model(RuleBasedStateMachine):
-    """Flat sets and dictionaries beside the table; masters and slaves before 5.0 only."""
+    """Flat sets and dictionaries, as in the table; masters and slaves before 5.0 only."""
 
     def __init__(self) -> None:
         super().__init__()

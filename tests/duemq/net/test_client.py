@@ -145,14 +145,14 @@ def test_stop_ends_a_connection_attempt(run: Run) -> None:
 
 def test_client_answers_the_server(run: Run) -> None:
     async def main() -> None:
-        async def ask_back(request: Request) -> Response:
+        async def call_back(request: Request) -> Response:
             assert request.peer is not None
             return await request.peer.call(Request(307, {}), timeout_s=WAIT_S)
 
         async def info(request: Request) -> Response:
             return Response(0, "running")
 
-        async with RemotingServer(Dispatcher({34: ask_back}), clock=FakeClock()) as server:
+        async with RemotingServer(Dispatcher({34: call_back}), clock=FakeClock()) as server:
             await server.start("127.0.0.1", 0)
             async with RemotingClient(f"127.0.0.1:{server.ports[0]}", {307: info}) as client:
                 assert (await client.call(Request(34, {}))).remark == "running"

@@ -306,9 +306,9 @@ def test_a_server_calls_its_peer_until_the_peer_closes(run: Run) -> None:
                 [peer] = peers
                 assert peer.address[0] == "127.0.0.1"
                 call = asyncio.ensure_future(peer.call(Request(307, {}), timeout_s=WAIT_S))
-                asked = await raw.read()
-                assert isinstance(asked, Request)
-                response = codec.encode_response(Response(0, "info"), asked.opaque)
+                requested = await raw.read()
+                assert isinstance(requested, Request)
+                response = codec.encode_response(Response(0, "info"), requested.opaque)
                 raw.writer.write(b"".join(response))
                 assert (await call).remark == "info"
                 peer.send_oneway(Request(40, {"consumerGroup": "g"}))

@@ -271,17 +271,17 @@ def test_renewed_certificates_of_the_client_are_used_for_new_connections(
         async with serving(ServerTls(server)) as remoting:
             await remoting.start("127.0.0.1", 0)
             address = f"127.0.0.1:{remoting.ports[0]}"
-            async with RemotingClient(address, tls=client.context) as asking:
+            async with RemotingClient(address, tls=client.context) as caller:
                 with pytest.raises(OSError, match="certificate verify failed"):
-                    await asking.call(Request(11, {}), timeout_s=WAIT_S)
+                    await caller.call(Request(11, {}), timeout_s=WAIT_S)
                 new = new_authority.issue("new")
                 _replace(new.certificate, mine.certificate)
                 with pytest.raises(OSError, match="certificate verify failed"):
-                    await asking.call(Request(11, {}), timeout_s=WAIT_S)
+                    await caller.call(Request(11, {}), timeout_s=WAIT_S)
                 assert Tls(ServerTls(server), client).reload_failed
                 _replace(new.key, mine.key)
                 _replace(new_authority.path, authority.path)
-                assert (await asking.call(Request(11, {}), timeout_s=WAIT_S)).code == 0
+                assert (await caller.call(Request(11, {}), timeout_s=WAIT_S)).code == 0
         assert (client.failed, Tls(ServerTls(server), client).reload_count) == (False, 1)
 
     run(main())

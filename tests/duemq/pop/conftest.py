@@ -54,7 +54,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunScene:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Callable[..., Any]:
+def run_rig(tmp_path: Path) -> Callable[..., Any]:
     """Run a scene with a broker, its clock and a client of group g."""
 
     def run(scene: Callable[..., Any], **keys: str) -> None:

@@ -20,7 +20,7 @@ from duemq_common.request import Request, Response
 from tests.duemq.registry.test_topic_routes import topic
 from tests.support.running_broker import BrokerClient, running, small
 
-ASK = {
+QUERY = {
     "topic": "T",
     "consumerGroup": "g",
     "clientId": "m1",
@@ -71,7 +71,7 @@ def call(processor: AssignmentProcessor, code: int, **body: object) -> Response:
 def assigned(
     processor: AssignmentProcessor, **changes: object
 ) -> list[tuple[str, int, str]] | None:
-    response = json.loads(bytes(call(processor, 400, **(ASK | changes)).body))
+    response = json.loads(bytes(call(processor, 400, **(QUERY | changes)).body))
     found = response.get("messageQueueAssignments")
     if found is None:
         return None
@@ -138,7 +138,7 @@ def test_invalid_modes_are_refused(tmp_path: Path, changes: dict[str, object], c
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"5", b'{"topic":5}', json.dumps(ASK | {"messageModel": "X"}).encode()]
+    "body", [b"", b"5", b'{"topic":5}', json.dumps(QUERY | {"messageModel": "X"}).encode()]
 )
 def test_malformed_requests_are_refused(tmp_path: Path, body: bytes) -> None:
     processor = make_processor(tmp_path)
@@ -178,6 +178,6 @@ async def of_group(client: BrokerClient) -> list[Any]:
         "producerDataSet": [],
     }
     assert (await client.call(34, {}, json.dumps(beat).encode())).code == 0
-    response = await client.call(400, {}, json.dumps(ASK).encode())
+    response = await client.call(400, {}, json.dumps(QUERY).encode())
     found = json.loads(bytes(response.body))["messageQueueAssignments"]
     return [each["mode"] for each in found]

@@ -35,7 +35,7 @@ def batch_of(messages: list[Popped]) -> bytes:
     return json.dumps({"brokerName": "test", "acks": [entry]}).encode()
 
 
-def test_a_batch_acknowledges_the_messages_whose_bits_are_set(world: Callable[..., Any]) -> None:
+def test_a_batch_acknowledges_the_messages_whose_bits_are_set(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -46,10 +46,10 @@ def test_a_batch_acknowledges_the_messages_whose_bits_are_set(world: Callable[..
         await advance(broker, clock, 10_100)
         assert [message.body for message in await client.pop()] == [b"b"]
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_batch_of_absent_messages_stores_no_record(world: Callable[..., Any]) -> None:
+def test_a_batch_of_absent_messages_stores_no_record(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -60,7 +60,7 @@ def test_a_batch_of_absent_messages_stores_no_record(world: Callable[..., Any]) 
         assert (await remote.call(200_151, {}, batch_of([absent]))).code == 0
         assert broker.store.max_offset == before
 
-    world(scene)
+    run_rig(scene)
 
 
 BATCHES = {
@@ -75,7 +75,7 @@ BATCHES = {
 
 @pytest.mark.parametrize(("body", "code"), BATCHES.values(), ids=BATCHES)
 def test_malformed_batches_change_nothing(
-    world: Callable[..., Any], body: bytes, code: int
+    run_rig: Callable[..., Any], body: bytes, code: int
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -84,7 +84,7 @@ def test_malformed_batches_change_nothing(
         assert (await remote.call(200_151, {}, body)).code == code
         assert broker.store.max_offset == before
 
-    world(scene)
+    run_rig(scene)
 
 
 HANDLES = {
@@ -101,7 +101,7 @@ HANDLES = {
 
 @pytest.mark.parametrize("handle", HANDLES.values(), ids=HANDLES)
 def test_a_forged_handle_is_refused_and_no_record_is_stored(
-    world: Callable[..., Any], handle: str
+    run_rig: Callable[..., Any], handle: str
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -115,7 +115,7 @@ def test_a_forged_handle_is_refused_and_no_record_is_stored(
         await advance(broker, clock, 10_100)
         assert [again.body for again in await client.pop()] == [b"a"]
 
-    world(scene)
+    run_rig(scene)
 
 
 CHANGED = {
@@ -127,7 +127,7 @@ CHANGED = {
 
 @pytest.mark.parametrize("changes", CHANGED.values(), ids=CHANGED)
 def test_a_handle_of_another_pop_acknowledges_no_message(
-    world: Callable[..., Any], changes: dict[str, str]
+    run_rig: Callable[..., Any], changes: dict[str, str]
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -138,7 +138,7 @@ def test_a_handle_of_another_pop_acknowledges_no_message(
         await advance(broker, clock, 10_100)
         assert [again.body for again in await client.pop()] == [b"a"]
 
-    world(scene)
+    run_rig(scene)
 
 
 OUTSIDE = {
@@ -151,7 +151,7 @@ OUTSIDE = {
 
 @pytest.mark.parametrize(("changes", "code"), OUTSIDE.values(), ids=OUTSIDE)
 def test_an_acknowledgement_of_an_absent_message_is_refused(
-    world: Callable[..., Any], changes: dict[str, int | str], code: int
+    run_rig: Callable[..., Any], changes: dict[str, int | str], code: int
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -163,7 +163,7 @@ def test_an_acknowledgement_of_an_absent_message_is_refused(
         assert (await client.change(message, 5_000, **changes)).code == code
         assert broker.store.max_offset == before
 
-    world(scene)
+    run_rig(scene)
 
 
 REFUSED = {
@@ -180,7 +180,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("changes", "code"), REFUSED.values(), ids=REFUSED)
 def test_a_refused_pop_does_not_advance_the_offset(
-    world: Callable[..., Any], changes: dict[str, int | str], code: int
+    run_rig: Callable[..., Any], changes: dict[str, int | str], code: int
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -189,4 +189,4 @@ def test_a_refused_pop_does_not_advance_the_offset(
         assert (await client.call(**changes)).code == code
         assert [message.body for message in await client.pop()] == [b"a"]
 
-    world(scene)
+    run_rig(scene)

@@ -17,7 +17,7 @@ from tests.support.running_broker import BrokerClient, running, small
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Callable[..., Any]:
+def run_rig(tmp_path: Path) -> Callable[..., Any]:
     def run(*scenes: Callable[..., Any]) -> None:
         clock = FakeClock()
 
@@ -46,7 +46,9 @@ def bodies(messages: list[Popped]) -> list[bytes]:
     return [message.body for message in messages]
 
 
-def test_a_queue_is_blocked_until_its_messages_are_acknowledged(world: Callable[..., Any]) -> None:
+def test_a_queue_is_blocked_until_its_messages_are_acknowledged(
+    run_rig: Callable[..., Any],
+) -> None:
     async def scene(
         broker: Broker,
         clock: FakeClock,
@@ -66,10 +68,10 @@ def test_a_queue_is_blocked_until_its_messages_are_acknowledged(world: Callable[
         assert (await client.ack(first[1])).code == 0  # again
         assert bodies(await pop()) == [b"2", b"3", b"4"]
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_unacknowledged_messages_are_popped_first_and_counted(world: Callable[..., Any]) -> None:
+def test_unacknowledged_messages_are_popped_first_and_counted(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker,
         clock: FakeClock,
@@ -93,10 +95,10 @@ def test_unacknowledged_messages_are_popped_first_and_counted(world: Callable[..
             "%RETRY%g_T", 0
         ) == (0, 0)
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_long_poll_continues_when_the_queue_is_not_blocked(world: Callable[..., Any]) -> None:
+def test_a_long_poll_continues_when_the_queue_is_not_blocked(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker,
         clock: FakeClock,
@@ -119,10 +121,10 @@ def test_a_long_poll_continues_when_the_queue_is_not_blocked(world: Callable[...
         assert (await client.ack(first)).code == 0  # of an earlier pop: it changes nothing
         assert broker.parts.offsets.query("g", "T", 0) == 0
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_changed_invisible_time_changes_the_end_of_blocking(world: Callable[..., Any]) -> None:
+def test_a_changed_invisible_time_changes_the_end_of_blocking(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker,
         clock: FakeClock,
@@ -143,10 +145,10 @@ def test_a_changed_invisible_time_changes_the_end_of_blocking(world: Callable[..
         await advance(broker, clock, 20, by_ms=5)
         assert bodies(await pop()) == [b"0", b"1"]
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_repeated_attempt_gets_the_same_messages(world: Callable[..., Any]) -> None:
+def test_a_repeated_attempt_gets_the_same_messages(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker,
         clock: FakeClock,
@@ -159,7 +161,7 @@ def test_a_repeated_attempt_gets_the_same_messages(world: Callable[..., Any]) ->
         assert bodies(await pop(maxMsgNums=1, attemptId="x")) == bodies(first)
         assert await pop(maxMsgNums=1, attemptId="y") == []
 
-    world(scene)
+    run_rig(scene)
 
 
 FORGED = {
@@ -171,7 +173,7 @@ FORGED = {
 
 @pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED)
 def test_forged_acknowledgements_do_not_advance_the_group(
-    world: Callable[..., Any], changes: dict[str, int | str]
+    run_rig: Callable[..., Any], changes: dict[str, int | str]
 ) -> None:
     async def scene(
         broker: Broker,
@@ -187,10 +189,10 @@ def test_forged_acknowledgements_do_not_advance_the_group(
         assert broker.parts.offsets.query("h", "T", 0) is None
         assert await pop() == []
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_reset_unblocks_the_queue(world: Callable[..., Any]) -> None:
+def test_a_reset_unblocks_the_queue(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker,
         clock: FakeClock,
@@ -203,10 +205,10 @@ def test_a_reset_unblocks_the_queue(world: Callable[..., Any]) -> None:
         broker.parts.offsets.set_reset("g", "T", 0, 2)
         assert bodies(await pop()) == [b"2"]
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_restart_keeps_the_queue_blocked(world: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_restart_keeps_the_queue_blocked(run_rig: Callable[..., Any], tmp_path: Path) -> None:
     kept = []
 
     async def before(
@@ -233,7 +235,7 @@ def test_a_restart_keeps_the_queue_blocked(world: Callable[..., Any], tmp_path: 
         assert (await client.ack(kept[1])).code == 0
         assert bodies(await waiting) == [b"2"]
 
-    world(before, after)
+    run_rig(before, after)
     text = (tmp_path / "store/config/consumerOrderInfo.json").read_text()
     table = json_dialect.loads(text)["table"]
     assert table["T@g"][0]["o"] == [2]

@@ -18,7 +18,7 @@ TARGET = {"consumerGroup": "g", "topic": "T", "queueId": -1}
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Callable[..., Any]:
+def run_rig(tmp_path: Path) -> Callable[..., Any]:
     def run(scene: Callable[..., Any]) -> None:
         clock = FakeClock()
 
@@ -41,7 +41,7 @@ async def notification(
     return response.fields
 
 
-def test_peeked_messages_stay_visible(world: Callable[..., Any]) -> None:
+def test_peeked_messages_stay_visible(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -55,10 +55,10 @@ def test_peeked_messages_stay_visible(world: Callable[..., Any]) -> None:
         assert len(await client.pop()) == 3
         assert (await remote.call(200_052, TARGET | {"maxMsgNums": 2})).code == 19
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_notification_responds_to_a_message_without_a_pop(world: Callable[..., Any]) -> None:
+def test_a_notification_responds_to_a_message_without_a_pop(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -76,12 +76,12 @@ def test_a_notification_responds_to_a_message_without_a_pop(world: Callable[...,
         await advance(broker, clock, 200, by_ms=10)
         assert (await waiting)["hasMsg"] == "true"  # its retry topic has it now
 
-    world(scene)
+    run_rig(scene)
 
 
 @pytest.mark.finding("3C7")
 def test_an_orderly_notification_waits_for_the_pop_of_another_attempt(
-    world: Callable[..., Any],
+    run_rig: Callable[..., Any],
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -113,11 +113,11 @@ def test_an_orderly_notification_waits_for_the_pop_of_another_attempt(
         await client.ack(again)
         assert (await waiting)["hasMsg"] == "true"
 
-    world(scene)
+    run_rig(scene)
 
 
 def test_a_notification_without_a_message_responds_at_the_deadline(
-    world: Callable[..., Any],
+    run_rig: Callable[..., Any],
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -126,10 +126,10 @@ def test_a_notification_without_a_message_responds_at_the_deadline(
         await advance(broker, clock, 3_500)
         assert (await waiting)["hasMsg"] == "false"
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_long_polls_are_counted_by_their_queue(world: Callable[..., Any]) -> None:
+def test_long_polls_are_counted_by_their_queue(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -145,7 +145,7 @@ def test_long_polls_are_counted_by_their_queue(world: Callable[..., Any]) -> Non
         assert await asyncio.gather(*waiting) == [[], [], []]
         assert await polling() == "0"
 
-    world(scene)
+    run_rig(scene)
 
 
 WRONG = {
@@ -159,7 +159,7 @@ WRONG = {
 @pytest.mark.parametrize("code", [200_052, 200_054, 200_055])
 @pytest.mark.parametrize(("changes", "expected"), WRONG.values(), ids=WRONG)
 def test_absent_targets_are_refused(
-    world: Callable[..., Any], code: int, changes: dict[str, str | int], expected: int
+    run_rig: Callable[..., Any], code: int, changes: dict[str, str | int], expected: int
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -167,4 +167,4 @@ def test_absent_targets_are_refused(
         fields = TARGET | {"maxMsgNums": 1, "pollTime": 0, "bornTime": 0} | changes
         assert (await remote.call(code, fields)).code == expected
 
-    world(scene)
+    run_rig(scene)

@@ -151,7 +151,7 @@ class Model:
 def test_each_message_is_visible_to_one_consumer_and_not_lost(tmp_path: Path, seed: int) -> None:
     model = Model(FakeClock(), seed)
 
-    async def life(root: Path, *, last: bool) -> None:
+    async def run_broker(root: Path, *, last: bool) -> None:
         async with running(small(root), clock=model.clock) as (broker, remote):
             client = PopClient(remote, model.clock)
             await broker.parts.topics.ensure("T", queues=1)
@@ -167,7 +167,7 @@ def test_each_message_is_visible_to_one_consumer_and_not_lost(tmp_path: Path, se
 
     root = tmp_path / "broker"
     for number in range(LIVES):
-        asyncio.run(life(root, last=number == LIVES - 1))
+        asyncio.run(run_broker(root, last=number == LIVES - 1))
         root = root.with_name(f"{root.name}+")
         model.kill()
     assert model.returned > 5

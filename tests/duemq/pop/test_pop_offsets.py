@@ -12,7 +12,7 @@ from tests.support.fakes import FakeOffsets, FakeStore, put
 PLACE = GroupQueue("g", "T", 0)
 
 
-class World:
+class Rig:
     def __init__(self, count: int = 0) -> None:
         self.store, self.offsets = FakeStore(FakeClock()), FakeOffsets()
         if count:
@@ -25,56 +25,56 @@ class World:
 
 
 def test_a_pop_advances_at_once_and_commits_on_confirmation() -> None:
-    world = World(9)
-    world.pops.move(PLACE, 3)
-    world.pops.move(PLACE, 7)
-    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (7, None)
-    world.pops.commit(PLACE, 3)
-    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (7, 3)
-    world.pops.commit(PLACE, 7)
-    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (7, 7)
+    run_rig = Rig(9)
+    run_rig.pops.move(PLACE, 3)
+    run_rig.pops.move(PLACE, 7)
+    assert (run_rig.pops.following(PLACE, FROM_FIRST), run_rig.committed) == (7, None)
+    run_rig.pops.commit(PLACE, 3)
+    assert (run_rig.pops.following(PLACE, FROM_FIRST), run_rig.committed) == (7, 3)
+    run_rig.pops.commit(PLACE, 7)
+    assert (run_rig.pops.following(PLACE, FROM_FIRST), run_rig.committed) == (7, 7)
 
 
 def test_a_committed_offset_includes_all_earlier_pops() -> None:
     """A pop with a late confirmation is committed before the offset advances past it."""
-    world = World(9)
-    before = world.store.max_offset
-    world.store.confirm(before)
-    put(world.store, "T", b"a checkpoint")
-    world.pops.put(before, [(PLACE, 3)])
-    world.pops.move(PLACE, 3)
-    assert (world.pops.before, world.committed) == (before, None)
-    world.store.confirm(world.store.max_offset)
-    assert (world.pops.before, world.committed) == (world.store.max_offset, 3)
+    run_rig = Rig(9)
+    before = run_rig.store.max_offset
+    run_rig.store.confirm(before)
+    put(run_rig.store, "T", b"a checkpoint")
+    run_rig.pops.put(before, [(PLACE, 3)])
+    run_rig.pops.move(PLACE, 3)
+    assert (run_rig.pops.before, run_rig.committed) == (before, None)
+    run_rig.store.confirm(run_rig.store.max_offset)
+    assert (run_rig.pops.before, run_rig.committed) == (run_rig.store.max_offset, 3)
 
 
 def test_confirmations_out_of_order_do_not_move_the_offset_back() -> None:
-    world = World(9)
-    world.pops.move(PLACE, 3)
-    world.pops.move(PLACE, 7)
-    world.pops.commit(PLACE, 7)
-    world.pops.commit(PLACE, 3)
-    assert world.committed == 7
+    run_rig = Rig(9)
+    run_rig.pops.move(PLACE, 3)
+    run_rig.pops.move(PLACE, 7)
+    run_rig.pops.commit(PLACE, 7)
+    run_rig.pops.commit(PLACE, 3)
+    assert run_rig.committed == 7
 
 
 def test_skipped_messages_are_committed_after_the_pop_before_them() -> None:
-    world = World(9)
-    world.pops.skip(PLACE, 2)
-    assert world.committed == 2
-    world.pops.move(PLACE, 5)
-    world.pops.skip(PLACE, 8)
-    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (8, 2)
-    world.pops.commit(PLACE, 5)
-    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (8, 5)
+    run_rig = Rig(9)
+    run_rig.pops.skip(PLACE, 2)
+    assert run_rig.committed == 2
+    run_rig.pops.move(PLACE, 5)
+    run_rig.pops.skip(PLACE, 8)
+    assert (run_rig.pops.following(PLACE, FROM_FIRST), run_rig.committed) == (8, 2)
+    run_rig.pops.commit(PLACE, 5)
+    assert (run_rig.pops.following(PLACE, FROM_FIRST), run_rig.committed) == (8, 5)
 
 
 def test_a_reset_overrides_earlier_confirmations() -> None:
-    world = World(9)
-    world.pops.move(PLACE, 7)
-    world.offsets.set_reset("g", "T", 0, 1)
-    assert world.pops.following(PLACE, FROM_FIRST) == 1
-    world.pops.commit(PLACE, 7)
-    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (1, 1)
+    run_rig = Rig(9)
+    run_rig.pops.move(PLACE, 7)
+    run_rig.offsets.set_reset("g", "T", 0, 1)
+    assert run_rig.pops.following(PLACE, FROM_FIRST) == 1
+    run_rig.pops.commit(PLACE, 7)
+    assert (run_rig.pops.following(PLACE, FROM_FIRST), run_rig.committed) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -90,42 +90,42 @@ def test_a_reset_overrides_earlier_confirmations() -> None:
 def test_a_new_group_begins_where_apaches_does(
     place: GroupQueue, mode: int, removed: int, first: int
 ) -> None:
-    world = World(9)
-    world.store.first[0] = removed
-    assert world.pops.following(place, mode) == first
+    run_rig = Rig(9)
+    run_rig.store.first[0] = removed
+    assert run_rig.pops.following(place, mode) == first
 
 
 def test_an_undone_pop_also_undoes_later_skips() -> None:
-    world = World(9)
-    world.pops.move(PLACE, 3)
-    world.pops.skip(PLACE, 5)
-    world.pops.move_back(PLACE, 0, 3)
-    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (0, None)
-    world.pops.move(PLACE, 2)
-    world.pops.commit(PLACE, 2)
-    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (2, 2)
+    run_rig = Rig(9)
+    run_rig.pops.move(PLACE, 3)
+    run_rig.pops.skip(PLACE, 5)
+    run_rig.pops.move_back(PLACE, 0, 3)
+    assert (run_rig.pops.following(PLACE, FROM_FIRST), run_rig.committed) == (0, None)
+    run_rig.pops.move(PLACE, 2)
+    run_rig.pops.commit(PLACE, 2)
+    assert (run_rig.pops.following(PLACE, FROM_FIRST), run_rig.committed) == (2, 2)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_pops_are_undone_in_any_order(order: tuple[int, int]) -> None:
-    world, pops = World(9), ((2, 4), (4, 7))
-    world.pops.move(PLACE, 2)  # of an earlier turn, confirmed below
+    run_rig, pops = Rig(9), ((2, 4), (4, 7))
+    run_rig.pops.move(PLACE, 2)  # of an earlier turn, confirmed below
     for _, end in pops:
-        world.pops.move(PLACE, end)
+        run_rig.pops.move(PLACE, end)
     for index in order:
-        world.pops.move_back(PLACE, *pops[index])
-    assert world.pops.following(PLACE, FROM_FIRST) == 2
-    world.pops.commit(PLACE, 2)
-    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (2, 2)
+        run_rig.pops.move_back(PLACE, *pops[index])
+    assert run_rig.pops.following(PLACE, FROM_FIRST) == 2
+    run_rig.pops.commit(PLACE, 2)
+    assert (run_rig.pops.following(PLACE, FROM_FIRST), run_rig.committed) == (2, 2)
 
 
 def test_undoing_a_pop_does_not_undo_a_reset() -> None:
-    world = World(9)
-    world.pops.move(PLACE, 7)
-    world.offsets.set_reset("g", "T", 0, 1)
-    assert world.pops.following(PLACE, FROM_FIRST) == 1
-    world.pops.move_back(PLACE, 5, 7)
-    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (1, 1)
+    run_rig = Rig(9)
+    run_rig.pops.move(PLACE, 7)
+    run_rig.offsets.set_reset("g", "T", 0, 1)
+    assert run_rig.pops.following(PLACE, FROM_FIRST) == 1
+    run_rig.pops.move_back(PLACE, 5, 7)
+    assert (run_rig.pops.following(PLACE, FROM_FIRST), run_rig.committed) == (1, 1)
 
 
 class FullOffsets(FakeOffsets):
@@ -139,14 +139,14 @@ class FullOffsets(FakeOffsets):
 
 def test_pops_of_known_queues_commit_while_the_table_is_full() -> None:
     """Pops of other queues continue in memory until a restart."""
-    world, other = World(9), GroupQueue("g", "U", 0)
-    world.offsets = FullOffsets({("g", "U", 0): 0})
-    pops = PopOffsets(world.store, world.offsets)
+    run_rig, other = Rig(9), GroupQueue("g", "U", 0)
+    run_rig.offsets = FullOffsets({("g", "U", 0): 0})
+    pops = PopOffsets(run_rig.store, run_rig.offsets)
     for place in (PLACE, other):
         pops.move(place, 3)
     pops.put(0, [(PLACE, 3), (other, 3)])
-    assert pops.before == world.store.max_offset
-    assert world.offsets.query("g", "U", 0) == 3
+    assert pops.before == run_rig.store.max_offset
+    assert run_rig.offsets.query("g", "U", 0) == 3
     assert pops.following(PLACE, FROM_FIRST) == 3
     skipped = GroupQueue("g", "V", 0)
     pops.skip(skipped, 5)

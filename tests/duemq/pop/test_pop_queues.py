@@ -23,7 +23,7 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def run_rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Run a scene with long polls of group g, and the list of attempts to collect messages."""
     tries = []
     collect = PopProcessor.collect
@@ -100,7 +100,7 @@ async def drop(pops: list[asyncio.Task[Any]]) -> None:
 
 @pytest.mark.parametrize("count", [1, 7, POPS])
 def test_as_many_pops_are_resumed_as_there_are_messages(
-    world: Callable[..., Any], count: int
+    run_rig: Callable[..., Any], count: int
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
@@ -115,12 +115,12 @@ def test_as_many_pops_are_resumed_as_there_are_messages(
         assert len(tries) <= 3 * count, "a message resumes few pops, however many are on hold"
         await drop(pops)
 
-    world(scene)
+    run_rig(scene)
 
 
 @pytest.mark.parametrize("count", [2, 9, POPS])
 def test_messages_of_one_batch_resume_pops_one_after_another(
-    world: Callable[..., Any], count: int
+    run_rig: Callable[..., Any], count: int
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
@@ -133,10 +133,10 @@ def test_messages_of_one_batch_resume_pops_one_after_another(
         assert len(tries) <= 2 * count
         await drop(pops)
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_messages_that_are_visible_again_resume_pops(world: Callable[..., Any]) -> None:
+def test_messages_that_are_visible_again_resume_pops(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
     ) -> None:
@@ -147,10 +147,12 @@ def test_messages_that_are_visible_again_resume_pops(world: Callable[..., Any]) 
         assert len(await received(pops, 6)) == 6
         await drop(pops)
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_long_polls_read_the_queues_that_their_topic_gets_later(world: Callable[..., Any]) -> None:
+def test_long_polls_read_the_queues_that_their_topic_gets_later(
+    run_rig: Callable[..., Any],
+) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
     ) -> None:
@@ -161,10 +163,10 @@ def test_long_polls_read_the_queues_that_their_topic_gets_later(world: Callable[
         put(broker, 3, queue_id=6)
         assert sorted(await received(pops, 3)) == [b"0", b"1", b"2"]
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_message_in_the_last_of_many_queues_resumes_a_pop(world: Callable[..., Any]) -> None:
+def test_a_message_in_the_last_of_many_queues_resumes_a_pop(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
     ) -> None:
@@ -176,10 +178,10 @@ def test_a_message_in_the_last_of_many_queues_resumes_a_pop(world: Callable[...,
         assert await received(pops, 1) == [b"0"]
         await drop(pops)
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(world: Callable[..., Any]) -> None:
+def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
     ) -> None:
@@ -194,11 +196,11 @@ def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(world: Callable[.
         assert sorted(await received(others, 4)) == [b"0", b"0", b"1", b"1"]
         await drop([*every, *single])
 
-    world(scene)
+    run_rig(scene)
 
 
 def test_the_next_long_poll_gets_the_messages_of_a_failed_pop(
-    world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    run_rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
@@ -220,4 +222,4 @@ def test_the_next_long_poll_gets_the_messages_of_a_failed_pop(
         assert [pop.exception() is None for pop in pops] == [False, False, True]
         assert pops[2].result()[0].body == b"message"
 
-    world(scene)
+    run_rig(scene)

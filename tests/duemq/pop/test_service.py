@@ -19,7 +19,7 @@ from tests.support.stores import put_one
 RETRY = "%RETRY%g_T"
 
 
-def test_acknowledged_messages_are_not_delivered_again(world: Callable[..., Any]) -> None:
+def test_acknowledged_messages_are_not_delivered_again(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -33,11 +33,11 @@ def test_acknowledged_messages_are_not_delivered_again(world: Callable[..., Any]
         assert await client.pop() == []
         assert broker.store.queue_bounds(RETRY, 0) == (0, 0)
 
-    world(scene)
+    run_rig(scene)
 
 
 def test_unacknowledged_messages_are_visible_again_at_the_revive_time(
-    world: Callable[..., Any],
+    run_rig: Callable[..., Any],
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -59,11 +59,11 @@ def test_unacknowledged_messages_are_visible_again_at_the_revive_time(
         await advance(broker, clock, 70_000)
         assert await client.pop() == []
 
-    world(scene)
+    run_rig(scene)
 
 
 def test_a_partly_stored_revival_continues_with_the_other_messages(
-    world: Callable[..., Any],
+    run_rig: Callable[..., Any],
 ) -> None:
     """Stored copies are not stored again, and their messages are no longer in flight."""
 
@@ -93,11 +93,11 @@ def test_a_partly_stored_revival_continues_with_the_other_messages(
         counts = {labels[-1]: count for labels, count in figures.retries}
         assert counts == {"PUT_OK": 3, "UNKNOWN_ERROR": 1}
 
-    world(scene)
+    run_rig(scene)
 
 
 def test_copies_of_many_checkpoints_are_one_append_per_revive_queue(
-    world: Callable[..., Any],
+    run_rig: Callable[..., Any],
 ) -> None:
     """There are eight revive queues."""
 
@@ -116,10 +116,10 @@ def test_copies_of_many_checkpoints_are_one_append_per_revive_queue(
         found = await client.pop() + await client.pop()
         assert sorted(int(each.body) for each in found) == list(range(40))
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_long_poll_returns_new_and_revived_messages(world: Callable[..., Any]) -> None:
+def test_a_long_poll_returns_new_and_revived_messages(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -135,10 +135,10 @@ def test_a_long_poll_returns_new_and_revived_messages(world: Callable[..., Any])
         await send(remote, b"b")
         assert [message.body for message in await waiting] == [b"b"]
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_changed_invisible_time_counts_from_now(world: Callable[..., Any]) -> None:
+def test_a_changed_invisible_time_counts_from_now(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -159,14 +159,14 @@ def test_a_changed_invisible_time_counts_from_now(world: Callable[..., Any]) -> 
         late = await client.change(first, 20_000)
         assert (late.code, "expired" in late.remark) == (208, True)
 
-    world(scene)
+    run_rig(scene)
 
 
 @pytest.mark.parametrize("suspend", ["false", "true"])
 def test_a_suspended_message_returns_without_a_counted_retry(
-    world: Callable[..., Any], suspend: str
+    run_rig: Callable[..., Any], suspend: str
 ) -> None:
-    """The property that tells how often it was popped counts only the other retries."""
+    """The property with how often it was popped counts only the other retries."""
 
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -187,10 +187,10 @@ def test_a_suspended_message_returns_without_a_counted_retry(
         (message,) = await client.pop(invisibleTime=10_000)
         assert message.record.reconsume_times == counted + 1
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_an_invalid_revive_record_is_skipped(world: Callable[..., Any]) -> None:
+def test_an_invalid_revive_record_is_skipped(run_rig: Callable[..., Any]) -> None:
     """It hides no later record, and none is read twice."""
 
     async def scene(
@@ -208,11 +208,11 @@ def test_an_invalid_revive_record_is_skipped(world: Callable[..., Any]) -> None:
             _, end = broker.store.queue_bounds(topic, queue_id)
             assert broker.parts.offsets.query(REVIVE_GROUP, topic, queue_id) == end - 1
 
-    world(scene)
+    run_rig(scene)
 
 
 def test_an_invisible_time_can_change_in_the_millisecond_of_the_pop(
-    world: Callable[..., Any],
+    run_rig: Callable[..., Any],
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -227,10 +227,10 @@ def test_an_invisible_time_can_change_in_the_millisecond_of_the_pop(
         await advance(broker, clock, 20, by_ms=5)
         assert [again.body for again in await client.pop()] == [b"a"]
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_the_handle_of_a_changed_invisible_time_acknowledges(world: Callable[..., Any]) -> None:
+def test_the_handle_of_a_changed_invisible_time_acknowledges(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -243,10 +243,10 @@ def test_the_handle_of_a_changed_invisible_time_acknowledges(world: Callable[...
         await advance(broker, clock, 60_000)
         assert await client.pop() == []
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_messages_of_a_retry_topic_have_handles_of_that_topic(world: Callable[..., Any]) -> None:
+def test_messages_of_a_retry_topic_have_handles_of_that_topic(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -261,10 +261,10 @@ def test_messages_of_a_retry_topic_have_handles_of_that_topic(world: Callable[..
         await advance(broker, clock, 60_000)
         assert await client.pop() == []
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_an_invisible_time_of_0_makes_messages_visible_at_once(world: Callable[..., Any]) -> None:
+def test_an_invisible_time_of_0_makes_messages_visible_at_once(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -274,10 +274,10 @@ def test_an_invisible_time_of_0_makes_messages_visible_at_once(world: Callable[.
             assert (message.body, message.record.reconsume_times) == (b"a", times)
             await advance(broker, clock, 10)
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_receipt_property_of_a_producer_is_replaced(world: Callable[..., Any]) -> None:
+def test_a_receipt_property_of_a_producer_is_replaced(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -288,10 +288,10 @@ def test_a_receipt_property_of_a_producer_is_replaced(world: Callable[..., Any])
             assert message.record.properties["KEYS"] == "k"
             await advance(broker, clock, 10_100)
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_delayed_message_is_visible_again_without_its_delay(world: Callable[..., Any]) -> None:
+def test_a_delayed_message_is_visible_again_without_its_delay(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -302,10 +302,10 @@ def test_a_delayed_message_is_visible_again_without_its_delay(world: Callable[..
         await advance(broker, clock, 10_100)
         assert {message.body for message in await client.pop()} == {b"a", b"b"}
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_only_messages_that_pass_the_filter_are_popped(world: Callable[..., Any]) -> None:
+def test_only_messages_that_pass_the_filter_are_popped(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -318,10 +318,10 @@ def test_only_messages_that_pass_the_filter_are_popped(world: Callable[..., Any]
         again = await client.pop(exp="odd", expType="TAG")
         assert [message.body for message in again] == [b"5", b"3"]
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_only_messages_that_pass_a_sql92_filter_are_popped(world: Callable[..., Any]) -> None:
+def test_only_messages_that_pass_a_sql92_filter_are_popped(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -332,7 +332,7 @@ def test_only_messages_that_pass_a_sql92_filter_are_popped(world: Callable[..., 
         refused = await client.call(expType="SQL92", exp="size >")
         assert (refused.code, "line 1, column 6" in refused.remark) == (23, True)
 
-    world(scene)
+    run_rig(scene)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_only_messages_that_pass_a_sql92_filter_are_popped(world: Callable[..., 
     ids=["no timers", "replica"],
 )
 def test_a_broker_without_checkpoints_refuses_pops(
-    world: Callable[..., Any], keys: dict[str, str]
+    run_rig: Callable[..., Any], keys: dict[str, str]
 ) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
@@ -355,10 +355,10 @@ def test_a_broker_without_checkpoints_refuses_pops(
         assert (await remote.call(200_051, fields)).code == 16
         assert (await remote.call(200_053, fields | {"invisibleTime": 1})).code == 16
 
-    world(scene, **keys)
+    run_rig(scene, **keys)
 
 
-def test_consecutive_pops_read_each_queue_in_turn(world: Callable[..., Any]) -> None:
+def test_consecutive_pops_read_each_queue_in_turn(run_rig: Callable[..., Any]) -> None:
     async def scene(
         broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
     ) -> None:
@@ -383,10 +383,10 @@ def test_consecutive_pops_read_each_queue_in_turn(world: Callable[..., Any]) -> 
             found = [(await client.pop("Q", maxMsgNums=1))[0].queue_id for _ in range(4)]
             assert sorted(found) == [0, 1, 2, 3]
 
-    world(scene)
+    run_rig(scene)
 
 
-def test_a_batch_body_of_apaches_client_is_decoded(world: Callable[..., Any]) -> None:
+def test_a_batch_body_of_apaches_client_is_decoded(run_rig: Callable[..., Any]) -> None:
     """Written by Apache 5.3.3's BatchAckMessageRequestBody, with offsets 0 and 3."""
 
     async def scene(
@@ -403,12 +403,12 @@ def test_a_batch_body_of_apaches_client_is_decoded(world: Callable[..., Any]) ->
         await advance(broker, clock, 60_100)
         assert [message.body for message in await client.pop()] == [b"b", b"c"]
 
-    world(scene)
+    run_rig(scene)
 
 
 @pytest.mark.parametrize(("auto_create", "bodies"), [("true", [b"a"]), ("false", [])])
 def test_messages_of_a_group_lost_in_a_kill_are_delivered_again(
-    world: Callable[..., Any], auto_create: str, bodies: list[bytes]
+    run_rig: Callable[..., Any], auto_create: str, bodies: list[bytes]
 ) -> None:
     """An auto-created group may not be on the disk yet; Apache's broker creates it again."""
 
@@ -423,4 +423,4 @@ def test_messages_of_a_group_lost_in_a_kill_are_delivered_again(
         assert (await remote.call(200, {}, b'{"groupName":"g"}')).code == 0
         assert [message.body for message in await client.pop()] == bodies
 
-    world(scene, autoCreateSubscriptionGroup=auto_create)
+    run_rig(scene, autoCreateSubscriptionGroup=auto_create)

@@ -13,7 +13,7 @@ from duemq.registry.subscriptions import parse_expression
 from message_store.layout import RECORD_AT, UNIT_AT, UNIT_BYTES
 from message_store.queues.queue_sums import BLOCK_UNITS
 from message_store.store import MessageStore
-from tests.duemq.pull.test_pull import World
+from tests.duemq.pull.test_pull import Rig
 from tests.support.stores import open_store, put_one
 
 COUNT = 9
@@ -47,7 +47,7 @@ def change(store: MessageStore, offset: int, bit: int, *, sums: bool = False) ->
 
 
 def pulled(run: Callable[..., Any], store: MessageStore, tags: str) -> list[int]:
-    body = run(World(store=store).pull(subscription=tags, queueOffset=0)).body
+    body = run(Rig(store=store).pull(subscription=tags, queueOffset=0)).body
     return [number for number in range(COUNT) if b"m%d" % number in body]
 
 

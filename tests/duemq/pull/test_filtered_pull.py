@@ -9,7 +9,7 @@ import pytest
 
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq_common.errors import RequestError
-from tests.duemq.pull.test_pull import SUBSCRIPTION, SUSPEND, World, store
+from tests.duemq.pull.test_pull import SUBSCRIPTION, SUSPEND, Rig, store
 from tests.support.fakes import put, settle
 
 __all__ = ["store"]
@@ -18,91 +18,91 @@ RED, BLUE = b"colour\x01red\x02", b"colour\x01blue\x02"
 
 
 def test_a_pull_returns_the_messages_that_match(run: Any, store: Any) -> None:
-    world = World(store=store)
-    put(world.store, "T", b"one", properties=RED)
-    put(world.store, "T", b"two", properties=BLUE)
-    put(world.store, "T", b"three")
-    put(world.store, "T", b"four", properties=RED)
-    response = run(world.pull(**COLOUR))
+    rig = Rig(store=store)
+    put(rig.store, "T", b"one", properties=RED)
+    put(rig.store, "T", b"two", properties=BLUE)
+    put(rig.store, "T", b"three")
+    put(rig.store, "T", b"four", properties=RED)
+    response = run(rig.pull(**COLOUR))
     found = [word for word in (b"one", b"two", b"three", b"four") if word in response.body]
     assert (response.code, found) == (0, [b"one", b"four"])
     assert response.fields["nextBeginOffset"] == "4"
 
 
 def test_the_next_pull_begins_at_the_next_match(run: Any, store: Any) -> None:
-    world = World(store=store)
+    rig = Rig(store=store)
     for body in (b"one", b"two"):
-        put(world.store, "T", body, properties=BLUE)
-        put(world.store, "T", body, properties=RED)
-    response = run(world.pull(maxMsgNums=1, **COLOUR))
+        put(rig.store, "T", body, properties=BLUE)
+        put(rig.store, "T", body, properties=RED)
+    response = run(rig.pull(maxMsgNums=1, **COLOUR))
     assert response.fields["nextBeginOffset"] == "3"
-    assert run(world.pull(maxMsgNums=1, queueOffset=3, **COLOUR)).body.count(b"two") == 1
+    assert run(rig.pull(maxMsgNums=1, queueOffset=3, **COLOUR)).body.count(b"two") == 1
 
 
 def test_a_pull_without_a_match_advances(run: Any, store: Any) -> None:
-    world = World(store=store)
-    put(world.store, "T", b"one", b"two", properties=BLUE)
-    response = run(world.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
+    rig = Rig(store=store)
+    put(rig.store, "T", b"one", b"two", properties=BLUE)
+    response = run(rig.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
     assert (response.code, response.remark) == (20, "NO_MATCHED_MESSAGE")
     assert response.fields["nextBeginOffset"] == "2"
 
 
 def test_a_star_is_not_a_valid_sql92_filter(run: Any) -> None:
     with pytest.raises(RequestError) as caught:
-        run(World().pull(subscription="*", expressionType="SQL92"))
+        run(Rig().pull(subscription="*", expressionType="SQL92"))
     assert caught.value.code == 23
     assert 'Encountered: "*" (42)' in str(caught.value)
 
 
 def test_a_pull_without_a_filter_uses_that_of_the_heartbeat(run: Any, store: Any) -> None:
-    world = World(store=store)
-    world.join(expression="colour = 'red'", kind="SQL92", version=3)
-    put(world.store, "T", b"one", properties=BLUE)
-    put(world.store, "T", b"two", properties=RED)
-    response = run(world.pull(sysFlag=0, subVersion=3, subscription=""))
+    rig = Rig(store=store)
+    rig.join(expression="colour = 'red'", kind="SQL92", version=3)
+    put(rig.store, "T", b"one", properties=BLUE)
+    put(rig.store, "T", b"two", properties=RED)
+    response = run(rig.pull(sysFlag=0, subVersion=3, subscription=""))
     assert (b"one" in response.body, b"two" in response.body) == (False, True)
 
 
 def test_a_filter_older_than_the_pull_is_refused(run: Any) -> None:
-    world = World()
-    world.join(expression="a = 1", kind="SQL92", version=3)
-    world.clients.filters.register("G", [])
-    group = world.clients.consumer_group("G")
-    world.join(expression="a = 1", kind="SQL92", version=4)
-    known = world.clients.filters.find("T", "G")
+    rig = Rig()
+    rig.join(expression="a = 1", kind="SQL92", version=3)
+    rig.clients.filters.register("G", [])
+    group = rig.clients.consumer_group("G")
+    rig.join(expression="a = 1", kind="SQL92", version=4)
+    known = rig.clients.filters.find("T", "G")
     known.version = 3
     assert group is not None
     with pytest.raises(RequestError) as caught:
-        run(world.pull(sysFlag=0, subVersion=4))
+        run(rig.pull(sysFlag=0, subVersion=4))
     assert caught.value.code == 28
 
 
 def test_a_group_without_members_keeps_its_filter(run: Any, store: Any) -> None:
-    world = World(store=store)
-    world.join(expression="colour = 'red'", kind="SQL92")
-    world.clients.close(world.peer)
-    assert world.clients.filters.find("T", "G").dead_ms > 0
-    world.clients.heartbeat(
+    rig = Rig(store=store)
+    rig.join(expression="colour = 'red'", kind="SQL92")
+    rig.clients.close(rig.peer)
+    assert rig.clients.filters.find("T", "G").dead_ms > 0
+    rig.clients.heartbeat(
         Heartbeat("c", (), (ConsumerEntry("G", "CONSUME_PASSIVELY", "CLUSTERING", "x", ()),)),
-        world.peer,
+        rig.peer,
         language="JAVA",
         version=479,
         now_ms=0,
     )
-    assert world.clients.filters.find("T", "G") is not None
+    assert rig.clients.filters.find("T", "G") is not None
 
 
 def test_a_long_poll_is_resumed_by_a_message_that_matches(run: Any, store: Any) -> None:
     async def scene() -> None:
-        world = World(store=store)
-        pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
+        rig = Rig(store=store)
+        pull = asyncio.create_task(rig.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
         await settle()
         for _ in range(3):
-            put(world.store, "T", b"other", properties=BLUE)
+            put(rig.store, "T", b"other", properties=BLUE)
             await settle()
             assert not pull.done()
-            assert len(world.long_polls) == 1
-        put(world.store, "T", b"wanted", properties=RED)
+            assert len(rig.long_polls) == 1
+        put(rig.store, "T", b"wanted", properties=RED)
         response = await pull
         assert (response.code, response.body.count(b"other")) == (0, 0)  # type: ignore[misc]
         assert b"wanted" in response.body
@@ -113,15 +113,15 @@ def test_a_long_poll_is_resumed_by_a_message_that_matches(run: Any, store: Any) 
 
 def test_messages_without_a_match_do_not_extend_a_long_poll(run: Any, store: Any) -> None:
     async def scene() -> None:
-        world = World(store=store)
-        async with world.long_polls.running():
-            pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
+        rig = Rig(store=store)
+        async with rig.long_polls.running():
+            pull = asyncio.create_task(rig.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
             await settle()
-            world.clock.advance(14_000)
-            put(world.store, "T", b"other", properties=BLUE)
+            rig.clock.advance(14_000)
+            put(rig.store, "T", b"other", properties=BLUE)
             await settle()
             assert not pull.done()
-            world.clock.advance(1_500)
+            rig.clock.advance(1_500)
             response = await pull
         assert (response.code, response.fields["nextBeginOffset"]) == (19, "1")
 

@@ -16,7 +16,7 @@ from tests.support.fakes import HOST, FakePeer, FakeStore, put, settle
 ALL = parse_expression("T", "*")
 
 
-def world(**limits: MemoryBudget | int) -> tuple[FakeClock, FakeStore, LongPolls, int]:
+def rig(**limits: MemoryBudget | int) -> tuple[FakeClock, FakeStore, LongPolls, int]:
     clock = FakeClock()
     store = FakeStore(clock)
     polls = LongPolls(clock, store, **limits)
@@ -39,7 +39,7 @@ def test_only_a_message_that_passes_the_filter_resumes(
     run: Callable[..., Any], expression: str, properties: bytes, resumed: bool
 ) -> None:
     async def scene() -> None:
-        _, store, polls, slot = world()
+        _, store, polls, slot = rig()
         pull = polls.hold(slot, parse_expression("T", expression), None, 1_000)
         put(store, "T", b"x", properties=properties)
         assert pull.resumed.done() is resumed
@@ -52,7 +52,7 @@ def test_only_a_message_that_passes_the_filter_resumes(
 def test_long_polls_take_memory_from_the_budget(run: Callable[..., Any]) -> None:
     async def scene() -> None:
         memory = MemoryBudget(1 << 20)
-        _, _, polls, slot = world(memory=memory)
+        _, _, polls, slot = rig(memory=memory)
         long = parse_expression("T", "||".join(f"tag{n}" for n in range(1_000)))
         pulls = [polls.hold(slot, long, None, 1_000) for _ in range(100)]
         taken = [pull for pull in pulls if pull is not None]
@@ -68,7 +68,7 @@ def test_long_polls_take_memory_from_the_budget(run: Callable[..., Any]) -> None
 
 def test_messages_of_other_queues_do_not_resume(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        _, store, polls, slot = world()
+        _, store, polls, slot = rig()
         pull = polls.hold(slot, ALL, None, 1_000)
         put(store, "T", b"x", queue_id=1)
         put(store, "U", b"x")
@@ -79,7 +79,7 @@ def test_messages_of_other_queues_do_not_resume(run: Callable[..., Any]) -> None
 
 def test_one_task_resumes_every_pull_at_its_deadline(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        clock, _, polls, slot = world()
+        clock, _, polls, slot = rig()
         async with polls.running():
             pulls = [polls.hold(slot, ALL, None, ms) for ms in (1_000, 5_000, 2_000)]
             await settle()
@@ -97,7 +97,7 @@ def test_one_task_resumes_every_pull_at_its_deadline(run: Callable[..., Any]) ->
 
 def test_no_pull_is_resumed_before_its_deadline(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        clock, _, polls, slot = world()
+        clock, _, polls, slot = rig()
         pull = polls.hold(slot, ALL, None, 333)
         for _ in range(332):
             clock.advance(1)
@@ -109,7 +109,7 @@ def test_no_pull_is_resumed_before_its_deadline(run: Callable[..., Any]) -> None
 
 def test_a_closed_connection_drops_its_pulls(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        _, store, polls, slot = world()
+        _, store, polls, slot = rig()
         gone, here = FakePeer("gone"), FakePeer("here")
         dropped, kept = polls.hold(slot, ALL, gone, 9), polls.hold(slot, ALL, here, 9)
         gone.close()
@@ -124,7 +124,7 @@ def test_a_closed_connection_drops_its_pulls(run: Callable[..., Any]) -> None:
 
 def test_long_polls_are_bounded(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        _, _, polls, slot = world(polls_max=2)
+        _, _, polls, slot = rig(polls_max=2)
         places = [polls.hold(slot, ALL, None, 9) for _ in range(3)]
         assert [p is not None for p in places] == [True, True, False]
         polls.release(places[0])
@@ -136,7 +136,7 @@ def test_long_polls_are_bounded(run: Callable[..., Any]) -> None:
 
 def test_long_polls_of_one_connection_are_bounded(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        _, _, polls, slot = world()
+        _, _, polls, slot = rig()
         peer = FakePeer()
         for _ in range(POLLS_PER_PEER_MAX):
             assert polls.hold(slot, ALL, peer, 9) is not None
@@ -148,7 +148,7 @@ def test_long_polls_of_one_connection_are_bounded(run: Callable[..., Any]) -> No
 
 def test_a_cancelled_pull_is_released(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        _, store, polls, slot = world()
+        _, store, polls, slot = rig()
         pull = polls.hold(slot, ALL, None, 9)
 
         async def wait() -> None:
@@ -169,7 +169,7 @@ def test_a_cancelled_pull_is_released(run: Callable[..., Any]) -> None:
 
 def test_slots_beyond_the_first_table_resume_pulls(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        _, store, polls, _ = world()
+        _, store, polls, _ = rig()
         topic = store.topics.add("W")
         slots = [store.topics.slot(topic, n, create=True) for n in range(200)]
         pull = polls.hold(slots[-1], ALL, None, 9)
@@ -185,7 +185,7 @@ def test_a_pull_of_several_queues_is_resumed_once_by_any_of_them(
 ) -> None:
     async def scene() -> None:
         memory = MemoryBudget(1 << 20)
-        _, store, polls, slot = world(memory=memory)
+        _, store, polls, slot = rig(memory=memory)
         more = [store.topics.slot(store.topics.add("T"), n, create=True) for n in (1, 2)]
         pull = polls.hold(slot, ALL, None, 1_000, also=[*more, slot])
         assert (len(polls), pull.resumed.done()) == (1, False)
@@ -200,7 +200,7 @@ def test_a_pull_of_several_queues_is_resumed_once_by_any_of_them(
 
 def test_one_batch_for_two_queues_of_a_pull_resumes_it_once(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        _, store, polls, slot = world()
+        _, store, polls, slot = rig()
         second = store.topics.slot(store.topics.add("T"), 1, create=True)
         both = put_batch_of(store, 0, 1)
         pull, other = (
@@ -236,7 +236,7 @@ SHARE = "pops of one group"
 def test_a_message_resumes_the_first_of_the_pulls_that_share(run: Callable[..., Any]) -> None:
     async def scene() -> None:
         memory = MemoryBudget(1 << 20)
-        _, store, polls, slot = world(memory=memory)
+        _, store, polls, slot = rig(memory=memory)
         shared = [polls.hold(slot, ALL, None, 1_000, share=SHARE) for _ in range(3)]
         single = polls.hold(slot, ALL, None, 1_000)
         other = polls.hold(slot, ALL, None, 1_000, share="another group")
@@ -252,7 +252,7 @@ def test_a_message_resumes_the_first_of_the_pulls_that_share(run: Callable[..., 
 
 def test_pulls_that_share_are_resumed_by_their_own_filters(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        _, store, polls, slot = world()
+        _, store, polls, slot = rig()
         a, b = parse_expression("T", "a"), parse_expression("T", "b")
         pulls = [polls.hold(slot, each, None, 1_000, share=SHARE) for each in (a, b, b, ALL)]
         put(store, "T", b"x", properties=b"TAGS\x01b\x02")
@@ -266,7 +266,7 @@ def test_pulls_that_share_are_resumed_by_their_own_filters(run: Callable[..., An
 
 def test_the_next_pull_is_resumed_if_messages_remain(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        _, store, polls, slot = world()
+        _, store, polls, slot = rig()
         first, second, third = (polls.hold(slot, ALL, None, 9, share=SHARE) for _ in range(3))
         put(store, "T", b"x")
         polls.release(first)
@@ -295,7 +295,7 @@ class Unconfirmed:
             call()
 
 
-def unconfirmed_world() -> tuple[Unconfirmed, LongPolls, int, Callable[..., Any]]:
+def unconfirmed_rig() -> tuple[Unconfirmed, LongPolls, int, Callable[..., Any]]:
     clock, log = FakeClock(), Unconfirmed()
     store, polls = FakeStore(clock), LongPolls(clock, log)
     slot = store.topics.slot(store.topics.add("T"), 0, create=True)
@@ -309,7 +309,7 @@ def unconfirmed_world() -> tuple[Unconfirmed, LongPolls, int, Callable[..., Any]
 
 def test_of_pulls_that_share_one_is_resumed_for_each_confirmed_end(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        log, polls, slot, arrive = unconfirmed_world()
+        log, polls, slot, arrive = unconfirmed_rig()
         pulls = [polls.hold(slot, ALL, None, 9, share=SHARE) for _ in range(4)]
         arrive()
         arrive()
@@ -328,7 +328,7 @@ def test_if_a_pull_is_released_before_confirmation_the_next_is_resumed(
     run: Callable[..., Any],
 ) -> None:
     async def scene() -> None:
-        log, polls, slot, arrive = unconfirmed_world()
+        log, polls, slot, arrive = unconfirmed_rig()
         first, second, third = (polls.hold(slot, ALL, None, 9, share=SHARE) for _ in range(3))
         arrive()
         polls.release(first)

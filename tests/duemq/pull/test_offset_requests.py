@@ -21,7 +21,7 @@ from tests.support.fakes import (
 )
 
 
-class World:
+class Rig:
     def __init__(self, **limits: int) -> None:
         self.clock = FakeClock(1_000)
         self.store = FakeStore(self.clock)
@@ -64,28 +64,28 @@ def test_query_returns_the_offset_or_zero_for_a_new_queue(
     code: int,
     offset: str | None,
 ) -> None:
-    world = World(memory_span_bytes=span_bytes)
+    rig = Rig(memory_span_bytes=span_bytes)
     if committed is not None:
-        world.offsets.commit("G", "T", 0, committed)
-    put(world.store, "T", *[b"x"] * messages)
+        rig.offsets.commit("G", "T", 0, committed)
+    put(rig.store, "T", *[b"x"] * messages)
     changes = {} if zero is None else {"setZeroIfNotFound": zero}
-    response = run(world.call(14, **changes))
+    response = run(rig.call(14, **changes))
     assert (response.code, response.fields.get("offset")) == (code, offset)
 
 
 def test_a_queue_whose_first_message_was_removed_is_not_new(run: Callable[..., Any]) -> None:
-    world = World()
-    put(world.store, "T", b"x", b"y")
-    world.store.first[0] = 1
-    assert run(world.call(14)).code == 22
+    rig = Rig()
+    put(rig.store, "T", b"x", b"y")
+    rig.store.first[0] = 1
+    assert run(rig.call(14)).code == 22
 
 
 def test_update_stores_smaller_and_negative_offsets(run: Callable[..., Any]) -> None:
-    world = World()
+    rig = Rig()
     for offset in (9, 3, -1):
-        response = run(world.call(15, commitOffset=offset))
+        response = run(rig.call(15, commitOffset=offset))
         assert (response.code, response.fields) == (0, {})
-        assert world.offsets.query("G", "T", 0) == offset
+        assert rig.offsets.query("G", "T", 0) == offset
 
 
 @pytest.mark.parametrize(
@@ -95,29 +95,29 @@ def test_update_stores_smaller_and_negative_offsets(run: Callable[..., Any]) -> 
 def test_update_of_unknown_topics_and_groups_is_refused(
     run: Callable[..., Any], changes: dict[str, str], known: bool, code: int
 ) -> None:
-    world = World()
+    rig = Rig()
     if not known:
-        world.groups.table.clear()
+        rig.groups.table.clear()
     with pytest.raises(RequestError) as refusal:
-        run(world.call(15, **({"commitOffset": 1} | changes)))
+        run(rig.call(15, **({"commitOffset": 1} | changes)))
     assert refusal.value.code == code
 
 
 def test_queries_return_a_pending_reset_and_updates_are_ignored(run: Callable[..., Any]) -> None:
-    world = World()
-    world.offsets.commit("G", "T", 0, 9)
-    world.offsets.set_reset("G", "T", 0, 4)
-    assert run(world.call(14)).fields == {"offset": "4"}
-    assert run(world.call(15, commitOffset=10)).code == 0
-    assert world.offsets.query("G", "T", 0) == 9
+    rig = Rig()
+    rig.offsets.commit("G", "T", 0, 9)
+    rig.offsets.set_reset("G", "T", 0, 4)
+    assert run(rig.call(14)).fields == {"offset": "4"}
+    assert run(rig.call(15, commitOffset=10)).code == 0
+    assert rig.offsets.query("G", "T", 0) == 9
 
 
 def test_bounds_and_offsets_by_time(run: Callable[..., Any]) -> None:
-    world = World()
+    rig = Rig()
     for _ in range(3):
-        put(world.store, "T", b"x")
-        world.clock.advance(100)
-    asked = [
+        put(rig.store, "T", b"x")
+        rig.clock.advance(100)
+    requested = [
         (30, {}, "offset", "3"),
         (31, {}, "offset", "0"),
         (29, {"timestamp": 1_050}, "offset", "1"),
@@ -127,5 +127,5 @@ def test_bounds_and_offsets_by_time(run: Callable[..., Any]) -> None:
         (31, {"queueId": 77}, "offset", "0"),
         (32, {"topic": "none"}, "timestamp", "-1"),
     ]
-    for code, changes, name, value in asked:
-        assert run(world.call(code, **changes)).fields == {name: value}
+    for code, changes, name, value in requested:
+        assert run(rig.call(code, **changes)).fields == {name: value}

@@ -44,7 +44,7 @@ HEADER = {
 }
 
 
-class World:
+class Rig:
     """Pull processor with topic T (4 queues) and group G, which subscribes to it."""
 
     def __init__(
@@ -86,8 +86,8 @@ class World:
         version: int = 1,
         model: str = "CLUSTERING",
     ) -> None:
-        told = tuple(parse_expression(t, expression, kind, version) for t in topics)
-        entry = ConsumerEntry("G", "CONSUME_PASSIVELY", model, "x", told)
+        reported = tuple(parse_expression(t, expression, kind, version) for t in topics)
+        entry = ConsumerEntry("G", "CONSUME_PASSIVELY", model, "x", reported)
         self.clients.heartbeat(
             Heartbeat("c", (), (entry,)), self.peer, language="JAVA", version=479, now_ms=0
         )
@@ -125,9 +125,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeStore 
 def test_messages_are_returned_as_stored_in_the_log(
     run: Callable[..., Any], store: FakeStore | MessageStore
 ) -> None:
-    world = World(store=store)
-    put(world.store, "T", b"one", b"two", b"three")
-    response = run(world.pull(queueOffset=1))
+    rig = Rig(store=store)
+    put(rig.store, "T", b"one", b"two", b"three")
+    response = run(rig.pull(queueOffset=1))
     assert (response.code, response.remark) == (0, "FOUND")
     units = store.units("T", 0, 1, 2)
     assert response.body == store.gather("T", 0, 1, units)
@@ -136,7 +136,7 @@ def test_messages_are_returned_as_stored_in_the_log(
     assert b"one" not in response.body
     assert response.fields.keys() == HEADER
     assert response.fields["nextBeginOffset"] == response.fields["maxOffset"] == "3"
-    assert world.stats.totals.got_messages == 2
+    assert rig.stats.totals.got_messages == 2
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_every_outcome_has_the_complete_header(
     code: int,
     next_offset: int,
 ) -> None:
-    world = World(store=store)
-    put(world.store, "T", b"one", b"two")
-    response = run(world.pull(queueOffset=offset))
+    rig = Rig(store=store)
+    put(rig.store, "T", b"one", b"two")
+    response = run(rig.pull(queueOffset=offset))
     assert (response.code, response.fields["nextBeginOffset"]) == (code, str(next_offset))
     assert response.fields.keys() == HEADER
     assert bool(response.body) is (code == 0)
@@ -160,38 +160,38 @@ def test_every_outcome_has_the_complete_header(
 def test_tags_are_filtered_by_hash(
     run: Callable[..., Any], store: FakeStore | MessageStore
 ) -> None:
-    world = World(store=store)
-    put(world.store, "T", b"one", properties=b"TAGS\x01a\x02")
-    put(world.store, "T", b"two", properties=b"TAGS\x01b\x02")
-    response = run(world.pull(subscription="b"))
+    rig = Rig(store=store)
+    put(rig.store, "T", b"one", properties=b"TAGS\x01a\x02")
+    put(rig.store, "T", b"two", properties=b"TAGS\x01b\x02")
+    response = run(rig.pull(subscription="b"))
     assert (response.code, b"one" in response.body, b"two" in response.body) == (0, False, True)
-    response = run(world.pull(subscription="c"))
+    response = run(rig.pull(subscription="c"))
     assert (response.code, response.remark) == (20, "NO_MATCHED_MESSAGE")
     assert response.fields["nextBeginOffset"] == "2"
 
 
 def test_a_damaged_record_is_skipped(run: Callable[..., Any]) -> None:
-    world = World()
-    batch = put(world.store, "T", b"one", b"two", b"three")
-    world.store.damaged.add(int(batch.rows[1]["phys_offset"]))
-    response = run(world.pull())
+    rig = Rig()
+    batch = put(rig.store, "T", b"one", b"two", b"three")
+    rig.store.damaged.add(int(batch.rows[1]["phys_offset"]))
+    response = run(rig.pull())
     assert (response.code, response.fields["nextBeginOffset"]) == (0, "3")
     assert (b"one" in response.body, b"two" in response.body, b"three" in response.body) == (
         True,
         False,
         True,
     )
-    response = run(world.pull(queueOffset=1, maxMsgNums=1))
+    response = run(rig.pull(queueOffset=1, maxMsgNums=1))
     assert (response.code, response.fields["nextBeginOffset"]) == (20, "2")
 
 
 def test_records_removed_by_retention_are_skipped(run: Callable[..., Any]) -> None:
-    world = World()
-    batch = put(world.store, "T", b"one", b"two")
-    world.store.min_offset = int(batch.rows[1]["phys_offset"])  # type: ignore[misc]
-    assert b"one" not in run(world.pull()).body
-    world.store.min_offset = len(world.store.log)  # type: ignore[misc]
-    response = run(world.pull())
+    rig = Rig()
+    batch = put(rig.store, "T", b"one", b"two")
+    rig.store.min_offset = int(batch.rows[1]["phys_offset"])  # type: ignore[misc]
+    assert b"one" not in run(rig.pull()).body
+    rig.store.min_offset = len(rig.store.log)  # type: ignore[misc]
+    response = run(rig.pull())
     assert (response.code, response.remark) == (20, "MESSAGE_WAS_REMOVING")
 
 
@@ -235,11 +235,11 @@ def test_codes_of_refused_pulls(
     changes: dict[str, str | int],
     code: int,
 ) -> None:
-    world = World(**settings)
+    rig = Rig(**settings)
     if joined is not None:
-        world.join(**joined)
+        rig.join(**joined)
     try:
-        response = run(world.pull(**changes))
+        response = run(rig.pull(**changes))
         found, header = response.code, response.fields
     except RequestError as refusal:
         found, header = refusal.code, {}
@@ -250,20 +250,20 @@ def test_codes_of_refused_pulls(
 def test_a_pull_without_a_subscription_uses_that_of_the_heartbeat(
     run: Callable[..., Any], store: FakeStore | MessageStore
 ) -> None:
-    world = World(store=store)
-    world.join(expression="b", version=3)
-    put(world.store, "T", b"one", properties=b"TAGS\x01a\x02")
-    put(world.store, "T", b"two", properties=b"TAGS\x01b\x02")
-    response = run(world.pull(sysFlag=0, subVersion=3, subscription=""))
+    rig = Rig(store=store)
+    rig.join(expression="b", version=3)
+    put(rig.store, "T", b"one", properties=b"TAGS\x01a\x02")
+    put(rig.store, "T", b"two", properties=b"TAGS\x01b\x02")
+    response = run(rig.pull(sysFlag=0, subVersion=3, subscription=""))
     assert (b"one" in response.body, b"two" in response.body) == (False, True)
 
 
 def test_a_pull_commits_an_offset_only_on_request(run: Callable[..., Any]) -> None:
-    world = World()
-    run(world.pull(commitOffset=7))
-    assert world.offsets.table == {}
-    run(world.pull(commitOffset=7, sysFlag=SUBSCRIPTION | COMMIT))
-    assert world.offsets.table == {("G", "T", 0): 7}
+    rig = Rig()
+    run(rig.pull(commitOffset=7))
+    assert rig.offsets.table == {}
+    run(rig.pull(commitOffset=7, sysFlag=SUBSCRIPTION | COMMIT))
+    assert rig.offsets.table == {("G", "T", 0): 7}
 
 
 @pytest.mark.finding("A10")
@@ -271,14 +271,14 @@ def test_a_long_poll_does_not_keep_its_request_content(
     run: Callable[..., Any], store: FakeStore | MessageStore
 ) -> None:
     async def scene() -> None:
-        world = World(store=store)
-        request = world.request(sysFlag=SUBSCRIPTION | SUSPEND, junk="x" * 1_000)
+        rig = Rig(store=store)
+        request = rig.request(sysFlag=SUBSCRIPTION | SUSPEND, junk="x" * 1_000)
         request.body, request.remark = b"b" * 1_000, "r" * 1_000
-        pull = asyncio.create_task(handled(world.processor.pull, request))
+        pull = asyncio.create_task(handled(rig.processor.pull, request))
         await settle()
-        assert (len(world.long_polls), request.fields, request.body) == (1, {}, b"")
+        assert (len(rig.long_polls), request.fields, request.body) == (1, {}, b"")
         assert not request.remark
-        put(world.store, "T", b"late")
+        put(rig.store, "T", b"late")
         assert (await pull).code == 0
 
     run(scene())
@@ -288,14 +288,14 @@ def test_a_long_poll_returns_the_next_message(
     run: Callable[..., Any], store: FakeStore | MessageStore
 ) -> None:
     async def scene() -> None:
-        world = World(store=store)
-        pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
+        rig = Rig(store=store)
+        pull = asyncio.create_task(rig.pull(sysFlag=SUBSCRIPTION | SUSPEND))
         await settle()
         assert not pull.done()
-        put(world.store, "T", b"late")
+        put(rig.store, "T", b"late")
         response = await pull
         assert (response.code, b"late" in response.body) == (0, True)
-        assert len(world.long_polls) == 0
+        assert len(rig.long_polls) == 0
 
     run(scene())
 
@@ -304,36 +304,36 @@ def test_a_long_poll_returns_at_its_deadline(
     run: Callable[..., Any], store: FakeStore | MessageStore
 ) -> None:
     async def scene() -> None:
-        world = World(store=store)
-        async with world.long_polls.running():
+        rig = Rig(store=store)
+        async with rig.long_polls.running():
             flags = SUBSCRIPTION | SUSPEND | COMMIT
-            pull = asyncio.create_task(world.pull(sysFlag=flags, commitOffset=3))
+            pull = asyncio.create_task(rig.pull(sysFlag=flags, commitOffset=3))
             await settle()
-            world.offsets.table.clear()
-            world.clock.advance(14_999)
+            rig.offsets.table.clear()
+            rig.clock.advance(14_999)
             await settle()
             assert not pull.done()
-            world.clock.advance(500)
+            rig.clock.advance(500)
             response = await pull
         assert (response.code, response.fields.keys()) == (19, HEADER)
-        assert world.offsets.table == {}
+        assert rig.offsets.table == {}
 
     run(scene())
 
 
 @pytest.mark.parametrize(("offset", "flags"), [(0, SUBSCRIPTION), (9, SUBSCRIPTION | SUSPEND)])
 def test_pulls_without_a_long_poll(run: Callable[..., Any], offset: int, flags: int) -> None:
-    response = run(World().pull(queueOffset=offset, sysFlag=flags))
+    response = run(Rig().pull(queueOffset=offset, sysFlag=flags))
     assert response.code == (19 if offset == 0 else 21)
 
 
 def test_short_polling_holds_for_a_second(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        world = World(long_polling_enable=False)
-        async with world.long_polls.running():
-            pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
+        rig = Rig(long_polling_enable=False)
+        async with rig.long_polls.running():
+            pull = asyncio.create_task(rig.pull(sysFlag=SUBSCRIPTION | SUSPEND))
             await settle()
-            world.clock.advance(1_250)
+            rig.clock.advance(1_250)
             assert (await pull).code == 19
 
     run(scene())
@@ -341,10 +341,10 @@ def test_short_polling_holds_for_a_second(run: Callable[..., Any]) -> None:
 
 def test_a_closed_connection_gets_no_response(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        world = World()
-        pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
+        rig = Rig()
+        pull = asyncio.create_task(rig.pull(sysFlag=SUBSCRIPTION | SUSPEND))
         await settle()
-        world.peer.close()
+        rig.peer.close()
         assert await pull is None
 
     run(scene())
@@ -353,10 +353,10 @@ def test_a_closed_connection_gets_no_response(run: Callable[..., Any]) -> None:
 def test_a_pending_reset_is_returned_once(
     run: Callable[..., Any], store: FakeStore | MessageStore
 ) -> None:
-    world = World(store=store)
-    put(world.store, "T", b"one", b"two")
-    world.offsets.set_reset("G", "T", 0, 1)
-    response = run(world.pull())
+    rig = Rig(store=store)
+    put(rig.store, "T", b"one", b"two")
+    rig.offsets.set_reset("G", "T", 0, 1)
+    response = run(rig.pull())
     assert (response.code, response.remark) == (21, "OFFSET_RESET")
     assert response.fields["nextBeginOffset"] == "1"
-    assert run(world.pull()).code == 0
+    assert run(rig.pull()).code == 0

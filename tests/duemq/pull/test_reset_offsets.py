@@ -30,7 +30,7 @@ from tests.support.stores import open_store, put_one
 START_MS = 1_000_000
 
 
-class World:
+class Rig:
     """Topic T with two queues; queue 0 has five messages, stored one second apart."""
 
     def __init__(self, root: Path) -> None:
@@ -67,10 +67,10 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.store.__exit__(None, None, None)
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path)
+    yield rig
+    rig.store.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def world(tmp_path: Path) -> Iterator[World]:
     ],
 )
 def test_new_offsets_of_a_reset(
-    run: Callable[..., Any], world: World, changes: dict[str, int], wanted: dict[int, int]
+    run: Callable[..., Any], rig: Rig, changes: dict[str, int], wanted: dict[int, int]
 ) -> None:
-    response = run(world.reset(**changes))
-    assert {key[2]: at for key, at in world.offsets.resets.items()} == wanted
+    response = run(rig.reset(**changes))
+    assert {key[2]: at for key, at in rig.offsets.resets.items()} == wanted
     parts = [f'{{"brokerName":"b","queueId":{q},"topic":"T"}}:{at}' for q, at in wanted.items()]
     assert response.body.decode() == '{"offsetTable":{' + ",".join(parts) + "}}"
 
@@ -105,52 +105,52 @@ def test_new_offsets_of_a_reset(
     ],
 )
 def test_codes_of_refused_resets(
-    run: Callable[..., Any], world: World, changes: dict[str, str | int], known: bool, code: int
+    run: Callable[..., Any], rig: Rig, changes: dict[str, str | int], known: bool, code: int
 ) -> None:
     if not known:
-        world.groups.table.clear()
+        rig.groups.table.clear()
     with pytest.raises(RequestError) as refusal:
-        run(world.reset(**changes))
-    assert (refusal.value.code, world.offsets.resets) == (code, {})
+        run(rig.reset(**changes))
+    assert (refusal.value.code, rig.offsets.resets) == (code, {})
 
 
 @pytest.mark.finding("D2")
-def test_members_get_no_request_by_default(run: Callable[..., Any], world: World) -> None:
+def test_members_get_no_request_by_default(run: Callable[..., Any], rig: Rig) -> None:
     java = FakePeer("java")
-    world.join(java, "JAVA")
-    run(world.reset())
+    rig.join(java, "JAVA")
+    run(rig.reset())
     assert java.sent == []
-    assert world.offsets.resets
+    assert rig.offsets.resets
 
 
 def test_members_get_the_offsets_in_the_format_of_their_language(
-    run: Callable[..., Any], world: World
+    run: Callable[..., Any], rig: Rig
 ) -> None:
-    world.pushes = True
+    rig.pushes = True
     java, cpp, old = FakePeer("java"), FakePeer("cpp"), FakePeer("old")
-    world.join(java, "JAVA")
-    world.join(cpp, "CPP")
-    world.join(old, "JAVA", 27)
-    run(world.reset(queueId=0, offset=3))
-    (told,) = java.sent
-    assert told.fields == {
+    rig.join(java, "JAVA")
+    rig.join(cpp, "CPP")
+    rig.join(old, "JAVA", 27)
+    run(rig.reset(queueId=0, offset=3))
+    (reported,) = java.sent
+    assert reported.fields == {
         "topic": "T",
         "group": "G",
         "timestamp": str(START_MS),
         "isForce": "true",
     }
-    assert told.body == b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:3}}'
+    assert reported.body == b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:3}}'
     assert json.loads(cpp.sent[0].body) == {
         "offsetTable": [{"brokerName": "b", "offset": 3, "queueId": 0, "topic": "T"}]
     }
     assert old.sent == []
 
 
-def test_a_reset_resumes_long_polls(run: Callable[..., Any], world: World) -> None:
+def test_a_reset_resumes_long_polls(run: Callable[..., Any], rig: Rig) -> None:
     async def scene() -> None:
-        slot = world.store.topics.slot(world.store.topics.find("T"), 0)
-        pull = world.long_polls.hold(slot, parse_expression("T", "*"), None, 9_000)
-        await world.reset()
+        slot = rig.store.topics.slot(rig.store.topics.find("T"), 0)
+        pull = rig.long_polls.hold(slot, parse_expression("T", "*"), None, 9_000)
+        await rig.reset()
         assert await pull.resumed is ResumeReason.ARRIVED
 
     run(scene())

@@ -19,7 +19,7 @@ from duemq_common.request import Request, Response
 from tests.support.fakes import FakeGroups, FakePeer, FakeTopics, settle
 
 
-class World:
+class Rig:
     def __init__(self, *groups: GroupConfig) -> None:
         self.clock, self.clients = FakeClock(), ClientTable()
         self.topics, self.groups = FakeTopics(), FakeGroups(*groups)
@@ -47,12 +47,12 @@ class World:
             "messageModel": model,
             "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1}],
         }
-        told = {
+        reported = {
             "clientID": client,
             "producerDataSet": [{"groupName": "P"}],
             "consumerDataSet": [consumer] if group else [],
         }
-        return await self.call(34, peer, json.dumps(told | more).encode())  # type: ignore[return-value]
+        return await self.call(34, peer, json.dumps(reported | more).encode())  # type: ignore[return-value]
 
     async def members(self, peer: FakePeer) -> Response:
         return await self.call(38, peer, consumerGroup="G")  # type: ignore[return-value]
@@ -60,12 +60,12 @@ class World:
 
 def test_a_heartbeat_makes_the_retry_topic_and_the_member_visible(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        world, peer = World(), FakePeer()
-        response = await world.beat(peer)
+        rig, peer = Rig(), FakePeer()
+        response = await rig.beat(peer)
         assert (response.code, response.body) == (0, b"")
         assert response.fields == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
-        assert world.topics.known["%RETRY%G"].read_queues == 1
-        response = await world.members(peer)
+        assert rig.topics.known["%RETRY%G"].read_queues == 1
+        response = await rig.members(peer)
         assert json.loads(response.body) == {"consumerIdList": ["c"]}
 
     run(scene())
@@ -73,18 +73,18 @@ def test_a_heartbeat_makes_the_retry_topic_and_the_member_visible(run: Callable[
 
 def test_everybody_of_a_changed_group_gets_40(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        world, a, b = World(), FakePeer("a"), FakePeer("b")
-        await world.beat(a, "a")
-        await world.beat(b, "b")
-        await world.beat(b, "b")
+        rig, a, b = Rig(), FakePeer("a"), FakePeer("b")
+        await rig.beat(a, "a")
+        await rig.beat(b, "b")
+        await rig.beat(b, "b")
         assert (a.codes(), b.codes()) == ([40, 40], [40])
         assert a.sent[0].fields == {"consumerGroup": "G"}
-        await world.call(35, a, clientID="a", consumerGroup="G", producerGroup="")
+        await rig.call(35, a, clientID="a", consumerGroup="G", producerGroup="")
         assert (a.codes(), b.codes()) == ([40, 40], [40, 40])
-        await world.beat(a, "a")
+        await rig.beat(a, "a")
         a.close()
         assert b.codes() == [40] * 4
-        assert (await world.members(b)).code == 0
+        assert (await rig.members(b)).code == 0
 
     run(scene())
 
@@ -98,8 +98,8 @@ def test_everybody_of_a_changed_group_gets_40(run: Callable[..., Any]) -> None:
 )
 def test_who_is_not_told(run: Callable[..., Any], group: GroupConfig, model: str) -> None:
     async def scene() -> None:
-        world, peer = World(group), FakePeer()
-        await world.beat(peer, model=model)
+        rig, peer = Rig(group), FakePeer()
+        await rig.beat(peer, model=model)
         assert peer.codes() == []
 
     run(scene())
@@ -107,38 +107,38 @@ def test_who_is_not_told(run: Callable[..., Any], group: GroupConfig, model: str
 
 def test_a_fingerprint_learns_whether_the_group_changed(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        world, peer = World(), FakePeer()
-        responses = [await world.beat(peer, heartbeatFingerprint=5) for _ in range(2)]
+        rig, peer = Rig(), FakePeer()
+        responses = [await rig.beat(peer, heartbeatFingerprint=5) for _ in range(2)]
         assert [a.fields["IS_SUB_CHANGE"] for a in responses] == ["true", "false"]
 
     run(scene())
 
 
 def test_a_group_without_members_is_answered_with_1(run: Callable[..., Any]) -> None:
-    assert run(World().members(FakePeer())).code == 1
+    assert run(Rig().members(FakePeer())).code == 1
 
 
 def test_a_silent_client_is_forgotten(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        world, peer = World(), FakePeer()
-        async with world.processor.running():
-            await world.beat(peer)
+        rig, peer = Rig(), FakePeer()
+        async with rig.processor.running():
+            await rig.beat(peer)
             for _ in range(CHANNEL_EXPIRES_MS // SCAN_MS + 2):
                 await settle()
-                world.clock.advance(SCAN_MS)
+                rig.clock.advance(SCAN_MS)
             await settle()
-        assert world.clients.members("G") == []
+        assert rig.clients.members("G") == []
 
     run(scene())
 
 
 def test_a_closed_connection_joins_nothing(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        world, peer = World(), FakePeer()
+        rig, peer = Rig(), FakePeer()
         peer.closed = True
         with pytest.raises(RequestError):
-            await world.beat(peer)
-        assert world.clients.members("G") == []
+            await rig.beat(peer)
+        assert rig.clients.members("G") == []
 
     run(scene())
 
@@ -161,7 +161,7 @@ def test_configuration_check(
 ) -> None:
     body = json.dumps({"clientId": "c", "group": "G", "subscriptionData": data}).encode()
     try:
-        found = run(World().call(46, FakePeer(), body)).code
+        found = run(Rig().call(46, FakePeer(), body)).code
     except RequestError as refusal:
         found = refusal.code
     assert found == code
@@ -181,11 +181,11 @@ def test_a_large_heartbeat_is_taken_in_piece_by_piece(
     take_in = ClientTable.heartbeat
 
     def counted(
-        self: ClientTable, told: Heartbeat, peer: FakePeer, **more: str | int
+        self: ClientTable, reported: Heartbeat, peer: FakePeer, **more: str | int
     ) -> list[GroupChange]:
-        sizes.append(sum(1 + len(entry.subscriptions) for entry in told.consumers))
+        sizes.append(sum(1 + len(entry.subscriptions) for entry in reported.consumers))
         turns.append(next(others))
-        return take_in(self, told, peer, **more)
+        return take_in(self, reported, peer, **more)
 
     others = iter(range(1_000_000))
 
@@ -195,18 +195,18 @@ def test_a_large_heartbeat_is_taken_in_piece_by_piece(
             await asyncio.sleep(0)
 
     async def scene() -> None:
-        world, peer = World(), FakePeer()
+        rig, peer = Rig(), FakePeer()
         task = asyncio.create_task(other())
-        response = await world.beat(peer, consumerDataSet=many(1_500, 3))
+        response = await rig.beat(peer, consumerDataSet=many(1_500, 3))
         task.cancel()
         assert response.code == 0
         assert sum(sizes) == 1_500 * 4
         assert max(sizes) <= PIECE_MAX + 3
         assert len(sizes) > 10
         assert all(after - before > 1 for before, after in pairwise(turns))
-        assert len(list(world.clients.consumer_groups())) == 1_500
-        assert len(world.topics.known) == 1_500
-        assert world.clients.producer("P") is not None
+        assert len(list(rig.clients.consumer_groups())) == 1_500
+        assert len(rig.topics.known) == 1_500
+        assert rig.clients.producer("P") is not None
 
     monkeypatch.setattr(ClientTable, "heartbeat", counted)
     run(scene())
@@ -219,17 +219,17 @@ def test_a_peer_that_leaves_between_two_pieces_leaves_nothing(
     take_in = ClientTable.heartbeat
 
     def closing(
-        self: ClientTable, told: Heartbeat, peer: FakePeer, **more: str | int
+        self: ClientTable, reported: Heartbeat, peer: FakePeer, **more: str | int
     ) -> list[GroupChange]:
-        found = take_in(self, told, peer, **more)
+        found = take_in(self, reported, peer, **more)
         peer.close()
         return found
 
     async def scene() -> None:
-        world, peer = World(), FakePeer()
+        rig, peer = Rig(), FakePeer()
         with pytest.raises(RequestError):
-            await world.beat(peer, consumerDataSet=many(1_500))
-        assert not list(world.clients.consumer_groups())
+            await rig.beat(peer, consumerDataSet=many(1_500))
+        assert not list(rig.clients.consumer_groups())
 
     monkeypatch.setattr(ClientTable, "heartbeat", closing)
     run(scene())
@@ -238,10 +238,10 @@ def test_a_peer_that_leaves_between_two_pieces_leaves_nothing(
 @pytest.mark.finding("E8")
 def test_a_heartbeat_beyond_the_limit_creates_nothing(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        world, peer = World(), FakePeer()
+        rig, peer = Rig(), FakePeer()
         with pytest.raises(RequestError, match="clientGroupsMax=4096"):
-            await world.beat(peer, consumerDataSet=many(4_097))
-        assert not world.topics.known
+            await rig.beat(peer, consumerDataSet=many(4_097))
+        assert not rig.topics.known
 
     run(scene())
 
@@ -249,12 +249,12 @@ def test_a_heartbeat_beyond_the_limit_creates_nothing(run: Callable[..., Any]) -
 @pytest.mark.finding("3S2")
 def test_a_long_filter_is_checked_while_the_loop_runs(run: Callable[..., Any]) -> None:
     async def scene() -> None:
-        world, turns = World(), 0
+        rig, turns = Rig(), 0
         texts = {"a" + " or a" * 2_000: 0, "a" + " or a" * 2_000 + " or": 23}
         for text, code in texts.items():
             data = {"topic": "T", "subString": text, "expressionType": "SQL92"}
             body = json.dumps({"subscriptionData": data}).encode()
-            check = asyncio.create_task(world.call(46, FakePeer(), body))
+            check = asyncio.create_task(rig.call(46, FakePeer(), body))
             await asyncio.sleep(0)
             turns += 0 if check.done() else 1
             assert (response := await check) is not None
@@ -267,7 +267,7 @@ def test_a_long_filter_is_checked_while_the_loop_runs(run: Callable[..., Any]) -
 @pytest.mark.finding("3S2")
 def test_the_body_of_a_check_is_bounded(run: Callable[..., Any]) -> None:
     with pytest.raises(RequestError, match="the limit is 262144"):
-        run(World().call(46, FakePeer(), b" " * 300_000))
+        run(Rig().call(46, FakePeer(), b" " * 300_000))
 
 
 class NoRights:
@@ -284,17 +284,17 @@ def test_an_account_that_may_not_send_registers_no_producer_groups(
     run: Callable[..., Any],
 ) -> None:
     async def scene() -> None:
-        world = World(GroupConfig(name="G"))
-        world.processor = ClientProcessor(
-            world.clients,
-            world.topics,
-            world.groups,
-            world.clock,
+        rig = Rig(GroupConfig(name="G"))
+        rig.processor = ClientProcessor(
+            rig.clients,
+            rig.topics,
+            rig.groups,
+            rig.clock,
             BrokerConfig,
             NoRights(),
         )
-        world.handlers = world.processor.handlers()
-        await world.beat(FakePeer())
-        assert (list(world.clients.producer_groups()), world.clients.members("G")) == ([], ["c"])
+        rig.handlers = rig.processor.handlers()
+        await rig.beat(FakePeer())
+        assert (list(rig.clients.producer_groups()), rig.clients.members("G")) == ([], ["c"])
 
     run(scene())

@@ -28,7 +28,7 @@ def beat(
     return Heartbeat(client, tuple(producers), entries, **more)
 
 
-def tell(
+def register(
     table: ClientTable, peer: FakePeer, heartbeat: Heartbeat, now_ms: int = 0
 ) -> dict[str, set[FakePeer]]:
     changes = table.heartbeat(heartbeat, peer, language="JAVA", version=479, now_ms=now_ms)
@@ -37,8 +37,8 @@ def tell(
 
 def test_a_new_member_changes_its_group_and_all_hear_of_it() -> None:
     table, a, b = ClientTable(), FakePeer("a"), FakePeer("b")
-    assert tell(table, a, beat("a")) == {"G": {a}}
-    assert tell(table, b, beat("b")) == {"G": {a, b}}
+    assert register(table, a, beat("a")) == {"G": {a}}
+    assert register(table, b, beat("b")) == {"G": {a, b}}
     assert table.members("G") == ["a", "b"]
 
 
@@ -56,30 +56,30 @@ def test_a_group_changes_when_topics_come_or_go(
     topics: tuple[tuple[str, int], ...], changed: bool
 ) -> None:
     table, peer = ClientTable(), FakePeer()
-    tell(table, peer, beat())
-    assert bool(tell(table, peer, beat(topics=topics))) is changed
+    register(table, peer, beat())
+    assert bool(register(table, peer, beat(topics=topics))) is changed
 
 
 def test_an_older_version_does_not_replace_a_newer() -> None:
     table, peer = ClientTable(), FakePeer()
-    tell(table, peer, beat(topics=(("T", 5),)))
-    tell(table, peer, beat(topics=(("T", 3),)))
+    register(table, peer, beat(topics=(("T", 5),)))
+    register(table, peer, beat(topics=(("T", 3),)))
     assert table.subscription("G", "T").version == 5
-    tell(table, peer, beat(topics=(("T", 6),)))
+    register(table, peer, beat(topics=(("T", 6),)))
     assert table.subscription("G", "T").version == 6
 
 
 def test_without_subscriptions_leaves_them_alone() -> None:
     table, peer = ClientTable(), FakePeer()
-    tell(table, peer, beat())
-    assert tell(table, peer, beat(topics=(), without_sub=True, fingerprint=1)) == {}
+    register(table, peer, beat())
+    assert register(table, peer, beat(topics=(), without_sub=True, fingerprint=1)) == {}
     assert table.subscription("G", "T") is not None
 
 
 def test_one_client_id_on_two_connections_is_listed_once() -> None:
     table, old, new = ClientTable(), FakePeer("old"), FakePeer("new")
-    tell(table, old, beat("c"))
-    tell(table, new, beat("c"), now_ms=1)
+    register(table, old, beat("c"))
+    register(table, new, beat("c"), now_ms=1)
     assert table.members("G") == ["c"]
     assert table.consumer_group("G").find("c").peer is new
     table.close(old)
@@ -88,7 +88,7 @@ def test_one_client_id_on_two_connections_is_listed_once() -> None:
 
 def test_a_producer_and_a_consumer_of_one_process_share_an_id() -> None:
     table, peer = ClientTable(), FakePeer()
-    tell(table, peer, beat("c", producers=("P",)))
+    register(table, peer, beat("c", producers=("P",)))
     table.unregister(peer, consumer_group="G")
     assert table.consumer_group("G") is None
     assert table.producer("P").peer is peer
@@ -96,8 +96,8 @@ def test_a_producer_and_a_consumer_of_one_process_share_an_id() -> None:
 
 def test_close_reports_the_rest_and_clears_everything() -> None:
     table, a, b = ClientTable(), FakePeer("a"), FakePeer("b")
-    tell(table, a, beat("a", producers=("P",), groups=("G", "H")))
-    tell(table, b, beat("b"))
+    register(table, a, beat("a", producers=("P",), groups=("G", "H")))
+    register(table, b, beat("b"))
     changes = table.close(a)
     assert [(c.group, c.peers) for c in changes] == [("G", (b,))]
     assert table.members("H") == []
@@ -107,8 +107,8 @@ def test_close_reports_the_rest_and_clears_everything() -> None:
 
 def test_silent_connections_expire() -> None:
     table, quiet, loud = ClientTable(), FakePeer("quiet"), FakePeer("loud")
-    tell(table, quiet, beat("a"))
-    tell(table, loud, beat("b"), now_ms=CHANNEL_EXPIRES_MS)
+    register(table, quiet, beat("a"))
+    register(table, loud, beat("b"), now_ms=CHANNEL_EXPIRES_MS)
     assert table.expire(CHANNEL_EXPIRES_MS) == ([], [])
     silent, changes = table.expire(CHANNEL_EXPIRES_MS + 1)
     assert silent == [quiet]
@@ -117,8 +117,8 @@ def test_silent_connections_expire() -> None:
 
 def test_the_newest_open_connection_of_a_producer_group_is_asked() -> None:
     table, old, new = ClientTable(), FakePeer("old"), FakePeer("new")
-    tell(table, new, beat("n", (), producers=("P",)), now_ms=2)
-    tell(table, old, beat("o", (), producers=("P",)), now_ms=1)
+    register(table, new, beat("n", (), producers=("P",)), now_ms=2)
+    register(table, old, beat("o", (), producers=("P",)), now_ms=1)
     assert table.producer("P").peer is new
     new.closed = True
     assert table.producer("P").peer is old
@@ -134,7 +134,7 @@ def test_members_are_those_of_a_naive_model(seed: int) -> None:
         peer, group = chance.choice(peers), chance.choice("GHI")
         match chance.randrange(4):
             case 0 | 1:
-                tell(table, peer, beat(peer.name, (group,)), now_ms)
+                register(table, peer, beat(peer.name, (group,)), now_ms)
                 model.setdefault(group, set()).add(peer)
             case 2:
                 table.unregister(peer, consumer_group=group)
@@ -152,14 +152,14 @@ def test_groups_and_subscriptions_count_in_the_memory_budget() -> None:
     memory = MemoryBudget(1 << 30)
     table, a, b = ClientTable(memory=memory), FakePeer("a"), FakePeer("b")
     names = tuple(f"{number:04}" + "\U0001f600" * 250 for number in range(100))
-    tell(table, a, beat("a", producers=names))
+    register(table, a, beat("a", producers=names))
     assert memory.used_bytes >= 100 * (2 * 254 * 4 + 500)
     used_bytes = memory.used_bytes
-    tell(table, a, beat("a", producers=names))
+    register(table, a, beat("a", producers=names))
     assert memory.used_bytes == used_bytes
-    tell(table, b, beat("b", topics=(("T", 2), ("U" * 200, 1))))
+    register(table, b, beat("b", topics=(("T", 2), ("U" * 200, 1))))
     assert memory.used_bytes > used_bytes + 2_000
-    tell(table, b, beat("b", groups=("G", "H"), topics=(("T", 3),)))
+    register(table, b, beat("b", groups=("G", "H"), topics=(("T", 3),)))
     table.unregister(a, producer_group=names[0])
     table.close(a)
     table.expire(CHANNEL_EXPIRES_MS + 1)
@@ -171,12 +171,12 @@ def test_a_large_heartbeat_is_refused_while_memory_is_scarce_and_a_small_one_is_
     memory = MemoryBudget(1 << 20)
     table, a, b = ClientTable(memory=memory), FakePeer("a"), FakePeer("b")
     with pytest.raises(RequestError, match="remotingMemoryMax"):
-        tell(table, a, beat("a", producers=tuple(map(str, range(1_000)))))
+        register(table, a, beat("a", producers=tuple(map(str, range(1_000)))))
     assert memory.used_bytes == 0
-    tell(table, a, beat("a", producers=tuple(map(str, range(600)))))
+    register(table, a, beat("a", producers=tuple(map(str, range(600)))))
     memory.reserve(1 << 19, is_checked=True)
-    tell(table, b, beat("b", producers=("P", "Q")))
-    tell(table, a, beat("a", producers=tuple(map(str, range(600)))))
+    register(table, b, beat("b", producers=("P", "Q")))
+    register(table, a, beat("a", producers=tuple(map(str, range(600)))))
     with pytest.raises(RequestError, match="remotingMemoryMax"):
-        tell(table, b, beat("b", topics=tuple((f"T{number}", 1) for number in range(20))))
+        register(table, b, beat("b", topics=tuple((f"T{number}", 1) for number in range(20))))
     assert table.topics_of("G") == ["T"]

@@ -47,15 +47,15 @@ def offsets(tmp_path: Path) -> OffsetManager:
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
 def test_apaches_file_is_read_and_written(version: str, tmp_path: Path) -> None:
     config = copy_golden_store(f"apache-{version}-clean", tmp_path) / "config"
-    told = json_dialect.loads((config / "consumerOffset.json").read_text())
+    reported = json_dialect.loads((config / "consumerOffset.json").read_text())
     offsets = manager(config)
-    assert offsets.offset_table() == told["offsetTable"]
+    assert offsets.offset_table() == reported["offsetTable"]
     assert offsets.query("golden_consumer", "GoldenDelay", 3) == 3
     mine = json_dialect.loads(json_dialect.dumps(offsets.to_json()))
-    assert mine["offsetTable"] == told["offsetTable"]
+    assert mine["offsetTable"] == reported["offsetTable"]
     if version == "5.3.3":
-        assert mine["dataVersion"] == told["dataVersion"]
-        groups = {group: sorted(topics) for group, topics in told["groupTopicMap"].items()}
+        assert mine["dataVersion"] == reported["dataVersion"]
+        groups = {group: sorted(topics) for group, topics in reported["groupTopicMap"].items()}
         assert {group: sorted(t) for group, t in mine["groupTopicMap"].items()} == groups
 
 
@@ -247,7 +247,7 @@ def test_clone_copies_progress(offsets: OffsetManager) -> None:
     offsets.commit("G", "T", 0, 9)
     offsets.commit("G", "T", 1, 8)
     offsets.clone("G", "H", "T")
-    offsets.clone("nobody", "H", "T")
+    offsets.clone("absent", "H", "T")
     assert dict(offsets.of_group("H")) == {"T": {0: 9, 1: 8}}
 
 

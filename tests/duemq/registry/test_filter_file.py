@@ -29,8 +29,8 @@ def registered(root: Path, clock: FakeClock) -> FilterFile:
 def test_the_file_has_apaches_form(tmp_path: Path) -> None:
     clock = FakeClock()
     file = registered(tmp_path, clock)
-    told = json.loads((tmp_path / "consumerFilter.json").read_text())
-    assert told == {
+    reported = json.loads((tmp_path / "consumerFilter.json").read_text())
+    assert reported == {
         "filterDataByTopic": {
             "T": {
                 "groupFilterData": {
@@ -51,8 +51,8 @@ def test_the_file_has_apaches_form(tmp_path: Path) -> None:
     }
     file.table.unregister("G")
     file.persist()
-    told = json.loads((tmp_path / "consumerFilter.json").read_text())
-    assert told["filterDataByTopic"]["T"]["groupFilterData"]["G"]["dead"] is True
+    reported = json.loads((tmp_path / "consumerFilter.json").read_text())
+    assert reported["filterDataByTopic"]["T"]["groupFilterData"]["G"]["dead"] is True
 
 
 def test_a_restart_has_the_filters_and_takes_them_for_dead(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_malformed_body_is_answered_with_system_error(body: bytes) -> None:
     assert refusal.value.code == 1
 
 
-def told(groups: int = 1, subscriptions: int = 0, **changes: object) -> bytes:
+def reported(groups: int = 1, subscriptions: int = 0, **changes: object) -> bytes:
     wanted = [{"topic": f"t{n}", "subString": "*"} for n in range(subscriptions)]
     entry = {"subscriptionDataSet": wanted}
     consumers = [{"groupName": f"g{n}", **entry} for n in range(groups)]
@@ -110,20 +110,23 @@ def subscribed(**subscription: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (told(4), "clientGroupsMax=3"),
-        (told(2, producerDataSet=[{"groupName": "p"}] * 2), "clientGroupsMax=3"),
-        (told(2, 6), "heartbeatSubscriptionsMax=10"),
-        (told(clientID="c" * 1_025), "clientID has 1025 characters"),
-        (told(clientID="a\nINJECTED"), "control characters"),
-        (told(clientID="a\x7f"), "control characters"),
-        (told(consumerDataSet=[{"groupName": "g\r"}]), "control characters"),
-        (told(producerDataSet=[{"groupName": "g" * 600}]), "600 characters"),
-        (told(consumerDataSet=[subscribed(topic="t\n")]), "control characters"),
-        (told(consumerDataSet=[subscribed(topic="t", subString="a" * 70_000)]), "expression"),
+        (reported(4), "clientGroupsMax=3"),
+        (reported(2, producerDataSet=[{"groupName": "p"}] * 2), "clientGroupsMax=3"),
+        (reported(2, 6), "heartbeatSubscriptionsMax=10"),
+        (reported(clientID="c" * 1_025), "clientID has 1025 characters"),
+        (reported(clientID="a\nINJECTED"), "control characters"),
+        (reported(clientID="a\x7f"), "control characters"),
+        (reported(consumerDataSet=[{"groupName": "g\r"}]), "control characters"),
+        (reported(producerDataSet=[{"groupName": "g" * 600}]), "600 characters"),
+        (reported(consumerDataSet=[subscribed(topic="t\n")]), "control characters"),
+        (reported(consumerDataSet=[subscribed(topic="t", subString="a" * 70_000)]), "expression"),
     ],
 )
 def test_a_heartbeat_that_names_too_much_is_refused(body: bytes, why: str) -> None:
     with pytest.raises(RequestError, match=why) as refused:
         parse_heartbeat(body, HeartbeatLimits(groups=3, subscriptions=10))
     assert refused.value.remark.isprintable()
-    assert parse_heartbeat(told(3, 3), HeartbeatLimits(groups=3, subscriptions=10)).client_id == "c"
+    assert (
+        parse_heartbeat(reported(3, 3), HeartbeatLimits(groups=3, subscriptions=10)).client_id
+        == "c"
+    )

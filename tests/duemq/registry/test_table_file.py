@@ -1,4 +1,4 @@
-"""A table and its latest changes: what a start reads after a kill at any moment."""
+"""A table and its latest changes: what a start reads after a kill at any time."""
 
 from __future__ import annotations
 

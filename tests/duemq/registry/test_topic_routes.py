@@ -46,7 +46,7 @@ class NameServers:
     """Fake name servers: their routes by address; one without routes does not respond.
 
     Attributes:
-        calls: Addresses of the servers that were asked.
+        calls: Addresses of the servers that were called.
     """
 
     def __init__(self, clock: FakeClock, local: Route | None = None) -> None:
@@ -58,12 +58,12 @@ class NameServers:
         )
 
     def _connect(self, address: str) -> RemotingClient:
-        asked = self
+        requested = self
 
         class Client(RemotingClient):
             async def call(self, request: Request, *, timeout_s: float = 3.0) -> Response:
-                asked.calls.append(address)
-                found = asked.servers[address]
+                requested.calls.append(address)
+                found = requested.servers[address]
                 if found is None:
                     raise TimeoutError
                 data = found.get(request.fields["topic"])
@@ -210,7 +210,12 @@ def test_the_route_of_the_embedded_name_server_needs_no_account(
         "authenticationEnabled": "true",
         "initAuthenticationUser": '{"username":"root","password":"root-secret"}',
     }
-    asked = {"consumerGroup": "g", "topic": "T", "clientId": "c", "messageModel": "BROADCASTING"}
+    requested = {
+        "consumerGroup": "g",
+        "topic": "T",
+        "clientId": "c",
+        "messageModel": "BROADCASTING",
+    }
 
     async def main() -> None:
         async with (
@@ -218,7 +223,7 @@ def test_the_route_of_the_embedded_name_server_needs_no_account(
             connected(broker.address, Credentials("root", "root-secret")) as client,
         ):
             await client.call(17, topic("T", 3))
-            found = await client.call(400, {}, json.dumps(asked).encode())
+            found = await client.call(400, {}, json.dumps(requested).encode())
             body = json.loads(bytes(found.body))
             assert len(body["messageQueueAssignments"]) == 3
 

@@ -35,21 +35,21 @@ def read_back(path: Path) -> dict[str, Any]:
 
 
 class Broker:
-    """A topic manager and what it tells."""
+    """A topic manager and what it reports."""
 
     def __init__(self, root: Path, config: BrokerConfig = CONFIG, **options: Any) -> None:
         self.path = root / "topics.json"
         self.routing = options.pop("routing", TopicTable())
         self.clock = FakeClock()
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.topics = TopicManager(
-            config, self.routing, ConfigFile(self.path), self.clock, changed=self.tell, **options
+            config, self.routing, ConfigFile(self.path), self.clock, changed=self.report, **options
         )
         self.topics.load()
 
-    async def tell(self, topics: Sequence[TopicConfig]) -> None:
+    async def report(self, topics: Sequence[TopicConfig]) -> None:
         assert self.on_disk(topics[0].name) is not None
-        self.told += [topic.name for topic in topics]
+        self.reported += [topic.name for topic in topics]
 
     def on_disk(self, name: str) -> Any:
         return read_back(self.path)["topicConfigTable"].get(name)
@@ -185,9 +185,9 @@ def test_auto_creation_switched_off_drops_the_template_of_an_old_file(tmp_path: 
         ("T", "TBW102", -3, (0, 6)),
         ("T", "DefaultCluster", 100, (16, 6)),
         ("T", "SELF_TEST_TOPIC", 4, None),  # no inherit bit
-        ("T", "nobody", 4, None),
+        ("T", "absent", 4, None),
         ("T", "", 4, None),
-        ("%RETRY%g", "nobody", 4, (1, 6)),
+        ("%RETRY%g", "absent", 4, (1, 6)),
         ("%RETRY%g", "TBW102", 4, (4, 6)),
     ],
 )
@@ -200,7 +200,7 @@ def test_a_first_send_creates_the_topic(
     assert (found and (found.write_queues, found.perm)) == expected
     if expected is not None:
         assert broker.routed(name) == (expected[0], *expected, 0)
-        assert broker.told == [name]
+        assert broker.reported == [name]
 
 
 def test_without_auto_creation_no_send_creates(tmp_path: Path) -> None:
@@ -226,13 +226,13 @@ def test_many_first_sends_create_once(broker: Broker) -> None:
         assert len(set(map(id, await asyncio.gather(*ensured)))) == 1
 
     asyncio.run(main())
-    assert broker.told == ["%RETRY%g"]
+    assert broker.reported == ["%RETRY%g"]
     assert broker.topics.version.counter == 1
 
 
 def test_an_existing_topic_is_returned_as_it_is(broker: Broker) -> None:
     found = asyncio.run(broker.topics.ensure("BenchmarkTest", queues=1, perm=2))
-    assert (found.write_queues, found.perm, broker.told) == (1024, 6, [])
+    assert (found.write_queues, found.perm, broker.reported) == (1024, 6, [])
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a/b", "x" * 128, "\u5ef6"])
@@ -264,7 +264,7 @@ def test_update_creates_changes_and_ignores_what_is_so_already(broker: Broker) -
     topics = broker.topics
     for perm in (6, 4, 4):
         asyncio.run(topics.update([TopicConfig(name="T", perm=perm)]))
-    assert broker.told == ["T", "T"]
+    assert broker.reported == ["T", "T"]
     assert topics.version.counter == 2
     assert broker.routed("T") == (16, 16, 4, 0)
     assert broker.on_disk("T")["perm"] == 4
@@ -296,7 +296,7 @@ def test_an_update_that_cannot_be_changes_nothing(
         asyncio.run(broker.topics.update([TopicConfig(name="Before"), topic]))
     assert refused.value.code == code
     assert broker.topics.find("Before") is None
-    assert broker.told == []
+    assert broker.reported == []
 
 
 def test_delete_forgets_and_closes_the_routing(broker: Broker) -> None:
@@ -306,7 +306,7 @@ def test_delete_forgets_and_closes_the_routing(broker: Broker) -> None:
     assert broker.topics.find("T") is None
     assert broker.routed("T") == (0, 0, 0, 0)
     assert broker.on_disk("T") is None
-    assert broker.told == ["T"]  # only of the creation: 216 removes routes
+    assert broker.reported == ["T"]  # only of the creation: 216 removes routes
 
 
 @pytest.mark.parametrize("name", ["", " ", "TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a"])
@@ -342,7 +342,12 @@ def test_topics_that_come_into_being_together_share_a_write(
     names = [f"T{n % 50}" for n in range(100)]
     found = asyncio.run(main())
     assert [topic.name for topic in found] == names
-    assert len({id(topic) for topic in found}) == len(set(broker.told)) == len(broker.told) == 50
+    assert (
+        len({id(topic) for topic in found})
+        == len(set(broker.reported))
+        == len(broker.reported)
+        == 50
+    )
     assert len(writes) <= 3
     assert [Broker(tmp_path).topics.find(name) for name in names] == found
 
@@ -362,7 +367,7 @@ def test_the_disk_refuses_topics_created_together_one_by_one(
         patch.setattr(TableFile, "write_line", refuse)
         assert {type(error) for error in asyncio.run(main())} == {RequestError}
     asyncio.run(broker.topics.ensure("T3", queues=1))
-    assert (broker.topics.find("T4"), broker.told) == (None, ["T3"])
+    assert (broker.topics.find("T4"), broker.reported) == (None, ["T3"])
 
 
 def test_a_saved_table_reads_as_one_written_at_once(broker: Broker) -> None:
@@ -404,14 +409,14 @@ def test_topics_of_one_heartbeat_are_created_in_one_write(
         write(file, line)
 
     asyncio.run(broker.topics.ensure("T0", queues=1))
-    broker.told.clear()
+    broker.reported.clear()
     monkeypatch.setattr("duemq.registry.table_file.WHOLE_BYTES_MAX", 0)
     monkeypatch.setattr(TableFile, "write_line", counted)
     wanted = [TopicConfig(name=f"T{n}") for n in range(500)]
     asyncio.run(broker.topics.ensure_all(wanted))
     asyncio.run(broker.topics.ensure_all(wanted))
     assert len(lines) == 1
-    assert len(broker.told) == 499
+    assert len(broker.reported) == 499
     assert broker.on_disk("T499") is not None
     with pytest.raises(RequestError):
         asyncio.run(broker.topics.ensure_all([TopicConfig(name="U"), TopicConfig(name="a b")]))

@@ -41,7 +41,7 @@ class Rig:
     Attributes:
         epochs: Those that the master answers.
         confirmed: Confirm offsets that the client passed on.
-        truncations: Log offsets that it asked its owner to truncate to.
+        truncations: Log offsets that it requests its owner to truncate to.
     """
 
     master: ScriptedMaster
@@ -68,7 +68,7 @@ class Rig:
                 self.handshakes.append(frame)
                 writer.write(MasterHandshake(self.log_end, self.epochs).encode())
 
-    async def asked(self, offset: int) -> asyncio.StreamWriter:
+    async def requested(self, offset: int) -> asyncio.StreamWriter:
         """Return the next connection once the replica asks for the log from `offset` on."""
         writer = await self.master.connected.get()
         await self.master.reported(offset)
@@ -157,7 +157,7 @@ def with_replica(
 
 def test_log_and_epochs_are_copied(tmp_path: Path) -> None:
     async def work(rig: Rig) -> None:
-        writer = await rig.asked(0)
+        writer = await rig.requested(0)
         assert rig.handshakes == [Handshake(ID, False, True)]
         writer.write(rig.transfers(0, len(rig.log)))
         await rig.master.reported(len(rig.log))
@@ -175,7 +175,7 @@ def test_log_and_epochs_are_copied(tmp_path: Path) -> None:
 
 def test_the_last_file_can_be_asked_for(tmp_path: Path) -> None:
     async def work(rig: Rig) -> None:
-        writer = await rig.asked(0)
+        writer = await rig.requested(0)
         assert rig.handshakes == [Handshake(ID, True, False)]
         writer.write(rig.transfers(1 << 16, len(rig.log)))
         await rig.master.reported(len(rig.log))
@@ -189,12 +189,12 @@ def test_the_last_file_can_be_asked_for(tmp_path: Path) -> None:
 def test_a_connection_continues_where_the_last_one_ended(tmp_path: Path, number: int) -> None:
     async def work(rig: Rig) -> None:
         end = record_at(rig.log, number)
-        writer = await rig.asked(0)
+        writer = await rig.requested(0)
         writer.write(rig.transfers(0, end + 20))  # a part of a record more
         await rig.master.reported(end)
         writer.close()
         await rig.failed("closed the connection")
-        writer = await rig.asked(rig.store.last_record)
+        writer = await rig.requested(rig.store.last_record)
         writer.write(rig.transfers(rig.store.last_record, len(rig.log)))
         await rig.master.reported(len(rig.log))
         assert rig.file.epochs == rig.epochs
@@ -205,7 +205,7 @@ def test_a_connection_continues_where_the_last_one_ended(tmp_path: Path, number:
 def test_with_sync_flush_only_what_is_on_the_disk_is_acknowledged(tmp_path: Path) -> None:
     async def work(rig: Rig) -> None:
         object.__setattr__(rig.store.config, "flush_disk_type", "SYNC_FLUSH")
-        writer = await rig.asked(0)
+        writer = await rig.requested(0)
         writer.write(rig.transfers(0, len(rig.log)))
         await rig.master.reported(len(rig.log))
         assert rig.store.durable_offset == len(rig.log)
@@ -218,7 +218,7 @@ def test_an_epoch_is_in_the_file_before_its_log_is_written(
 ) -> None:
     async def work(rig: Rig) -> None:
         begins = rig.epochs.entries[1].start_offset
-        writer = await rig.asked(0)
+        writer = await rig.requested(0)
         writer.write(rig.transfers(0, begins))
         await rig.master.reported(begins)
         replace = EpochFile.replace
@@ -232,7 +232,7 @@ def test_an_epoch_is_in_the_file_before_its_log_is_written(
         assert rig.store.max_offset == begins
         monkeypatch.setattr(EpochFile, "replace", replace)
         await rig.failed("no space")
-        writer = await rig.asked(rig.store.last_record)
+        writer = await rig.requested(rig.store.last_record)
         writer.write(rig.transfers(rig.store.last_record, len(rig.log)))
         await rig.master.reported(len(rig.log))
 
@@ -261,7 +261,7 @@ def test_a_log_that_has_to_be_truncated_is_named_to_the_owner(tmp_path: Path, eq
             at = last + RECORD_AT.store_ms
             rig.log = rig.log[:at] + b"x" + rig.log[at + 1 :]
         for _ in range(2):  # the owner is called again until it has done that
-            writer = await rig.asked(last)
+            writer = await rig.requested(last)
             writer.write(rig.transfers(last, len(rig.log)))
             await rig.failed(
                 f"truncated to offset {fork}" if equal else "differs from the master's"
@@ -278,14 +278,14 @@ def test_a_replica_whose_log_has_no_epochs_compares_its_last_record(tmp_path: Pa
 
     async def work(rig: Rig) -> None:
         last = record_at(rig.log, 69)
-        writer = await rig.asked(last)
+        writer = await rig.requested(last)
         at = last + RECORD_AT.store_ms
         other = rig.log[:at] + b"x" + rig.log[at + 1 :]
         entry = rig.epochs.entries[1]
         writer.write(LogTransfer(last, 500, entry, 0).encode() + other[last : last + 500])
         await rig.failed("differs from the master's")
         assert rig.file.epochs == Epochs()
-        writer = await rig.asked(last)
+        writer = await rig.requested(last)
         writer.write(rig.transfers(last, len(rig.log)))
         await rig.master.reported(len(rig.log))
         assert rig.file.epochs == rig.epochs
@@ -314,7 +314,7 @@ def test_a_master_of_another_log_is_named_and_tried_again(
         await rig.failed(why)
         assert rig.store.max_offset == end
         assert rig.truncations == []
-        writer = await rig.asked(record_at(rig.log, 39))
+        writer = await rig.requested(record_at(rig.log, 39))
         writer.write(rig.transfers(record_at(rig.log, 39), len(rig.log)))
         await rig.master.reported(len(rig.log))
 
@@ -331,7 +331,7 @@ def test_a_silent_master_is_left(tmp_path: Path) -> None:
 
 def test_a_damaged_body_is_asked_for_again(tmp_path: Path) -> None:
     async def work(rig: Rig) -> None:
-        writer = await rig.asked(0)
+        writer = await rig.requested(0)
         good = rig.log
         at = record_at(good, 20) + RECORD_HEAD_BYTES
         rig.log = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
@@ -341,7 +341,7 @@ def test_a_damaged_body_is_asked_for_again(tmp_path: Path) -> None:
         end = rig.store.max_offset
         assert end <= at
         start = max(rig.store.last_record, 0)
-        writer = await rig.asked(start)
+        writer = await rig.requested(start)
         writer.write(rig.transfers(start, len(rig.log)))
         await rig.master.reported(len(rig.log))
 

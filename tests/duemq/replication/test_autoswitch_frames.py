@@ -142,7 +142,7 @@ RECORD = b"a record"
 
 
 def own(end: int, entries: list[tuple[int, int]], *, last: int | None = -1) -> OwnLog:
-    """Return a log of this end, in which `RECORD` ends where it is asked for.
+    """Return a log of this end, in which `RECORD` ends where it is requested.
 
     Args:
         last: Where the record before the end ends instead; None: there is no record.
@@ -164,7 +164,7 @@ MINE = [(1, 0), (2, 500), (4, 800)]
 
 
 @pytest.mark.parametrize(
-    ("log", "theirs", "their_end", "asked", "left"),
+    ("log", "theirs", "their_end", "requested", "left"),
     [
         (own(0, []), [(3, 100)], 900, 0, []),
         (own(0, []), [(1, 0), (2, 0), (3, 100)], 900, 0, [(1, 0), (2, 0)]),
@@ -182,14 +182,14 @@ def test_transfers_begin_with_the_last_record(
     log: OwnLog,
     theirs: list[tuple[int, int]],
     their_end: int,
-    asked: int,
+    requested: int,
     left: list[tuple[int, int]],
 ) -> None:
     stream = AutoSwitchStream(log)
     stream.feed(memoryview(MasterHandshake(their_end, Epochs.of(theirs)).encode()))
-    assert stream.data_to_send() == LogEndReport(asked).encode()
+    assert stream.data_to_send() == LogEndReport(requested).encode()
     assert stream.epochs == Epochs.of(left)
-    assert stream.is_compared == (asked in (0, log.end))
+    assert stream.is_compared == (requested in (0, log.end))
     assert stream.master_offset == their_end
 
 

@@ -1,4 +1,4 @@
-"""The offset that a member has confirmed, beside its store."""
+"""The offset that a member has confirmed, in a file next to its store."""
 
 from __future__ import annotations
 

@@ -66,10 +66,10 @@ class HangingMaster(Master):
 
     def __init__(self) -> None:
         super().__init__(Response())
-        self.asked, self._stops = asyncio.Event(), asyncio.Event()
+        self.requested, self._stops = asyncio.Event(), asyncio.Event()
 
     async def call(self, request: Request, *, timeout_s: float = 3.0) -> Response:
-        self.asked.set()
+        self.requested.set()
         await self._stops.wait()
         raise ConnectionResetError("stopped")
 
@@ -83,7 +83,7 @@ def test_a_stop_does_not_wait_for_a_master_that_hangs() -> None:
         master = HangingMaster()
         finder = HaAddressFinder(master, FakeClock())
         run = asyncio.create_task(finder.run(lambda address: None))
-        await master.asked.wait()
+        await master.requested.wait()
         finder.stop()
         await asyncio.wait_for(run, 30)
 

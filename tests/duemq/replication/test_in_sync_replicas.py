@@ -42,7 +42,7 @@ def test_so_many_replicas_must_acknowledge(keys: dict[str, Any], in_sync: int, n
     assert needed_replicas(HaServerConfig(**keys), in_sync) == needed
 
 
-class World:
+class Rig:
     """Replicas of a log."""
 
     def __init__(self, *ends: int | None, log_end: int, **keys: Any) -> None:
@@ -76,31 +76,31 @@ class World:
 def test_what_enough_replicas_have_is_confirmed(
     ends: tuple[int | None, ...], keys: dict[str, Any], confirmed: int | None
 ) -> None:
-    world = World(*ends, log_end=1_000, **keys)
-    assert world.replicated.is_possible == (confirmed is not None)
-    assert world.replicated.offset == (confirmed or 0)
+    rig = Rig(*ends, log_end=1_000, **keys)
+    assert rig.replicated.is_possible == (confirmed is not None)
+    assert rig.replicated.offset == (confirmed or 0)
 
 
 def test_a_replica_that_falls_back_or_leaves_is_not_counted() -> None:
-    world = World(1_000, log_end=1_000)
-    world.log_end += GAP
-    world.in_sync.update()
-    assert not world.in_sync.is_in_sync(world.replicas[0])
-    assert not world.replicated.is_possible
-    world.replicas[0].acknowledged = world.log_end
-    world.in_sync.update()
-    assert world.replicated.offset == world.log_end
-    world.replicas.clear()
-    world.in_sync.update()
-    assert not world.replicated.is_possible
+    rig = Rig(1_000, log_end=1_000)
+    rig.log_end += GAP
+    rig.in_sync.update()
+    assert not rig.in_sync.is_in_sync(rig.replicas[0])
+    assert not rig.replicated.is_possible
+    rig.replicas[0].acknowledged = rig.log_end
+    rig.in_sync.update()
+    assert rig.replicated.offset == rig.log_end
+    rig.replicas.clear()
+    rig.in_sync.update()
+    assert not rig.replicated.is_possible
 
 
 def test_below_the_minimum_messages_are_refused() -> None:
-    world = World(1_000, log_end=1_000, in_sync_replicas_min=3)
-    assert "in-sync replicas not enough: 2" in world.replicated.refusal
-    world.replicas.append(FakeReplica(0))
-    world.in_sync.update()
-    assert world.replicated.refusal == ""
+    rig = Rig(1_000, log_end=1_000, in_sync_replicas_min=3)
+    assert "in-sync replicas not enough: 2" in rig.replicated.refusal
+    rig.replicas.append(FakeReplica(0))
+    rig.in_sync.update()
+    assert rig.replicated.refusal == ""
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,17 @@ def test_below_the_minimum_messages_are_refused() -> None:
 def test_the_notice_names_the_settings_and_the_code_of_a_master_without_replicas(
     keys: dict[str, Any], code: int, settings: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    World(log_end=100, **keys)
+    Rig(log_end=100, **keys)
     [notice] = caplog.messages
     assert f"response code {code}," in notice
     assert settings in notice
 
 
 def test_without_sync_master_nothing_is_required() -> None:
-    world = World(log_end=1_000, in_sync_replicas_min=3)
-    world.replicated.required, world.replicated.refusal = False, ""
-    world.in_sync.update()
-    assert world.replicated.refusal == ""
+    rig = Rig(log_end=1_000, in_sync_replicas_min=3)
+    rig.replicated.required, rig.replicated.refusal = False, ""
+    rig.in_sync.update()
+    assert rig.replicated.refusal == ""
 
 
 def test_no_order_of_reports_confirms_what_too_few_have() -> None:
@@ -137,14 +137,14 @@ def test_no_order_of_reports_confirms_what_too_few_have() -> None:
     for seed in range(300):
         chance = random.Random(seed)
         copies, count = chance.randint(1, 4), chance.randint(1, 5)
-        world = World(*[0] * count, log_end=0, in_sync_replicas=copies)
+        rig = Rig(*[0] * count, log_end=0, in_sync_replicas=copies)
         highest = 0
         for _ in range(30):
-            world.log_end += chance.choice([0, 100])
-            one = chance.choice(world.replicas)
-            one.acknowledged = chance.randint(one.acknowledged or 0, world.log_end)
-            world.in_sync.update()
-            ends = [replica.acknowledged or 0 for replica in world.replicas]
+            rig.log_end += chance.choice([0, 100])
+            one = chance.choice(rig.replicas)
+            one.acknowledged = chance.randint(one.acknowledged or 0, rig.log_end)
+            rig.in_sync.update()
+            ends = [replica.acknowledged or 0 for replica in rig.replicas]
             have = [end for end in ends if sum(e >= end for e in ends) >= max(copies - 1, 1)]
             highest = max([highest, *have])
-            assert world.replicated.offset == highest
+            assert rig.replicated.offset == highest

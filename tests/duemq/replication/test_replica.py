@@ -52,7 +52,7 @@ def test_nothing_is_appended_before_the_first_transfer(
 
 
 def test_retention_removes_nothing_before_the_master_has_answered(tmp_path: Path) -> None:
-    """The pins of plugins, which do not run here, do not count: the master has asked its own."""
+    """The pins of plugins, which do not run here, do not count: the master has those of its own."""
 
     async def main() -> None:
         async with running(small(tmp_path, **REPLICA)) as (broker, _):
@@ -84,7 +84,7 @@ def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("is_receiving", "is_end_known", "transferred", "asked", "lag"),
+    ("is_receiving", "is_end_known", "transferred", "requested", "lag"),
     [
         (True, True, 500, None, 0),
         (True, True, 700, None, 200),
@@ -105,7 +105,7 @@ def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_pat
     ],
 )
 def test_the_lag_is_unknown_unless_the_end_of_the_master_s_log_is_known(
-    is_receiving: bool, is_end_known: bool, transferred: int | None, asked: int | None, lag: int
+    is_receiving: bool, is_end_known: bool, transferred: int | None, requested: int | None, lag: int
 ) -> None:
     ha = SimpleNamespace(
         is_receiving=is_receiving,
@@ -115,7 +115,7 @@ def test_the_lag_is_unknown_unless_the_end_of_the_master_s_log_is_known(
         address="",
         failure="",
     )
-    tables = SimpleNamespace(log_end=asked, address="", synchronized_ms=None, failure="")
+    tables = SimpleNamespace(log_end=requested, address="", synchronized_ms=None, failure="")
     store = SimpleNamespace(max_offset=500)
     shown = Replica(*cast("Any", (store, None, ha, tables, FakeClock()))).view()
     equal = 0 if lag == 0 else None

@@ -1,4 +1,4 @@
-"""What a replica copies besides the log is never ahead of its log."""
+"""What a replica copies apart from the log is never ahead of its log."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Master:
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: 3,
         }
         self.bounds = [0, 0]
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         self.slow_ms = 0
         self.hangs: asyncio.Future[None] | None = None
 
@@ -54,7 +54,7 @@ class Master:
         return self
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
-        self.asked.append(int(request.code))
+        self.requested.append(int(request.code))
         self.clock.advance(self.slow_ms)
         if self.hangs is not None:
             await self.hangs
@@ -73,7 +73,7 @@ class Master:
 
     @property
     def copies(self) -> int:
-        return self.asked.count(RequestCode.GET_ALL_DELAY_OFFSET)
+        return self.requested.count(RequestCode.GET_ALL_DELAY_OFFSET)
 
 
 class Setting:
@@ -189,10 +189,10 @@ def test_a_stop_does_not_wait_for_a_master_that_hangs(
         async with synchronizing(tmp_path) as setting:
             setting.master.hangs = asyncio.get_running_loop().create_future()
             await setting.pass_ms(2 * INTERVAL_MS)
-            requests = len(setting.master.asked)
+            requests = len(setting.master.requested)
             setting.synchronize.stop()
             await setting.settle()
-            assert len(setting.master.asked) == requests == 1
+            assert len(setting.master.requested) == requests == 1
             async with asyncio.timeout(STOP_S_MAX):
                 with pytest.raises(ConnectionAbortedError):
                     await setting.synchronize.first_offset()
@@ -240,8 +240,8 @@ def test_a_slow_master_is_asked_less_often(tmp_path: Path) -> None:
         async with synchronizing(tmp_path) as setting:
             setting.master.slow_ms = 100
             await setting.until_taken(1)
-            asked_ms = 6 * setting.master.slow_ms  # requests of one copy
-            await setting.pass_ms(SHARE * asked_ms - 500)
+            requested_ms = 6 * setting.master.slow_ms  # requests of one copy
+            await setting.pass_ms(SHARE * requested_ms - 500)
             assert setting.master.copies == 1
             await setting.pass_ms(1_000)
             assert setting.master.copies == 2
@@ -267,7 +267,7 @@ MODES: dict[str, Any] = {"messageRequestModeMap": {}}
 
 
 def test_state_of_pops_is_copied(tmp_path: Path, log: bytes) -> None:
-    """Modes come as they are; orderly pops, asked for before the offsets, once the log is here."""
+    """Modes come as they are; orderly pops, requested before the offsets, once the log is here."""
 
     async def main() -> None:
         async with synchronizing(tmp_path) as setting:
@@ -283,9 +283,9 @@ def test_state_of_pops_is_copied(tmp_path: Path, log: bytes) -> None:
             await setting.pass_ms(40)
             await setting.until_taken(1)
             assert setting.config("consumerOrderInfo.json") == ORDER
-            asked = master.asked
-            offsets = asked.index(RequestCode.GET_ALL_CONSUMER_OFFSET)
-            assert asked.index(RequestCode.GET_VIEW) < offsets
+            requested = master.requested
+            offsets = requested.index(RequestCode.GET_ALL_CONSUMER_OFFSET)
+            assert requested.index(RequestCode.GET_VIEW) < offsets
 
     asyncio.run(main())
 

@@ -23,7 +23,7 @@ class FakeReplica:
     is_learner: bool = False
 
 
-class World:
+class Rig:
     """A master whose log ends at 1,000 and was confirmed up to 100, and its replicas."""
 
     def __init__(self, *required: int, epoch_start: int = 0, **keys: Any) -> None:
@@ -77,29 +77,29 @@ class World:
 def test_what_the_whole_set_has_is_confirmed(
     required: tuple[int, ...], replicas: list[tuple[int | None, int | None]], confirmed: int
 ) -> None:
-    world = World(*required)
-    world.replicated.offset = 100
-    world.replicas = [FakeReplica(*each) for each in replicas]
-    world.set.update()
-    assert world.replicated.offset == confirmed
+    rig = Rig(*required)
+    rig.replicated.offset = 100
+    rig.replicas = [FakeReplica(*each) for each in replicas]
+    rig.set.update()
+    assert rig.replicated.offset == confirmed
 
 
 def test_a_learner_is_never_in_the_set() -> None:
-    world = World(1, 2)
-    world.report(FakeReplica(2, 0, is_learner=True), 1_000)
-    assert world.replicated.offset == 100
-    assert world.set.caught_up == frozenset()
+    rig = Rig(1, 2)
+    rig.report(FakeReplica(2, 0, is_learner=True), 1_000)
+    assert rig.replicated.offset == 100
+    assert rig.set.caught_up == frozenset()
 
 
 def test_a_member_stays_for_the_whole_limit_after_it_reported_the_end() -> None:
-    world, replica = World(1, 2), FakeReplica(2, 0)
-    world.report(replica, 1_000)
-    world.now_ms = CATCH_UP_MS
-    world.report(replica, 1_000)
-    world.log_end, world.now_ms = 2_000, 2 * CATCH_UP_MS
-    assert world.set.caught_up == {2}
-    world.now_ms += 1
-    assert world.set.caught_up == set()
+    rig, replica = Rig(1, 2), FakeReplica(2, 0)
+    rig.report(replica, 1_000)
+    rig.now_ms = CATCH_UP_MS
+    rig.report(replica, 1_000)
+    rig.log_end, rig.now_ms = 2_000, 2 * CATCH_UP_MS
+    assert rig.set.caught_up == {2}
+    rig.now_ms += 1
+    assert rig.set.caught_up == set()
 
 
 @pytest.mark.parametrize(
@@ -114,82 +114,82 @@ def test_a_member_stays_for_the_whole_limit_after_it_reported_the_end() -> None:
 def test_a_replica_joins_with_what_may_be_confirmed(
     epoch_start: int, end: int, joins: bool
 ) -> None:
-    world = World(1, 2, epoch_start=epoch_start)  # 2 has no connection: nothing is confirmed
-    world.report(FakeReplica(3, 0), end)
-    assert world.set.caught_up == ({3} if joins else set())
-    assert world.changes == joins
+    rig = Rig(1, 2, epoch_start=epoch_start)  # 2 has no connection: nothing is confirmed
+    rig.report(FakeReplica(3, 0), end)
+    assert rig.set.caught_up == ({3} if joins else set())
+    assert rig.changes == joins
 
 
 def test_a_member_that_lags_leaves_after_a_while() -> None:
-    world = World(1, 2)
+    rig = Rig(1, 2)
     member = FakeReplica(2, 0)
-    world.report(member, 1_000)
-    assert world.set.caught_up == {2}
-    world.log_end = 2_000
-    world.now_ms = CATCH_UP_MS
-    world.report(member, 1_500)
-    assert world.set.caught_up == {2}
-    world.now_ms += 1
-    assert world.set.caught_up == frozenset()
-    world.set.update()
-    assert world.changes == 2
+    rig.report(member, 1_000)
+    assert rig.set.caught_up == {2}
+    rig.log_end = 2_000
+    rig.now_ms = CATCH_UP_MS
+    rig.report(member, 1_500)
+    assert rig.set.caught_up == {2}
+    rig.now_ms += 1
+    assert rig.set.caught_up == frozenset()
+    rig.set.update()
+    assert rig.changes == 2
 
 
 def test_a_member_that_follows_a_growing_log_stays() -> None:
     """Each report names the end that the log had at the report before."""
-    world = World(1, 2)
+    rig = Rig(1, 2)
     member = FakeReplica(2, 0)
-    world.report(member, 1_000)
+    rig.report(member, 1_000)
     for _ in range(40):
-        before, world.log_end = world.log_end, world.log_end + 100
-        world.now_ms += 1_000
-        world.report(member, before)
-    assert world.set.caught_up == {2}
+        before, rig.log_end = rig.log_end, rig.log_end + 100
+        rig.now_ms += 1_000
+        rig.report(member, before)
+    assert rig.set.caught_up == {2}
     for _ in range(40):  # now it falls behind
-        world.log_end += 100
-        world.now_ms += 1_000
-        world.report(member, before + 1)
-    assert world.set.caught_up == frozenset()
+        rig.log_end += 100
+        rig.now_ms += 1_000
+        rig.report(member, before + 1)
+    assert rig.set.caught_up == frozenset()
 
 
 def test_a_member_whose_connection_ends_leaves_at_once_and_nothing_is_confirmed_without_it() -> (
     None
 ):
-    world = World(1, 2)
+    rig = Rig(1, 2)
     member = FakeReplica(2, 0)
-    world.report(member, 1_000)
-    world.replicas.clear()
-    world.log_end = 1_200
-    world.set.update()
-    assert world.set.caught_up == frozenset()
-    assert world.replicated.offset == 1_000
-    world.required = frozenset({1})  # the controller agreed
-    world.set.update()
-    assert world.replicated.offset == 1_200
+    rig.report(member, 1_000)
+    rig.replicas.clear()
+    rig.log_end = 1_200
+    rig.set.update()
+    assert rig.set.caught_up == frozenset()
+    assert rig.replicated.offset == 1_000
+    rig.required = frozenset({1})  # the controller agreed
+    rig.set.update()
+    assert rig.replicated.offset == 1_200
 
 
 @pytest.mark.parametrize(("least", "refused"), [(1, False), (2, False), (3, True)])
 def test_a_small_set_refuses_messages(least: int, refused: bool) -> None:
-    world = World(1, 2, in_sync_replicas_min=least)
-    assert ("minInSyncReplicas is 3" in world.replicated.refusal) == refused
+    rig = Rig(1, 2, in_sync_replicas_min=least)
+    assert ("minInSyncReplicas is 3" in rig.replicated.refusal) == refused
 
 
 def test_random_reports_confirm_what_a_plain_count_confirms() -> None:
     chance = random.Random(7)
     for _ in range(200):
-        world = World(1, *chance.sample([2, 3, 4], chance.randrange(4)))
+        rig = Rig(1, *chance.sample([2, 3, 4], chance.randrange(4)))
         replicas = [FakeReplica(number, 0) for number in (2, 3, 4)]
-        confirmed = world.replicated.offset
+        confirmed = rig.replicated.offset
         for _ in range(20):
             replica = chance.choice(replicas)
-            if chance.random() < 0.2 and replica in world.replicas:
-                world.replicas.remove(replica)
-                world.set.update()
+            if chance.random() < 0.2 and replica in rig.replicas:
+                rig.replicas.remove(replica)
+                rig.set.update()
             else:
-                world.report(replica, min((replica.acknowledged or 0) + 50, world.log_end))
-            others = world.required - {1}
-            ends = {each.replica_id: each.acknowledged or 0 for each in world.replicas}
+                rig.report(replica, min((replica.acknowledged or 0) + 50, rig.log_end))
+            others = rig.required - {1}
+            ends = {each.replica_id: each.acknowledged or 0 for each in rig.replicas}
             if others <= ends.keys():
                 own = [ends[number] for number in others]
-                confirmed = max(confirmed, min(own, default=world.log_end))
-            assert world.replicated.offset == confirmed
+                confirmed = max(confirmed, min(own, default=rig.log_end))
+            assert rig.replicated.offset == confirmed

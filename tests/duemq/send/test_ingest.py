@@ -73,10 +73,10 @@ def test_messages_keep_their_order_in_the_kernel_and_in_python(run: Run) -> None
 def test_a_request_after_a_send_is_handled_after_the_append(run: Run) -> None:
     async def main() -> None:
         front = SendPath()
-        asked: list[int] = []
+        requested: list[int] = []
 
         def count(request: Request) -> Response:
-            asked.append(len(front.log.bodies))
+            requested.append(len(front.log.bodies))
             return Response(0, str(len(front.log.bodies)))
 
         bench = Bench(front)
@@ -88,7 +88,7 @@ def test_a_request_after_a_send_is_handled_after_the_append(run: Run) -> None:
         assert {opaque: response.code for opaque, response in found.items()} == dict.fromkeys(
             (1, 2, 3, 4), 0
         )
-        assert asked == [3]
+        assert requested == [3]
 
     run(main())
 
@@ -249,15 +249,15 @@ def test_stop_responds_to_every_received_send(run: Run) -> None:
 def test_a_new_topic_keeps_the_order_and_is_registered_before_the_response(run: Run) -> None:
     async def main() -> None:
         front = SendPath()
-        front.topics.may_tell.clear()
+        front.topics.may_report.clear()
         async with Bench(front) as peer:
             for opaque in range(5):
                 peer.send(fast(opaque, topic="New"))
             peer.send(fast(5))
             assert sorted(await responses(peer, 5)) == [1, 2, 3, 4, 5]
-            front.topics.may_tell.set()
+            front.topics.may_report.set()
             assert list(await responses(peer, 1)) == [0]
-        assert front.topics.told == ["New"]
+        assert front.topics.reported == ["New"]
         assert front.log.bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
     run(main())

@@ -104,13 +104,13 @@ def test_a_late_sync_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_client_batch_is_refused_as_a_whole() -> None:
-    def odd(batch: PutBatch, now_ms: int) -> None:
+    def malformed(batch: PutBatch, now_ms: int) -> None:
         batch.refuse(3, 13, "too far")
 
     store, batch = FakeLog(), batch_of(*[b""] * 7)
     batch.together = [(0, 2), (2, 3), (5, 1)]
     assert [batch.group_end(index) for index in range(7)] == [2, 2, 5, 5, 5, 6, 7]
-    PutPath(store, [odd], FakeClock()).put(batch)
+    PutPath(store, [malformed], FakeClock()).put(batch)
     assert batch.filled["status"].tolist() == [0, 0, 13, 13, 13, 0, 0]
     assert batch.remarks == dict.fromkeys((2, 3, 4), "too far")
     batch.clear()

@@ -31,7 +31,7 @@ HEADER = {
 }
 
 
-class World:
+class Rig:
     def __init__(self, store: MessageStore, *, keeps: bool = True) -> None:
         self.store, self.clients, self.asker = store, ClientTable(), FakePeer("asker")
         self.asker.responses[326] = Response()
@@ -70,14 +70,14 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 def test_a_reply_is_pushed_and_stored(
     run: Callable[..., Any], store: MessageStore, code: int
 ) -> None:
-    world = World(store)
-    response = run(world.reply(code))
+    rig = Rig(store)
+    response = run(rig.reply(code))
     offset_id = "7F00000100002A9F0000000000000000"
     assert (response.code, response.fields) == (
         0,
         {"msgId": offset_id, "queueId": "0", "queueOffset": "0"},
     )
-    (push,) = world.asker.calls
+    (push,) = rig.asker.calls
     assert (push.code, push.body) == (326, b"body")
     assert push.fields == HEADER | {
         "properties": HEADER["properties"] + "PUSH_REPLY_TIME\x0199\x02",
@@ -109,9 +109,9 @@ def test_a_reply_whose_push_fails_gets_code_1_and_is_stored(
     response: Any | Response | None,
     says: str,
 ) -> None:
-    world = World(store)
-    world.asker.responses[326] = response or Response()
-    found = run(world.reply(properties=properties))
+    rig = Rig(store)
+    rig.asker.responses[326] = response or Response()
+    found = run(rig.reply(properties=properties))
     assert found.code == 1
     assert says in found.remark
     assert store.queue_bounds("C_REPLY_TOPIC", 0) == (0, 1)
@@ -120,6 +120,6 @@ def test_a_reply_whose_push_fails_gets_code_1_and_is_stored(
 def test_replies_are_not_stored_if_disabled_or_without_a_topic(
     run: Callable[..., Any], store: MessageStore
 ) -> None:
-    assert run(World(store, keeps=False).reply()).fields["msgId"] == "0"
-    assert run(World(store).reply(topic="unknown")).fields["msgId"] == "0"
+    assert run(Rig(store, keeps=False).reply()).fields["msgId"] == "0"
+    assert run(Rig(store).reply(topic="unknown")).fields["msgId"] == "0"
     assert store.max_offset == 0

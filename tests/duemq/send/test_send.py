@@ -44,7 +44,7 @@ def batch_body(*entries: tuple[bytes, bytes], flag: int = 3) -> bytes:
         ({"topic": "closed"}, 16, "closed"),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, 16, "SCHEDULE_TOPIC_XXXX"),
         ({"queueId": "4"}, 29, r"queueId\[4\]"),
-        ({"topic": "%RETRY%nobody", "queueId": "0"}, 26, "nobody"),
+        ({"topic": "%RETRY%absent", "queueId": "0"}, 26, "absent"),
         ({"body": b""}, 13, "no body"),
         ({"body": bytes(20_001)}, 13, "20001 bytes"),
         ({"properties": "KEYS\x01" + "k" * 32_760 + "\x02"}, 13, "its properties have"),
@@ -56,7 +56,7 @@ def batch_body(*entries: tuple[bytes, bytes], flag: int = 3) -> bytes:
 )
 def test_codes_of_refused_sends(changes: dict[str, Any], code: int, says: str) -> None:
     front = SendPath()
-    front.topics.install("%RETRY%nobody", 1)
+    front.topics.install("%RETRY%absent", 1)
     error = refused(front, send_request(**changes))
     assert error.code == code
     assert pytest.raises(RequestError, match=says).matches(error)
@@ -142,7 +142,7 @@ def fill_after_waits(front: SendPath, request: Request) -> tuple[DecodedSend, Pu
 def test_an_unknown_topic_is_created_and_registered() -> None:
     front = SendPath()
     send, batch, waits = fill_after_waits(front, send_request(topic="New", queueId="3"))
-    assert (waits, send.count, front.topics.told) == (1, 1, ["New"])
+    assert (waits, send.count, front.topics.reported) == (1, 1, ["New"])
     assert front.table.name(int(batch.rows[0]["topic_index"])) == "New"
     assert fill_after_waits(front, send_request(topic="New"))[2] == 0
 

@@ -42,7 +42,7 @@ def test_destination_of_a_message_that_was_sent_back(
     assert (retry.topic, retry.level) == (topic, delay)
 
 
-class World:
+class Rig:
     def __init__(
         self,
         store: MessageStore,
@@ -92,12 +92,12 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 def test_a_retry_is_a_delayed_copy_with_an_incremented_count(
     run: Callable[..., Any], store: MessageStore
 ) -> None:
-    world = World(store, group=GroupConfig(name="G", retry_queues=1))
+    rig = Rig(store, group=GroupConfig(name="G", retry_queues=1))
     properties = {"KEYS": "k", "TAGS": "TagB", "UNIQ_KEY": "u", "seq": "5"}
     row = put_one(store, "T", 2, b"hello", properties=properties, flag=7, sys_flag=0x301)
-    response = run(world.send_back(row["phys_offset"]))
+    response = run(rig.send_back(row["phys_offset"]))
     assert (response.code, response.fields) == (0, {})
-    record = world.stored()
+    record = rig.stored()
     assert (record.topic, record.queue_id, record.body) == ("%RETRY%G", 0, b"hello")
     assert (record.flag, record.sys_flag, record.reconsume_times) == (7, 0x301, 1)
     assert record.properties == properties | {
@@ -106,44 +106,44 @@ def test_a_retry_is_a_delayed_copy_with_an_incremented_count(
         "WAIT": "false",
         "DELAY": "3",
     }
-    assert world.batches[0].rows[0]["delay_level"] == 3
-    assert world.batches[0].rows[0]["prop_flags"] & layout.PROP_WAIT_FALSE
-    assert world.topics.known["%RETRY%G"].read_queues == 1
+    assert rig.batches[0].rows[0]["delay_level"] == 3
+    assert rig.batches[0].rows[0]["prop_flags"] & layout.PROP_WAIT_FALSE
+    assert rig.topics.known["%RETRY%G"].read_queues == 1
 
 
 def test_retries_keep_the_original_id_and_topic(
     run: Callable[..., Any], store: MessageStore
 ) -> None:
-    world = World(store)
-    told = {"RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "first"}
-    row = put_one(store, "%RETRY%G", properties=told, reconsume_times=2)
-    run(world.send_back(row["phys_offset"]))
-    record = world.stored()
-    assert record.properties.items() >= (told | {"DELAY": "5"}).items()
+    rig = Rig(store)
+    reported = {"RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "first"}
+    row = put_one(store, "%RETRY%G", properties=reported, reconsume_times=2)
+    run(rig.send_back(row["phys_offset"]))
+    record = rig.stored()
+    assert record.properties.items() >= (reported | {"DELAY": "5"}).items()
     assert record.reconsume_times == 3
 
 
 @pytest.mark.parametrize(
-    ("version", "told_max", "topic"),
+    ("version", "reported_max", "topic"),
     [(479, 2, "%DLQ%G"), (120, 2, "%RETRY%G"), (479, 3, "%RETRY%G"), (479, "", "%RETRY%G")],
 )
 def test_the_client_sets_the_maximum_of_retries_since_3_4_9(
-    run: Callable[..., Any], store: MessageStore, version: int, told_max: int | str, topic: str
+    run: Callable[..., Any], store: MessageStore, version: int, reported_max: int | str, topic: str
 ) -> None:
-    world = World(store)
+    rig = Rig(store)
     row = put_one(store, "T", reconsume_times=2)
-    run(world.send_back(row["phys_offset"], version=version, maxReconsumeTimes=told_max))
-    assert world.stored().topic == topic
+    run(rig.send_back(row["phys_offset"], version=version, maxReconsumeTimes=reported_max))
+    assert rig.stored().topic == topic
 
 
 def test_a_dead_letter_is_not_delayed(run: Callable[..., Any], store: MessageStore) -> None:
-    world = World(store)
+    rig = Rig(store)
     row = put_one(store, "T")
-    run(world.send_back(row["phys_offset"], delayLevel=-1))
-    record = world.stored()
+    run(rig.send_back(row["phys_offset"], delayLevel=-1))
+    record = rig.stored()
     assert (record.topic, record.queue_id, record.properties["DELAY"]) == ("%DLQ%G", 0, "0")
-    assert world.batches[0].rows[0]["delay_level"] == 0
-    assert world.topics.known["%DLQ%G"].perm == 6
+    assert rig.batches[0].rows[0]["delay_level"] == 0
+    assert rig.topics.known["%DLQ%G"].perm == 6
 
 
 @pytest.mark.parametrize(
@@ -165,20 +165,20 @@ def test_codes_of_refused_send_backs(
     changes: dict[str, int | str],
     code: int,
 ) -> None:
-    world = World(store, **settings)
+    rig = Rig(store, **settings)
     put_one(store, "T")
     with pytest.raises(RequestError) as refusal:
-        run(world.send_back(**({"offset": 0} | changes)))
+        run(rig.send_back(**({"offset": 0} | changes)))
     assert refusal.value.code == code
 
 
 def test_a_send_back_without_retry_queues_has_no_effect(
     run: Callable[..., Any], store: MessageStore
 ) -> None:
-    world = World(store, group=GroupConfig(name="G", retry_queues=0))
+    rig = Rig(store, group=GroupConfig(name="G", retry_queues=0))
     put_one(store, "T")
-    assert run(world.send_back(0)).code == 0
-    assert world.batches == []
+    assert run(rig.send_back(0)).code == 0
+    assert rig.batches == []
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ def test_a_send_back_is_counted_under_an_existing_topic(
     run: Callable[..., Any], store: MessageStore, origin: str, counted: str
 ) -> None:
     """A client cannot add topics that do not exist to the statistics."""
-    world = World(
+    rig = Rig(
         store, group=GroupConfig(name="G", retry_queues=1), topics=FakeTopics(fake_topic("T"))
     )
     row = put_one(store, "T")
-    run(world.send_back(row["phys_offset"], originTopic=origin))
-    assert world.stats.windows("SNDBCK_PUT_NUMS", f"{counted}@G") is not None
-    assert world.stats.windows("SNDBCK_PUT_NUMS", f"{origin}@G") is None or origin == counted
+    run(rig.send_back(row["phys_offset"], originTopic=origin))
+    assert rig.stats.windows("SNDBCK_PUT_NUMS", f"{counted}@G") is not None
+    assert rig.stats.windows("SNDBCK_PUT_NUMS", f"{origin}@G") is None or origin == counted

@@ -144,8 +144,8 @@ def test_t23_the_time_of_a_half_message_counts_from_its_commit(
     tmp_path: Path, verdict: int
 ) -> None:
     async def work(broker: Broker, client: BrokerClient, clock: FakeClock) -> None:
-        told = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "U", "TIMER_DELAY_SEC": "9"}
-        sent = await client.send("T", b"half", **told)
+        reported = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "U", "TIMER_DELAY_SEC": "9"}
+        sent = await client.send("T", b"half", **reported)
         assert held(broker) == []
         clock.advance(60_000)
         half = {

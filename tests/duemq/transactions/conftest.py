@@ -26,7 +26,7 @@ IDENTITY = Identity("broker-a", "DefaultCluster", 0, HOST)
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 
 
-class World:
+class Rig:
     """Transaction service on a real store; `reopen` restarts it."""
 
     def __init__(self, root: Path, **config: int) -> None:
@@ -79,8 +79,8 @@ class World:
         **properties: str,
     ) -> np.void:
         batch = PutBatch(1)
-        told = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": key} | properties
-        add_message(self.store, batch, topic, queue_id, body, properties=told, sys_flag=4)
+        reported = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": key} | properties
+        add_message(self.store, batch, topic, queue_id, body, properties=reported, sys_flag=4)
         to_half_message(batch, 0, self.store.topics)
         self.store.put(batch)
         return batch.rows[0].copy()
@@ -103,14 +103,14 @@ class World:
         units = [self.store.units(topic, queue_id, n, 1)[0] for n in range(low, high)]
         return [self.store.read_record(int(unit["phys_offset"])) for unit in units]
 
-    def asked(self) -> list[tuple[int, int]]:
+    def requested(self) -> list[tuple[int, int]]:
         """Return (queue offset, log offset) of each check-back request (39)."""
-        told = [r.fields for r in self.peer.sent if r.code == 39]
-        return [(int(f["tranStateTableOffset"]), int(f["commitLogOffset"])) for f in told]
+        reported = [r.fields for r in self.peer.sent if r.code == 39]
+        return [(int(f["tranStateTableOffset"]), int(f["commitLogOffset"])) for f in reported]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.store.__exit__(None, None, None)
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path)
+    yield rig
+    rig.store.__exit__(None, None, None)

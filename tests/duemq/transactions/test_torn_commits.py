@@ -15,7 +15,7 @@ from duemq_common.clock import FakeClock
 from duemq_common.request import Request
 from message_store.layout import SYS_COMMIT
 from message_store.log.batch import PutBatch
-from tests.duemq.transactions.conftest import World
+from tests.duemq.transactions.conftest import Rig
 from tests.support.running_broker import running, small
 from tests.support.stores import put_one
 
@@ -64,10 +64,10 @@ def test_a_torn_commit_is_finished_before_a_plugin_delivers(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.store.__exit__(None, None, None)
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path)
+    yield rig
+    rig.store.__exit__(None, None, None)
 
 
 def refuse_op(batch: PutBatch, now_ms: int) -> None:
@@ -77,49 +77,49 @@ def refuse_op(batch: PutBatch, now_ms: int) -> None:
 
 @pytest.mark.finding("A11")
 def test_an_op_record_that_a_full_disk_refuses_is_written_later(
-    run: Callable[..., Any], world: World
+    run: Callable[..., Any], rig: Rig
 ) -> None:
-    world.service.recover()
-    row = world.send()
-    world.append_hooks.append(refuse_op)
-    run(world.end(row))
-    assert (len(world.records("T", 1)), world.records(OP_TOPIC)) == (1, [])
-    world.append_hooks.clear()
-    run(world.service.check())
-    assert [op.body for op in world.records(OP_TOPIC)] == [b"0"]
-    run(world.end(row))
-    assert len(world.records("T", 1)) == 1
+    rig.service.recover()
+    row = rig.send()
+    rig.append_hooks.append(refuse_op)
+    run(rig.end(row))
+    assert (len(rig.records("T", 1)), rig.records(OP_TOPIC)) == (1, [])
+    rig.append_hooks.clear()
+    run(rig.service.check())
+    assert [op.body for op in rig.records(OP_TOPIC)] == [b"0"]
+    run(rig.end(row))
+    assert len(rig.records("T", 1)) == 1
 
 
 @pytest.mark.finding("A11")
 def test_a_commit_without_op_record_is_found_at_any_offset(
-    run: Callable[..., Any], world: World
+    run: Callable[..., Any], rig: Rig
 ) -> None:
     """The commit is also found after a regular stop and with later records in the log."""
-    world.service.recover()
-    rows = [world.send(key=f"u{n}") for n in range(3)]
-    world.append_hooks.append(refuse_op)
-    run(world.end(rows[1]))
-    world.append_hooks.clear()
-    run(world.end(rows[2], 12))
-    world.reopen()
-    assert sorted(op.body for op in world.records(OP_TOPIC)) == [b"1", b"2"]
-    run(world.end(rows[1]))
-    assert len(world.records("T", 1)) == 1
-    run(world.end(rows[0]))
-    assert len(world.records("T", 1)) == 2
+    rig.service.recover()
+    rows = [rig.send(key=f"u{n}") for n in range(3)]
+    rig.append_hooks.append(refuse_op)
+    run(rig.end(rows[1]))
+    rig.append_hooks.clear()
+    run(rig.end(rows[2], 12))
+    rig.reopen()
+    assert sorted(op.body for op in rig.records(OP_TOPIC)) == [b"1", b"2"]
+    run(rig.end(rows[1]))
+    assert len(rig.records("T", 1)) == 1
+    run(rig.end(rows[0]))
+    assert len(rig.records("T", 1)) == 2
 
 
 @pytest.mark.finding("A11")
-def test_a_clients_message_is_not_a_commit(run: Callable[..., Any], world: World) -> None:
+def test_a_clients_message_is_not_a_commit(run: Callable[..., Any], rig: Rig) -> None:
     """A commit has the key, group and born time of its half message."""
-    row = world.send()
+    row = rig.send()
     assert row["phys_offset"] == 0  # what a client's message names as its half message
-    put_one(world.store, "T", 1, sys_flag=SYS_COMMIT, properties={"UNIQ_KEY": "u", "PGROUP": "Q"})
-    world.reopen()
-    assert world.records(OP_TOPIC) == []
-    run(world.end(row))
-    assert len(world.records("T", 1)) == 2
+    put_one(rig.store, "T", 1, sys_flag=SYS_COMMIT, properties={"UNIQ_KEY": "u", "PGROUP": "Q"})
+    rig.reopen()
+    assert rig.records(OP_TOPIC) == []
+    run(rig.end(row))
+    assert len(rig.records("T", 1)) == 2
 
 
 @pytest.mark.finding("A3")
@@ -139,20 +139,20 @@ def test_a_clients_message_is_not_a_commit(run: Callable[..., Any], world: World
     ids=str,
 )
 def test_a_half_message_without_a_valid_target_is_not_committed(
-    run: Callable[..., Any], world: World, target: dict[str, str]
+    run: Callable[..., Any], rig: Rig, target: dict[str, str]
 ) -> None:
     properties = {"PGROUP": "P", "UNIQ_KEY": "u", "REAL_TOPIC": "T", "REAL_QID": "1"} | target
-    row = put_one(world.store, HALF_TOPIC, properties=properties)
-    end, topics = world.store.max_offset, len(world.store.topics)
+    row = put_one(rig.store, HALF_TOPIC, properties=properties)
+    end, topics = rig.store.max_offset, len(rig.store.topics)
     with pytest.raises(Exception, match="no valid target topic and queue"):
-        run(world.end(row))
-    assert (world.store.max_offset, len(world.store.topics)) == (end, topics)
+        run(rig.end(row))
+    assert (rig.store.max_offset, len(rig.store.topics)) == (end, topics)
 
 
-def test_only_given_up_messages_are_resumed(run: Callable[..., Any], world: World) -> None:
+def test_only_given_up_messages_are_resumed(run: Callable[..., Any], rig: Rig) -> None:
     """Resuming a finished half message would commit it a second time."""
-    row = world.send()
-    run(world.end(row))
+    row = rig.send()
+    run(rig.end(row))
     offset_id = f"7F00000100002A9F{int(row['phys_offset']):016X}"
     with pytest.raises(Exception, match="can be resumed"):
-        run(world.service.handlers()[323](Request(323, {"msgId": offset_id})))
+        run(rig.service.handlers()[323](Request(323, {"msgId": offset_id})))

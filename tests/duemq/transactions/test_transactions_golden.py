@@ -47,8 +47,8 @@ def test_only_half_messages_unfinished_in_apache_are_checked_back(
             offsets = OffsetManager(ConfigFile(store.config_path("consumerOffset.json")), clock)
             offsets.load()
             clients, peer = ClientTable(), FakePeer()
-            told = Heartbeat("c", ("golden_tx",), ())
-            clients.heartbeat(told, peer, language="JAVA", version=479, now_ms=0)
+            reported = Heartbeat("c", ("golden_tx",), ())
+            clients.heartbeat(reported, peer, language="JAVA", version=479, now_ms=0)
 
             async def put(batch: PutBatch) -> None:
                 store.put(batch)

@@ -68,8 +68,8 @@ def endpoints(host: str, port: int) -> v2.Endpoints:
     return v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host=host, port=port)])
 
 
-async def route(caller: V5Caller, topic: str, asked: v2.Endpoints | None = None) -> Any:
-    request = api.QueryRouteRequest(topic=v2.Resource(name=topic), endpoints=asked)
+async def route(caller: V5Caller, topic: str, requested: v2.Endpoints | None = None) -> Any:
+    request = api.QueryRouteRequest(topic=v2.Resource(name=topic), endpoints=requested)
     return await caller.call(request)
 
 
@@ -160,10 +160,10 @@ def test_a_broker_without_a_port_for_v5_clients_is_left_out_with_a_warning(
                     await typed_topic(each, "T", "NORMAL")
                 await typed_topic(other, "U", "NORMAL")
                 async with v5_caller(broker.grpc_port) as caller:
-                    asked = endpoints("10.9.8.7", 80)
-                    found = await route(caller, "T", asked)
+                    requested = endpoints("10.9.8.7", 80)
+                    found = await route(caller, "T", requested)
                     assert ports_of(found.message_queues) == [("broker-a", 80)]
-                    nowhere = await route(caller, "U", asked)
+                    nowhere = await route(caller, "U", requested)
                     assert nowhere.status.code == v2.HA_NOT_AVAILABLE
 
     asyncio.run(main())
@@ -259,7 +259,7 @@ def test_a_recall_reaches_the_broker_of_the_handle_through_every_port(tmp_path: 
                     assert (found.status.code, found.message_id) == (v2.OK, message_id)
                 _, handle = await delayed(callers[2], "T")
                 assert (await recall(callers[1], "U", handle)).status.code != v2.OK
-                foreign = RecallHandle("T", "nobody", str(DELIVER_MS), "id").encode()
+                foreign = RecallHandle("T", "absent", str(DELIVER_MS), "id").encode()
                 found = await recall(callers[1], "T", foreign)
                 assert "broker not match" in found.status.message
 

@@ -125,7 +125,7 @@ def test_calls_require_an_account_with_permission(tmp_path: Path) -> None:
                 ("allowed", signed(SALE.access_key, SALE.secret), "orders"),
                 ("other topic", signed(SALE.access_key, SALE.secret), "other"),
                 ("wrong secret", signed(SALE.access_key, "x"), "orders"),
-                ("unknown user", signed("nobody", "x"), "orders"),
+                ("unknown user", signed("absent", "x"), "orders"),
                 ("unsigned", metadata(), "orders"),
             ):
                 async with v5_caller(broker.grpc_port, fields) as caller:

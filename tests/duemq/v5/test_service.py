@@ -160,21 +160,21 @@ def test_a_transaction_gets_the_resolution_of_its_producer(
 
 def test_a_producer_receives_checks_of_an_unresolved_transaction(run: Run, broker: Broker) -> None:
     async def main() -> None:
-        async with v5_caller(broker.grpc_port, metadata("asked@1")) as caller:
+        async with v5_caller(broker.grpc_port, metadata("requested@1")) as caller:
             stream = caller.telemetry()
             await caller.settings(stream, producer("tran"))
             sent = message("tran", b"open", message_type=v2.TRANSACTION)
             [entry] = (await caller.call(sending(sent))).entries
             while True:
                 command = await asyncio.wait_for(stream.read(), FIRST_S)
-                asked = command.recover_orphaned_transaction_command
-                if asked.message.system_properties.message_id == entry.message_id:
+                requested = command.recover_orphaned_transaction_command
+                if requested.message.system_properties.message_id == entry.message_id:
                     break  # before: other tests' half messages
-            assert asked.message.body == b"open"
+            assert requested.message.body == b"open"
             end = api.EndTransactionRequest(
                 topic=resource("tran"),
                 message_id=entry.message_id,
-                transaction_id=asked.transaction_id,
+                transaction_id=requested.transaction_id,
                 resolution=v2.ROLLBACK,
                 source=v2.SOURCE_SERVER_CHECK,
             )

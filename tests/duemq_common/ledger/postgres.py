@@ -72,16 +72,18 @@ class Server:
         self._process = subprocess.Popen(
             self._start, **self._how(), stderr=subprocess.PIPE, text=True
         )
-        said = self._process.stderr
-        assert said is not None
+        error_output = self._process.stderr
+        assert error_output is not None
         lines = []
-        for line in said:
+        for line in error_output:
             lines.append(line)
             if "ready to accept connections" in line:
                 break
         else:
             raise AssertionError("".join(lines))
-        self._reader = threading.Thread(target=said.read)  # so that the pipe does not fill up
+        self._reader = threading.Thread(
+            target=error_output.read
+        )  # so that the pipe does not fill up
         self._reader.start()
 
     def stop(self) -> None:

@@ -15,7 +15,7 @@ from duemq_common.ledger.location import shown_url
     [
         ("sqlite:////data/store/duemq.ledger.sqlite",) * 2,
         ("sqlite:////data/a@b:c/duemq.ledger.sqlite",) * 2,
-        ("sqlite:///beside.sqlite",) * 2,
+        ("sqlite:///nearby.sqlite",) * 2,
         ("postgresql://anna@host/ledger",) * 2,
         (
             "postgresql://anna:secret@host:5433/ledger?sslmode=require",

@@ -63,7 +63,7 @@ DATA = {
     """,
 }
 """Rows in a ledger of each earlier version; a new version adds its own."""
-TOLD = MigrationRun(
+REPORTED = MigrationRun(
     migration=MigrationRecord(migration_id="r", plan_id="p", started_ms=11, started_by="anna"),
     plan=Plan(
         plan_id="p",
@@ -163,7 +163,7 @@ def test_an_earlier_version_is_upgraded_with_its_data(
     with engine.begin() as connection:
         fill(connection, revision)
     ledger = opener()
-    assert ledger.run("r") == TOLD
+    assert ledger.run("r") == REPORTED
     ledger.write([SampleRecord(migration_id="r", at_ms=1)])
     with engine.begin() as connection:
         assert schema.version_of(connection) == schema.newest()
@@ -200,7 +200,7 @@ def test_a_step_that_fails_does_not_change_the_ledger(engine: Engine, opener: Op
     with engine.begin() as connection:
         assert schema.version_of(connection) == "0001"
         connection.execute(text("DROP TABLE duemq_samples"))
-    assert opener().run("r") == TOLD
+    assert opener().run("r") == REPORTED
 
 
 def test_there_is_no_downgrade(engine: Engine) -> None:

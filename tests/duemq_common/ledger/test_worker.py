@@ -116,7 +116,7 @@ def test_another_stores_ledger_is_refused_with_its_own_error(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "error",
     [
-        LedgerError("here", "it is odd", "Look"),
+        LedgerError("here", "it is bad", "Look"),
         LedgerUnavailable("here", "it is away", "Wait"),
         LedgerOfAnotherStore("here", wanted="a", found="b", path="/c"),
         LedgerNewer("here", found=["9"], newest="3"),
@@ -164,10 +164,10 @@ def test_a_failed_call_is_reported_and_the_process_continues(
     process: LedgerProcess, tmp_path: Path
 ) -> None:
     process.open(LedgerSnapshot(next_record=0), 1)
-    odd: Any = object()
+    unpicklable: Any = object()
     for name in ("write", "nothing_that_it_has"):
         with pytest.raises(LedgerError, match=r"(?i)please report this") as refusal:
-            process._call(name, [odd])
+            process._call(name, [unpicklable])
         assert type(refusal.value) is LedgerError
     process.write([RUN, event("after")])
     process.end()

@@ -155,7 +155,7 @@ def keep_connected(command: Command) -> Any:
     At shutdown a consumer sends its offsets and closes the connection immediately. This client
     marks no request as one-way, so that the broker responds. Closing a connection with unread
     responses resets it, and the broker loses the requests that it has not read yet; Apache's broker
-    does, too. The idle producer therefore keeps the connections open for a moment longer.
+    does, too. The idle producer therefore keeps the connections open a little longer.
     """
     companion = Producer(f"p_companion-{command.id}")
     connect_as(command, companion)

@@ -52,7 +52,7 @@ def _no_room(index: IndexService) -> None:
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(messages=MESSAGES, keys=st.lists(st.sampled_from((*WORDS, "nobody", "")), max_size=9))
+@given(messages=MESSAGES, keys=st.lists(st.sampled_from((*WORDS, "absent", "")), max_size=9))
 def test_results(way: str, messages: list[tuple[str, list[str], str]], keys: list[str]) -> None:
     with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
         batch = PutBatch(max(len(messages), 1))

@@ -26,10 +26,10 @@ def test_hash_name(data: bytes) -> None:
 
 
 @given(st.lists(names, max_size=400), st.lists(names, max_size=20))
-def test_find_topic(known: list[str], asked: list[str]) -> None:
+def test_find_topic(known: list[str], requested: list[str]) -> None:
     table = TopicTable()
     index = {name: table.add(name) for name in known}
-    for name in known + asked:
+    for name in known + requested:
         assert find(table, name.encode()) == index.get(name, -1)
         assert table.find(name) == index.get(name, -1)
 

@@ -303,7 +303,7 @@ def test_a_record_in_a_changed_block_is_found(log: CommitLog) -> None:
     assert log.sums.has_changed(2 * BLOCK_BYTES, 10) is False
     assert log.sums.has_changed(2 * BLOCK_BYTES, 11) is None
     assert log.sums.has_changed(10 * FILE_BYTES, 10) is None
-    flip(log, BLOCK_BYTES + 2_000)  # beside the record, but in its block
+    flip(log, BLOCK_BYTES + 2_000)  # outside the record, but in its block
     assert log.sums.has_changed(*whole) is True
     assert log.sums.has_changed(10, 100) is False
     flip(log, 2 * BLOCK_BYTES + 9)

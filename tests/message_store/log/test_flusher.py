@@ -52,11 +52,11 @@ class Flushed:
 @pytest.mark.parametrize("failures", [1, 40])
 def test_missing_descriptors_are_no_disk_failure(failures: int) -> None:
     async def steps() -> None:
-        world = Flushed([errno.EMFILE] * failures)
-        flusher = world.flusher()
+        rig = Flushed([errno.EMFILE] * failures)
+        flusher = rig.flusher()
         flusher.start()
         assert await flusher.wait(10, 60)
-        assert (flusher.durable, flusher.failure, world.failed) == (10, None, [])
+        assert (flusher.durable, flusher.failure, rig.failed) == (10, None, [])
         flusher.stop()
 
     asyncio.run(steps())
@@ -64,13 +64,13 @@ def test_missing_descriptors_are_no_disk_failure(failures: int) -> None:
 
 def test_a_failure_of_the_disk_ends_the_flusher() -> None:
     async def steps() -> None:
-        world = Flushed([errno.EIO])
-        flusher = world.flusher()
+        rig = Flushed([errno.EIO])
+        flusher = rig.flusher()
         flusher.start()
         assert not await flusher.wait(10, 60)
         flusher.stop()
         assert flusher.failure is not None
-        assert world.failed == [flusher.failure]
+        assert rig.failed == [flusher.failure]
 
     asyncio.run(steps())
 
@@ -89,8 +89,8 @@ def test_queue_files_that_failed_to_open_are_synced_later(tmp_path: Any) -> None
 
 def test_syncs_of_two_threads_never_overlap() -> None:
     """The kernel reports lost pages to only one of them; the other would confirm lost data."""
-    world = Flushed([])
-    flusher = world.flusher()
+    rig = Flushed([])
+    flusher = rig.flusher()
     entered, failed = threading.Event(), threading.Event()
 
     def sync() -> None:
@@ -102,7 +102,7 @@ def test_syncs_of_two_threads_never_overlap() -> None:
             outcome.append("the other thread met the error meanwhile")
 
     outcome: list[str] = []
-    world.file.sync = sync
+    rig.file.sync = sync
     other = threading.Thread(target=flusher.flush)
     other.start()
     entered.wait()
@@ -117,12 +117,12 @@ def test_any_end_of_the_flusher_is_reported() -> None:
         def fail(end: int) -> None:
             raise MemoryError
 
-        world = Flushed([])
-        flusher = world.flusher(fail)
+        rig = Flushed([])
+        flusher = rig.flusher(fail)
         flusher.start()
         flusher.stop()
         assert "MemoryError" in str(flusher.failure)
-        assert world.failed == [flusher.failure]
+        assert rig.failed == [flusher.failure]
         assert not await flusher.request(20)
 
     asyncio.run(steps())

@@ -31,7 +31,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> BadDisk:
 def filled(root: Path, **changes: Any) -> tuple[MessageStore, list[Any]]:
     store = open_store(root, **changes)
     store.notice = (notices := list[Any]()).append
-    store.told = notices  # type: ignore[attr-defined]
+    store.reported = notices  # type: ignore[attr-defined]
     store.__enter__()
     keys = ({"KEYS": f"k{n}"} for n in range(RECORDS))
     return store, [put_one(store, "T", 0, BODY, properties=each) for each in keys]
@@ -67,8 +67,8 @@ def test_a_pull_skips_unreadable_records(tmp_path: Path, disk: BadDisk) -> None:
                 store.read_record(int(row["phys_offset"]))
         else:
             assert store.read_record(int(row["phys_offset"])).body == BODY
-    (told,) = store.told  # type: ignore[attr-defined]
-    assert told.startswith(f"{log_path(tmp_path)} at byte {page}: 4096 bytes cannot be read")
+    (reported,) = store.reported  # type: ignore[attr-defined]
+    assert reported.startswith(f"{log_path(tmp_path)} at byte {page}: 4096 bytes cannot be read")
     store.__exit__(None, None, None)
 
 
@@ -109,8 +109,8 @@ def test_a_start_continues_after_it(tmp_path: Path, disk: BadDisk, ended: str, p
     if ended == "without its mark":
         (tmp_path / "config" / "duemq.mark").unlink()
     disk.break_page(log_path(tmp_path), page * PAGE_BYTES)
-    told: list[str] = []
-    with MessageStore(small_config(tmp_path), FakeClock(), notice=told.append) as again:
+    reported: list[str] = []
+    with MessageStore(small_config(tmp_path), FakeClock(), notice=reported.append) as again:
         assert again.writable
         assert again.queue_bounds("T", 0)[1] == RECORDS
         readable = 0
@@ -120,7 +120,7 @@ def test_a_start_continues_after_it(tmp_path: Path, disk: BadDisk, ended: str, p
             except RecordUnreadable:
                 continue
         assert readable == RECORDS - sum(hit_by(rows, page * PAGE_BYTES))
-        assert any(f"at byte {page * PAGE_BYTES}: 4096 bytes cannot be read" in t for t in told)
+        assert any(f"at byte {page * PAGE_BYTES}: 4096 bytes cannot be read" in t for t in reported)
         put_one(again, "T")
         assert again.queue_bounds("T", 0)[1] == RECORDS + 1
 
@@ -246,7 +246,7 @@ def test_a_temporary_error_loses_no_record(tmp_path: Path, disk: BadDisk) -> Non
         for page in range(LAST_PAGE):
             disk.break_page(log_path(tmp_path), page * PAGE_BYTES, passing=True)
         assert read()  # type: ignore[no-untyped-call]
-    assert store.told == []  # type: ignore[attr-defined]
+    assert store.reported == []  # type: ignore[attr-defined]
     store.__exit__(None, None, None)
 
 

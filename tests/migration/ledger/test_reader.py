@@ -189,9 +189,11 @@ def test_a_rebuild_leaves_what_ownership_records_do_not_contain(opener: Opener) 
 
 def test_another_stores_ledger_is_refused(opener: Opener) -> None:
     opener("s-1").write([PLAN])
-    with pytest.raises(LedgerOfAnotherStore, match=r"belongs to store s-1 \(/stores/one\)") as told:
+    with pytest.raises(
+        LedgerOfAnotherStore, match=r"belongs to store s-1 \(/stores/one\)"
+    ) as reported:
         opener("s-2")
-    assert "Give the URL of this store's ledger" in str(told.value)
+    assert "Give the URL of this store's ledger" in str(reported.value)
     assert opener("s-1").plans() == [PLAN]
 
 
@@ -328,14 +330,14 @@ def test_a_server_that_is_restarted(postgres: Server) -> None:
     ],
 )
 def test_unusable_urls(url: str, why: str) -> None:
-    with pytest.raises(LedgerError, match=why) as told:
+    with pytest.raises(LedgerError, match=why) as reported:
         open_ledger(url)
-    assert "Use sqlite:" in str(told.value)
-    assert "secret" not in str(told.value)
+    assert "Use sqlite:" in str(reported.value)
+    assert "secret" not in str(reported.value)
 
 
 def test_a_password_is_never_shown() -> None:
     url = "postgres://anna:secret@127.0.0.1:1/books"
-    with pytest.raises(LedgerUnavailable, match="postgresql://anna") as told:
+    with pytest.raises(LedgerUnavailable, match="postgresql://anna") as reported:
         open_ledger(url)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(reported.value)

@@ -88,8 +88,8 @@ def test_a_start_command_interrupted_between_its_records_continues(tmp_path: Pat
     async def second(bench: Bench) -> None:
         found = await bench.until(5, "done")
         assert (found["migration"], found["operator"], found["moved"]) == ("run-1", "", 10)
-        told = [entry.record for entry in ownership.read(bench.broker.store)]
-        assert told[1] == StateRecord(
+        reported = [entry.record for entry in ownership.read(bench.broker.store)]
+        assert reported[1] == StateRecord(
             migration="run-1", level=5, source="planned", target="routing", operator="recovery"
         )
         await bench.send(1, 5, "new")
@@ -256,11 +256,11 @@ def test_a_level_pauses_while_it_is_counted(
     monkeypatch.setattr("migration.steps.service.COUNT_UNITS", 1)
 
     async def count_while_time_passes(bench: Bench) -> Any:
-        asked = asyncio.create_task(bench.command("verify", levels=[5]))
-        while not asked.done():
+        requested = asyncio.create_task(bench.command("verify", levels=[5]))
+        while not requested.done():
             bench.clock.advance(10)
             await asyncio.sleep(0)
-        return await asked
+        return await requested
 
     async def steps(bench: Bench) -> None:
         await bench.send(60, 5)
@@ -324,11 +324,11 @@ def test_a_pause_does_not_wait_for_a_count(tmp_path: Path, monkeypatch: pytest.M
             return await real(level)
 
         monkeypatch.setattr(service, "verify", verify)
-        asked = asyncio.create_task(bench.command("verify", levels=[5]))
+        requested = asyncio.create_task(bench.command("verify", levels=[5]))
         assert (await bench.command("pause", cause="now"))["levels"] == [5]
-        assert not asked.done()
+        assert not requested.done()
         counted.set()
-        assert (await asked)["right"]
+        assert (await requested)["right"]
 
     with_broker(tmp_path, steps, migrationRate="1")
 

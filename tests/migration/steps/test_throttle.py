@@ -333,7 +333,7 @@ def test_the_rate_is_kept_over_any_period(rate: int, pauses: list[int], batch: i
         else:
             assert turn.at_ms > now
             now = turn.at_ms
-            assert throttle.next(now).units, "it said when, and then it must be so"
+            assert throttle.next(now).units, "there are units at the time that it named"
         now += wait
     burst = max(rate * BURST_MS / 1_000, 1)
     for first in range(0, len(moves), 7):

@@ -115,7 +115,7 @@ def test_a_queue_that_was_rebuilt(store: Path) -> None:
     rig.clock.advance(20_000)
     rig.open()
     rig.close()
-    assert unreachable(store) == {}, "a start has written the units anew"
+    assert unreachable(store) == {}, "a start has written the units again"
 
 
 def test_queues_in_batches_are_unchanged(store: Path) -> None:

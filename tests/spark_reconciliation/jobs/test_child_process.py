@@ -250,14 +250,14 @@ def test_a_program_that_cannot_run_reports_it(
 ) -> None:
     ledger = f"sqlite:///{tmp_path / 'l.sqlite'}"
     assert main([str(tmp_path), "--ledger", ledger, "--made-by", "me"]) == COULD_NOT_RUN
-    told = json.loads(capsys.readouterr().out)
-    assert told["exit_code"] == COULD_NOT_RUN
-    assert "is not a store" in told["why"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["exit_code"] == COULD_NOT_RUN
+    assert "is not a store" in reported["why"]
     from spark_reconciliation.jobs.audit_ledger import AuditLedger
 
     [record] = AuditLedger.open_existing(ledger).audits()
-    assert (record.exit_code, record.made_by, record.why) == (COULD_NOT_RUN, "me", told["why"])
-    assert record.audit_id == told["audit_id"]
+    assert (record.exit_code, record.made_by, record.why) == (COULD_NOT_RUN, "me", reported["why"])
+    assert record.audit_id == reported["audit_id"]
 
 
 def test_a_given_ledger_must_exist(capsys: pytest.CaptureFixture[str]) -> None:

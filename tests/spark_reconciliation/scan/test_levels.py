@@ -30,14 +30,14 @@ def test_the_newest_levels_apply(tmp_path: Path) -> None:
 
 
 def test_a_store_without_levels_uses_those_of_others(tmp_path: Path) -> None:
-    silent, told = store(tmp_path, "a", None), store(tmp_path, "b", OURS % ONE)
+    silent, reported = store(tmp_path, "a", None), store(tmp_path, "b", OURS % ONE)
     assert stored_levels_ms([silent]) == {}
-    assert sorted(stored_levels_ms([silent, told])[(2_000, 4_000)]) == [0, 1]
+    assert sorted(stored_levels_ms([silent, reported])[(2_000, 4_000)]) == [0, 1]
 
 
 def test_stores_have_their_own_levels(tmp_path: Path) -> None:
-    told = (("a", OURS % ONE), ("b", OURS % LATER), ("c", OURS % ONE), ("d", None))
-    stores = [store(tmp_path, name, text) for name, text in told]
+    reported = (("a", OURS % ONE), ("b", OURS % LATER), ("c", OURS % ONE), ("d", None))
+    stores = [store(tmp_path, name, text) for name, text in reported]
     assert stored_levels_ms(stores) == {(2_000, 4_000): [0, 2], (1_000, 60_000): [1]}
 
 

@@ -104,12 +104,12 @@ def test_damage_is_reported_with_its_position_and_the_scan_continues(
     log = LogWriter(tmp_path)
     for _ in range(80):
         log.add(b"y" * 200)
-    hurt, size = log.places[30]
-    log.data[hurt + at : hurt + at + len(data)] = data
+    damaged_offset, size = log.places[30]
+    log.data[damaged_offset + at : damaged_offset + at + len(data)] = data
     places, findings = read(log.write(), bytes_max)
     assert places == log.places[:30] + log.places[31:]
-    told = {(f.base + f.offset, f.size) for f in findings}
-    assert (hurt, size) in told or {f.kind for f in findings} == {"seam"}
+    reported = {(f.base + f.offset, f.size) for f in findings}
+    assert (damaged_offset, size) in reported or {f.kind for f in findings} == {"seam"}
     assert findings
 
 

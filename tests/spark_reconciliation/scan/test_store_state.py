@@ -87,14 +87,14 @@ def test_messages_transferred_late_are_still_pending(tmp_path: Path) -> None:
     owned = {QUEUE: (OwnedRange(0, 4, True),)}
     due_ms = np.full(4, now_ms - HOUR_MS + 60_000)
     offsets, at = np.arange(4), np.arange(4) * 100
-    for read_ms, late, told in (
+    for read_ms, late, reported in (
         (None, [], [UNKNOWN] * 4),
         (now_ms, [100, 300], [PASSED, AHEAD, PASSED, AHEAD]),
         (int(due_ms[0]) - 1, [], [AHEAD] * 4),
         (int(due_ms[0]), [], [PASSED] * 4),
     ):
         progress = Progress(0, {QUEUE: ((0, 4),)}, owned, {}, read_ms, 0, np.array(late, int))
-        assert progress.of_level(QUEUE, offsets, due_ms, at).tolist() == told
+        assert progress.of_level(QUEUE, offsets, due_ms, at).tolist() == reported
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -112,8 +112,10 @@ def test_timers_enqueued_late_are_still_pending(tmp_path: Path, taken: bool) -> 
     rig.kill()
     rows = read(tmp_path, "messages", "role", "passed", "out_ms")
     read_ms = rig.timers.position.read_ms
-    told = [(row["out_ms"] < read_ms, row["passed"]) for row in rows if row["role"] == Role.TIMER]
-    assert told == [(False, 0), *[(True, 0)] * 3]
+    reported = [
+        (row["out_ms"] < read_ms, row["passed"]) for row in rows if row["role"] == Role.TIMER
+    ]
+    assert reported == [(False, 0), *[(True, 0)] * 3]
 
 
 def test_timers_removed_from_the_timer_log_are_passed(tmp_path: Path) -> None:
@@ -150,8 +152,8 @@ def test_a_malformed_json_file_is_a_finding(tmp_path: Path, name: str) -> None:
     rig.close()
     for path in (tmp_path / "config").glob(f"{name}*"):
         path.write_text("{ no")
-    told = [row for row in read(tmp_path, "findings") if row["file"].endswith(name)]
-    assert [row["kind"] for row in told] == ["unreadable"]
+    reported = [row for row in read(tmp_path, "findings") if row["file"].endswith(name)]
+    assert [row["kind"] for row in reported] == ["unreadable"]
 
 
 def test_units_contain_the_due_times(tmp_path: Path) -> None:

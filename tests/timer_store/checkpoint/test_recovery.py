@@ -52,7 +52,7 @@ def test_a_log_without_timers_is_not_read_through(
 
 
 def test_what_is_settled_is_not_gone_through_for_each_piece(tmp_path: Path) -> None:
-    """A start that takes the queue in anew skips what is settled: pieces times all would be slow.
+    """A start that enqueues the queue again skips what is settled: pieces times all would be slow.
 
     Seen with 1 M moved messages in 1 GB of log: four minutes.
     """

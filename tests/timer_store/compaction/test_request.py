@@ -94,5 +94,5 @@ def test_metrics_and_summary_contain_the_compaction(rig: PinningRig, disk: FullD
     assert value("copied_total") == 1
     assert value("copied_bytes_total") == size
     assert value("freed_bytes_total") >= FILE_BYTES
-    told = summary(rig.timers)["compaction"]
-    assert (told["copied"], told["running"], told["why"]) == (1, False, "")
+    reported = summary(rig.timers)["compaction"]
+    assert (reported["copied"], reported["running"], reported["why"]) == (1, False, "")

@@ -168,13 +168,13 @@ def test_a_restart_of_loading_drops_the_result(rig: PooledRig) -> None:
 
 def test_the_thread_wakes_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "LARGE", 1)
-    rig, told = TimerRig(tmp_path).open(), threading.Event()
-    with rig.timers.dequeue.loader.threaded(told.set):
+    rig, reported = TimerRig(tmp_path).open(), threading.Event()
+    with rig.timers.dequeue.loader.threaded(reported.set):
         first_ms = rig.clock.now_ms() // SECOND_MS * SECOND_MS + 2 * SECOND_MS
         put(rig, [first_ms + n for n in range(1, 50)])
         rig.clock.set_ms(first_ms)
         rig.work()
-        assert told.wait(30)
+        assert reported.wait(30)
         rig.work()
         assert len(rig.timers.stage) == 49
     rig.close()

@@ -221,8 +221,8 @@ def test_impossible_delays_are_refused_with_code_13_and_the_maximum(
 
 def test_any_delay_is_allowed_without_a_configured_maximum(topics: TopicTable) -> None:
     batch = PutBatch(4, 1)
-    for asked in ("9" * 18, "9" * 17):
-        add(topics, batch, {"TIMER_DELIVER_MS": asked})
+    for requested in ("9" * 18, "9" * 17):
+        add(topics, batch, {"TIMER_DELIVER_MS": requested})
     hook_of(topics, max_delay_s=10**15 - 1)(batch, NOW)
     assert batch.rows[0]["out_ms"] == 10**18 - 1_000
     hook_of(topics, max_delay_s=10**15 - 1, spread_ms=1)(batch, NOW)

@@ -189,9 +189,9 @@ def test_match(
 
 
 @given(files(), st.lists(st.tuples(st.integers(0, 14), st.sampled_from(TICKS)), max_size=9))
-def test_find_in_log_order(data: bytes, asked: list[tuple[int, int]]) -> None:
-    wanted = np.array([n * 100 for n, _ in asked], np.int64)
-    ticks = np.array([tick for _, tick in asked], np.int64)
+def test_find_in_log_order(data: bytes, requested: list[tuple[int, int]]) -> None:
+    wanted = np.array([n * 100 for n, _ in requested], np.int64)
+    ticks = np.array([tick for _, tick in requested], np.int64)
     count = len(data) // WIDTH
     found = np.full(wanted.size, -1, np.int64)
     chain.find_in_log_order(

@@ -163,19 +163,19 @@ def test_take_batch(
 def test_find(
     turns: bool,
     values: list[tuple[int, int, int, bool]],
-    asked: list[tuple[int, int]],
+    requested: list[tuple[int, int]],
     settle: bool,
 ) -> None:
     held = stage_rows(sorted(values, key=lambda v: (v[0], v[2] if turns else v[1])))
     waiting = {value[:2] for value in values if not value[3]}
     expected = []
-    for key in asked:
+    for key in requested:
         expected.append(key in waiting)
         if settle:
             waiting.discard(key)
-    offsets = np.array([key[1] for key in asked], np.int64)
-    due_ms = np.array([key[0] for key in asked], np.int64)
-    found = np.zeros(len(asked), np.bool_)
+    offsets = np.array([key[1] for key in requested], np.int64)
+    due_ms = np.array([key[0] for key in requested], np.int64)
+    found = np.zeros(len(requested), np.bool_)
     span = (0, held.size, int(turns))
     count = kernels.find(held, span, offsets, due_ms, settle, found)
     assert found.tolist() == expected

@@ -76,14 +76,14 @@ def test_stray_slots(slots_: dict[int, tuple[int, int, int]], end_tick: int) -> 
 @given(
     wheels, st.lists(ticks | ticks.map(lambda t: t - WHEEL_SLOTS) | st.just(0)), st.integers(-2, 2)
 )
-def test_add_num(slots_: dict[int, tuple[int, int, int]], asked: list[int], by: int) -> None:
+def test_add_num(slots_: dict[int, tuple[int, int, int]], requested: list[int], by: int) -> None:
     with wheel_of(slots_) as pages:
-        kernels.add_num(WHEEL, pages, np.array(asked, np.int64), by)
+        kernels.add_num(WHEEL, pages, np.array(requested, np.int64), by)
         changed = set()
         for tick, (first, last, num) in slots_.items():
-            expected = num + by * asked.count(tick)
+            expected = num + by * requested.count(tick)
             assert tuple(SLOTS[tick % WHEEL_SLOTS]) == (tick, first, last, expected, 77)
-            if tick in asked:
+            if tick in requested:
                 changed.add(tick % WHEEL_SLOTS // kernels.PAGE_SLOTS)
         assert set(np.flatnonzero(pages & kernels.PAGE_CHANGED).tolist()) == changed
 

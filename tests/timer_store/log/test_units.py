@@ -290,11 +290,11 @@ def test_units_are_found_and_settled(made: list[list[Timer]], data: st.DataObjec
     with temporary_units() as units:
         model = fill(units, made)
         for _ in range(3):
-            asked = data.draw(
+            requested = data.draw(
                 st.lists(st.tuples(st.integers(0, 41), st.integers(-1, 9)), max_size=30)
             )
-            phys = np.array([n * 100 for n, _ in asked], np.int64)
-            slots = np.array([NOW_MS + n * SECOND + 321 for _, n in asked], np.int64)
+            phys = np.array([n * 100 for n, _ in requested], np.int64)
+            slots = np.array([NOW_MS + n * SECOND + 321 for _, n in requested], np.int64)
             found = units.find(phys, slots)
             for position, offset, slot_ms in zip(
                 found.tolist(), phys.tolist(), slots.tolist(), strict=True

@@ -287,7 +287,7 @@ def test_a_moved_timer_is_found_by_all_its_records(rig: TimerRig) -> None:
         ]
     rig.close()
     rig.open()
-    found = pending_timers(rig).by_key("T", ["a", "nobody"], unique=True)
+    found = pending_timers(rig).by_key("T", ["a", "absent"], unique=True)
     assert (found.name_index.tolist(), found.verdicts.tolist()) == (
         [0],
         [Verdict.DONE, Verdict.UNKNOWN],
@@ -315,7 +315,7 @@ def test_found_by_key_topic_and_time(rig: TimerRig) -> None:
     rig.advance(10_000)
     pieces = list(pending_timers(rig).by_topic("T", start_ms, start_ms + 20_001))
     assert sum(piece.offsets.size for piece in pieces) == 10
-    pieces_of_others = pending_timers(rig).by_topic("nobody", 0, 1 << 60)
+    pieces_of_others = pending_timers(rig).by_topic("absent", 0, 1 << 60)
     assert not any(piece.offsets.size for piece in pieces_of_others)
     for piece in pieces:
         assert (pending_timers(rig).cancel(piece.offsets).verdicts == Verdict.DONE).all()
@@ -356,7 +356,7 @@ def test_a_marker_of_a_client_cancels_its_target_only(
     for topic, name in (("T", "a"), ("T", "b"), ("U", "a")):
         put(rig, 5_000, name, topic)
     put(rig, 9_000, "c")
-    for topic, name in (("T", "a"), ("T", "c"), ("T", "nobody"), ("nowhere", "a")):
+    for topic, name in (("T", "a"), ("T", "c"), ("T", "absent"), ("nowhere", "a")):
         rig.put(due_ms, topic, body=b"0", UNIQ_KEY=name, TIMER_DEL_UNIQKEY=f"{topic}+{name}")
     rig.work()
     assert rig.timers.counts.total == 3

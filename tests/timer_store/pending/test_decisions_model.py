@@ -125,12 +125,12 @@ class DecidedTimers:
 @given(steps=STEPS)
 def test_verdicts_match_the_deliveries(steps: list[tuple[str | int | list[int], ...]]) -> None:
     with tempfile.TemporaryDirectory() as root:
-        world = DecidedTimers(Path(root))
+        model = DecidedTimers(Path(root))
         for step in steps:
-            world.run(step)
-            world.check()
-        world.continue_delivery("")
-        world.advance(200_000)
-        world.check()
-        assert not world.waits
-        world.rig.close()
+            model.run(step)
+            model.check()
+        model.continue_delivery("")
+        model.advance(200_000)
+        model.check()
+        assert not model.waits
+        model.rig.close()

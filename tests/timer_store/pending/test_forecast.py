@@ -78,8 +78,8 @@ def test_a_slot_staged_in_parts(tmp_path: Path) -> None:
 
 def test_bin_of() -> None:
     for time_ms in range(-20, 60):
-        told = 0 if time_ms < 5 else min((time_ms - 5) // 7 + 1, 5)
-        assert bin_of(time_ms, 5, 7, 6) == told
+        reported = 0 if time_ms < 5 else min((time_ms - 5) // 7 + 1, 5)
+        assert bin_of(time_ms, 5, 7, 6) == reported
 
 
 def test_the_scan_equals_the_naive_count() -> None:

@@ -77,7 +77,7 @@ def test_a_topic_and_a_time_range(rig: TimerRig) -> None:
     found = listed(rig, topic="U", from_ms=low, to_ms=high)
     assert dues(found) == mine
     assert {timer["topic"] for timer in found} == {"U"}
-    assert listed(rig, topic="Nobody") == []
+    assert listed(rig, topic="Absent") == []
 
 
 def test_a_key_is_found_through_the_index(rig: TimerRig) -> None:
@@ -154,8 +154,8 @@ def test_row_of_a_timer(rig: TimerRig) -> None:
     rig.put(due_ms, "U", 3, b"12345", KEYS="order-7", UNIQ_KEY="ABC", TAGS="tag")
     [timer] = listed(rig)
     assert timer["due_ms"] == due_ms
-    told = {name: timer[name] for name in ("topic", "queue_id", "unique_key", "keys", "tag")}
-    assert told == {
+    reported = {name: timer[name] for name in ("topic", "queue_id", "unique_key", "keys", "tag")}
+    assert reported == {
         "topic": "U",
         "queue_id": 3,
         "unique_key": "ABC",

@@ -159,7 +159,7 @@ def test_frames_of_the_codec_have_a_template() -> None:
         pytest.param(b'"offset":"41"', b'"o\\u0066fset":"41"', id="escaped"),
         pytest.param(b'"topic":"T"', b'"topic":"T\\"offset\\":"', id="escaped quotes"),
         pytest.param(b'"topic":"T"', b'"topic":"T","opaque":"7"', id="opaque as a field"),
-        pytest.param(b'"flag":0', b'"flag":0,"offset":"41"', id="offset beside the fields"),
+        pytest.param(b'"flag":0', b'"flag":0,"offset":"41"', id="offset after the fields"),
         pytest.param(b'"flag":0', b'"flag":0,"x":{"y":1}', id="another object"),
         pytest.param(b'"opaque":7', b'"opaque":7 ', id="space after a number"),
         pytest.param(b'"opaque":7', b'"opaque":"7"', id="number in quotes"),

@@ -69,10 +69,10 @@ def test_refused_elections_back_off_and_are_shown(
             await rig.until(lambda: host.roles)
             rig.network.cut_off.add(1)
             rig.network.cut(rig.network.links[0])
-            await rig.until(lambda: ELECT in rig.network.asked[-3:])
-            rig.network.asked.clear()
+            await rig.until(lambda: ELECT in rig.network.requested[-3:])
+            rig.network.requested.clear()
             await rig.run(60_000)
-            assert 10 <= rig.network.asked.count(ELECT) <= 14
+            assert 10 <= rig.network.requested.count(ELECT) <= 14
             pause_ms = second.view()["electionPauseMs"]
             assert isinstance(pause_ms, int)
             assert 0 <= pause_ms <= 2 * LIMIT_MS

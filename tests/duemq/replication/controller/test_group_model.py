@@ -97,7 +97,7 @@ class Returned:
     event: Event
 
 
-class World:
+class Rig:
     """Members, controller, and the messages between them.
 
     Attributes:
@@ -115,7 +115,7 @@ class World:
         self.masters: dict[int, tuple[int, int]] = {}
         self.largest = 0
         self._steps = {
-            self.ask: 6,
+            self.query: 6,
             self.look: 6,
             self.want: 4,
             self.run_quietly: 3,
@@ -151,7 +151,7 @@ class World:
     def one(self) -> Process:
         return self.chance.choice(self.processes)
 
-    def ask(self) -> None:
+    def query(self) -> None:
         """Send the next request of a member."""
         process = self.one()
         made = next_request_of(process, self.now_ms)
@@ -226,7 +226,7 @@ class World:
         """Have members ask and be answered at once, as they mostly are."""
         for _ in range(12):
             before = len(self.sent)
-            self.chance.choice([self.ask, self.look])()
+            self.chance.choice([self.query, self.look])()
             for sent in self.sent[before:]:
                 event = decoded(sent, self.controller.response(sent.request, sent.channel))
                 if event is not None:
@@ -341,15 +341,15 @@ def decoded(sent: Sent, response: Response) -> Event | None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_no_order_of_messages_makes_two_masters_or_an_epoch_go_back(seed: int) -> None:
-    World(seed).run(STEPS)
+    Rig(seed).run(STEPS)
 
 
 def test_chance_reaches_what_matters() -> None:
     """Many elections, other members as masters, and sets of all members: else it shows nothing."""
-    worlds = [World(seed) for seed in range(5)]
-    for world in worlds:
-        world.run(STEPS)
-    offices = [office for world in worlds for office in world.masters.values()]
+    rigs = [Rig(seed) for seed in range(5)]
+    for rig in rigs:
+        rig.run(STEPS)
+    offices = [office for rig in rigs for office in rig.masters.values()]
     assert len(offices) > 50
     assert {number for number, _ in offices} == set(MEMBERS)
-    assert max(world.largest for world in worlds) == len(MEMBERS)
+    assert max(rig.largest for rig in rigs) == len(MEMBERS)

@@ -40,7 +40,7 @@ from tests.support.group_host import GROUP
 
 OURS, OTHERS = "10.0.0.1:10911", "10.0.0.2:10911"
 ME = MemberIdentity(GROUP, 1)
-NOBODY = frozenset[int]()
+ABSENT = frozenset[int]()
 
 
 def ids(*members: int) -> frozenset[int]:
@@ -183,7 +183,7 @@ def test_a_second_process_with_the_same_id_is_no_master(events: list[Event]) -> 
     forged = replace(view(3, 1), master_address=OTHERS)
     withdrawn: list[Command] = [Withdraw()] if events else []
     assert found.receive(GroupSeen(forged)) == withdrawn
-    assert (found.state, found.required_ids) == (MemberState.CONFLICT, NOBODY)
+    assert (found.state, found.required_ids) == (MemberState.CONFLICT, ABSENT)
     assert OTHERS in found.failure
     assert not found.sends_heartbeats
     assert found.receive(GroupSeen(view(9, 1))) == []
@@ -327,7 +327,7 @@ def test_a_larger_set_is_required_before_it_is_proposed() -> None:
 def test_a_smaller_set_is_required_once_it_is_accepted() -> None:
     found, number = proposed(2)
     found.receive(InSyncAltered(number, SyncStateSet(ids(1, 2), 2)))
-    found.receive(InSyncWanted(NOBODY))
+    found.receive(InSyncWanted(ABSENT))
     proposal, commands = found.send_proposal()
     assert (commands, found.required_ids) == ([], ids(1, 2))
     altered = SyncStateSet(ids(1), 3)
@@ -360,7 +360,7 @@ def test_nothing_is_proposed_when_nothing_changed() -> None:
     found.receive(InSyncWanted(ids(1)))
     assert found.next_request is None
     found.receive(InSyncWanted(ids(2)))
-    found.receive(InSyncWanted(NOBODY))
+    found.receive(InSyncWanted(ABSENT))
     assert found.next_request is None
 
 
@@ -410,7 +410,7 @@ def test_proposals_without_answers_are_bounded() -> None:
 def test_a_former_master_requires_and_proposes_nothing(after: GroupView) -> None:
     found, number = proposed(2)
     found.receive(GroupSeen(after))
-    assert found.required_ids == NOBODY
+    assert found.required_ids == ABSENT
     assert found.receive(InSyncAltered(number, SyncStateSet(ids(1, 2), 2))) == []
     assert found.receive(InSyncWanted(ids(3))) == []
     assert found.next_request is None

@@ -14,7 +14,7 @@ from duemq_common.request import Request, Response
 from tests.support.group_host import GROUP
 
 
-class Asked:
+class NotifiedMember:
     """Handlers with values of their own, and how often they notified."""
 
     def __init__(self, epochs: Sequence[tuple[int, int]] = ()) -> None:
@@ -31,7 +31,7 @@ class Asked:
     def note(self) -> None:
         self.count += 1
 
-    def ask(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Response:
+    def call(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Response:
         response = self.handlers[code](Request(code, fields or {}, body))
         assert isinstance(response, Response)
         return response
@@ -39,10 +39,10 @@ class Asked:
 
 @pytest.mark.parametrize("body", [b"", b"\xff{", b'{"syncStateSet":[1]}'])
 def test_a_notification_is_a_reason_to_ask_and_nothing_else(body: bytes) -> None:
-    asked = Asked()
+    requested = NotifiedMember()
     forged = {"masterBrokerId": "1", "masterEpoch": "999", "masterAddress": "evil:1"}
-    assert asked.ask(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, forged, body).code == 0
-    assert asked.count == 1
+    assert requested.call(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, forged, body).code == 0
+    assert requested.count == 1
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_notification_is_a_reason_to_ask_and_nothing_else(body: bytes) -> None
     ],
 )
 def test_epochs(epochs: list[tuple[int, int]], entries: list[tuple[int, int, int]]) -> None:
-    response = Asked(epochs).ask(RequestCode.GET_BROKER_EPOCH_CACHE)
+    response = NotifiedMember(epochs).call(RequestCode.GET_BROKER_EPOCH_CACHE)
     assert isinstance(response.body, bytes)
     assert json.loads(response.body) == {
         "clusterName": "DefaultCluster",
@@ -69,6 +69,6 @@ def test_epochs(epochs: list[tuple[int, int]], entries: list[tuple[int, int, int
 
 
 def test_a_member_answers_for_its_replication_address() -> None:
-    fields = Asked().ask(RequestCode.EXCHANGE_BROKER_HA_INFO).fields
+    fields = NotifiedMember().call(RequestCode.EXCHANGE_BROKER_HA_INFO).fields
     assert fields is not None
     assert fields["masterHaAddress"] == "h:2"

@@ -73,7 +73,7 @@ def test_a_replica_that_caught_up_is_required_before_the_controller_hears_of_it(
 def test_a_replica_that_fell_behind_before_the_proposal_is_sent_is_not_proposed(
     tmp_path: Path,
 ) -> None:
-    """More was confirmed meanwhile: by the former broker of the process, or while a call hung."""
+    """More was confirmed meanwhile: by the former broker of the process, or in a blocked call."""
 
     async def main() -> None:
         rig = Rig(tmp_path)

@@ -68,13 +68,13 @@ def test_notifications_change_nothing_and_are_bounded(tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         async with rig.member(1) as (first, host):
             await rig.until(lambda: first.holds(1))
-            before = len(rig.network.asked)
+            before = len(rig.network.requested)
             for _ in range(20):
                 for _ in range(10):
                     first.notify()
                     await settle()
                 await rig.run(50)
-            assert len(rig.network.asked) - before <= 2 * 20 + 10
+            assert len(rig.network.requested) - before <= 2 * 20 + 10
             assert host.roles == [("master", 1)]
             assert first.holds(1)
 
@@ -94,9 +94,9 @@ def test_a_forged_registration_of_its_id_ends_the_office(tmp_path: Path) -> None
             assert first.member.state is MemberState.CONFLICT
             assert "evil:1" in str(first.view()["groupFailure"])
             assert host.roles == [("master", 1)]
-            asked = len(rig.network.asked)
+            requested = len(rig.network.requested)
             await rig.run(BEAT_MS * 4)
-            assert VIEW not in rig.network.asked[asked:]
+            assert VIEW not in rig.network.requested[requested:]
 
     asyncio.run(main())
 

@@ -15,7 +15,7 @@ import pytest
 
 from duemq_common.clock import FakeClock
 from message_store.index.index_file import IndexFile
-from tests.duemq.decision_world import DUE_MS, TOPIC, DecisionWorld
+from tests.duemq.decision_rig import DUE_MS, TOPIC, DecisionRig
 from tests.support.loopback_broker import records_of
 from tests.support.replica_rig import until
 from tests.support.running_broker import running, small
@@ -30,28 +30,28 @@ KEYS = {
 }
 
 
-async def one_round(root: Path, chance: random.Random, room: list[bool]) -> DecisionWorld:
+async def one_round(root: Path, chance: random.Random, room: list[bool]) -> DecisionRig:
     """Let one broker decide; `room`: whether its index finds room on the disk."""
     clock = FakeClock()
     async with running(small(root, **KEYS), clock=clock) as (broker, client):
-        world = DecisionWorld(broker, client, clock, chance)
-        await world.put()
-        while world.decisions < ROUND:
+        rig = DecisionRig(broker, client, clock, chance)
+        await rig.put()
+        while rig.decisions < ROUND:
             draw = chance.random()
             if draw < 0.45:
-                await world.put()
+                await rig.put()
             elif draw < 0.5:
-                await world.put_batch()
+                await rig.put_batch()
             elif draw < 0.95:
-                await world.decide()
+                await rig.decide()
             else:
                 room[0] = not room[0]
         room[0] = True
         clock.advance(2 * DUE_MS)
-        wanted = sum(message.state != "cancelled" for message in world.messages)
+        wanted = sum(message.state != "cancelled" for message in rig.messages)
         await until(lambda: broker.store.queue_bounds(TOPIC, 0)[1] >= wanted)
-        await world.end([record.body for record in records_of(broker, TOPIC, 0)])
-    return world
+        await rig.end([record.body for record in records_of(broker, TOPIC, 0)])
+    return rig
 
 
 @pytest.mark.finding("E2")
@@ -68,6 +68,6 @@ def test_no_verdict_is_false(
 
     monkeypatch.setattr(IndexFile, "_allocate", allocate_if_room)
     while made < decisions:
-        world = asyncio.run(one_round(tmp_path / str(made), chance, room))
-        assert not world.false, "\n".join([f"seed {seed}, after {made}", *world.false[:20]])
-        made += world.decisions
+        rig = asyncio.run(one_round(tmp_path / str(made), chance, room))
+        assert not rig.false, "\n".join([f"seed {seed}, after {made}", *rig.false[:20]])
+        made += rig.decisions

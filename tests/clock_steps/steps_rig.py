@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from duemq_common.request import Request
-from tests.simulation.world import Gate, World
+from tests.simulation.rig import Gate, Rig
 from tests.support.loopback_broker import TOPICS, faults_of, pull_request
 from tests.support.send_path import send_request
 from tests.support.stores import records_of
@@ -70,11 +70,11 @@ class Report:
     late_ms: int = 0
 
 
-class StepsWorld:
+class StepsRig:
     """Broker across restarts."""
 
     def __init__(self, home: Path) -> None:
-        self.world = World(home, Gate(pytest.MonkeyPatch()), Random(1), PROPERTIES)
+        self.rig = Rig(home, Gate(pytest.MonkeyPatch()), Random(1), PROPERTIES)
         self.report = Report()
         self.pending: dict[str, Sent] = {}
         self.arrived = Counter[str]()
@@ -86,7 +86,7 @@ class StepsWorld:
 
     @property
     def clock(self) -> Any:
-        return self.world.clock
+        return self.rig.clock
 
     def problem(self, text: str) -> None:
         self.report.problems.append(text)
@@ -95,19 +95,19 @@ class StepsWorld:
 
     async def start(self) -> None:
         """Start the broker, and connect the producer of transactions."""
-        await self.world.start()
-        await self.world.broker.parts.topics.ensure("Held", queues=1)
-        self.world.client.read = self._read_responses
+        await self.rig.start()
+        await self.rig.broker.parts.topics.ensure("Held", queues=1)
+        self.rig.client.read = self._read_responses
         beat = {
             "clientID": "producer",
             "producerDataSet": [{"groupName": "P"}],
             "consumerDataSet": [],
         }
-        await self.world.call(Request(HEARTBEAT, {}, json.dumps(beat).encode()))
+        await self.rig.call(Request(HEARTBEAT, {}, json.dumps(beat).encode()))
 
     def _read_responses(self) -> None:
         """Read responses, by request number, and checks of transactions."""
-        client = self.world.client
+        client = self.rig.client
         for header, body in client.wire.take():
             if header["code"] == CHECK_TRANSACTION and not header.get("flag", 0) & 1:
                 self.checks += 1
@@ -117,9 +117,9 @@ class StepsWorld:
     async def end(self, how: str) -> None:
         """Stop, kill, or cut the power."""
         if how == "stopped":
-            await self.world.stop()
+            await self.rig.stop()
         else:
-            await self.world.die(cut=how == "cut")
+            await self.rig.die(cut=how == "cut")
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class StepsWorld:
         """Step the wall clock without elapsed time."""
         self.clock.step(step_ms)
         self._note_time()
-        if self.world.broker is not None:
+        if self.rig.broker is not None:
             await self.settle()
 
     async def tick(self, step_ms: int = TICK_MS) -> None:
@@ -138,8 +138,8 @@ class StepsWorld:
 
     async def settle(self) -> None:
         """Run the event loop until there is no more work at this time."""
-        await self.world.rest()
-        await self.world.confirmed()
+        await self.rig.rest()
+        await self.rig.confirmed()
         self._take_arrivals()
 
     def _note_time(self) -> None:
@@ -152,7 +152,7 @@ class StepsWorld:
                 sent.reached_ms = steady_ms
 
     def _take_arrivals(self) -> None:
-        store, now_ms = self.world.broker.store, self.clock.now_ms()
+        store, now_ms = self.rig.broker.store, self.clock.now_ms()
         for topic in TOPICS:
             for queue_id in (0, 1):
                 known = self._read.get((topic, queue_id), 0)
@@ -197,7 +197,7 @@ class StepsWorld:
             topic=TOPICS[self._serial % 2],
             properties=f"UNIQ_KEY\x01U{self._serial}\x02{properties}",
         )
-        response = await self.world.call(request)
+        response = await self.rig.call(request)
         if response.code:
             self.problem(f"a send was refused: {response.code} {response.remark}")
             return
@@ -212,25 +212,25 @@ class StepsWorld:
         self._serial += 1
         properties = f"TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01H{self._serial}\x02"
         request = send_request(body=b"half", properties=properties, sysFlag=TRANSACTION_PREPARED)
-        response = await self.world.call(request)
+        response = await self.rig.call(request)
         if response.code:
             self.problem(f"a half message was refused: {response.code} {response.remark}")
 
     def hold_pull(self) -> int:
         """Start a pull at the end of a queue, which the broker holds; return its number."""
         fields = {"sysFlag": "6", "suspendTimeoutMillis": str(HOLD_MS), "consumerGroup": "holders"}
-        return int(self.world.client.write(pull_request("Held", 0, 0, **fields)))
+        return int(self.rig.client.write(pull_request("Held", 0, 0, **fields)))
 
     async def lock(self, client_id: str) -> bool:
         """Try to lock a queue; return whether the client has it now."""
         queue = {"brokerName": "B", "queueId": 0, "topic": "T"}
         body = {"clientId": client_id, "consumerGroup": "orderly", "mqSet": [queue]}
-        response = await self.world.call(Request(LOCK, {}, json.dumps(body).encode()))
+        response = await self.rig.call(Request(LOCK, {}, json.dumps(body).encode()))
         return bool(json.loads(bytes(response.body)).get("lockOKMQSet"))
 
     async def run_jobs(self) -> None:
         """Run every periodic job once, including retention."""
-        for job in list(self.world.broker.scheduler.get_jobs()):
+        for job in list(self.rig.broker.scheduler.get_jobs()):
             found = job.func(*job.args, **job.kwargs)
             if asyncio.iscoroutine(found):
                 await found
@@ -244,7 +244,7 @@ class StepsWorld:
             self.problem(f"delivered twice: {doubled[:5]}")
         if self.report.late_ms > LATE_MS_MAX:
             self.problem(f"a message was {self.report.late_ms} ms late")
-        self.report.problems += [f"verify: {fault}" for fault in faults_of(self.world.root)[:3]]
+        self.report.problems += [f"verify: {fault}" for fault in faults_of(self.rig.root)[:3]]
 
 
 def _response(header: dict[str, Any], body: Any) -> Any:

@@ -95,7 +95,7 @@ class Client:
             self.responses[header["opaque"]] = response
 
 
-class World:
+class Rig:
     """Broker of a simulation, across restarts."""
 
     def __init__(
@@ -105,7 +105,7 @@ class World:
         self.gate = gate
         self._home, self._chance, self.properties = home, chance, properties
         self.lose_pages = False  # whether a power cut loses any pages, not only the last ones
-        self._life = 0
+        self._start_count = 0
         self._synced = 0  # log offset synced by any process
         self.root = home / "store0"
         self.broker: Any = None
@@ -116,10 +116,10 @@ class World:
         properties = properties_of(self.root, **self.properties)
         self.broker = Broker(properties, clock=self.clock, plugins=[LEVELS, TIMERS])
         await self.broker.__aenter__()
-        if not self._life:
+        if not self._start_count:
             for topic in TOPICS:
                 await self.broker.parts.topics.ensure(topic, queues=2)
-        self._life += 1
+        self._start_count += 1
         self.client = Client(self.broker, self.broker.new_ingest())
 
     async def _end(self) -> None:
@@ -136,7 +136,7 @@ class World:
         self._synced = max(self._synced, self.broker.store.durable_offset)
         marks = self.broker.store.mark.read()
         end = self.broker.store.max_offset
-        root = self._home / f"store{self._life}"
+        root = self._home / f"store{self._start_count}"
         copy_files(self.root, root)
         old, self.root = self.root, root
         await self._end()

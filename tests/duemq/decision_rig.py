@@ -35,7 +35,7 @@ class Message:
     state: str = PENDING
 
 
-class DecisionWorld:
+class DecisionRig:
     """Messages of one broker and what must be answered about them."""
 
     def __init__(
@@ -116,7 +116,7 @@ class DecisionWorld:
         message = self._chance.choice(self.messages[-200:])
         if draw < 0.25:  # the id of another broker's message at the same offset
             return encode_offset_id(*FOREIGN, int(message.offset_id[-16:], 16))
-        if draw < 0.3:  # one byte beside a record of ours
+        if draw < 0.3:  # one byte before or after a record of ours
             host = self._broker.parts.identity.host
             return encode_offset_id(*host, int(message.offset_id[-16:], 16) + 1)
         return message.offset_id if draw < 0.6 else message.unique
@@ -142,23 +142,23 @@ class DecisionWorld:
         command = {"keys" if by_keys else "ids": names}
         response = await self._client.call(code, {}, json.dumps(command).encode())
         assert response.code == 0, response.remark
-        told = json.loads(bytes(response.body))["results"]
+        reported = json.loads(bytes(response.body))["results"]
         if sum(map(len, meant.values())) > len({m.number for ms in meant.values() for m in ms}):
-            self._compare_shared(told, meant, code)
+            self._compare_shared(reported, meant, code)
         else:
-            for name, result in zip(names, told, strict=True):
+            for name, result in zip(names, reported, strict=True):
                 self._compare(name, result, meant[name], code)
         self.decisions += len(names)
 
-    def _compare_shared(self, told: Any, meant: dict[str, list[Message]], code: int) -> None:
+    def _compare_shared(self, reported: Any, meant: dict[str, list[Message]], code: int) -> None:
         """Compare when two names of a request mean the same message: it counts for one of them."""
         pending = {m.number: m for ms in meant.values() for m in ms if m.state == PENDING}
-        right = sum(result.get("messages", 0) for result in told) == len(pending)
-        for result, messages in zip(told, meant.values(), strict=True):
+        right = sum(result.get("messages", 0) for result in reported) == len(pending)
+        for result, messages in zip(reported, meant.values(), strict=True):
             if any(message.number in pending for message in messages):
                 right &= result["verdict"] == "done"
         if not right:
-            self.false.append(f"{told}, of {len(pending)} pending")
+            self.false.append(f"{reported}, of {len(pending)} pending")
         for message in pending.values():
             message.state = CANCELLED if code == RequestCode.CANCEL_PENDING else DELIVERED
 
@@ -170,14 +170,14 @@ class DecisionWorld:
             right = (verdict, count) == ("done", len(pending))
         elif not meant:
             right = (verdict, count) == ("unknown", 0)
-        else:  # of several ends any one may be told; a cancel of what was cancelled is done
-            said = (
+        else:  # of several ends any one may be reported; a cancel of what was cancelled is done
+            allowed = (
                 {"done" if code == RequestCode.CANCEL_PENDING else "unknown"}
                 if CANCELLED in states
                 else set()
             )
-            said |= {DELIVERED} if DELIVERED in states else set()
-            right = verdict in said and count == 0
+            allowed |= {DELIVERED} if DELIVERED in states else set()
+            right = verdict in allowed and count == 0
         if not right:
             self.false.append(f"{name}: {result}, of {Counter(m.state for m in meant)}")
         for message in pending:

@@ -36,7 +36,7 @@ from tests.simulation import group_migration
 from tests.simulation.network import LOOPBACK, Network, NetworkQuality, Timeline
 from tests.simulation.power_cut import Loss, copy_files, lose
 from tests.simulation.processes import Process, SimHost, replaced
-from tests.simulation.world import TIMERS
+from tests.simulation.rig import TIMERS
 from tests.support.fake_controller import ControllerModel
 from tests.support.loopback_broker import LEVELS, properties_of
 
@@ -111,10 +111,10 @@ class Member:
         synced: Log offset up to which any process of the member has synced the log.
     """
 
-    def __init__(self, world: GroupWorld, number: int, home: Path) -> None:
-        self._world, self.number, self._home = world, number, home
-        self.host = SimHost(world.network, f"member{number}", world.chance)
-        self._life = 0
+    def __init__(self, rig: GroupRig, number: int, home: Path) -> None:
+        self._rig, self.number, self._home = rig, number, home
+        self.host = SimHost(rig.network, f"member{number}", rig.chance)
+        self._start_count = 0
         self.root = home / "store0"
         self.process: Process | None = None
         self.broker: MemberBroker | None = None
@@ -123,7 +123,7 @@ class Member:
         self.is_stopping = False
         self.synced = 0
         for port in (port_of(number), port_of(number) + 1):
-            world.network.owners[port] = self.host
+            rig.network.owners[port] = self.host
 
     @property
     def address(self) -> str:
@@ -146,13 +146,13 @@ class Member:
         assert self.process is None
         self.host.is_up = True
         self.ended, self.is_stopping = None, False
-        self.process = Process(self.host, self._world.chance)
+        self.process = Process(self.host, self._rig.chance)
         self.process.start(self._main())
-        self._world.note(f"{self.host.name} starts")
+        self._rig.note(f"{self.host.name} starts")
 
     async def _main(self) -> None:
         own = {"listenPort": str(port_of(self.number))}
-        properties = properties_of(self.root, **(PROPERTIES | self._world.properties | own))
+        properties = properties_of(self.root, **(PROPERTIES | self._rig.properties | own))
         self.broker = MemberBroker(properties, clock=self.host.clock, plugins=PLUGINS)
         runner = self.broker.runner
         new_broker = runner.new_broker
@@ -167,10 +167,10 @@ class Member:
     def die(self, *, is_cut: bool) -> None:
         """Kill the process, or cut the power of its machine."""
         assert self.process is not None
-        self._world.note(f"{self.host.name} {'loses power' if is_cut else 'is killed'}")
+        self._rig.note(f"{self.host.name} {'loses power' if is_cut else 'is killed'}")
         loss = Loss.of(self.store, self.synced) if is_cut else None
-        self._life += 1
-        old, self.root = self.root, self._home / f"store{self._life}"
+        self._start_count += 1
+        old, self.root = self.root, self._home / f"store{self._start_count}"
         copy_files(old, self.root)
         self.end_process(is_quiet=is_cut)
         shutil.rmtree(old)
@@ -180,7 +180,7 @@ class Member:
             self.host.is_up = False
             self.host.boots += 1
         if loss is not None:
-            lose(self.root, loss, self._world.chance)
+            lose(self.root, loss, self._rig.chance)
 
     def on_synced(self) -> None:
         """Update `synced` after a turn; a truncation takes effect when the store opens."""
@@ -196,7 +196,7 @@ class Member:
     def stop(self) -> None:
         """Request a clean stop; `GroupWorld` removes the process once it has stopped."""
         if self.broker is not None:
-            self._world.note(f"{self.host.name} is asked to stop")
+            self._rig.note(f"{self.host.name} is requested to stop")
             self.is_stopping = True
             self.broker.stop_for_signal("SIGTERM")
 
@@ -204,24 +204,24 @@ class Member:
 class Controller:
     """Controller; its state survives restarts, its heartbeats do not."""
 
-    def __init__(self, world: GroupWorld) -> None:
-        self._world = world
-        self.host = SimHost(world.network, "controller", world.chance)
+    def __init__(self, rig: GroupRig) -> None:
+        self._rig = rig
+        self.host = SimHost(rig.network, "controller", rig.chance)
         self.process: Process | None = None
         self.model = ControllerModel(self.host.clock.steady_ms)
         self.model.leader_address = f"{LOOPBACK}:{CONTROLLER_PORT}"
-        world.network.owners[CONTROLLER_PORT] = self.host
+        rig.network.owners[CONTROLLER_PORT] = self.host
         self._notices: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         assert self.process is None
         self.model.alive.clear()
-        self.process = Process(self.host, self._world.chance)
+        self.process = Process(self.host, self._rig.chance)
         self.process.start(self._main())
 
     def die(self) -> None:
         assert self.process is not None
-        self._world.note("the controller is killed")
+        self._rig.note("the controller is killed")
         self.model.notified = lambda name: None
         self.process.end(is_quiet=False)
         self.process = None
@@ -251,7 +251,7 @@ class Controller:
     def designate(self, broker_id: int) -> None:
         """Elect a member on request, as mqadmin does."""
         if self.process is not None:
-            self._world.note(f"broker {broker_id} is elected by hand")
+            self._rig.note(f"broker {broker_id} is elected by hand")
             self.process.loop.call_soon(self.model.designate, GROUP, broker_id)
 
     def _notify(self, name: str) -> None:
@@ -270,7 +270,7 @@ class Controller:
             pass
 
 
-class GroupWorld:
+class GroupRig:
     """Simulated machines, processes and network.
 
     Args:
@@ -417,7 +417,7 @@ class GroupWorld:
 
 
 @contextmanager
-def group_world(home: Path, seed: int, properties: dict[str, str]) -> Iterator[GroupWorld]:
+def group_rig(home: Path, seed: int, properties: dict[str, str]) -> Iterator[GroupRig]:
     """Yield a group of which nothing is started; disable the garbage collector meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
         replaced(patch)
@@ -426,9 +426,9 @@ def group_world(home: Path, seed: int, properties: dict[str, str]) -> Iterator[G
         gc.collect()
         gc.disable()
         patch.chdir(home)  # relative paths: some responses contain paths
-        world = GroupWorld(seed, properties)
+        rig = GroupRig(seed, properties)
         try:
-            yield world
+            yield rig
         finally:
-            world.end()
+            rig.end()
             gc.enable()
