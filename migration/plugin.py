@@ -16,7 +16,6 @@ from duemq_common.config import from_properties, with_live
 from duemq_common.errors import CorruptStore, RequestError
 from duemq_common.ledger.identity import store_id
 from duemq_common.ledger.location import FILE_NAME, LedgerLocation
-from duemq_common.ledger.worker import LedgerProcess
 from duemq_common.ledger.writer import LedgerWriter
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.hooks import PutHook
@@ -37,6 +36,8 @@ log = logging.getLogger(__name__)
 READ_ONLY = 4
 WRITE_JOB = "migration.write"
 WRITE_MS = 5_000
+LEDGER_STOP_S = 0.2
+"""Maximum time, in s, for which a stop, or a change of role, waits for the ledger."""
 
 
 @dataclass(slots=True)
@@ -115,7 +116,7 @@ class MigrationPlugin(PluginBase):
                 self._host.scheduler.remove_job(WRITE_JOB)
                 self._host.metrics.unregister(collector)
                 running.service.stop()
-                running.ledger.stop()
+                running.ledger.stop(LEDGER_STOP_S)
         self._running = None
         await running.service.write()
 
@@ -124,12 +125,12 @@ class MigrationPlugin(PluginBase):
         clock = self._host.clock
         router = Router(store.topics, levels.history, precision_ms=timers.config.precision_ms)
 
-        place = self._place(store)
+        location = self._location(store)
         ledger = LedgerWriter(
-            LedgerProcess(place),
+            location,
             clock=clock,
             snapshot=lambda: migrations.ledger.snapshot(),  # noqa: PLW0108  (made below)
-            refusal="" if place.store_id else "the store has no name: see the log of the start",
+            refusal="" if location.store_id else "the store has no name: see the log of the start",
         )
         migrations = Migrations(store, clock, router, on_change=ledger.write)
         if migrations.journal.levels:  # bring the ledger to the state of the log, for earlier runs
@@ -140,7 +141,7 @@ class MigrationPlugin(PluginBase):
         operations = Operations(service, clock, Path(store.config_path("")))
         return RunningMigration(service, operations, ledger, router)
 
-    def _place(self, store: MessageStore) -> LedgerLocation:
+    def _location(self, store: MessageStore) -> LedgerLocation:
         try:
             name = store_id(Path(store.config_path("")))
         except (CorruptStore, OSError) as error:  # a full disk does not stop a broker's start

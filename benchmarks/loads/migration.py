@@ -133,11 +133,14 @@ def under_traffic(bench: Bench, *, messages: int) -> list[Metric]:
         "after rollback": Span(back.whole.end_ms, over),
     }
     p99 = {name: quantile_ms(late, span, 0.99) for name, span in spans.items()}
+    both = Span(there.whole.first_ms, back.whole.end_ms)
     best = max(p99["before"], 1.0)
     return [
         *(_less(f"late p99, {name}", value, "ms") for name, value in p99.items()),
         _less("late p99, drain / before", p99["drain"] / best, "ratio"),
         _less("late p99, rollback / before", p99["rollback"] / best, "ratio"),
+        _less("late p99.9, before", quantile_ms(late, spans["before"], 0.999), "ms"),
+        _less("late p99.9, both migrations", quantile_ms(late, both, 0.999), "ms"),
         _less("late max, drain", quantile_ms(late, spans["drain"], 1.0), "ms"),
         _less("late max, before", quantile_ms(late, spans["before"], 1.0), "ms"),
         *_rates("drain", count, spans["drain"], watch),

@@ -1,7 +1,7 @@
 """Ledger of a store: a database that records migrations and audits. No decision depends on it.
 
-    broker       LedgerWriter --one thread--> LedgerProcess ==pipe==> LedgerWorker --> Ledger
-    offline      LedgerWriter --one thread--> LedgerWorker --> Ledger
+    broker       LedgerWriter --daemon thread--> Ledger
+    offline      LedgerWriter --daemon thread--> Ledger
     audit        Ledger
     history      Ledger.open_existing, read by migration.ledger.reader
 

@@ -11,8 +11,7 @@ DueMQError
 
 from __future__ import annotations
 
-import copyreg
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from duemq_common.errors import DueMQError
 
@@ -23,10 +22,6 @@ class LedgerError(DueMQError):
     def __init__(self, where: str, reason: str, remedy: str) -> None:
         self.where, self.why, self.remedy = where, reason, remedy
         super().__init__(f"ledger {where}: {reason}. {remedy}")
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
-        """Pickle without `__init__`, whose arguments differ from class to class."""
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class LedgerUnavailable(LedgerError):

@@ -1,6 +1,6 @@
-"""Writer of a broker's ledger; faults of the ledger neither stop nor delay the broker.
+"""Writer of a ledger; faults of the ledger neither stop nor delay the broker.
 
-    write(records) --> queue, one record per key --one thread--> Worker.write: one transaction
+    write(records) --> queue, one record per key --daemon thread--> Ledger.write: one transaction
                          |  full: samples are dropped first, then the oldest records
                          +-- error: the records stay queued, the next try is in 5 s
 
@@ -8,22 +8,35 @@ The ledger is opened with the first record. Each time it is opened, at the start
 it is first rebuilt from the log, which replaces dropped records and fills new files. A ledger of
 another store or of a later version is refused and left unchanged: `opened` raises, so no migration
 starts; running migrations continue.
+
+Each call has a thread of its own, and at most one call is running. A stop abandons a call that
+hangs: its thread is not joined, not even at the end of the process, and the log has its records.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVarTuple
+from threading import Thread
+from typing import TYPE_CHECKING, Final, TypeVarTuple
 
 from duemq_common.clock import Clock
-from duemq_common.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
-from duemq_common.ledger.location import shown_url
+from duemq_common.ledger.errors import (
+    LedgerError,
+    LedgerNewer,
+    LedgerOfAnotherStore,
+    LedgerUnavailable,
+)
+from duemq_common.ledger.location import LedgerLocation, shown_url
 from duemq_common.ledger.records import LedgerRecord, LogSnapshot
-from duemq_common.ledger.worker import Worker
+
+if TYPE_CHECKING:
+    from duemq_common.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
 PENDING_MAX: Final = 10_000
@@ -31,8 +44,8 @@ BATCH_RECORDS_MAX: Final = 1_000
 LINGER_MS: Final = 1_000
 """Time, in ms, during which records are collected before they are written."""
 RETRY_MS: Final = 5_000
-STOP_S: Final = 1.0
-"""Maximum time, in s, for which a stop, or a change of role, waits for the last records."""
+RESPONSE_S: Final = 60.0
+"""Time, in s, after which a call that has not returned is reported."""
 _Arguments = TypeVarTuple("_Arguments")
 
 
@@ -65,23 +78,24 @@ class LedgerWriter:
 
     def __init__(
         self,
-        worker: Worker,
+        location: LedgerLocation,
         *,
         clock: Clock,
         snapshot: Callable[[], LogSnapshot],
         pending_max: int = PENDING_MAX,
         refusal: str = "",
     ) -> None:
-        self._worker, self._clock, self._snapshot = worker, clock, snapshot
-        self.where = shown_url(worker.place.url)
+        self._location, self._clock, self._snapshot = location, clock, snapshot
+        self.where = shown_url(location.url)
         self._pending: dict[tuple[object, ...], LedgerRecord] = {}
         self._pending_max = pending_max
         self._refused = LedgerError(self.where, refusal, "") if refusal else None
-        self._is_open = False
+        self._ledger: Ledger | None = None
         self._incomplete = False  # a record that is also in the log was dropped
         self._needed, self._tried = asyncio.Event(), asyncio.Event()
         self._stop = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._call: asyncio.Future[None] | None = None
+        self._is_abandoned = False
         self._trouble, self._since_ms, self._dropped = refusal, clock.now_ms(), 0
         self._limit: asyncio.TimerHandle | None = None
 
@@ -121,14 +135,17 @@ class LedgerWriter:
             next_step = f"{remedy}. Nothing was started" if remedy else "Nothing was started"
             raise LedgerError(self.where, reason, next_step) from self._refused
 
-    def stop(self) -> None:
-        """Make `run` write the queued records once and return, within `STOP_S`.
+    def stop(self, within_s: float) -> None:
+        """Make `run` write the queued records once and return.
 
         What is not written then is in the log, except samples.
+
+        Args:
+            within_s: Time, in s, after which `run` abandons a call that hangs.
         """
         self._stop.set()
         self._needed.set()
-        self._limit = asyncio.get_running_loop().call_later(STOP_S, self._worker.break_off)
+        self._limit = asyncio.get_running_loop().call_later(within_s, self._abandon)
 
     async def run(self) -> None:
         """Open the ledger when it is needed, and write it until `stop`."""
@@ -144,8 +161,6 @@ class LedgerWriter:
                 stopping = self._stop.is_set()  # the flush below includes the last records
                 await self.flush()
         finally:
-            await self._in_thread(self._worker.end)
-            self._thread.shutdown(wait=False)
             if self._limit is not None:
                 self._limit.cancel()
 
@@ -169,14 +184,13 @@ class LedgerWriter:
     async def flush(self) -> bool:
         """Write the queued records; return whether the ledger accepted all of them."""
         try:
-            if not self._is_open or self._incomplete:
+            if self._ledger is None or self._incomplete:
                 await self._open()
             while self._pending:
                 await self._write_batch()
         except LedgerError as error:
             self._report(error)
-            self._is_open = False
-            await self._in_thread(self._worker.close)
+            self._ledger = None
             return False
         if not self._stop.is_set():
             self._needed.clear()
@@ -186,14 +200,19 @@ class LedgerWriter:
         return True
 
     async def _open(self) -> None:
-        self._incomplete = self._is_open = False
-        await self._in_thread(self._worker.open, self._snapshot(), self._clock.now_ms())
-        self._is_open = True
+        self._incomplete, self._ledger = False, None
+        await self._in_thread(self._open_rebuilt, self._snapshot(), self._clock.now_ms())
+
+    def _open_rebuilt(self, snapshot: LogSnapshot, now_ms: int) -> None:
+        """Open the ledger, creating or upgrading it if necessary, and rebuild it from the log."""
+        ledger = _load().open(self._location, now_ms=now_ms)
+        ledger.rebuild(snapshot)
+        self._ledger = ledger
 
     async def _write_batch(self) -> None:
         batch = dict(list(self._pending.items())[:BATCH_RECORDS_MAX])
         try:
-            await self._in_thread(self._worker.write, list(batch.values()))
+            await self._in_thread(self._write_now, list(batch.values()))
         except LedgerError as error:
             if type(error) is not LedgerError:
                 raise
@@ -203,10 +222,58 @@ class LedgerWriter:
             if self._pending.get(key) is record:  # no newer record was queued during the write
                 del self._pending[key]
 
+    def _write_now(self, records: Sequence[LedgerRecord]) -> None:
+        assert self._ledger is not None, "it is open"
+        self._ledger.write(records)
+
     async def _in_thread(
         self, function: Callable[[*_Arguments], None], *arguments: *_Arguments
     ) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+        """Call a function in a thread; return, at the latest, when a stop abandons the call.
+
+        Raises:
+            LedgerError: The call failed or was abandoned.
+        """
+        if self._is_abandoned:
+            raise self._abandonment()
+        loop = asyncio.get_running_loop()
+        self._call = call = loop.create_future()
+
+        def run() -> None:
+            error: LedgerError | None = None
+            try:
+                function(*arguments)
+            except LedgerError as failure:
+                error = failure
+            except Exception as failure:  # a fault of a ledger must not stop the broker
+                what = f"{type(failure).__name__}: {failure}"
+                error = LedgerError(self.where, what, "Please report this")
+            with suppress(RuntimeError):  # the loop of an abandoned call is closed
+                loop.call_soon_threadsafe(_settle, call, error)
+
+        try:
+            Thread(target=run, name="ledger", daemon=True).start()
+        except RuntimeError as error:
+            what = f"no thread can be started to write it ({error})"
+            raise LedgerUnavailable(self.where, what, "The broker tries again") from error
+        report = loop.call_later(RESPONSE_S, self._report, self._silence())
+        try:
+            await call
+        finally:
+            report.cancel()
+
+    def _abandon(self) -> None:
+        self._is_abandoned = True
+        if self._call is not None:
+            _settle(self._call, self._abandonment())
+
+    def _abandonment(self) -> LedgerUnavailable:
+        what = "the broker stops, or changes its role, and does not wait for it"
+        return LedgerUnavailable(self.where, what, "The log has what it lacks")
+
+    def _silence(self) -> LedgerUnavailable:
+        what = f"it has not responded for {RESPONSE_S:.0f} s"
+        return LedgerUnavailable(self.where, what, "Work continues without it")
 
     def _drop_one(self) -> None:
         expendable = (key for key, record in self._pending.items() if record.EXPENDABLE)
@@ -220,3 +287,27 @@ class LedgerWriter:
         if not self._trouble:
             self._since_ms = self._clock.now_ms()
         self._trouble = str(error)
+
+
+def _settle(call: asyncio.Future[None], error: LedgerError | None) -> None:
+    if call.done():  # abandoned
+        return
+    if error is None:
+        call.set_result(None)
+    else:
+        call.set_exception(error)
+
+
+def _load() -> type[Ledger]:
+    """Load SQLAlchemy and Alembic without collections, which would stop the event loop."""
+    is_loaded, was_enabled = "duemq_common.ledger.ledger" in sys.modules, gc.isenabled()
+    gc.disable()
+    try:
+        from duemq_common.ledger.ledger import Ledger
+
+        if not is_loaded:
+            gc.freeze()  # a later collection does not visit the modules
+    finally:
+        if was_enabled:
+            gc.enable()
+    return Ledger

@@ -29,8 +29,7 @@ from duemq_common.errors import CorruptStore, StoreError, UsageError
 from duemq_common.json_dialect import load_config
 from duemq_common.ledger.identity import store_id
 from duemq_common.ledger.location import FILE_NAME, LedgerLocation
-from duemq_common.ledger.worker import LedgerWorker
-from duemq_common.ledger.writer import LedgerWriter
+from duemq_common.ledger.writer import RESPONSE_S, LedgerWriter
 from message_store.config import StoreConfig
 from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
@@ -289,7 +288,7 @@ class _Work:
             await level_keeper.persist()
             await self.store.wait_durable(self.store.max_offset)
             await service.write()
-            ledger.stop()
+            ledger.stop(RESPONSE_S)
             while not writing.done():
                 self.wall.advance(1)  # the ledger's writer waits by this clock
                 await asyncio.sleep(PAUSE_S)
@@ -298,14 +297,14 @@ class _Work:
     def _service(self) -> MigrationService:
         timers, store = self.owners.timers, self.store
         router = Router(store.topics, self.owners.history, precision_ms=timers.config.precision_ms)
-        place = LedgerLocation(
+        location = LedgerLocation(
             url=f"sqlite:///{self.root.absolute() / FILE_NAME}",
             store_id=self.plan.store_id,
             store_path=str(self.root),
         )
 
         ledger = LedgerWriter(
-            LedgerWorker(place),
+            location,
             clock=self.wall,
             snapshot=lambda: migrations.ledger.snapshot(),  # noqa: PLW0108  (made below)
         )

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from duemq_common.ledger.worker import LedgerWorker
 from tests.migration.bench import Bench, with_broker
 from tests.support.failing_disk import Disk
 
@@ -128,16 +127,13 @@ def test_an_end_while_the_disk_is_full_loses_nothing(
 
 
 def test_a_ledger_without_room_is_reported_and_completed_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     pages_max = [20]
 
     def limit(connection: Any, record: Any) -> None:
         connection.execute(f"PRAGMA max_page_count={pages_max[0]}").close()
 
-    monkeypatch.setattr(
-        "migration.plugin.LedgerProcess", LedgerWorker
-    )  # to which the limit applies
     event.listen(Engine, "connect", limit)
 
     async def steps(bench: Bench) -> None:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import duemq_common.ledger.identity
-import migration.plugin
 import migration.steps.operations
 from delayed_delivery import ownership
 from delayed_delivery.ownership import JournalEntry, Return, Route, StateRecord, Transfer
 from delayed_delivery.ownership_projection import JournalProjection, Ownership
 from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.plugins import InstalledPlugin
-from duemq_common.ledger.location import LedgerLocation
+from duemq_common.ledger.writer import LedgerWriter
 from duemq_common.request import Request
 from message_store.ranges import minus
 from migration.ownership import projection
@@ -50,21 +49,8 @@ FIRST: Final = ("", "rolled_back")  # a route that has no state record yet is as
 VERIFICATION: Final = "verification"  # who pauses a level whose owners differ
 
 
-class SimLedger:
-    """A ledger without a process and a file: no part of what a failover changes."""
-
-    def __init__(self, place: LedgerLocation) -> None:
-        self.place = place
-
-    def open(self, snapshot: Any, now_ms: int) -> None: ...
-
-    def write(self, records: Sequence[Any]) -> None: ...
-
-    def close(self) -> None: ...
-
-    def end(self) -> None: ...
-
-    def break_off(self) -> None: ...
+async def no_ledger(writer: LedgerWriter, *call: object) -> None:
+    """In the place of `LedgerWriter._in_thread`: no failover changes the ledger."""
 
 
 class SimSecrets:
@@ -79,7 +65,7 @@ class SimSecrets:
 
 def replaced(patch: pytest.MonkeyPatch) -> None:
     """Replace what of migrations reaches outside of a simulated process."""
-    patch.setattr(migration.plugin, "LedgerProcess", SimLedger)
+    patch.setattr(LedgerWriter, "_in_thread", no_ledger)
     for module in (duemq_common.ledger.identity, migration.steps.operations):
         patch.setattr(module, "secrets", SimSecrets())
 

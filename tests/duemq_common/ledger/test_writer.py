@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -22,8 +20,7 @@ from duemq_common.ledger.engine import default_url, make_engine, parse_url
 from duemq_common.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
 from duemq_common.ledger.ledger import Ledger
 from duemq_common.ledger.location import LedgerLocation
-from duemq_common.ledger.records import LedgerRecord
-from duemq_common.ledger.worker import LedgerProcess, LedgerWorker
+from duemq_common.ledger.records import LedgerRecord, LogSnapshot
 from duemq_common.ledger.writer import LINGER_MS, RETRY_MS, Health, LedgerWriter
 from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import LedgerSnapshot
@@ -33,7 +30,6 @@ from tests.duemq_common.ledger.conftest import NOW_MS, Opener, open_ledger
 from tests.duemq_common.ledger.postgres import Server
 
 RUN_ID = some.RUN_ID
-SLEEP = [sys.executable, "-c", "import sys; sys.stdin.close(); import signal; signal.pause()"]
 REACHED_S_MAX = 120  # the ledger is written by a thread, perhaps on a busy machine
 
 
@@ -43,9 +39,9 @@ class Rig:
     def __init__(self, url: str, **limits: Any) -> None:
         self.clock = FakeClock(NOW_MS)
         self.url, self.snapshot = url, some.snapshot(0)
-        self.place = LedgerLocation(url=url, store_id="s-1", store_path="/stores/one", busy_ms=1)
+        self.location = LedgerLocation(url=url, store_id="s-1", store_path="/stores/one", busy_ms=1)
         self.writer = LedgerWriter(
-            LedgerWorker(self.place), clock=self.clock, snapshot=lambda: self.snapshot, **limits
+            self.location, clock=self.clock, snapshot=lambda: self.snapshot, **limits
         )
 
     def step(self, count: int = 1) -> None:
@@ -92,7 +88,7 @@ async def running(writer: LedgerWriter) -> AsyncIterator[None]:
         await writer.opened()
         yield
     finally:
-        writer.stop()
+        writer.stop(REACHED_S_MAX)
         await task
 
 
@@ -263,37 +259,129 @@ def test_closing_during_a_write_ends(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.finding("3D6")
-def test_a_stop_does_not_wait_for_a_process_that_does_not_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["open", "write"])
+def test_a_stop_does_not_wait_for_a_ledger_that_hangs(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine, a process of the lowest priority needs seconds to end, even if killed."""
-    monkeypatch.setattr("duemq_common.ledger.worker.RESPONSE_S", 3_600)
-    monkeypatch.setattr("duemq_common.ledger.worker.END_S", 3_600)
+    free, inside = threading.Event(), threading.Event()
+
+    def hanging(*arguments: object, **options: object) -> None:
+        inside.set()
+        free.wait(REACHED_S_MAX)
+
+    monkeypatch.setattr(Ledger, call, hanging)
     rig = Rig(default_url(tmp_path))
-    process = LedgerProcess(rig.place)
-    rig.writer = LedgerWriter(process, clock=rig.clock, snapshot=lambda: rig.snapshot)
-    run = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **more: run(SLEEP, **more))
-    monkeypatch.setattr(run, "kill", lambda process: None)
-    pids = []
 
     async def leave() -> None:
-        async with asyncio.timeout(REACHED_S_MAX):
-            work = asyncio.create_task(rig.writer.run())
-            rig.step()
-            await rig.until(lambda: process.pid is not None)
-            pids.append(process.pid)
-            rig.writer.stop()
+        work = asyncio.create_task(rig.writer.run())
+        rig.step()
+        await rig.until(inside.is_set)
+        rig.writer.stop(0.01)
+        async with asyncio.timeout(REACHED_S_MAX / 2):
             await work
-        assert process.pid is None
+        assert not free.is_set()
+        assert rig.health.pending
         assert "does not wait" in rig.health.trouble
 
     try:
         asyncio.run(leave())
     finally:
-        for pid in pids:
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
+        free.set()
+
+
+END_WITH_A_HANGING_LEDGER = """
+import asyncio, sys, threading
+from duemq_common.clock import SystemClock
+from duemq_common.ledger.ledger import Ledger
+from duemq_common.ledger.location import LedgerLocation
+from duemq_common.ledger.writer import LedgerWriter
+from migration.ledger.records import LedgerSnapshot, MigrationRecord
+
+inside = threading.Event()
+
+def hang(*arguments, **options):
+    inside.set()
+    threading.Event().wait()
+
+async def main():
+    location = LedgerLocation(url=sys.argv[1], store_id="s-1", store_path="/")
+    snapshot = LedgerSnapshot(next_record=0)
+    writer = LedgerWriter(location, clock=SystemClock(), snapshot=lambda: snapshot)
+    work = asyncio.create_task(writer.run())
+    writer.write(MigrationRecord(migration_id="m", started_ms=1))
+    await asyncio.to_thread(inside.wait)
+    writer.stop(0.01)
+    await work
+
+Ledger.open = hang
+asyncio.run(main())
+"""
+
+
+def test_a_process_ends_while_its_ledger_hangs(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", END_WITH_A_HANGING_LEDGER, default_url(tmp_path)]
+    subprocess.run(words, check=True, timeout=REACHED_S_MAX)
+
+
+def test_a_ledger_that_does_not_respond_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq_common.ledger.writer.RESPONSE_S", 0.01)
+    free, inside = hang(monkeypatch)
+
+    async def steps(rig: Rig) -> None:
+        rig.step()
+        await rig.until(inside.is_set)
+        await rig.until(lambda: "has not responded" in rig.health.trouble)
+        monkeypatch.setattr("duemq_common.ledger.writer.RESPONSE_S", REACHED_S_MAX)
+        free.set()
+        await rig.written()
+        assert rig.recorded() == rig.snapshot
+
+    play(Rig(default_url(tmp_path)), steps)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(ZeroDivisionError("a bug"), "a bug"), (MemoryError("no memory"), "no memory")],
+)
+def test_a_failure_of_a_call_is_reported_and_the_writer_continues(
+    error: Exception, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rebuild, failures = Ledger.rebuild, [error]
+
+    def failing(ledger: Ledger, snapshot: LogSnapshot) -> None:
+        if failures:
+            raise failures.pop()
+        rebuild(ledger, snapshot)
+
+    monkeypatch.setattr(Ledger, "rebuild", failing)
+
+    async def steps(rig: Rig) -> None:
+        assert text in rig.health.trouble
+        assert "Please report this" in rig.health.trouble
+        rig.step()
+        await rig.written()
+        assert rig.recorded() == rig.snapshot
+
+    play(Rig(default_url(tmp_path)), steps)
+
+
+def test_without_threads_the_writer_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def steps(rig: Rig) -> None:
+        assert "no thread can be started" in rig.health.trouble
+        monkeypatch.undo()
+        rig.step()
+        await rig.written()
+        assert rig.recorded() == rig.snapshot
+
+    monkeypatch.setattr("duemq_common.ledger.writer.Thread.start", refused)
+    play(Rig(default_url(tmp_path)), steps)
 
 
 def test_records_without_room_are_read_again_from_the_log(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from duemq_common.ledger.engine import parse_url
-from duemq_common.ledger.worker import LedgerWorker
 from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import MigrationRun
 from migration.ownership.states import State
@@ -19,9 +18,9 @@ TURNS_MAX = 300
 
 
 @pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the ledger in this process, so that it uses the manual clock."""
-    monkeypatch.setattr("migration.plugin.LedgerProcess", LedgerWorker)
+def unhurried_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a stop wait for the last records, also on a busy machine."""
+    monkeypatch.setattr("migration.plugin.LEDGER_STOP_S", 120)
 
 
 async def until_written(bench: Bench) -> None:
