@@ -88,7 +88,7 @@ class PendingLevels:
         self, store: MessageStore, queues: ScheduleQueues, service: LevelService, clock: Clock
     ) -> None:
         self._store, self._queues, self._service = store, queues, service
-        self._clock, self._deliverer = clock, Deliverer(store)
+        self._clock, self._deliverer = clock, Deliverer(store, queues)
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._decisions = store.topics.add(DECISION_TOPIC)
 

@@ -38,6 +38,7 @@ from message_store.queues.topic_table import TopicTable
 from message_store.store import MessageStore
 from schedule_service import kernels
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
+from schedule_service.queues import ScheduleQueues
 
 Units = npt.NDArray[np.void]
 Mask = npt.NDArray[np.bool_]
@@ -93,8 +94,8 @@ class DueReader:
 class Deliverer:
     """Deliverer of one store's level messages."""
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    def __init__(self, store: MessageStore, queues: ScheduleQueues) -> None:
+        self._store, self._queues = store, queues
         topics = store.topics
         self._schedule, self._half = topics.add(SCHEDULE_TOPIC), topics.add(HALF_TOPIC)
         self._batch = PutBatch(2_048, 1)
@@ -119,7 +120,8 @@ class Deliverer:
         Args:
             first_offset: Queue offset of units[0].
             skip: (n,) b1: Units that were settled before their due time; they are not delivered.
-            delay_ms: Delay of the level when the units were stored; -1 if it changed in between.
+            delay_ms: Delay of the level when the units were stored; -1 delivers them before their
+                due time.
         """
         outcome, whole = Outcome(units.size), units
         while outcome.done < whole.size and not outcome.refusal:
@@ -137,6 +139,8 @@ class Deliverer:
                 if repair.compare(*queue, units[outcome.done : outcome.done + 1], first_offset):
                     break
                 if repair.repaired(*queue, first_offset + outcome.done):
+                    break
+                if delay_ms >= 0 and self._queues.corrected(level, first_offset + outcome.done):
                     break
                 offsets = first_offset + outcome.done, int(unit["phys_offset"])
                 due = Due(level, *offsets, int(unit["size"]))

@@ -72,7 +72,7 @@ class LevelService:
         self._on_failure = on_failure
         self.levels = {n: Level(n, cursor) for n, cursor in cursors.items()}
         self._store, self._queues, self._clock = store, queues, clock
-        self._deliverer = Deliverer(store)
+        self._deliverer = Deliverer(store, queues)
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._wake, self._sent, self._stop = Signal(), asyncio.Event(), asyncio.Event()
         self._sleeping_until = -1
@@ -249,14 +249,10 @@ class LevelService:
         now_ms: int,
     ) -> None:
         """Append the units of a delivery; units that the store refuses are tried again later."""
+        units, delay_ms = self._queues.of_one_table(level.level, units)
         skip = level.cursor.settled_in(delivery.first, int(units.size))
         result = self._deliverer.deliver_batch(
-            level.level,
-            delivery.first,
-            units,
-            now_ms,
-            skip,
-            delay_ms=self._queues.delay_ms(level.level, units),
+            level.level, delivery.first, units, now_ms, skip, delay_ms=delay_ms
         )
         self._count(level, result, due_ms)
         level.cursor.advance(delivery.segment, delivery.first + result.done)

@@ -69,7 +69,7 @@ class Source(NamedTuple):
         queue_id: Queue of the units.
         routed: 1 if topics without queues count as missing.
         first_offset: Queue offset of the unit with index 0.
-        delay_ms: Delay of the level when the units were stored; -1 if it changed in between.
+        delay_ms: Delay of the level when the units were stored; -1 delivers units that are not due.
     """
 
     schedule: int
@@ -178,7 +178,7 @@ def track(
 def read_properties(
     data: Bytes, pos: int, end: int, arrays: TopicArrays, guess: int, row: Any
 ) -> int:
-    """Set topic, queue and tags hash of `row` from a property text; return the end of its text.
+    """Set topic, queue, tags hash and due time of `row` from a property text; return its end.
 
     The message does not get the CRC of the record's properties, nor the due time that the timers
     added before they returned it; each is the last entry. Returns NO_TEXT if a CRC is elsewhere, if
@@ -188,6 +188,7 @@ def read_properties(
         guess: Topic index to try first, or -1.
     """
     topic, queue, tags, stop = np.int64(-1), np.int64(-1), np.int64(0), end
+    row["due_ms"] = -1
     while pos < end:
         until = entry_end(data, pos, end)
         first = data[pos]  # most entries are none of these: compare one byte before whole names
@@ -204,7 +205,9 @@ def read_properties(
             stop = pos
         elif first == D and has_name(data, pos, until, DUE_MS):
             # the timers append it as the last entry; elsewhere it is the client's own text
-            stop = pos if until + 1 == end else stop
+            if until + 1 == end:
+                row["due_ms"] = parse_number(data, pos + DUE_MS.size + 1, until, -1)
+                stop = pos
         elif first == D and has_name(data, pos, until, MOVED_NAME):
             # DELAy must become DELAY again, which changes the text
             return NO_TEXT
@@ -218,18 +221,27 @@ def read_properties(
 
 @kernel
 def matches_unit(frame: Any, unit: Any, source: Source) -> bool:
-    """Return whether a record matches its unit: queue, queue offset and due time.
-
-    With other due times, Python compares the unit with its checksum: an Apache broker may have had
-    other delays.
-    """
+    """Return whether a record matches its unit: queue and queue offset."""
     if frame["queue_id"] != source.queue_id:
         return False
-    if frame["queue_offset"] != source.first_offset + unit["index"]:
-        return False
-    # a copy keeps the due time of its source, whatever its own store time
-    if source.delay_ms < 0 or frame["prepared_offset"] < 0:
+    return np.int64(frame["queue_offset"]) == source.first_offset + unit["index"]
+
+
+@kernel
+def is_due_time(frame: Any, unit: Any, source: Source, due_ms: int) -> bool:
+    """Return whether the due time of a unit is the one of its record.
+
+    For other units, Python finds out whether the disk has changed the unit, or an Apache broker had
+    other delays.
+
+    Args:
+        due_ms: DUEMQ_DUE_MS of a record that the timers returned, -1 without it.
+    """
+    if source.delay_ms < 0:
         return True
+    # a copy keeps the due time of its source, whatever its own store time
+    if frame["prepared_offset"] < 0:
+        return due_ms < 0 or np.int64(unit["tags_code"]) == due_ms
     return np.int64(unit["tags_code"]) == frame["store_ms"] + source.delay_ms
 
 
@@ -270,6 +282,8 @@ def read_due(
         end = read_properties(data, prop_pos, prop_end, arrays, guess, row)
         # a delivery into an internal topic would be delayed or hidden again
         if end < 0 or row["topic_index"] == source.schedule or row["topic_index"] == source.half:
+            return i
+        if not is_due_time(frame, unit, source, row["due_ms"]):
             return i
         if source.routed != 0 and not has_queues(arrays, row["topic_index"]):
             return i

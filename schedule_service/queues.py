@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from message_store.index.key_search import frames
-from message_store.layout import PRE_BLANK_SIZE, Rows
+from message_store.layout import PRE_BLANK_SIZE, Row, Rows
 from schedule_service import kernels
 from schedule_service.levels import TAGS_HASH_BITS, LevelHistory
 from schedule_service.names import SCHEDULE_TOPIC
@@ -17,6 +18,8 @@ from schedule_service.tags_code_rule import LevelRule
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
+log = logging.getLogger(__name__)
+SECOND_MS = 1_000
 LONGEST_HASH = 1 << TAGS_HASH_BITS
 CORRECTED_UNITS = 4_096  # read at a time
 
@@ -61,26 +64,95 @@ class ScheduleQueues:
                 due[index] = store_ms + self._history.delay_ms(phys_offset, level)
         return due
 
+    def compared_units(self, level: int, offset: int, count_max: int) -> Rows:
+        """Return units as `units` does, after their blocks were compared with their checksums."""
+        units = self.units(level, offset, count_max)
+        if self._store.repair.compare(SCHEDULE_TOPIC, level - 1, units, offset):
+            return self.units(level, offset, count_max)
+        return units
+
     def compared_due_ms(self, level: int, offset: int) -> int | None:
         """Return the due time of the unit at an offset, None if there is no unit.
 
-        The unit is compared with its checksum before.
+        The unit is compared with its checksum and its record before.
         """
-        units = self.units(level, offset, 1)
-        if self._store.repair.compare(SCHEDULE_TOPIC, level - 1, units, offset):
+        units = self.compared_units(level, offset, 1)
+        if units.size and not self._is_of_table(level, units[0]) and self.corrected(level, offset):
             units = self.units(level, offset, 1)
         return int(self.due_ms(level, units)[0]) if units.size else None
 
-    def delay_ms(self, level: int, units: Rows) -> int:
-        """Return the delay that was in force for the records of all units, -1 if it changed.
+    def of_one_table(self, level: int, units: Rows) -> tuple[Rows, int]:
+        """Return the leading units with the same level table, and the delay of the level in it.
 
         Args:
             units: (n,) in log order, n > 0.
         """
-        first, last = int(units[0]["phys_offset"]), int(units[-1]["phys_offset"])
-        if self._history.table_at(first) is not self._history.table_at(last):
-            return -1
-        return self._history.delay_ms(first, level)
+        offsets = units["phys_offset"]
+        table = self._history.table_at(int(offsets[0]))
+        if self._history.table_at(int(offsets[-1])) is not table:
+            same = [self._history.table_at(offset) is table for offset in offsets.tolist()]
+            units = units[: same.index(False)]
+        return units, self._history.delay_ms(int(offsets[0]), level)
+
+    def corrected(self, level: int, offset: int) -> bool:
+        """Write the due time of a unit again if it is earlier than its record allows.
+
+        The caller has compared the unit with its checksum, which does not exist, or was computed
+        after the damage, if an Apache broker wrote the unit.
+
+        - All delays are whole seconds, also those that an Apache broker had before. Another
+          difference between due time and store time shows that the disk has changed one of them.
+        - If the disk has changed the record, its unit is believed. Without checksums of the log,
+          the later of the two times counts, unless the store time is in the future.
+
+        Raises:
+            OSError: The unit cannot be written.
+        """
+        units = self.units(level, offset, 1)
+        if not units.size:
+            return False
+        rows, recorded_ms = self._recorded(level, units)
+        due_ms = self.due_ms(level, units)
+        early = (due_ms < recorded_ms) & (rows["store_ms"] <= self._store.clock.now_ms())
+        early &= ((due_ms - rows["store_ms"]) % SECOND_MS != 0) | (rows["prepared_offset"] < 0)
+        if not early[0] or self._has_changed(rows[0]):
+            return False
+        text = "level %d at offset %d: the disk has changed due time %d; it is corrected to %d"
+        log.warning(text, level, offset, int(due_ms[0]), int(recorded_ms[0]))
+        units["tags_code"] = recorded_ms
+        queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
+        assert queue is not None
+        queue.rewrite(offset, units)
+        for _ in queue.changed_blocks(offset, 1):
+            pass  # the other units were compared before: the checksum is only renewed
+        return True
+
+    def _is_of_table(self, level: int, unit: Row) -> bool:
+        """Return whether a unit has the delay in the table of its level, as nearly all units."""
+        phys_offset = int(unit["phys_offset"])
+        row = self._store.frame_at(phys_offset)
+        if row is None or row["prepared_offset"] < 0:
+            return False
+        delay_ms = self._history.delay_ms(phys_offset, level)
+        return int(unit["tags_code"]) == int(row["store_ms"]) + delay_ms
+
+    def _has_changed(self, row: Row) -> bool:
+        """Return whether checksums show that the disk has changed a record."""
+        return bool(self._store.has_changed(int(row["phys_offset"]), int(row["record_size"])))
+
+    def _recorded(self, level: int, units: Rows) -> tuple[Rows, npt.NDArray[np.int64]]:
+        """Return the records of units (`layout.SCANNED`), and the due times that they define.
+
+        Units without their record keep their due time.
+        """
+        rows = frames(self._store, units["phys_offset"])
+        has_record = (rows["topic_index"] == self._topic) & (rows["queue_id"] == level - 1)
+        has_record &= (rows["record_size"] > 0) & (units["size"] != PRE_BLANK_SIZE)
+        rows["delay_level"] = level
+        rule = LevelRule(SCHEDULE_TOPIC, self._history.tables)
+        due_ms = units["tags_code"].copy()
+        due_ms[has_record] = self._store.tags_codes(rule, rows[has_record])
+        return rows, due_ms
 
     def correct(self, level: int, from_offset: int) -> int:
         """Correct the due times of units by the history; return the number of corrected units.
@@ -90,7 +162,6 @@ class ScheduleQueues:
         Raises:
             OSError: A unit cannot be written; the call can be repeated.
         """
-        rule = LevelRule(SCHEDULE_TOPIC, self._history.tables)
         queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return 0
@@ -100,12 +171,7 @@ class ScheduleQueues:
             units = self.units(level, position, CORRECTED_UNITS)
             if not units.size:
                 break
-            rows = frames(self._store, units["phys_offset"])
-            ours = (rows["topic_index"] == self._topic) & (rows["queue_id"] == level - 1)
-            ours &= (rows["record_size"] > 0) & (units["size"] != PRE_BLANK_SIZE)
-            rows["delay_level"] = level
-            due_ms = units["tags_code"].copy()
-            due_ms[ours] = self._store.tags_codes(rule, rows[ours])
+            _, due_ms = self._recorded(level, units)
             differing = int(np.count_nonzero(due_ms != units["tags_code"]))
             if differing:
                 units["tags_code"] = due_ms

@@ -96,7 +96,8 @@ class LevelTransfers:
         if segment is None:
             return None
         first = segment.appended
-        units = self._queues.units(level, first, min(count_max, segment.end - first))
+        # The timers cannot compare the due time of a level message with its record.
+        units = self._queues.compared_units(level, first, min(count_max, segment.end - first))
         if not units.size:
             return None
         due_ms = self._queues.due_ms(level, units)

@@ -19,8 +19,11 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from schedule_service import kernels
+from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.deliverer import Deliverer
+from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
+from schedule_service.queues import ScheduleQueues
 
 LEVEL, NOW_MS, TOPICS = 3, 1_700_000_000_000, 4
 DELAY_MS = 10_000  # of the level
@@ -83,7 +86,8 @@ def main(count: int) -> None:
     ):
         units = fill(store, count)
         measure_kernel(store, units)
-        deliverer = Deliverer(store)
+        history = LevelHistory([LevelText(0, DEFAULT_LEVELS)])
+        deliverer = Deliverer(store, ScheduleQueues(store, history))
 
         def deliver() -> None:
             assert deliverer.deliver_batch(LEVEL, 0, units, NOW_MS, delay_ms=DELAY_MS).done == count

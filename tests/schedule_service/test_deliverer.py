@@ -85,7 +85,8 @@ def test_units_without_a_record_and_blanks(tmp_path: Path) -> None:
             units[2] = (int(good["phys_offset"]) + 1, 0, int(good["record_size"]), 0)
             units[3] = (int(good["phys_offset"]), 0, int(good["record_size"]), 0)
             units[4] = (int(good["phys_offset"]), 0, int(good["record_size"]) - 1, 0)
-            result = Deliverer(rig.store).deliver_batch(1, 0, units, rig.clock.now_ms())
+            deliverer = Deliverer(rig.store, rig.service._queues)
+            result = deliverer.deliver_batch(1, 0, units, rig.clock.now_ms())
             assert (result.done, result.lost, result.refusal) == (5, 0, "")
             assert np.flatnonzero(result.store_ms != NOT_PUT).tolist() == [3]
             assert [item.queue_offset for item in result.quarantined] == [1, 2, 4]

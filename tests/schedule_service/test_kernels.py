@@ -254,6 +254,40 @@ def test_a_property_crc_at_the_end_is_omitted(store: MessageStore) -> None:
     assert text == b"REAL_TOPIC\x01T\x02REAL_QID\x011\x02"
 
 
+@pytest.mark.parametrize(
+    ("due_ms", "delay_ms", "returned", "count"),
+    [
+        (5_000, 5_000, False, 1),
+        (4_999, 5_000, False, 0),
+        (5_001, 5_000, False, 0),
+        (4_999, -1, False, 1),  # fired
+        (7_123, 5_000, True, 1),
+        (7_122, 5_000, True, 0),
+        (5_000, 5_000, True, 0),
+        (7_122, -1, True, 1),
+    ],
+)
+def test_a_unit_with_another_due_time_than_its_record_is_left_to_python(
+    store: MessageStore, due_ms: int, delay_ms: int, returned: bool, count: int
+) -> None:
+    """A record that the timers returned has its due time as last property."""
+    schedule, store_ms, batch = store.topics.add(SCHEDULE_TOPIC), store.clock.now_ms(), PutBatch(1)
+    pairs = {"REAL_TOPIC": "T", "REAL_QID": "1"}
+    pairs |= {"DUEMQ_DUE_MS": str(store_ms + 7_123)} if returned else {}
+    origin = {"prepared_offset": -1} if returned else {}
+    add_message(store, batch, SCHEDULE_TOPIC, 2, properties=pairs, **origin)
+    store.put(batch)
+    unit, row = np.zeros(1, layout.UNIT), batch.rows[0]
+    unit["phys_offset"], unit["size"] = row["phys_offset"], row["record_size"]
+    unit["index"], unit["tags_code"] = row["queue_offset"], store_ms + due_ms
+    source = kernels.Source(schedule, store.topics.find(HALF_TOPIC), 2, 1, 0, delay_ms)
+    file = store.log.file_of(int(row["phys_offset"]))
+    out, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
+    span = (file.base, store.log.end - file.base)
+    args = (file.data, span, unit, store.topics.arrays, source, scratch, out)
+    assert kernels.read_due(*args) == count
+
+
 @pytest.mark.parametrize("position", one_in(4, range(160)))
 def test_a_flipped_byte_is_never_delivered_as_another_message(
     store: MessageStore, position: int

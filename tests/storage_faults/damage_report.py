@@ -42,8 +42,9 @@ Limits:
 
 - What was never synced has no checksums. After a kill it is in the memory of the machine, and the
   next start syncs and seals it.
-- Units of consume queues that an Apache broker wrote have no checksums. Their tags codes and due
-  times are believed.
+- Units of consume queues that an Apache broker wrote have no checksums. Their tags codes are
+  believed, and due times that are too late. A due time that is too early is noticed when the
+  message would be delivered: all delays are whole seconds, so a flipped bit makes none of another.
 - A record whose queue offset is damaged is skipped by consumers.
 
 | files | how damage is noticed |

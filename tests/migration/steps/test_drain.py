@@ -126,3 +126,18 @@ def test_a_drained_record_hides_its_level_from_apaches_broker(tmp_path: Path) ->
     rig.return_units.step(4, 2)
     assert names() == ["DELAy"] * 4 + ["DELAY"] * 6
     rig.close()
+
+
+def test_a_due_time_that_the_disk_has_changed_is_not_transferred(tmp_path: Path) -> None:
+    """The timers have no other source of the due time of a level message."""
+    rig = MigrationRig(tmp_path).open()
+    due = fill(rig, 4, (4,))
+    rig.store.flush()
+    queue = rig.store.queues.find(SCHEDULE_TOPIC, 3)
+    units = queue.read(2, 1)
+    units["tags_code"] -= 1 << 15
+    queue.rewrite(2, units)
+    assert rig.drain.step(4, 4).moved == 4
+    rig.advance(61_000)
+    assert {record.body: record.store_ms for record in rig.delivered()} == due
+    rig.close()
