@@ -40,10 +40,15 @@ def campaign(seed: int) -> list[dict[str, Any]]:
 
 
 def test_no_error_breaks_a_promise(seed: int) -> None:
+    """The planned error occurs in more than 90 % of the runs, or in all but one of a small sample.
+
+    A run may end before the call in which its error is planned. If this happens to 10 % of the
+    runs, 34 % of the samples of 4 have such a run, but only 5 % have two.
+    """
     runs = campaign(seed)[1:]
     assert len(runs) == COUNT
     assert [run for run in runs if run["problems"]] == []
-    assert sum(run["fired"] > 0 for run in runs) > COUNT * 0.7
+    assert sum(run["fired"] == 0 for run in runs) < max(2, COUNT * 0.1)
 
 
 def test_a_send_that_is_acknowledged_although_the_sync_failed_is_found(
