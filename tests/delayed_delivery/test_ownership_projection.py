@@ -171,3 +171,10 @@ def test_another_migration_keeps_the_route_and_restarts_the_counts(
     assert {name: getattr(found, name) for name in expected} == expected
     assert (found.migration, found.gone) == ("m", 0)
     assert replace(before, migration="m").after(JournalEntry(1, 1, 7, record)).gone == 8
+
+
+def test_tallies_of_disjoint_sets_are_added_and_subtracted() -> None:
+    first, second = TransferTally(3, CHECKSUM_MASK), TransferTally(2, 5)
+    assert first.plus(second) == second.plus(first) == TransferTally(5, 4)
+    assert first.plus(second).minus(second) == first
+    assert second.minus(first) == TransferTally(-1, 6)

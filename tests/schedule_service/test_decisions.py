@@ -189,3 +189,22 @@ def test_settled_units_are_not_due_next(tmp_path: Path) -> None:
             assert shown(rig) == (1, first_ms + 1_100)
 
     asyncio.run(steps())
+
+
+def test_the_promised_time_of_a_record_is_that_of_its_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps() -> None:
+        async with level_service(tmp_path) as rig:
+            plain, level = rig.send(0).rows[0].copy(), rig.send(3).rows[0].copy()
+            offsets = one(plain["phys_offset"], level["phys_offset"], 10**9)
+            port = rig.plugin.pending_messages()
+            expected = [-1, int(level["store_ms"]) + 10_000, -1]
+            assert port.promised(offsets).tolist() == expected
+            await rig.advance(10_000)
+            assert port.promised(offsets).tolist() == expected
+            no_units = rig.store.units("T", 0, 0, 0)
+            monkeypatch.setattr(rig.store, "units", lambda *where: no_units)
+            assert port.promised(offsets).tolist() == [-1, -1, -1]
+
+    asyncio.run(steps())
