@@ -30,7 +30,7 @@ def is_extended(node: ast.expr) -> bool:
     )
 
 
-def tests_of(source: str) -> set[str]:
+def names_of(source: str) -> set[str]:
     """Return the names of the tests in a file that `make test` runs."""
     names = set()
     for node in ast.parse(source).body:
@@ -54,7 +54,7 @@ def test_the_named_tests_are_in_make_test(name: str) -> None:
     named = TEST.findall(ROWS[name])
     assert named
     missing = [
-        (file, test) for file, test in named if test not in tests_of((TESTS / file).read_text())
+        (file, test) for file, test in named if test not in names_of((TESTS / file).read_text())
     ]
     assert missing == []
 
@@ -76,5 +76,5 @@ def test_all_sets(): ...
 def test_one_set(): ...
 TestModel = Model.TestCase
 """
-    assert tests_of(source) == {"test_one_set", "TestModel"}
-    assert tests_of("pytestmark = [pytest.mark.extended]\ndef test_x(): ...") == set()
+    assert names_of(source) == {"test_one_set", "TestModel"}
+    assert names_of("pytestmark = [pytest.mark.extended]\ndef test_x(): ...") == set()

@@ -12,12 +12,11 @@ import pytest
 from delayed_delivery.records import first_log_offset
 from duemq_common.clock import FakeClock
 from message_store.layout import UNIT
-from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
-from tests.support.stores import add_message, open_store, put_one
+from tests.support.stores import open_store, put_one
 
 
 @pytest.fixture
@@ -66,11 +65,10 @@ def test_a_tag_hash_without_a_record_is_due_at_once(queues: ScheduleQueues) -> N
     assert queues.due_ms(1, units).tolist() == [0]
 
 
-def test_a_batch_has_the_units_of_one_level_table(
-    store: MessageStore, queues: ScheduleQueues
-) -> None:
+def test_a_batch_has_the_units_of_one_level_table(store: MessageStore) -> None:
     offsets = [int(put_one(store, SCHEDULE_TOPIC, 1)["phys_offset"]) for _ in range(3)]
-    assert offsets[0] < 150 <= offsets[1]
+    history = LevelHistory([LevelText(0, "1s 5s"), LevelText(offsets[1], "1s 9s")])
+    queues = ScheduleQueues(store, history)
     units = store.units(SCHEDULE_TOPIC, 1, 0, 3)
     first, delay_ms = queues.of_one_table(2, units)
     assert (first["phys_offset"].tolist(), delay_ms) == (offsets[:1], 5_000)
@@ -83,11 +81,13 @@ LATER_MS = 40_000  # after the store time; the level of the history has 5 s
 
 def put_unit(store: MessageStore, after_ms: int, **fields: Any) -> int:
     """Append a message of level 2 with a due time; return its store time."""
-    batch = PutBatch(1, 1)
-    at = add_message(store, batch, SCHEDULE_TOPIC, 1, **fields)
-    batch.rows[at]["due_delay_ms"] = after_ms
-    store.put(batch)
-    return int(batch.rows[at]["store_ms"])
+    row = put_one(store, SCHEDULE_TOPIC, 1, **fields)
+    queue = store.queues.find(SCHEDULE_TOPIC, 1)
+    assert queue is not None
+    units = queue.read(int(row["queue_offset"]), 1)
+    units["tags_code"] = row["store_ms"] + after_ms
+    queue.rewrite(int(row["queue_offset"]), units)
+    return int(row["store_ms"])
 
 
 @pytest.mark.parametrize(
