@@ -283,6 +283,7 @@ def read_due(
         # a delivery into an internal topic would be delayed or hidden again
         if end < 0 or row["topic_index"] == source.schedule or row["topic_index"] == source.half:
             return i
+        # a unit that the disk has changed may be due too early
         if not is_due_time(frame, unit, source, row["due_ms"]):
             return i
         if source.routed != 0 and not has_queues(arrays, row["topic_index"]):

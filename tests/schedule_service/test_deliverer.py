@@ -14,9 +14,12 @@ from message_store import layout
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
 from schedule_service.deliverer import Deliverer, target_of
+from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from schedule_service.queues import ScheduleQueues
 from tests.support.level_rig import level_service
 
+HISTORY = LevelHistory([LevelText(0, "1s 5s")])
 HOST = (b"\x7f\0\0\1", 1)
 
 
@@ -85,7 +88,7 @@ def test_units_without_a_record_and_blanks(tmp_path: Path) -> None:
             units[2] = (int(good["phys_offset"]) + 1, 0, int(good["record_size"]), 0)
             units[3] = (int(good["phys_offset"]), 0, int(good["record_size"]), 0)
             units[4] = (int(good["phys_offset"]), 0, int(good["record_size"]) - 1, 0)
-            deliverer = Deliverer(rig.store, rig.service._queues)
+            deliverer = Deliverer(rig.store, ScheduleQueues(rig.store, HISTORY))
             result = deliverer.deliver_batch(1, 0, units, rig.clock.now_ms())
             assert (result.done, result.lost, result.refusal) == (5, 0, "")
             assert np.flatnonzero(result.store_ms != NOT_PUT).tolist() == [3]
