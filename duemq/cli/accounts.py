@@ -18,9 +18,7 @@ from duemq_common.errors import UsageError
 if TYPE_CHECKING:
     from duemq.auth.config import AuthConfig
 
-accounts_app = typer.Typer(
-    no_args_is_help=True, help="Show and change the users of a stopped broker or name server."
-)
+accounts_app = typer.Typer(no_args_is_help=True)
 NameServer = Annotated[
     bool,
     typer.Option(

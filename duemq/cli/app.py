@@ -8,20 +8,24 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from duemq.cli.accounts import accounts_app
 from duemq.cli.cache_home import use_writable_cache
 from duemq.cli.command import command
 from duemq.cli.exits import MEANINGS, errors_become_exits
-from duemq.cli.migrate import migrate_app
+from duemq.cli.lazy_group import LazyGroup
 from duemq.cli.options import AsJson, Configuration, EventsAsJson, LoggingFile, Target
 from duemq.cli.output import notice
-from duemq.cli.quarantine import quarantine_app
-from duemq.cli.reconcile import reconcile_app
-from duemq.cli.timers import timers_app
 from duemq_common.config import Properties
 from duemq_common.errors import UsageError
 
 _EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEANINGS.items())
+
+GROUPS = {
+    "timers": "Show pending timers by topic and minute, the next due time, and lateness.",
+    "reconcile": "Audit the outcome of every scheduled message.",
+    "migrate": "Convert level messages to timers while the broker runs, and back.",
+    "accounts": "Show and change the users of a stopped broker or name server.",
+    "quarantine": "Show messages that could not be delivered; send them again.",
+}
 
 
 class Commands(TyperGroup):
@@ -49,11 +53,8 @@ message_app = typer.Typer(no_args_is_help=True, help="Show single messages.")
 store_app = typer.Typer(no_args_is_help=True, help="Check and copy store directories.")
 config_app = typer.Typer(no_args_is_help=True, help="Show the configuration.")
 kernels_app = typer.Typer(no_args_is_help=True, help="Compile kernels.")
-app.add_typer(timers_app, name="timers")
-app.add_typer(reconcile_app, name="reconcile")
-app.add_typer(migrate_app, name="migrate")
-app.add_typer(accounts_app, name="accounts")
-app.add_typer(quarantine_app, name="quarantine")
+for _name, _help in GROUPS.items():
+    app.add_typer(typer.Typer(), name=_name, cls=LazyGroup, help=_help)
 app.add_typer(message_app, name="message")
 app.add_typer(store_app, name="store")
 app.add_typer(config_app, name="config")

@@ -11,9 +11,7 @@ from duemq.cli.command import command
 from duemq.cli.options import AsJson, Configuration, DryRun, Target
 from duemq_common.errors import UsageError
 
-migrate_app = typer.Typer(
-    no_args_is_help=True, help="Convert level messages to timers while the broker runs, and back."
-)
+migrate_app = typer.Typer(no_args_is_help=True)
 
 Levels = Annotated[
     list[int] | None,

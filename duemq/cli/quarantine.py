@@ -9,9 +9,7 @@ import typer
 from duemq.cli.command import command
 from duemq.cli.options import DryRun, Target
 
-quarantine_app = typer.Typer(
-    no_args_is_help=True, help="Show messages that could not be delivered; send them again."
-)
+quarantine_app = typer.Typer(no_args_is_help=True)
 
 
 @command(quarantine_app, "list", example="quarantine list --topic orders")

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from spark_reconciliation.jobs.run import AuditRequest
     from spark_reconciliation.spark.master import SparkMaster
 
-reconcile_app = typer.Typer(
-    no_args_is_help=True, help="Audit the outcome of every scheduled message."
-)
+reconcile_app = typer.Typer(no_args_is_help=True)
 Capacity = Annotated[
     int,
     typer.Option(

@@ -18,7 +18,7 @@ Key = Annotated[str, typer.Option(metavar="KEY", help="Only timers with this key
 
 
 def timers(context: typer.Context, target: Target) -> None:
-    """Show pending timers by topic and minute, the next due time, and lateness."""
+    """Print the summary if no command is given; `duemq.cli.app` has the help."""
     if context.invoked_subcommand is not None:
         if target.broker or target.as_json:
             name = context.invoked_subcommand

@@ -149,6 +149,7 @@ def _commands() -> Iterator[tuple[str, object]]:
     import typer
 
     from duemq.cli.app import app
+    from duemq.cli.lazy_group import LazyGroup
 
     def walk(words: str, command: Any) -> Iterator[tuple[str, object]]:
         children = getattr(command, "commands", None)
@@ -159,7 +160,8 @@ def _commands() -> Iterator[tuple[str, object]]:
             yield words, command
         for name, child in children.items():
             if not child.hidden:
-                yield from walk(f"{words} {name}", child)
+                loaded = child.load() if isinstance(child, LazyGroup) else child
+                yield from walk(f"{words} {name}", loaded)
 
     yield from walk("duemq", typer.main.get_command(app))
 

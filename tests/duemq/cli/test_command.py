@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from duemq.cli.app import app
 from duemq.cli.command import command
+from duemq.cli.lazy_group import LazyGroup
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def test_help_ends_with_an_example() -> None:
 
 
 def commands(group: TyperGroup) -> Iterator[TyperCommand]:
-    for child in getattr(group, "commands", {}).values():
+    for item in getattr(group, "commands", {}).values():
+        child = item.load() if isinstance(item, LazyGroup) else item
         yield from commands(child) if hasattr(child, "commands") else [child]
 
 
