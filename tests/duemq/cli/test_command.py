@@ -63,7 +63,10 @@ def test_help_ends_with_an_example() -> None:
 def commands(group: TyperGroup) -> Iterator[TyperCommand]:
     for item in getattr(group, "commands", {}).values():
         child = item.load() if isinstance(item, LazyGroup) else item
-        yield from commands(child) if hasattr(child, "commands") else [child]
+        if isinstance(child, TyperCommand):
+            yield child
+        else:
+            yield from commands(child)
 
 
 @pytest.mark.parametrize(
