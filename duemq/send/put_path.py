@@ -22,7 +22,7 @@ from duemq.net.codes import ResponseCode
 from duemq_common.clock import Clock
 from message_store import layout
 from message_store.hooks import PutHook
-from message_store.log.batch import ALL_KINDS, PutBatch
+from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,8 @@ class PutPath:
             return
         now_ms = self._clock.now_ms()
         for hook in self._hooks:
-            if batch.kinds & getattr(hook, "kinds", ALL_KINDS):
+            kinds = getattr(hook, "kinds", None)
+            if kinds is None or batch.kinds & kinds:
                 hook(batch, now_ms)
 
     @staticmethod

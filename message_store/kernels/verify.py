@@ -109,9 +109,9 @@ def check_unit(
         return WRONG_NUMBER
     code = unit["tags_code"]
     tags_hash, level = find_tags_and_level(data, pos + row["prop_pos"], np.int64(row["prop_len"]))
-    # in the queues of levels the code is a due time
+    # the code may be a due time instead of the hash of a tag
     is_due = queue[2] != 0 and level > 0
-    # the delay of the level is not known here, but no message is due before it is stored
+    # the rule of the due time is not known here, but no message is due before it is stored
     good = code >= row["store_ms"] if is_due else code == tags_hash
     good = good or (is_due and row["prepared_offset"] < 0)  # a copy may be due already
     # Apache may keep a filter's bits elsewhere and store their address in the unit
