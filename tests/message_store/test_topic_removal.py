@@ -47,10 +47,14 @@ def test_a_removal_syncs_and_unlinks_in_other_threads(
     with open_store(tmp_path) as store:
         for number in range(120):  # three queue files
             put_one(store, "T", 0, b"%d" % number)
+        store.flush()
+        sums = tmp_path / "sums" / "consumequeue" / "T"
+        assert sums.exists()
         seen = note_syncs(monkeypatch, store)
         remove(store, "T")
         assert seen == []
         monkeypatch.undo()
+        assert not sums.exists()
         assert store.queue_bounds("T", 0) == (0, 0)
         assert not (tmp_path / "consumequeue" / "T").exists()
         assert not any((tmp_path / "removed").iterdir())
