@@ -83,9 +83,8 @@ def test_the_replica_of_a_mixed_group_takes_over_and_back(
             wait_equal(one, two)
             one.kill()
             controller.wait_in_sync(two, 1)
-            two.create_topic(
-                TOPIC
-            )  # the former master may have been killed before this topic was copied
+            # The former master may have been killed before this topic was copied.
+            two.create_topic(TOPIC)
             ledger.send(two, "second", 50)
             one.start()
             controller.wait_in_sync(two, 2)
@@ -122,9 +121,9 @@ def test_a_former_master_with_a_longer_log_is_truncated(
             controller.wait_in_sync(one, 2)
             wait_equal(one, two)
             end = len(log_of(one))
-            os.kill(
-                two.broker.pid, signal.SIGSTOP
-            )  # messages that it receives now are lost with it
+            # Once all of its threads are stopped, what it receives is lost with it.
+            os.kill(two.broker.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, two.broker.pid, os.WSTOPPED)
             with ThreadPoolExecutor(len(LOST)) as pool:
                 codes = list(pool.map(lambda number: send_code(one, number), LOST))
             assert set(codes) <= set(NO_REPLICA)
@@ -133,9 +132,8 @@ def test_a_former_master_with_a_longer_log_is_truncated(
             two.kill()
             two.start()
             controller.wait_in_sync(two, 1)
-            two.create_topic(
-                TOPIC
-            )  # the former master may have been killed before this topic was copied
+            # The former master may have been killed before this topic was copied.
+            two.create_topic(TOPIC)
             ledger.send(two, "second", 50)
             one.start()
             controller.wait_in_sync(two, 2)
