@@ -30,10 +30,8 @@ from timer_store.log.wheel import open_wheel
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.decision_records import DecidingRecords, TimerCopies
 from timer_store.pending.origin_run import OriginRun
-from timer_store.pending.pending_counts import PendingCounts
 from timer_store.pending.records import RecordReader
-from timer_store.pending.settled_timers import SettledTimers
-from timer_store.position import Position
+from timer_store.progress import PendingCounts, Position, SettledTimers
 from timer_store.stats import TimerStats
 
 

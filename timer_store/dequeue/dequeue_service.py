@@ -25,9 +25,7 @@ from timer_store.layout import NO_OFFSETS, Offsets, Rows
 from timer_store.log.slot_choice import place
 from timer_store.log.timer_log import REMEDY
 from timer_store.log.units import TimerUnits
-from timer_store.pending.pending_counts import PendingCounts
-from timer_store.pending.settled_timers import SettledTimers
-from timer_store.position import Position
+from timer_store.progress import PendingCounts, Position, SettledTimers
 from timer_store.stats import TimerStats
 
 log = logging.getLogger(__name__)

@@ -29,8 +29,7 @@ from timer_store.dequeue.near_stage import Run, sorted_run
 from timer_store.layout import Offsets, Rows
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import Slot, TimerWheel
-from timer_store.pending.settled_timers import SettledTimers
-from timer_store.position import Key, is_after
+from timer_store.progress import Key, SettledTimers, is_after
 
 LARGE = 16_384  # timers; reading more inline would block the loop for some ms
 NO_ROWS = np.empty(0, layout.STAGED)

@@ -16,7 +16,7 @@ import numpy as np
 
 from duemq_common.errors import CorruptStore
 from timer_store.layout import NO_OFFSETS, Offsets
-from timer_store.position import is_after
+from timer_store.progress import is_after
 from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)

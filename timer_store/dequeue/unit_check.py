@@ -23,8 +23,8 @@ from timer_store import layout
 from timer_store.layout import Mask, Offsets, Row, Rows
 from timer_store.log.timer_log import REMEDY
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
-from timer_store.pending.pending_counts import PendingCounts
 from timer_store.pending.records import RecordReader
+from timer_store.progress import PendingCounts
 
 REPORTED_MAX = 10_000
 

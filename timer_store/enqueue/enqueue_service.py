@@ -24,8 +24,7 @@ from timer_store.enqueue.fetch import Fetcher
 from timer_store.kernels.survey import Cursors, survey
 from timer_store.layout import NO_OFFSETS, Rows
 from timer_store.log.units import TimerUnits
-from timer_store.pending.pending_counts import PendingCounts
-from timer_store.position import Position
+from timer_store.progress import PendingCounts, Position
 from timer_store.stats import Rate
 
 log = logging.getLogger(__name__)

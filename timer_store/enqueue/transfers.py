@@ -30,8 +30,7 @@ from timer_store.layout import LOWER_Y, NO_OFFSETS, UPPER_Y, Mask, Offsets, Rows
 from timer_store.log.slot_choice import candidates
 from timer_store.log.units import TimerUnits
 from timer_store.names import SCHEDULE_TOPIC
-from timer_store.pending.pending_counts import PendingCounts
-from timer_store.position import Position
+from timer_store.progress import PendingCounts, Position
 
 READ_UNITS = 65_536
 

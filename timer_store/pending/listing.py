@@ -28,7 +28,7 @@ from timer_store.kernels import listing as kernels
 from timer_store.layout import Mask, Offsets, Row, Rows
 from timer_store.log.chain_check import chain_error, check_slots
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from timer_store.position import is_after
+from timer_store.progress import is_after
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore

@@ -17,7 +17,7 @@ from migration.ownership.owners import NoOwners
 from migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
 from tests.migration.bench import TURNS_MAX, Bench, with_broker
 from tests.migration.lateness import delivered
-from timer_store.pending.settled_timers import SettledTimers
+from timer_store.progress import SettledTimers
 
 
 def test_plan_start_done_rollback(tmp_path: Path) -> None:

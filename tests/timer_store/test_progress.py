@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from message_store.queues.topic_table import TopicTable
-from timer_store.pending.pending_counts import PendingCounts
+from timer_store.progress import PendingCounts
 
 FILE_BYTES = 100
 TIMER = st.tuples(st.integers(-1, 200), st.integers(0, 5_000))

@@ -1,0 +1,269 @@
+"""Progress of a timer store: cursors, counts of pending timers, settled timers.
+
+    Position         up to where slots are read and loaded, and the queue is enqueued
+    PendingCounts    pending timers by real topic and by commit log file; exact, also after a crash
+    SettledTimers    timers settled before their due time whose units have no tombstone yet
+
+All three change in the event loop's thread only. A checkpoint copies them as they are at one
+instant; a start restores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.queues.topic_table import TopicTable
+from timer_store.kernels.survey import count_pending
+from timer_store.layout import NO_OFFSETS, Mask, Offsets, Rows
+
+Key = tuple[int, int]  # (due_ms, phys_offset): the order of delivery
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Position:
+    """Cursors of a timer store; `read_ms` and `staged_ms` are start times of slots.
+
+    Attributes:
+        read_ms: The first slot that is not completely delivered.
+        staged_ms: Slots before it are loaded into the near stage; at least `read_ms`.
+        part: The slot at `staged_ms` is loaded up to this timer.
+        rolled_ms: Slots before it may have been rolled by the last run.
+        queue_offset: The next unit of the timer queue to enqueue.
+        handover_offset: The next transfer of the ownership journal to enqueue.
+        handover_unit: Units of that transfer before this queue offset of its level are enqueued.
+    """
+
+    read_ms: int
+    staged_ms: int
+    queue_offset: int = 0
+    rolled_ms: int = -1
+    part: Key | None = None
+    handover_offset: int = 0
+    handover_unit: int = 0
+
+    @property
+    def loaded_ms(self) -> int:
+        """Time up to which slots are loaded, or were loaded by the last run."""
+        return max(self.staged_ms, self.rolled_ms)
+
+    def is_loaded(self, rows: Rows, slot_ms: Offsets, precision_ms: int) -> Mask:
+        """Return which timers are loaded into the near stage.
+
+        Args:
+            rows: (n,) with `due_ms` and `phys_offset`.
+            slot_ms: (n,) a time within the slot of each row.
+        """
+        loaded = slot_ms < self.staged_ms
+        if self.part is not None:
+            in_part = slot_ms < self.staged_ms + precision_ms
+            loaded |= in_part & ~is_after(rows, self.part)
+        return np.asarray(loaded)
+
+
+def is_after(rows: Rows, key: Key) -> Mask:
+    """Return which rows, (n,) with `due_ms` and `phys_offset`, are delivered after a timer."""
+    due_ms, phys_offset = key
+    later = rows["due_ms"] > due_ms
+    return np.asarray(later | ((rows["due_ms"] == due_ms) & (rows["phys_offset"] > phys_offset)))
+
+
+class PendingCounts:
+    """Numbers of pending timers by real topic and by commit log file.
+
+    Args:
+        topics: Names of topics by index.
+        file_bytes: size of a commit log file.
+    """
+
+    def __init__(self, topics: TopicTable, file_bytes: int) -> None:
+        self._topics, self._file_bytes = topics, file_bytes
+        self._by_topic: Counts = np.zeros(64, np.int64)  # by topic index + 1; 0: topic unknown
+        self._by_file: dict[int, int] = {}  # pending timers, by the first log offset of the file
+        self.total = 0
+
+    def change(self, topic_index: npt.NDArray[np.int32], phys_offset: Offsets, sign: int) -> None:
+        """Add (`sign` 1) or subtract (-1) timers of these real topics and log offsets."""
+        count = int(phys_offset.size)
+        if not count:
+            return
+        self.total += sign * count
+        counts = np.bincount(topic_index + 1, minlength=self._by_topic.size)
+        if counts.size > self._by_topic.size:
+            grown = np.zeros(counts.size * 2, np.int64)
+            grown[: self._by_topic.size] = self._by_topic
+            self._by_topic = grown
+            counts = np.bincount(topic_index + 1, minlength=grown.size)
+        self._by_topic += sign * counts
+        self._change_files(phys_offset // self._file_bytes, sign)
+
+    def add_rows(self, rows: Rows) -> None:
+        """Add timers, (n,) `layout.TIMED`, with their real topics and log offsets."""
+        if not rows.size:
+            return
+        base = count_pending(rows, self._by_topic, 1, self._file_bytes)
+        if base < 0:
+            self.change(rows["topic_index"], rows["phys_offset"], 1)
+            return
+        self.total += rows.size
+        self._by_file[base] = self._by_file.get(base, 0) + rows.size
+
+    def _change_files(self, numbers: Offsets, sign: int) -> None:
+        first = int(numbers.min())
+        counts = np.bincount(numbers - first)
+        for index in np.flatnonzero(counts).tolist():
+            base = (first + index) * self._file_bytes
+            self._by_file[base] = self._by_file.get(base, 0) + sign * int(counts[index])
+            if not self._by_file[base]:
+                del self._by_file[base]
+
+    def of_topic(self, topic_index: int) -> int:
+        """Return the number of pending timers for a topic."""
+        position = topic_index + 1
+        return int(self._by_topic[position]) if position < self._by_topic.size else 0
+
+    def by_topic(self) -> dict[str, int]:
+        """Return the number of pending timers by topic name, without topics that have none."""
+        found = np.flatnonzero(self._by_topic).tolist()
+        return {self._name(position - 1): int(self._by_topic[position]) for position in found}
+
+    def _name(self, topic_index: int) -> str:
+        return self._topics.name(topic_index) if topic_index >= 0 else ""
+
+    def by_file(self) -> dict[int, int]:
+        """Return pending timers by the first log offset of the file that holds their record."""
+        return dict(self._by_file)
+
+    @property
+    def first_file(self) -> int | None:
+        """First log offset of the oldest file with a pending timer, None without any."""
+        return min(self._by_file, default=None)
+
+    def restore(self, by_topic: Mapping[str, int], by_file: Mapping[int, int]) -> None:
+        """Set all counts."""
+        indexes = {self._topics.add(name) if name else -1: n for name, n in by_topic.items()}
+        self._by_topic = np.zeros(max([63, *indexes]) + 2, np.int64)
+        for index, count in indexes.items():
+            self._by_topic[index + 1] = count
+        self._by_file = {base: count for base, count in by_file.items() if count}
+        self.total = sum(by_topic.values())
+
+
+class Returned(NamedTuple):
+    """Timers that a level owns again: log offsets, ascending, and the positions of their units."""
+
+    first: int
+    last: int
+    offsets: Offsets
+    positions: Offsets
+
+
+class SettledTimers:
+    """Log offsets of settled timers, with the positions of their units in the timer log.
+
+    The deciding record of a cancelled, moved or fired timer is in the commit log. The next
+    checkpoint writes the tombstone, after that record is on the disk. Until then the timer is
+    recorded here.
+    """
+
+    def __init__(self) -> None:
+        self._positions: dict[int, int] = {}
+        self._returned: list[Returned] = []
+        self._sorted: Offsets | None = None
+        self._recorded: list[Offsets] | None = None
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __contains__(self, phys_offset: int) -> bool:
+        return phys_offset in self._positions
+
+    def add(self, phys_offset: Offsets, pos: Offsets) -> None:
+        """Add timers and the positions of their units (-1: in no slot any more)."""
+        self._positions.update(zip(phys_offset.tolist(), pos.tolist(), strict=True))
+        self._sorted = None
+        if self._recorded is not None:
+            self._recorded.append(phys_offset.copy())
+
+    def add_returned(self, phys_offset: Offsets, pos: Offsets) -> None:
+        """Add timers that were returned to a level; they may be transferred again."""
+        if not phys_offset.size:
+            return
+        order = np.argsort(phys_offset, kind="stable")
+        offsets = phys_offset[order]
+        self._returned.append(Returned(int(offsets[0]), int(offsets[-1]), offsets, pos[order]))
+        self._sorted = None
+        if self._recorded is not None:
+            self._recorded.append(phys_offset.copy())
+
+    @property
+    def returning(self) -> bool:
+        """Whether units of returned timers lack tombstones; then no unit may be transferred."""
+        return bool(self._returned)
+
+    @property
+    def returned_count(self) -> int:
+        """Number of returned timers until the next checkpoint; each takes 16 bytes."""
+        return sum(item.offsets.size for item in self._returned)
+
+    def start_recording(self) -> None:
+        """Record timers that are added from now on, even if a checkpoint writes them meanwhile."""
+        self._recorded = []
+
+    def stop_recording(self) -> Offsets:
+        """Return the log offsets of timers added since `start_recording`, and stop recording."""
+        recorded, self._recorded = self._recorded, None
+        return np.concatenate([NO_OFFSETS, *(recorded or ())])
+
+    def has(self, phys_offset: Offsets) -> Mask:
+        """Return which of these timers are settled."""
+        known, found = self._positions, np.zeros(phys_offset.size, np.bool_)
+        if known:
+            found = np.array([offset in known for offset in phys_offset.tolist()], np.bool_)
+        low, high = (int(phys_offset.min()), int(phys_offset.max())) if found.size else (0, -1)
+        for first, last, offsets, _ in self._returned:
+            if high < first or last < low:
+                continue
+            position = np.minimum(np.searchsorted(offsets, phys_offset), offsets.size - 1)
+            found |= offsets[position] == phys_offset
+        return found
+
+    @property
+    def offsets(self) -> Offsets:
+        """Log offsets, ascending."""
+        if self._sorted is None:
+            own = np.fromiter(self._positions, np.int64, len(self._positions))
+            pieces = [own, *(item.offsets for item in self._returned)]
+            self._sorted = np.sort(np.concatenate(pieces))
+        return self._sorted
+
+    def capture(self) -> dict[int, int]:
+        """Return log offsets and unit positions of the settled timers, for the next checkpoint."""
+        return dict(self._positions)
+
+    def capture_returned(self) -> list[Offsets]:
+        """Return the positions of units returned to a level, for the next checkpoint."""
+        return [item.positions for item in self._returned]
+
+    def remove_written(self, captured: dict[int, int], returned_batches: int = 0) -> None:
+        """Remove the timers whose tombstones a checkpoint wrote.
+
+        Args:
+            captured: Result of `capture`.
+            returned_batches: Length of the result of `capture_returned`.
+        """
+        for phys_offset in captured:
+            self._positions.pop(phys_offset, None)
+        del self._returned[:returned_batches]
+        self._sorted = None
+
+    def clear(self) -> None:
+        """Remove all timers, after a rebuild without settled timers."""
+        self._positions.clear()
+        self._returned.clear()
+        self._sorted = None
