@@ -98,5 +98,5 @@ def test_every_client_test_is_in_the_table() -> None:
 def test_the_shipped_logging_configuration_is_complete() -> None:
     parser = configparser.RawConfigParser()
     parser.read(TOP / "config" / "logging.ini")
-    assert set(parser["loggers"]["keys"].split(",")) == {"root", "apscheduler", "alembic"}
+    assert set(parser["loggers"]["keys"].split(",")) == {"root", "apscheduler"}
     assert "RotatingFileHandler" in parser["handler_file"]["class"]

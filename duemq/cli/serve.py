@@ -48,8 +48,7 @@ def set_up_logging(file: Path | None) -> None:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(OneLineFormatter(LOG_FORMAT))
         logging.basicConfig(level=logging.INFO, handlers=[handler])
-        for name in ("apscheduler", "alembic"):
-            logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger("apscheduler").setLevel(logging.WARNING)
         return
     try:
         logging.config.fileConfig(file, disable_existing_loggers=False)

@@ -6,6 +6,6 @@
     history      Ledger.open_existing, read by migration.ledger.reader
 
 Callers write `Record`s; the package defines their tables, not their meaning. The first process to
-open a ledger creates or upgrades its schema (docs/decisions/0015). Only `ledger.py` and what it
+open a ledger creates its schema (docs/decisions/0015). Only `ledger.py` and what it
 imports load SQLAlchemy.
 """

@@ -5,13 +5,10 @@ DueMQError
     ├── LedgerUnavailable     missing, locked, full, or its server is down: a retry may succeed
     ├── LedgerOfAnotherStore  the ledger belongs to another store
     ├── LedgerNewer           a later DueMQ wrote it
-    ├── LedgerOnlyForward     a downgrade to an older schema was requested
     └── UnknownRun            the ledger has no migration with this id
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from duemq_common.errors import DueMQError
 
@@ -38,23 +35,12 @@ class LedgerOfAnotherStore(LedgerError):
         super().__init__(where, reason, remedy)
 
 
-class LedgerOnlyForward(LedgerError):
-    """Error: a downgrade was requested, which would lose columns that the older schema lacks."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__(
-            where,
-            "it cannot be downgraded to an older schema",
-            "Move it away: an older DueMQ makes a new one from the log",
-        )
-
-
 class LedgerNewer(LedgerError):
     """Error: the schema of the ledger is newer than this version supports."""
 
-    def __init__(self, where: str, *, found: Iterable[str], newest: str) -> None:
-        self.found, self.newest = sorted(found), newest
-        reason = f"its schema is {', '.join(self.found)}; this version knows up to {newest}"
+    def __init__(self, where: str, *, found: str, newest: str) -> None:
+        self.found, self.newest = found, newest
+        reason = f"its schema is {found}; this version knows up to {newest}"
         remedy = "Use the DueMQ that wrote it, or another ledger: a new one is made from the log"
         super().__init__(where, reason, remedy)
 

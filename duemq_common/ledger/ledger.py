@@ -1,4 +1,4 @@
-"""Open ledger: schema upgraded, owner checked, one transaction per write. Every call blocks.
+"""Open ledger: schema created, owner checked, one transaction per write. Every call blocks.
 
 A connection is kept for one transaction only, so each call detects a missing file or server.
 """
@@ -60,7 +60,7 @@ class Ledger:
 
     @classmethod
     def open(cls, place: LedgerLocation, *, now_ms: int) -> Self:
-        """Open a store's ledger; create it if there is none, upgrade it if it is old.
+        """Open a store's ledger; create it if there is none.
 
         Raises:
             LedgerOfAnotherStore: It belongs to another store.
@@ -71,13 +71,13 @@ class Ledger:
         engine = make_engine(parse_url(place.url), busy_ms=place.busy_ms)
         where = shown_url(place.url)
         with _our_errors(where), engine.begin() as connection:
-            schema.upgrade(connection, where)
+            schema.create(connection, where)
             _assign_owner(connection, where, place, now_ms)
         return cls(engine, where, place.store_id)
 
     @classmethod
     def open_existing(cls, url: str, *, busy_ms: int = BUSY_MS) -> Self:
-        """Open a ledger of any store to read it; upgrade it if it is old.
+        """Open a ledger of any store to read it.
 
         Raises:
             LedgerNewer: A later DueMQ wrote it.
@@ -91,7 +91,7 @@ class Ledger:
         with _our_errors(where), engine.begin() as connection:
             if schema.version_of(connection) is None:
                 raise LedgerUnavailable(where, "the database is empty", MISSING)
-            schema.upgrade(connection, where)
+            schema.create(connection, where)
         return cls(engine, where)
 
     def close(self) -> None:

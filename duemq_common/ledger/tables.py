@@ -1,4 +1,4 @@
-"""Tables of the ledger. A change here needs a step in `versions/`; a test compares both.
+"""Tables of the ledger. A change here needs another version in `schema.py`.
 
 Columns have the names of the records' fields (migration/ledger/records.py, migration/plans/plan.py,
 spark_reconciliation/jobs/audit_ledger.py). All times are in ms since the epoch. Only dependent
@@ -28,7 +28,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-VERSION_TABLE: Final = "duemq_ledger_version"
 METADATA: Final = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -71,6 +70,11 @@ def _part_of(table: str, key: str) -> Columns:
 
 ID, WORD, MODE, NUMBER = String(64), String(32), String(16), BigInteger()
 
+VERSIONS: Final = Table(
+    "duemq_ledger_version",
+    METADATA,
+    *_key(WORD, "version_num"),
+)
 IDENTITY: Final = Table(
     "duemq_identity",
     METADATA,

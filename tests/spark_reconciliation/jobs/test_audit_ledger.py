@@ -10,8 +10,8 @@ from duemq_common.ledger.engine import default_url
 from duemq_common.ledger.errors import LedgerNewer, LedgerOfAnotherStore, LedgerUnavailable
 from duemq_common.ledger.identity import store_id
 from duemq_common.ledger.location import LedgerLocation
-from duemq_common.ledger.schema import newest
-from duemq_common.ledger.tables import VERSION_TABLE
+from duemq_common.ledger.schema import VERSION
+from duemq_common.ledger.tables import VERSIONS
 from spark_reconciliation.jobs.audit_ledger import (
     AuditLedger,
     AuditRecord,
@@ -80,9 +80,9 @@ def test_a_newer_ledger_and_that_of_another_store_are_refused(tmp_path: Path) ->
     import sqlite3
 
     with sqlite3.connect(tmp_path / "l.sqlite") as connection:
-        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+        connection.execute(f"UPDATE {VERSIONS.name} SET version_num = '9999'")
     connection.close()
-    with pytest.raises(LedgerNewer, match=f"schema is 9999; .* knows up to {newest()}"):
+    with pytest.raises(LedgerNewer, match=f"schema is 9999; .* knows up to {VERSION}"):
         opened(where)
 
 
