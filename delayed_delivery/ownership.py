@@ -48,7 +48,7 @@ SHOWN_CHARACTERS, SHOWN_MAX = 100, 3  # maximum malformed records named in one l
 
 
 class MigrationState(StrEnum):
-    """State of the migration of one level; `migration.ownership.states` has the transitions."""
+    """State of a level in a migration; `duemq_migration.ownership.states` has the transitions."""
 
     PLANNED = "planned"
     ROUTING = "routing"
@@ -71,7 +71,7 @@ class Transfer:
         excluded: Ranges of first..end that were settled before (cancelled, moved, fired) and have
             no owner.
         count: Number of transferred messages.
-        checksum: Checksum of these messages, see `migration.ownership.checksum`.
+        checksum: Checksum of these messages, see `duemq_migration.ownership.checksum`.
         promised: Due times of units whose tags code is not a time, by queue offset.
     """
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+import tomllib
 from collections.abc import Generator
 from datetime import UTC, datetime
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from tests.support.run_order import make_scheduler, ordered
 
 # Apache's processes live for seconds here: no time for the second compiler.
@@ -46,7 +50,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set the seed, a number for each day, before the workers start."""
+    """Check the installation; set the seed, a number for each day, before the workers start."""
+    project = tomllib.loads((config.rootpath / "pyproject.toml").read_text())["project"]
+    declared = project["entry-points"][ENTRY_POINT_GROUP]
+    installed = {plugin.name: plugin.value for plugin in entry_points(group=ENTRY_POINT_GROUP)}
+    if declared.items() - installed.items():
+        raise pytest.UsageError(
+            "the installed plugins are not those of pyproject.toml: run `make env`, or "
+            f"`{sys.executable} -m pip install --no-deps -e .`"
+        )
     if config.option.seed is None:
         config.option.seed = datetime.now(UTC).toordinal()
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import tomllib
 from importlib.metadata import requires, version
-from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
+from tests.support.packages import TOP, folder_of
 from tests.test_import_arrows import ARROWS
 
-TOP = Path(__file__).parents[1]
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
@@ -76,7 +75,7 @@ def test_only_the_packages_of_the_design_are_installed() -> None:
         pattern.removesuffix("*") for pattern in tool["setuptools"]["packages"]["find"]["include"]
     }
     assert found == ARROWS.keys()
-    assert all((TOP / name / "py.typed").is_file() for name in found)
+    assert all((folder_of(name) / "py.typed").is_file() for name in found)
     assert all(name in (TOP / ".ci" / "extras").read_text() for name in found)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.packages import folder_of, module_of, unit_tests_of
 from tests.test_house_rules import (
     TOP,
     all_files,
@@ -141,11 +142,6 @@ def test_any_is_rare() -> None:
     assert found.total() <= ANY_MAX, found.most_common(5)
 
 
-def module_of(name: str) -> str:
-    """Return the module of a file."""
-    return name[:-3].replace("/", ".").removesuffix(".__init__")
-
-
 def imports() -> dict[str, set[str]]:
     """Return the modules that each module imports, those under TYPE_CHECKING included.
 
@@ -229,18 +225,14 @@ def test_folders_stay_small() -> None:
 
 def test_unit_tests_mirror_the_packages() -> None:
     """A test named after a module of the product is in the folder that mirrors the module's."""
-    modules: dict[str, set[Path]] = {}
-    for path in product_files():
-        modules.setdefault(path.stem, set()).add(path.parent.relative_to(TOP))
     wrong = []
     for package in ARROWS:
-        for path in (TOP / "tests" / package).rglob("test_*.py"):
-            homes = {
-                home
-                for home in modules.get(path.stem.removeprefix("test_"), ())
-                if home.parts[0] == package
-            }
-            if homes and path.parent.relative_to(TOP / "tests") not in homes:
+        homes: dict[str, set[Path]] = {}
+        for path in folder_of(package).rglob("*.py"):
+            home = unit_tests_of(package) / path.parent.relative_to(folder_of(package))
+            homes.setdefault(f"test_{path.name}", set()).add(home)
+        for path in unit_tests_of(package).rglob("test_*.py"):
+            if path.parent not in homes.get(path.name, {path.parent}):
                 wrong.append(name_of(path))
     assert wrong == []
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from delayed_delivery import ownership
 from duemq_common.clock import SystemClock
+from duemq_migration.steps.drain import Drain, DrainStep
+from duemq_migration.steps.return_units import UnitReturn
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
-from migration.steps.drain import Drain, DrainStep
-from migration.steps.return_units import UnitReturn
 from schedule_service.config import ScheduleConfig
 from schedule_service.delivery import LevelService
 from schedule_service.levels import LevelHistory, LevelText

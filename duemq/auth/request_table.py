@@ -369,7 +369,7 @@ ROWS_BY_MODULE: Final[Mapping[str, tuple[RequestRow, ...]]] = {
         _own(RequestCode.GET_TIMER_METRICS, Action.GET),
         _own(RequestCode.COMPACT_TIMERS, Action.UPDATE, ADMIN),
     ),
-    "migration.plugin": (_own(RequestCode.MIGRATE, Action.UPDATE, ADMIN),),
+    "duemq_migration.plugin": (_own(RequestCode.MIGRATE, Action.UPDATE, ADMIN),),
 }
 """Rows by module of the handler."""
 ROWS: Final[Mapping[int, RequestRow]] = {

@@ -12,7 +12,7 @@ from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
 
 if TYPE_CHECKING:
-    from migration.ledger.reader import MigrationLedger
+    from duemq_migration.ledger.reader import MigrationLedger
 
 COLUMNS = ("run", "started (UTC)", "ended (UTC)", "by", "mode", "plan")
 
@@ -25,7 +25,7 @@ def history(*, store: Path | None, url: str, run_id: str, html: Path | None, as_
         run_id: Run to print; empty: all runs, or the newest with `html`.
     """
     from duemq_common.ledger.engine import default_url
-    from migration.ledger.reader import MigrationLedger
+    from duemq_migration.ledger.reader import MigrationLedger
 
     if (store is None) == (not url):
         raise UsageError("give either the store's directory or --ledger URL")
@@ -50,7 +50,7 @@ def _row(item: Any) -> tuple[Any, ...]:
 
 
 def _write_page(ledger: MigrationLedger, run_id: str, html: Path, store: str) -> None:
-    from migration.ledger.page import history_page
+    from duemq_migration.ledger.page import history_page
 
     migrations = ledger.migrations()
     if not run_id and not migrations:

@@ -15,7 +15,7 @@ from duemq.cli.migration_client import operator
 from duemq.cli.output import console, print_json
 from duemq_common.clock import SystemClock
 from duemq_common.config import Properties
-from migration.steps.offline import OfflineResult, copy_store, migrate_offline
+from duemq_migration.steps.offline import OfflineResult, copy_store, migrate_offline
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -16,7 +16,7 @@ from duemq.cli.retrying import Retrying
 from duemq.net.client import split_address
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError, UsageError
-from migration.requests import MASTER_FIELD, MIGRATE
+from duemq_migration.requests import MASTER_FIELD, MIGRATE
 
 CALL_TIMEOUT_S: Final = 600.0
 POLL_INTERVAL_S: Final = 0.5

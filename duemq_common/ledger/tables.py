@@ -1,9 +1,9 @@
 """Tables of the ledger. A change here needs another version in `schema.py`.
 
-Columns have the names of the records' fields (migration/ledger/records.py, migration/plans/plan.py,
-spark_reconciliation/jobs/audit_ledger.py). All times are in ms since the epoch. Only dependent
-rows of plans and audits have foreign keys, because records that are rebuilt from the log come in
-any order.
+Columns have the names of the records' fields (`duemq_migration.ledger.records`,
+`duemq_migration.plans.plan`, `spark_reconciliation.jobs.audit_ledger`). All times are in ms since
+the epoch. Only dependent rows of plans and audits have foreign keys, because records that are
+rebuilt from the log come in any order.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The machine code of a kernel depends on its module and on all modules that this module imports:
 helpers are inlined, layouts and constants are compiled in. Numba detects only a change of the
 kernel's own file. Therefore code is stored under a digest of all these files: after a change,
-exactly the kernels that depend on it are compiled again. The digest does not contain paths, so
-copies of one version share the code.
+exactly the kernels that depend on it are compiled again. The digest contains names of modules
+instead of paths, so copies of one version share the code.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import platform
 import re
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import numba
@@ -25,10 +26,9 @@ PACKAGES = (
     "delayed_delivery",
     "schedule_service",
     "timer_store",
-    "migration",
+    "duemq_migration",
     "duemq",
 )
-TOP = Path(__file__).resolve().parents[2]
 SIGNATURES = Path(__file__).with_name("signatures.txt")  # see registry.py
 IMPORT = re.compile(r"^\s*(?:from ([\w.]+) import (\([^)]*\)|[^\n]*)|import ([\w.]+))", re.M)
 MACHINE = f"{numba.__version__} {platform.python_version()}"
@@ -42,13 +42,32 @@ def _cache_directory() -> Path:
 CACHE_DIRECTORY = _cache_directory()
 
 
+@cache
+def folders() -> dict[str, Path]:
+    """Return the folders of the packages by their names; they may be in different directories."""
+    specs = {name: find_spec(name) for name in PACKAGES}
+    return {
+        name: Path(spec.origin).resolve().parent
+        for name, spec in specs.items()
+        if spec is not None and spec.origin is not None
+    }
+
+
+@cache
+def module_of(path: Path) -> str | None:
+    """Return the dotted name of the module in a file, None outside the packages."""
+    for name, folder in folders().items():
+        if path.is_relative_to(folder):
+            inside = path.relative_to(folder).with_suffix("")
+            return ".".join([name, *inside.parts]).removesuffix(".__init__")
+    return None
+
+
 def kernel_sources() -> list[Path]:
-    """Return the modules that contain kernels, in a fixed order."""
-    found = [path for name in PACKAGES for path in (TOP / name).rglob("*.py")]
+    """Return the files that contain kernels, in a fixed order."""
+    found = [path for folder in folders().values() for path in folder.rglob("*.py")]
     return sorted(
-        path
-        for path in found
-        if "kernels" in path.relative_to(TOP).as_posix() and path.parent.name != "cli"
+        path for path in found if "kernels" in (module_of(path) or "") and path.parent.name != "cli"
     )
 
 
@@ -66,7 +85,10 @@ def _imported(path: Path) -> tuple[Path, ...]:
 
 @cache
 def _file_of(module: str) -> Path | None:
-    place = TOP / module.replace(".", "/")
+    package, *inside = module.split(".")
+    if package not in folders():
+        return None
+    place = folders()[package].joinpath(*inside)
     return next((p for p in (place.with_suffix(".py"), place / "__init__.py") if p.is_file()), None)
 
 
@@ -96,6 +118,6 @@ def digest_of_all() -> str:
 def _digest(paths: list[Path]) -> str:
     digest = hashlib.sha256(MACHINE.encode())
     for path in paths:
-        digest.update(path.relative_to(TOP).as_posix().encode() + b"\0")
+        digest.update((module_of(path) or path.name).encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]

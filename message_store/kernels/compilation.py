@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Self
 
-from message_store.kernels import TOP
+from message_store.kernels import folders
 from message_store.kernels.registry import KernelEntry, every_kernel, kernels_of, load, missing
 
 TIMEOUT_S: Final = 1_200
@@ -49,7 +49,8 @@ class Compilation:
         assert len(numbers) <= PIPE_BYTES
         self._count = len(numbers) // NUMBER_BYTES
         command = [sys.executable, "-m", __name__, str(niceness)]
-        path = os.pathsep.join(filter(None, (str(TOP), os.environ.get("PYTHONPATH", ""))))
+        parents = dict.fromkeys(str(folder.parent) for folder in folders().values())
+        path = os.pathsep.join(filter(None, (*parents, os.environ.get("PYTHONPATH", ""))))
         self._numbers, numbers_in = os.pipe()
         self._children: list[subprocess.Popen[str]] = []
         try:

@@ -13,7 +13,7 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 from numba import njit, typeof
 from numba.core.caching import CacheImpl, CompileResultCacheImpl, FunctionCache, _CacheLocator
 
-from message_store.kernels import CACHE_DIRECTORY, TOP, digest_of
+from message_store.kernels import CACHE_DIRECTORY, digest_of, module_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,10 +24,9 @@ NOT_LOCKED: Final = -1  # no file descriptor
 class ContentLocator(_CacheLocator):
     """Locator of machine code: a folder named after the digest of its sources."""
 
-    def __init__(self, path: Path, line: int) -> None:
-        name = path.relative_to(TOP).with_suffix("").as_posix().replace("/", ".")
+    def __init__(self, module: str, path: Path, line: int) -> None:
         self._digest, self._line = digest_of(path), line
-        self._folder = CACHE_DIRECTORY / f"{name}-{self._digest}"
+        self._folder = CACHE_DIRECTORY / f"{module}-{self._digest}"
 
     def get_cache_path(self) -> str:
         """Return the folder."""
@@ -48,9 +47,10 @@ class ContentLocator(_CacheLocator):
         Without a locator, Numba stores the code next to the source.
         """
         path = Path(py_file).resolve()
-        if not path.is_relative_to(TOP):
+        module = module_of(path)
+        if module is None:
             return None
-        found = cls(path, py_func.__code__.co_firstlineno)
+        found = cls(module, path, py_func.__code__.co_firstlineno)
         try:
             os.makedirs(found._folder, exist_ok=True)
         except OSError:  # the home directory is read-only

@@ -18,7 +18,7 @@ import pytest
 
 from duemq.net.client import RemotingClient
 from duemq_common.request import Request
-from migration.requests import MIGRATE
+from duemq_migration.requests import MIGRATE
 from tests.crash.killed_broker import KilledBroker, wait_for_deliveries
 from tests.crash.sent_messages import CALL_TIMEOUT_S, SentMessages, send_until
 from tests.crash.store_audit import audit_faults

@@ -36,8 +36,9 @@ TESTS = Path(__file__).resolve().parents[1]
 TEXT = (TESTS.parent / "docs" / "compat.md").read_text()
 FULL_NAME = re.compile(r"([\w/]+\.py)`?::(\w+)")
 PLUGINS = [
-    InstalledPlugin(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
-    for name in ("migration", "spark_reconciliation", "schedule_service", "timer_store")
+    InstalledPlugin(name, EntryPoint(name, f"{module}.plugin:create_plugin", ENTRY_POINT_GROUP))
+    for module in ("duemq_migration", "spark_reconciliation", "schedule_service", "timer_store")
+    for name in [module.removeprefix("duemq_")]
 ]
 WITH_A_CONTROLLER = {RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.GET_BROKER_EPOCH_CACHE}
 """Codes that have no handler, or one in another module, without a controller."""

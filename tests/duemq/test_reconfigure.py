@@ -151,7 +151,7 @@ def test_a_reload_logs_what_changed(tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_a_section_is_checked_before_any_plugin_takes_it() -> None:
     class Checked(Taker):
         def config_class(self) -> type:
-            from migration.config import MigrationConfig
+            from duemq_migration.config import MigrationConfig
 
             return MigrationConfig
 

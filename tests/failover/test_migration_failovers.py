@@ -22,9 +22,9 @@ import pytest
 from delayed_delivery import ownership
 from duemq_common.clock import SystemClock
 from duemq_common.config import from_properties, read_properties
+from duemq_migration.ownership import projection
 from message_store.config import StoreConfig
 from message_store.store import MessageStore
-from migration.ownership import projection
 from tests.failover.audited_stores import MEMBERS, check_stores
 from tests.failover.migration_decisions import Decisions
 from tests.failover.migrations import run_migrations

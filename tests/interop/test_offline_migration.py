@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from duemq_common.clock import SystemClock
+from duemq_migration.steps.offline import copy_store, migrate_offline
 from message_store.log.record import Record
-from migration.steps.offline import copy_store, migrate_offline
 from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.levels import parse_levels
 from tests.interop.apache import Apache

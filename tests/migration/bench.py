@@ -14,13 +14,14 @@ from duemq.broker.broker import Broker
 from duemq.broker.plugins import InstalledPlugin
 from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
-from migration.requests import MIGRATE
-from migration.steps.service import MigrationService
+from duemq_migration.requests import MIGRATE
+from duemq_migration.steps.service import MigrationService
 from tests.support.running_broker import BrokerClient, running, small
 
 PLUGINS = [
-    InstalledPlugin(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
-    for name in ("migration", "schedule_service", "timer_store")
+    InstalledPlugin(name, EntryPoint(name, f"{module}.plugin:create_plugin", ENTRY_POINT_GROUP))
+    for module in ("duemq_migration", "schedule_service", "timer_store")
+    for name in [module.removeprefix("duemq_")]
 ]
 LEVELS = "1s 5s 10s 1m 2m"
 TURNS_MAX = 2_000

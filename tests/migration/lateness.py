@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from delayed_delivery.lateness import Lateness
-from migration.steps.throttle import IntervalLateness
+from duemq_migration.steps.throttle import IntervalLateness
 
 
 def delivered(*late_ms: int) -> IntervalLateness:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duemq_common.clock import FakeClock
-from migration.requests import MIGRATE
+from duemq_migration.requests import MIGRATE
 from tests.migration.bench import LEVELS, PLUGINS, TURNS_MAX, Bench, with_broker
 from tests.support.running_broker import running, small
 from tests.support.wait_until import until

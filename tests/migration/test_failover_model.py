@@ -29,9 +29,9 @@ from hypothesis import strategies as st
 
 from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from duemq_common.clock import FakeClock
+from duemq_migration.ownership import projection
 from message_store.log.record import Record
 from message_store.replication.truncation import truncate_store
-from migration.ownership import projection
 from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.tags_code_rule import LevelRule

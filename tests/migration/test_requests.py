@@ -6,7 +6,7 @@ import pytest
 
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
-from migration.requests import MIGRATE, command_of
+from duemq_migration.requests import MIGRATE, command_of
 
 
 @pytest.mark.finding("3S7")

@@ -13,8 +13,8 @@ from delayed_delivery import ownership
 from delayed_delivery.ownership import OWNERSHIP_TOPIC, Route, StateRecord
 from delayed_delivery.ownership_projection import Change, JournalProjection, TransferTally
 from delayed_delivery.records import first_log_offset
-from migration.ownership import projection
-from migration.steps.verification import Verification, border_of
+from duemq_migration.ownership import projection
+from duemq_migration.steps.verification import Verification, border_of
 from tests.migration.steps.test_drain import fill
 from tests.support.migration_rig import MigrationRig
 from timer_store.compaction.compactor import PIN_OWNER

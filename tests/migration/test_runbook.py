@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from migration.plans.plan import ObstacleKind
+from duemq_migration.plans.plan import ObstacleKind
 
 TOP = Path(__file__).resolve().parents[2]
 RUNBOOK = (TOP / "docs" / "how-to" / "migrate-runbook.md").read_text()

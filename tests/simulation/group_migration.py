@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import duemq_common.ledger.identity
-import migration.steps.operations
+import duemq_migration.steps.operations
 from delayed_delivery import ownership
 from delayed_delivery.ownership import JournalEntry, Return, Route, StateRecord, Transfer
 from delayed_delivery.ownership_projection import JournalProjection, Ownership
@@ -25,17 +25,17 @@ from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.plugins import InstalledPlugin
 from duemq_common.ledger.writer import LedgerWriter
 from duemq_common.request import Request
+from duemq_migration.ownership import projection
+from duemq_migration.ownership.states import MOVES, WORKING
+from duemq_migration.requests import MIGRATE
 from message_store.ranges import minus
-from migration.ownership import projection
-from migration.ownership.states import MOVES, WORKING
-from migration.requests import MIGRATE
 
 if TYPE_CHECKING:
     from tests.simulation.group_load import GroupLoad
 
 MIGRATION: Final = InstalledPlugin(
     "migration",
-    EntryPoint("migration", "migration.plugin:create_plugin", ENTRY_POINT_GROUP),
+    EntryPoint("migration", "duemq_migration.plugin:create_plugin", ENTRY_POINT_GROUP),
 )
 RATES: Final = ("0", "5", "30")  # units per second, 0 for no limit
 ACTIONS: Final = ("start", "start", "start", "rollback", "pause", "resume", "verify")
@@ -66,7 +66,7 @@ class SimSecrets:
 def replaced(patch: pytest.MonkeyPatch) -> None:
     """Replace what of migrations reaches outside of a simulated process."""
     patch.setattr(LedgerWriter, "_in_thread", no_ledger)
-    for module in (duemq_common.ledger.identity, migration.steps.operations):
+    for module in (duemq_common.ledger.identity, duemq_migration.steps.operations):
         patch.setattr(module, "secrets", SimSecrets())
 
 

@@ -17,7 +17,7 @@ from delayed_delivery import ownership
 from delayed_delivery.ownership import Transfer
 from duemq.net.client import RemotingClient
 from duemq_common.request import Request, Response
-from migration.requests import MIGRATE
+from duemq_migration.requests import MIGRATE
 from schedule_service.names import SCHEDULE_TOPIC
 from tests.simulation.group_checks import Confirmed, check_equal, check_messages
 from tests.simulation.group_load import Sent

@@ -18,9 +18,9 @@ from duemq.messages.decide import DecideProcessor
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq_common.request import Request
+from duemq_migration.ownership.moves import Migrations
+from duemq_migration.requests import MIGRATE
 from message_store.replication.acknowledgement import Missing
-from migration.ownership.moves import Migrations
-from migration.requests import MIGRATE
 from tests.simulation.group_checks import check_messages
 from tests.simulation.group_load import Sent
 from tests.simulation.group_migration import check_migrations

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from duemq_common.clock import FakeClock
-from migration.plans.plan import PlannedLevel
+from duemq_migration.plans.plan import PlannedLevel
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.migration_proof import (
     DRAINED,

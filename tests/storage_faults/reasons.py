@@ -47,8 +47,10 @@ UNREACHED: Final = {
     "message_store/store_copy.py": "copies a store on request; "
     "tests/message_store/test_store_copy.py",
     "message_store/verify/": NOT_OURS,
-    "migration/ownership/projection.py read_text": CUT_LOG,
-    "migration/plans/plan_files.py": "no migration runs; tests/migration/test_full_disk.py",
+    "migration/duemq_migration/ownership/projection.py read_text": CUT_LOG,
+    "migration/duemq_migration/plans/plan_files.py": (
+        "no migration runs; tests/migration/test_full_disk.py"
+    ),
     "schedule_service/recovery.py read_text": CUT_LOG,
     "timer_store/enqueue/adoption.py unlink": "removes snapshots of an Apache broker's wheel",
     "timer_store/log/wheel.py": "moves a damaged wheel aside; tests/timer_store/log/test_wheel.py",

@@ -19,9 +19,10 @@ from time import monotonic
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq_common.request import Request
-from message_store.kernels import CACHE_VARIABLE, TOP
+from message_store.kernels import CACHE_VARIABLE
 from message_store.log.properties import encode_properties
 from tests.support.free_ports import free_ports
+from tests.support.packages import TOP
 
 TIMEOUT_S = 300.0
 PAUSE_S = 0.05

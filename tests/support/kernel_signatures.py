@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from message_store.kernels import PACKAGES, SIGNATURES, TOP, registry
+from message_store.kernels import PACKAGES, SIGNATURES, registry
 from message_store.kernels.type_names import layouts_of, text_of
+from tests.support.packages import TOP
 
 HEAD = """\
 # Kernels by the types that Python calls them with, and the groups that need them.

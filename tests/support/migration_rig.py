@@ -12,12 +12,12 @@ from delayed_delivery import ownership
 from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from delayed_delivery.ownership_projection import JournalProjection, LevelProjection
 from duemq_common.clock import FakeClock
+from duemq_migration.ownership import projection
+from duemq_migration.steps.drain import Drain
+from duemq_migration.steps.return_units import RoutedReturn, UnitReturn
+from duemq_migration.steps.router import Router
+from duemq_migration.steps.verification import Verification, Verified
 from message_store.log.batch import PutBatch
-from migration.ownership import projection
-from migration.steps.drain import Drain
-from migration.steps.return_units import RoutedReturn, UnitReturn
-from migration.steps.router import Router
-from migration.steps.verification import Verification, Verified
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS
 from schedule_service.decisions import PendingLevels

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import random
 import shutil
 import subprocess
@@ -32,7 +33,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-TOP: Final = Path(__file__).resolve().parents[2]
+from tests.support.packages import IN_A_FOLDER, TOP, module_of, unit_tests_of
+
 PACKAGES: Final = (
     "schedule_service",
     "timer_store",
@@ -215,10 +217,10 @@ def mutants_of(package: str) -> list[Mutant]:
 
 def steps_of(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:
     """Yield the name of each step and its test files."""
-    path = Path(mutant.file)
     tests = Path("tests") / mutant.package
-    mirror = Path("tests") / path.parent / f"test_{path.name}"
-    module = ".".join(path.with_suffix("").parts)
+    module = module_of(mutant.file)
+    package, *inside, name = module.split(".")
+    mirror = unit_tests_of(package).relative_to(TOP).joinpath(*inside, f"test_{name}.py")
     names = (
         f"from {module} import",
         f"import {module}",
@@ -250,9 +252,15 @@ def passes(tree: Path, tests: Sequence[str]) -> bool:
         "-m",
         FAST,
     ]
+    folders = os.pathsep.join(str(tree / folder) for folder in IN_A_FOLDER.values())
     try:
         done = subprocess.run(
-            [*command, *tests], cwd=tree, capture_output=True, timeout=STEP_S_MAX, check=False
+            [*command, *tests],
+            cwd=tree,
+            env=os.environ | {"PYTHONPATH": folders},  # for processes that the tests start
+            capture_output=True,
+            timeout=STEP_S_MAX,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return False

@@ -24,7 +24,7 @@ OUR_PLUGINS = (
     "delayed_delivery",
     "schedule_service",
     "timer_store",
-    "migration",
+    "duemq_migration",
     "spark_reconciliation",
     "duemq",
 )

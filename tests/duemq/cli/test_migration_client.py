@@ -15,7 +15,7 @@ from duemq.cli.migration_client import IsReplica, MigrationClient
 from duemq.cli.options import Target
 from duemq.cli.retrying import PAUSE_FIRST_S
 from duemq_common.request import Response
-from migration.requests import MIGRATE, referral
+from duemq_migration.requests import MIGRATE, referral
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 MOVING, DONE = "draining", "done"

@@ -19,9 +19,9 @@ from duemq.replication.slave_synchronize import SlaveSynchronize
 from duemq.transactions.transactions import Transactions
 from duemq_common.clock import FakeClock
 from duemq_common.errors import ConfigError, PeerError
+from duemq_migration.requests import MASTER_FIELD, MIGRATE, SYSTEM_ERROR, replica_text
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
-from migration.requests import MASTER_FIELD, MIGRATE, SYSTEM_ERROR, replica_text
 from tests.support.fakes import settle
 from tests.support.running_broker import running, small
 

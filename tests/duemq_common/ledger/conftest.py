@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duemq_common.ledger.location import BUSY_MS, LedgerLocation
-from migration.ledger.reader import MigrationLedger
+from duemq_migration.ledger.reader import MigrationLedger
 from tests.duemq_common.ledger.postgres import Server, private_server
 from tests.support.requirements import skip_without
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from migration.ledger.records import (
+from duemq_migration.ledger.records import (
     CHECKSUM_LIMIT,
     EventRecord,
     LedgerLevel,
@@ -16,8 +16,8 @@ from migration.ledger.records import (
     VerificationRecord,
     record_key,
 )
-from migration.ownership.states import State
-from migration.plans.plan import Obstacle, Plan, PlannedLevel
+from duemq_migration.ownership.states import State
+from duemq_migration.plans.plan import Obstacle, Plan, PlannedLevel
 
 RUN_ID = "run-20261121-163000-1f2e"
 

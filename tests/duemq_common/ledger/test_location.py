@@ -35,7 +35,7 @@ def test_a_url_for_messages(url: str, shown: str) -> None:
 
 
 def test_the_status_of_a_migration_does_not_import_sqlalchemy() -> None:
-    modules = "migration.views, duemq_common.ledger.writer"
+    modules = "duemq_migration.views, duemq_common.ledger.writer"
     program = f"import sys, {modules}; print('sqlalchemy' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True

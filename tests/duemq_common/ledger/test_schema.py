@@ -12,7 +12,7 @@ from duemq_common.ledger import schema
 from duemq_common.ledger.engine import make_engine, parse_url
 from duemq_common.ledger.errors import LedgerError, LedgerNewer
 from duemq_common.ledger.tables import METADATA, VERSIONS
-from migration.ledger.reader import MigrationLedger
+from duemq_migration.ledger.reader import MigrationLedger
 from tests.duemq_common.ledger.conftest import Opener
 
 

@@ -22,9 +22,9 @@ from duemq_common.ledger.ledger import Ledger
 from duemq_common.ledger.location import LedgerLocation
 from duemq_common.ledger.records import LedgerRecord, LogSnapshot
 from duemq_common.ledger.writer import LINGER_MS, RETRY_MS, Health, LedgerWriter
-from migration.ledger.reader import MigrationLedger
-from migration.ledger.records import LedgerSnapshot
-from migration.plans.plan import Plan
+from duemq_migration.ledger.reader import MigrationLedger
+from duemq_migration.ledger.records import LedgerSnapshot
+from duemq_migration.plans.plan import Plan
 from tests.duemq_common.ledger import records_of as some
 from tests.duemq_common.ledger.conftest import NOW_MS, Opener, open_ledger
 from tests.duemq_common.ledger.postgres import Server
@@ -295,7 +295,7 @@ from duemq_common.clock import SystemClock
 from duemq_common.ledger.ledger import Ledger
 from duemq_common.ledger.location import LedgerLocation
 from duemq_common.ledger.writer import LedgerWriter
-from migration.ledger.records import LedgerSnapshot, MigrationRecord
+from duemq_migration.ledger.records import LedgerSnapshot, MigrationRecord
 
 inside = threading.Event()
 

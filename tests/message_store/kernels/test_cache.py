@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from message_store import kernels
-from message_store.kernels import TOP, kernel_sources, sources_of
+from message_store.kernels import folders, kernel_sources, module_of, sources_of
 from tests.support.extended import extended
 
+TOP = folders()["message_store"].parent
 GATHER = TOP / "timer_store" / "kernels" / "gather.py"
 REPORT = """
 import sys
-from message_store.kernels import digest_of, digest_of_all, TOP
-print(digest_of(TOP / "a/kernels/one.py".replace("a/", "timer_store/")), digest_of_all())
+from message_store.kernels import digest_of, digest_of_all, folders
+print(digest_of(folders()["timer_store"] / "kernels/one.py"), digest_of_all())
 """
 USE = """
 from timer_store.kernels.one import twice
@@ -88,14 +89,14 @@ def run(top: Path, program: str, cache: Path | None = None) -> list[str]:
 
 
 def test_the_sources_of_a_kernel_are_its_imports() -> None:
-    names = {path.relative_to(TOP).as_posix() for path in sources_of(GATHER)}
+    names = {module_of(path) for path in sources_of(GATHER)}
     assert {
-        "timer_store/layout.py",
-        "message_store/layout.py",
-        "message_store/queues/topic_table.py",
+        "timer_store.layout",
+        "message_store.layout",
+        "message_store.queues.topic_table",
     } <= names
-    assert {"message_store/kernels/bytes.py", "timer_store/kernels/fetch.py"} <= names
-    assert "timer_store/dequeue/gather.py" not in names
+    assert {"message_store.kernels.bytes", "timer_store.kernels.fetch"} <= names
+    assert "timer_store.dequeue.gather" not in names
     assert not [path for path in kernel_sources() if "cli" in path.parts]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from message_store.kernels import TOP, kernel_sources
+from message_store.kernels import kernel_sources, module_of
 from message_store.kernels.registry import every_kernel, kernels_of
 from message_store.kernels.type_names import named, types_of
 from tests.support.kernel_signatures import GROUPS, recorded
@@ -39,8 +39,7 @@ def called_by(kernel: Any) -> Iterator[Any]:
 def test_every_kernel_is_listed_or_called_by_a_listed_one() -> None:
     kernels = {}
     for path in kernel_sources():
-        name = path.relative_to(TOP).with_suffix("").as_posix().replace("/", ".")
-        module = importlib.import_module(name.removesuffix(".__init__"))
+        module = importlib.import_module(module_of(path) or "")
         for attribute, value in vars(module).items():
             if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__:
                 kernels[f"{module.__name__}.{attribute}"] = value

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq_migration.kernels import route as kernels
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.queues.topic_table import TopicTable
-from migration.kernels import route as kernels
 from tests.support.stores import LOOPBACK
 from timer_store.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 

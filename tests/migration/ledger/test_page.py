@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from duemq_common.charts import HEIGHT, LEFT, WIDTH
-from migration.ledger.page import history_page, phases, span_of
-from migration.ledger.records import (
+from duemq_migration.ledger.page import history_page, phases, span_of
+from duemq_migration.ledger.records import (
     EventRecord,
     LedgerLevel,
     MigrationRecord,
@@ -20,8 +20,8 @@ from migration.ledger.records import (
     SampleRecord,
     VerificationRecord,
 )
-from migration.ownership.states import State
-from migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
+from duemq_migration.ownership.states import State
+from duemq_migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
 
 START_MS = 1_795_278_600_000
 END_MS = START_MS + 60_000

@@ -18,9 +18,9 @@ from delayed_delivery.ownership import (
     Transfer,
 )
 from delayed_delivery.ownership_projection import JournalProjection
-from migration.ledger.projection import STEPS_MS, LedgerProjection, event_of
-from migration.ledger.records import EventRecord, LedgerLevel, MigrationRecord
-from migration.ownership.states import State
+from duemq_migration.ledger.projection import STEPS_MS, LedgerProjection, event_of
+from duemq_migration.ledger.records import EventRecord, LedgerLevel, MigrationRecord
+from duemq_migration.ownership.states import State
 from tests.duemq_common.ledger.conftest import Opener
 
 START_MS = 1_000

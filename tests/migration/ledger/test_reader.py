@@ -22,8 +22,8 @@ from duemq_common.ledger.errors import (
 from duemq_common.ledger.ledger import TEXT_CHARS_MAX
 from duemq_common.ledger.records import LedgerRecord
 from duemq_common.ledger.tables import METADATA
-from migration.ledger.reader import MigrationLedger
-from migration.ledger.records import (
+from duemq_migration.ledger.reader import MigrationLedger
+from duemq_migration.ledger.records import (
     EventRecord,
     LedgerLevel,
     MigrationRecord,
@@ -31,8 +31,8 @@ from migration.ledger.records import (
     SampleRecord,
     VerificationRecord,
 )
-from migration.ownership.states import State
-from migration.plans.plan import Plan
+from duemq_migration.ownership.states import State
+from duemq_migration.plans.plan import Plan
 from tests.duemq_common.ledger import records_of as some
 from tests.duemq_common.ledger.conftest import Opener, open_ledger
 from tests.duemq_common.ledger.postgres import Server

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from duemq_common.ledger.engine import parse_url
-from migration.ledger.reader import MigrationLedger
-from migration.ledger.records import MigrationRun
-from migration.ownership.states import State
+from duemq_migration.ledger.reader import MigrationLedger
+from duemq_migration.ledger.records import MigrationRun
+from duemq_migration.ownership.states import State
 from tests.migration.bench import Bench, with_broker
 
 TURNS_MAX = 300
@@ -20,7 +20,7 @@ TURNS_MAX = 300
 @pytest.fixture(autouse=True)
 def unhurried_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a stop wait for the last records, also on a busy machine."""
-    monkeypatch.setattr("migration.plugin.LEDGER_STOP_S", 120)
+    monkeypatch.setattr("duemq_migration.plugin.LEDGER_STOP_S", 120)
 
 
 async def until_written(bench: Bench) -> None:

@@ -19,8 +19,8 @@ from delayed_delivery.ownership import (
     Transfer,
 )
 from delayed_delivery.ownership_projection import JournalProjection
+from duemq_migration.ownership import projection
 from message_store import ranges
-from migration.ownership import projection
 from tests.support.stores import open_store
 
 RECORDS: list[OwnershipRecord] = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from migration.ownership.states import (
+from duemq_migration.ownership.states import (
     MOVES,
     ROLL_BACK_MEANS,
     WORKING,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from duemq_migration.ownership.owners import Owners
+from duemq_migration.plans.counting import PlanCount
+from duemq_migration.plans.plan import Obstacle, ObstacleKind, Plan
 from message_store.store import MessageStore
-from migration.ownership.owners import Owners
-from migration.plans.counting import PlanCount
-from migration.plans.plan import Obstacle, ObstacleKind, Plan
 from tests.migration.steps.test_drain import fill
 from tests.support.migration_rig import MigrationRig
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from migration.plans.plan import (
+from duemq_migration.plans.plan import (
     AGE_MS_MAX,
     PLAN_BYTES_MAX,
     Obstacle,

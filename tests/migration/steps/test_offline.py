@@ -14,10 +14,10 @@ from duemq_common.clock import FakeClock
 from duemq_common.errors import StoreLocked, UsageError
 from duemq_common.ledger.engine import default_url
 from duemq_common.ledger.identity import known_store_id, store_id
-from migration.ledger.reader import MigrationLedger
-from migration.ownership.states import State
-from migration.steps import offline
-from migration.steps.offline import OfflineStopped, copy_store, migrate_offline
+from duemq_migration.ledger.reader import MigrationLedger
+from duemq_migration.ownership.states import State
+from duemq_migration.steps import offline
+from duemq_migration.steps.offline import OfflineStopped, copy_store, migrate_offline
 from tests.migration.bench import PLUGINS, Bench
 from tests.support.golden_stores import (
     INDEX_ITEMS,
@@ -157,7 +157,7 @@ def test_a_stopped_migration_continues(tmp_path: Path, monkeypatch: pytest.Monke
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
     monkeypatch.setattr(offline, "difference", lambda found: "they differ")
     monkeypatch.setattr(
-        "migration.steps.verification.Verified.is_right", property(lambda found: False)
+        "duemq_migration.steps.verification.Verified.is_right", property(lambda found: False)
     )
     with pytest.raises(OfflineStopped, match="the same command"):
         migrate_offline(root, [18], GOLDEN, operator="", now_ms=NOW_MS)

@@ -13,8 +13,8 @@ import pytest
 from delayed_delivery import ownership
 from delayed_delivery.ownership import Route, StateRecord
 from duemq.net.codes import RequestCode
-from migration.ownership.owners import NoOwners
-from migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
+from duemq_migration.ownership.owners import NoOwners
+from duemq_migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
 from tests.migration.bench import TURNS_MAX, Bench, with_broker
 from tests.migration.lateness import delivered
 from timer_store.progress import SettledTimers
@@ -253,7 +253,7 @@ def test_resumed_work_starts_slowly(tmp_path: Path) -> None:
 def test_a_level_pauses_while_it_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("migration.steps.service.COUNT_UNITS", 1)
+    monkeypatch.setattr("duemq_migration.steps.service.COUNT_UNITS", 1)
 
     async def count_while_time_passes(bench: Bench) -> Any:
         requested = asyncio.create_task(bench.command("verify", levels=[5]))
@@ -388,7 +388,7 @@ def test_returning_is_limited_until_the_next_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each returned timer uses memory until a checkpoint contains it."""
-    monkeypatch.setattr("migration.steps.service.RETURNED_MAX", 5)
+    monkeypatch.setattr("duemq_migration.steps.service.RETURNED_MAX", 5)
     counts: list[int] = []
     add = SettledTimers.add_returned
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from delayed_delivery.lateness import BOUNDS_MS, Lateness
 from duemq_common.errors import UsageError
-from migration.steps.throttle import (
+from duemq_migration.steps.throttle import (
     BASELINE_MS_MIN,
     BATCH_BUSY,
     BATCH_FIRST,

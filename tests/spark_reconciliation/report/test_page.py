@@ -246,7 +246,7 @@ def test_rows_that_agree_are_merged() -> None:
 
 @pytest.mark.finding("B29")
 def test_pages_share_a_style_and_pending_is_no_success() -> None:
-    from migration.ledger import page as history
+    from duemq_migration.ledger import page as history
     from spark_reconciliation.report import page as report
 
     assert history.STYLE is report.STYLE  # type: ignore[attr-defined]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from duemq_common.clock import FakeClock
+from duemq_migration.steps.drain import Drain
+from duemq_migration.steps.return_units import RoutedReturn, UnitReturn
+from duemq_migration.steps.router import Router
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
-from migration.steps.drain import Drain
-from migration.steps.return_units import RoutedReturn, UnitReturn
-from migration.steps.router import Router
 from schedule_service.config import ScheduleConfig
 from schedule_service.delivery import LevelService
 from schedule_service.levels import LevelHistory, LevelText

@@ -30,21 +30,21 @@ from duemq_common.json_dialect import load_config
 from duemq_common.ledger.identity import store_id
 from duemq_common.ledger.location import FILE_NAME, LedgerLocation
 from duemq_common.ledger.writer import RESPONSE_S, LedgerWriter
+from duemq_migration.config import MigrationConfig
+from duemq_migration.ledger.records import OFFLINE, MigrationRecord
+from duemq_migration.ownership.moves import Migrations
+from duemq_migration.ownership.owners import Owners
+from duemq_migration.ownership.states import State
+from duemq_migration.plans.counting import PlanCount
+from duemq_migration.plans.plan import Plan, check, new_id
+from duemq_migration.plans.plan_files import DIRECTORY as PLANS
+from duemq_migration.steps.router import Router
+from duemq_migration.steps.service import MigrationService, difference
 from message_store.config import StoreConfig
 from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
 from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore
-from migration.config import MigrationConfig
-from migration.ledger.records import OFFLINE, MigrationRecord
-from migration.ownership.moves import Migrations
-from migration.ownership.owners import Owners
-from migration.ownership.states import State
-from migration.plans.counting import PlanCount
-from migration.plans.plan import Plan, check, new_id
-from migration.plans.plan_files import DIRECTORY as PLANS
-from migration.steps.router import Router
-from migration.steps.service import MigrationService, difference
 from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.plugin import SchedulePlugin
 from schedule_service.queues import ScheduleQueues

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from migration.ownership.states import State
-from migration.steps.service import MigrationService, plain
+from duemq_migration.ownership.states import State
+from duemq_migration.steps.service import MigrationService, plain
 
 
 def status_view(service: MigrationService) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from duemq_common import config_sums
 from duemq_common.json_dialect import write_config
-from migration.plans.plan import Plan, PlanError, from_json, to_json
+from duemq_migration.plans.plan import Plan, PlanError, from_json, to_json
 
 DIRECTORY: Final = "duemq.plans"
 KEPT_MAX: Final = 32

@@ -23,15 +23,15 @@ from delayed_delivery.ownership_projection import LevelProjection
 from delayed_delivery.quarantine import MESSAGE_ILLEGAL
 from duemq_common.clock import Clock
 from duemq_common.errors import OwnershipRefused
+from duemq_migration.kernels.routed import levels_of
+from duemq_migration.ownership.checksum import checksum
+from duemq_migration.steps.drain import DrainStep, enqueue_transfers
+from duemq_migration.steps.router import Router
 from message_store import layout as store_layout
 from message_store.layout import TAGS_DUE
 from message_store.log.batch import PutBatch
 from message_store.ranges import Range
 from message_store.store import MessageStore
-from migration.kernels.routed import levels_of
-from migration.ownership.checksum import checksum
-from migration.steps.drain import DrainStep, enqueue_transfers
-from migration.steps.router import Router
 from schedule_service.delivery import LevelService
 from timer_store import layout
 from timer_store.dequeue.gather import Gatherer
@@ -51,7 +51,7 @@ NO_TIMERS = np.empty(0, layout.TIMED)
 class UnitReturn:
     """Return of transferred messages to their level. Belongs to the event loop's thread.
 
-    Args: see `migration.steps.drain.Drain`.
+    Args: see `duemq_migration.steps.drain.Drain`.
     """
 
     def __init__(

@@ -18,16 +18,16 @@ from duemq_common.ledger.identity import store_id
 from duemq_common.ledger.location import FILE_NAME, LedgerLocation
 from duemq_common.ledger.writer import LedgerWriter
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_migration.collector import MigrationCollector
+from duemq_migration.config import MigrationConfig
+from duemq_migration.ownership.moves import Migrations
+from duemq_migration.ownership.owners import NoOwners, find_owners, plugins_of
+from duemq_migration.requests import MIGRATE, SYSTEM_ERROR, referral, replica_text
+from duemq_migration.steps.operations import Operations
+from duemq_migration.steps.router import Router
+from duemq_migration.steps.service import MigrationService
+from duemq_migration.views import runtime_view, status_view
 from message_store.hooks import PutHook
-from migration.collector import MigrationCollector
-from migration.config import MigrationConfig
-from migration.ownership.moves import Migrations
-from migration.ownership.owners import NoOwners, find_owners, plugins_of
-from migration.requests import MIGRATE, SYSTEM_ERROR, referral, replica_text
-from migration.steps.operations import Operations
-from migration.steps.router import Router
-from migration.steps.service import MigrationService
-from migration.views import runtime_view, status_view
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

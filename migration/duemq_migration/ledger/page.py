@@ -14,8 +14,8 @@ from typing import Final
 
 from duemq_common.charts import COLOURS, Series, chart, time_text
 from duemq_common.page_style import STYLE
-from migration.ledger.records import EventRecord, LedgerLevel, MigrationRun, SampleRecord
-from migration.ownership.states import State
+from duemq_migration.ledger.records import EventRecord, LedgerLevel, MigrationRun, SampleRecord
+from duemq_migration.ownership.states import State
 
 STEP_KINDS: Final = frozenset({"handover", "giveback"})
 """Frequent events; the page merges them."""

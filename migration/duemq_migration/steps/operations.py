@@ -14,8 +14,8 @@ from duemq_common.clock import Clock
 from duemq_common.errors import DueMQError, RequestError, UsageError
 from duemq_common.ledger.identity import store_id
 from duemq_common.request import Request, Response
-from migration.ledger.records import LIVE, MigrationRecord
-from migration.ownership.states import (
+from duemq_migration.ledger.records import LIVE, MigrationRecord
+from duemq_migration.ownership.states import (
     MOVES,
     ROLL_BACK_MEANS,
     WORKING,
@@ -23,12 +23,12 @@ from migration.ownership.states import (
     MigrationEvent,
     State,
 )
-from migration.plans.counting import PlanCount
-from migration.plans.plan import Plan, check, from_json, new_id, to_json
-from migration.plans.plan_files import PlanFiles
-from migration.requests import SYSTEM_ERROR, Done, MigrationRequest, command_of
-from migration.steps.service import MigrationService, difference, plain
-from migration.views import status_view
+from duemq_migration.plans.counting import PlanCount
+from duemq_migration.plans.plan import Plan, check, from_json, new_id, to_json
+from duemq_migration.plans.plan_files import PlanFiles
+from duemq_migration.requests import SYSTEM_ERROR, Done, MigrationRequest, command_of
+from duemq_migration.steps.service import MigrationService, difference, plain
+from duemq_migration.views import status_view
 
 STEPPING = ("plan", "start", "verify", "rollback")
 CHANGING = ("start", "pause", "resume", "rollback")

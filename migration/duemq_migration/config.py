@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from duemq_common.config import option
-from migration.steps.throttle import Limits
+from duemq_migration.steps.throttle import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

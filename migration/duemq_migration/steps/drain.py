@@ -19,10 +19,10 @@ import numpy as np
 from delayed_delivery import ownership
 from delayed_delivery.ownership import RANGES_MAX, Transfer
 from duemq_common.clock import Clock
+from duemq_migration.ownership.checksum import checksum
 from message_store.layout import PRE_BLANK_SIZE
 from message_store.ranges import mask_of
 from message_store.store import MessageStore
-from migration.ownership.checksum import checksum
 from schedule_service.delivery import LevelService
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.store import TimerStore

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from duemq_common.ledger.records import LedgerRecord
-from migration.plans.plan import Plan
+from duemq_migration.plans.plan import Plan
 
 LIVE, OFFLINE = "live", "offline"
 CHECKSUM_LIMIT: Final = 1 << 64
@@ -39,7 +39,7 @@ class LedgerLevel(LedgerRecord):
     """State and progress of one level.
 
     Attributes:
-        state: A `migration.ownership.states.State`.
+        state: A `duemq_migration.ownership.states.State`.
         fence: Offset in the level's queue from which on new messages are timers.
         cursor: Offset in the level's queue up to which all messages were transferred.
         moved: Messages transferred to the timers, including those returned later.

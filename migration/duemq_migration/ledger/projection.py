@@ -27,8 +27,7 @@ from delayed_delivery.ownership import (
 )
 from delayed_delivery.ownership_projection import JournalProjection, LevelProjection
 from duemq_common.ledger.records import LedgerRecord
-from message_store.ranges import Range
-from migration.ledger.records import (
+from duemq_migration.ledger.records import (
     LIVE,
     OFFLINE,
     EventRecord,
@@ -37,7 +36,8 @@ from migration.ledger.records import (
     MigrationRecord,
     record_key,
 )
-from migration.ownership.states import State
+from duemq_migration.ownership.states import State
+from message_store.ranges import Range
 
 UNIT_BYTES: Final = 52
 """Bytes of one message in the timer log."""

@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 
 from delayed_delivery.pending import Offsets
+from duemq_migration.ledger.projection import UNIT_BYTES
+from duemq_migration.ownership.owners import Owners
+from duemq_migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
 from message_store.layout import Rows
 from message_store.ranges import is_among
-from migration.ledger.projection import UNIT_BYTES
-from migration.ownership.owners import Owners
-from migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
 
 PIECE_UNITS: Final = 4_096
 RATE_PER_S: Final = 1_000_000

@@ -23,11 +23,11 @@ from delayed_delivery import ownership
 from delayed_delivery.ownership import JournalEntry, Route
 from delayed_delivery.ownership_projection import LevelProjection
 from delayed_delivery.redirected import LEVEL_KIND
+from duemq_migration.kernels import route as kernels
 from message_store.layout import Rows
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from message_store.store import MessageStore
-from migration.kernels import route as kernels
 from schedule_service.levels import LevelHistory
 from schedule_service.queues import ScheduleQueues
 from timer_store.names import DUE_NAMES, HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC

@@ -3,7 +3,7 @@
     transferred (journal)  -  returned, or settled when its range was returned (journal)
         =  pending timers  +  settled since (origins in the log)
 
-Both sides are counted and summed by checksums (`migration.ownership.checksum`).
+Both sides are counted and summed by checksums (`duemq_migration.ownership.checksum`).
 
 Retention removes settled messages from the start of the level's queue, and ownership records much
 later. Therefore the comparison begins after the last record whose range contains removed messages;
@@ -30,10 +30,10 @@ import numpy.typing as npt
 
 from delayed_delivery import ownership
 from delayed_delivery.ownership_projection import Change, LevelProjection, TransferTally, changes_of
+from duemq_migration.ownership.checksum import tally_of
 from message_store.layout import PRE_BLANK_SIZE, Rows
 from message_store.ranges import Range, is_among, is_in
 from message_store.store import MessageStore
-from migration.ownership.checksum import tally_of
 from schedule_service.delivery import LevelService
 from schedule_service.level import Level
 from timer_store.names import SCHEDULE_TOPIC
@@ -90,7 +90,7 @@ class Verified:
 class Verification:
     """Count of one level in bounded pieces.
 
-    Args: see `migration.steps.drain.Drain`.
+    Args: see `duemq_migration.steps.drain.Drain`.
     """
 
     def __init__(

@@ -21,15 +21,15 @@ from typing import Final
 from duemq_common.clock import Clock, Signal
 from duemq_common.errors import OwnershipRefused
 from duemq_common.ledger.writer import LedgerWriter
+from duemq_migration.config import MigrationConfig
+from duemq_migration.ledger.records import SampleRecord, VerificationRecord
+from duemq_migration.ownership.moves import Migrations
+from duemq_migration.ownership.owners import NoOwners, Owners
+from duemq_migration.ownership.states import State
+from duemq_migration.steps.drain import DrainStep
+from duemq_migration.steps.throttle import Interval, IntervalLateness, Throttle
+from duemq_migration.steps.verification import Verification, Verified
 from message_store.kernels import registry
-from migration.config import MigrationConfig
-from migration.ledger.records import SampleRecord, VerificationRecord
-from migration.ownership.moves import Migrations
-from migration.ownership.owners import NoOwners, Owners
-from migration.ownership.states import State
-from migration.steps.drain import DrainStep
-from migration.steps.throttle import Interval, IntervalLateness, Throttle
-from migration.steps.verification import Verification, Verified
 
 log = logging.getLogger(__name__)
 OBSERVE_MS: Final = 100

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from migration.ownership.states import State
-from migration.steps.service import MigrationService
+from duemq_migration.ownership.states import State
+from duemq_migration.steps.service import MigrationService
 
 
 class MigrationCollector:

@@ -22,15 +22,15 @@ from delayed_delivery.ownership import StateRecord
 from delayed_delivery.ownership_projection import JournalProjection
 from duemq_common.clock import Clock
 from duemq_common.errors import CorruptStore, UsageError
+from duemq_migration.ledger.projection import LedgerProjection
+from duemq_migration.ownership import projection
+from duemq_migration.ownership.owners import Owners
+from duemq_migration.ownership.states import LevelState, MigrationEvent, State
+from duemq_migration.steps.drain import Drain, DrainStep
+from duemq_migration.steps.return_units import RoutedReturn, UnitReturn
+from duemq_migration.steps.router import Router
 from message_store.replication.acknowledgement import Missing
 from message_store.store import MessageStore
-from migration.ledger.projection import LedgerProjection
-from migration.ownership import projection
-from migration.ownership.owners import Owners
-from migration.ownership.states import LevelState, MigrationEvent, State
-from migration.steps.drain import Drain, DrainStep
-from migration.steps.return_units import RoutedReturn, UnitReturn
-from migration.steps.router import Router
 
 log = logging.getLogger(__name__)
 RECOVERED_BY: Final = "recovery"
@@ -191,8 +191,8 @@ class Migrations:
     def is_drained(self, level: int) -> bool:
         """Return whether no message of the level before the fence is pending or in flight.
 
-        Messages that cannot be routed (see `migration.steps.router`) still go to the level, after
-        the fence.
+        Messages that cannot be routed (see `duemq_migration.steps.router`) still go to the level,
+        after the fence.
         """
         if self._owners.timers.transfers.incomplete:
             return False

@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, Table, cast, func,
 from duemq_common.ledger import tables
 from duemq_common.ledger.errors import UnknownRun
 from duemq_common.ledger.ledger import Ledger, read_rows
-from migration.ledger.records import (
+from duemq_migration.ledger.records import (
     EventRecord,
     LedgerLevel,
     MigrationRecord,
@@ -17,7 +17,7 @@ from migration.ledger.records import (
     SampleRecord,
     VerificationRecord,
 )
-from migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
+from duemq_migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
 
 EVENTS_READ_MAX: Final = 5_000
 SAMPLES_READ_MAX: Final = 720
