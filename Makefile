@@ -1,6 +1,6 @@
 # DueMQ. Requires make and Python 3.11, 3.12 or 3.13; dependencies are installed into .venv.
 #
-#   make demo        run a broker and a RocketMQ client; show delayed messages in a live table
+#   make demo        run a broker and a client; show delayed messages in a live table
 #   make demo-ha     kill the master of a group of two brokers under load (needs Java and Maven)
 #   make test        run the tests: every package and every guarantee, in 10 minutes on two cores
 #   make test-all    run also the extended tests, with more kills and failovers
@@ -63,7 +63,7 @@ $(VENV)/demo: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) lacks venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "installing the packages of the broker and the demo into $(VENV): about a minute ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) '.[demo]'
+	@$(INSTALL) .
 	@touch $@
 
 demo: $(VENV)/demo

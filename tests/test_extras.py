@@ -47,7 +47,7 @@ def test_what_spark_asks_for_is_declared(extra: str, of_spark: str) -> None:
 
 
 @pytest.mark.finding("B1")
-@pytest.mark.parametrize("extra", [name for name in EXTRAS if name != "demo"])
+@pytest.mark.parametrize("extra", EXTRAS)
 def test_the_tests_run_with_what_extras_install(extra: str) -> None:
     for name, one in needs_of(extra).items():
         if one.marker is None or one.marker.evaluate():

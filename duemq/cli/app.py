@@ -215,7 +215,7 @@ def levels(
     """Show each level: pending messages, the next due time, lateness of deliveries."""
     from duemq.cli.levels import show_levels
 
-    show_levels(target, watch=watch)
+    show_levels(target, is_repeated=watch)
 
 
 @command(app, example="replicas")

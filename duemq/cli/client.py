@@ -20,6 +20,8 @@ TEMPLATE_TOPIC = "TBW102"
 NEW_TOPIC_QUEUES = 4  # queues requested for a new topic, as by Apache's clients
 CALL_TIMEOUT_S = 10.0
 WRITE, READ = 2, 4
+PULL_COUNT = QUERY_COUNT = 32  # maximum messages of one response
+SUSPEND, SUBSCRIPTION = 2, 4  # bits of a pull's sysFlag
 ONLY_PLAINTEXT = ". If tls.server.mode is disabled there, retry without --tls"
 ONLY_TLS = ". If tls.server.mode is enforcing there, add --tls"
 GIVE_ACCOUNT = "Give an account: --access-key USER --secret-file FILE"
@@ -101,15 +103,27 @@ class Cluster:
             raise ConnectionError(f"{address} does not respond: {reason}") from error
 
     async def call(
-        self, address: str, code: int, fields: dict[str, object] | None = None, body: bytes = b""
+        self,
+        address: str,
+        code: int,
+        fields: dict[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        unsupported: str = "",
     ) -> Response:
         """Return the response of the server at `address` if it is successful.
+
+        Args:
+            unsupported: Text of the error if the server does not support the request.
 
         Raises:
             RequestError: The server refused the request.
             ConnectionError: The server cannot be reached or does not respond.
         """
-        response = await self.request(address, code, fields, body)
+        response = await self.request(address, code, fields, body, timeout_s=timeout_s)
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and unsupported:
+            raise RequestError(response.code, unsupported)
         if response.code != ResponseCode.SUCCESS:
             raise self._refused(response, f"{address} refused request {code}")
         return response
@@ -223,12 +237,49 @@ class Cluster:
         Raises:
             RequestError: The server is not a DueMQ broker, or has no such view.
         """
-        response = await self.request(address, RequestCode.GET_VIEW, {"view": name, **fields})
-        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(response.code, not_a_broker(address))
-        if response.code != ResponseCode.SUCCESS:
-            raise self._refused(response, f"{address} refused view {name}")
+        response = await self.call(
+            address,
+            RequestCode.GET_VIEW,
+            {"view": name, **fields},
+            unsupported=not_a_broker(address),
+        )
         return msgspec.json.decode(bytes_of(response))
+
+
+def pull_fields(
+    queue: Queue, topic: str, group: str, offset: int, *, count: int, sys_flag: int, **more: object
+) -> dict[str, object]:
+    """Return the header of a pull that does not wait, without a filter.
+
+    Args:
+        more: Fields with other values.
+    """
+    return {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": queue.queue_id,
+        "queueOffset": offset,
+        "maxMsgNums": count,
+        "sysFlag": sys_flag,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
+        "expressionType": "TAG",
+        **more,
+    }
+
+
+def query_fields(topic: str, unique_id: str) -> dict[str, object]:
+    """Return the header of a query for messages with a unique id."""
+    return {
+        "topic": topic,
+        "key": unique_id,
+        "maxNum": QUERY_COUNT,
+        "beginTimestamp": 0,
+        "endTimestamp": (1 << 63) - 1,
+        "_UNIQUE_KEY_QUERY": True,
+    }
 
 
 async def brokers_of(cluster: Cluster) -> list[tuple[str, str]]:

@@ -11,7 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
-from duemq.cli.client import READ, Cluster, Queue, bytes_of
+from duemq.cli.client import (
+    PULL_COUNT,
+    READ,
+    SUBSCRIPTION,
+    SUSPEND,
+    Cluster,
+    Queue,
+    bytes_of,
+    pull_fields,
+)
 from duemq.cli.messages import describe, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import print_json_line, printable, reader_has_closed
@@ -22,12 +31,10 @@ from duemq_common.errors import RequestError
 from duemq_common.request import Response
 from message_store.log.record import Record, split_records
 
-PULL_COUNT = 32
 READER_LOOK_S = 1.0  # interval of checks whether standard output is closed
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = SUSPEND_MS / 1_000 + 10
 BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # during start and stop
-COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4  # bits of a pull's sysFlag
 
 
 Show = Callable[[Queue, Record], None]
@@ -115,11 +122,18 @@ class Reader:
         Raises:
             ConnectionError: The broker does not respond, or is starting or stopping.
         """
+        fields = pull_fields(
+            queue,
+            self._options.topic,
+            self._options.group,
+            offset,
+            count=PULL_COUNT if self._left < 0 else min(PULL_COUNT, max(self._left, 1)),
+            sys_flag=SUSPEND | SUBSCRIPTION,
+            suspendTimeoutMillis=SUSPEND_MS,
+            subscription=self._options.tag,
+        )
         response = await self._cluster.request(
-            queue.address,
-            RequestCode.PULL_MESSAGE,
-            self._pull_fields(queue, offset),
-            timeout_s=PULL_TIMEOUT_S,
+            queue.address, RequestCode.PULL_MESSAGE, fields, timeout_s=PULL_TIMEOUT_S
         )
         if response.code in BUSY:
             raise ConnectionError(response.remark or f"{queue.address} is busy")
@@ -141,21 +155,6 @@ class Reader:
         )
         response = await self._cluster.call(queue.address, code, fields)
         return int((response.fields or {})["offset"])
-
-    def _pull_fields(self, queue: Queue, offset: int) -> dict[str, object]:
-        return {
-            "consumerGroup": self._options.group,
-            "topic": self._options.topic,
-            "queueId": queue.queue_id,
-            "queueOffset": offset,
-            "maxMsgNums": PULL_COUNT if self._left < 0 else min(PULL_COUNT, max(self._left, 1)),
-            "sysFlag": SUSPEND | SUBSCRIPTION,
-            "commitOffset": 0,
-            "suspendTimeoutMillis": SUSPEND_MS,
-            "subscription": self._options.tag,
-            "subVersion": 0,
-            "expressionType": "TAG",
-        }
 
     async def _commit(self, queue: Queue, offset: int, retrying: Retrying) -> None:
         fields = {

@@ -24,8 +24,7 @@ from duemq.cli.client import Cluster, bytes_of, not_a_broker
 from duemq.cli.options import Target
 from duemq.messages.decide import ACTIONS, NAMES_MAX, TIME_MS_MAX, DecisionRequest, DecisionResponse
 from duemq.messages.decision_results import DecisionResult
-from duemq.net.codes import ResponseCode
-from duemq_common.errors import RequestError, UsageError
+from duemq_common.errors import UsageError
 
 CALL_TIMEOUT_S = 60.0
 CODES: Final = {action: code for code, action in ACTIONS.items()}
@@ -142,11 +141,13 @@ class DecisionClient:
         return results
 
     async def _fetch(self, address: str, code: int, body: bytes) -> list[DecisionResult]:
-        response = await self._cluster.request(address, code, body=body, timeout_s=CALL_TIMEOUT_S)
-        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(response.code, not_a_broker(address))
-        if response.code != ResponseCode.SUCCESS:
-            raise RequestError(response.code, response.remark or "")
+        response = await self._cluster.call(
+            address,
+            code,
+            body=body,
+            timeout_s=CALL_TIMEOUT_S,
+            unsupported=not_a_broker(address),
+        )
         return msgspec.json.decode(bytes_of(response), type=DecisionResponse).results
 
 
@@ -242,21 +243,18 @@ def _confirm(action: str, topic: str, dry_run: Callable[[], list[DecisionResult]
 
 
 def _row(result: DecisionResult, columns: Sequence[str]) -> tuple[object, ...]:
+    from duemq.cli.messages import table_time
+
     name = result.name
     if len(name) > SHOWN_CHARACTERS:
         name = name[: SHOWN_CHARACTERS - 3] + "..."
+    former_ms = result.former_due_ms
     cells = {
         "name": name,
         "verdict": result.verdict,
         "#messages": f"{result.messages:,}",
-        "due (UTC)": _due_text(result.due_ms),
-        "due before (UTC)": _due_text(result.former_due_ms),
+        "due (UTC)": table_time(result.due_ms if result.due_ms >= 0 else None),
+        "due before (UTC)": table_time(former_ms if former_ms >= 0 else None),
         "remark": result.remark,
     }
     return tuple(cells[column] for column in columns)
-
-
-def _due_text(due_ms: int) -> str:
-    from duemq.cli.messages import time_text
-
-    return time_text(due_ms)[:23].replace("T", " ") if due_ms >= 0 else ""

@@ -1,39 +1,40 @@
-"""`make demo`: a broker, a real client, and a table of promised and actual delivery times.
+"""`make demo`: a broker, a client, and a table of promised and actual delivery times.
 
-demo -- starts  --> `duemq broker` (embedded name server, free ports, temporary store)
-     -- starts  --> demo_client    (sends by level and by time, and consumes)
-     -- cancels --> one timer, by key, as `duemq timers cancel` does
-     -- reads   --> the broker's log: the promised time of a level message is the store time of its
-                    source record plus the delay of the level
+demo -- starts   --> `duemq broker` (embedded name server, free ports, temporary store)
+     -- sends    --> messages by level and by time, and consumes them
+     -- cancels  --> one timer, by key, as `duemq timers cancel` does
+     -- reads    --> the broker's log: the promised time of a level message is the store time of its
+                     source record plus the delay of the level
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
-import os
 import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from duemq.cli.client import Cluster, Queue
+from duemq.cli.consume import ConsumeOptions, Reader
 from duemq.cli.decision_client import DecisionClient
 from duemq.cli.exits import Exit, fail
 from duemq.cli.kernels import compile_for_demo
+from duemq.cli.messages import Outgoing, sending, time_text
 from duemq.cli.output import console, print_json
+from duemq_common.clock import SystemClock
+from duemq_common.errors import DueMQError
 from message_store.log.record import Record, decode_record
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-ClientEvent = dict[str, Any]
-"""One line of `demo_client`: `event`, `at_ms` and more."""
-TOPIC = "DueMQDemo"
+TOPIC, GROUP = "DueMQDemo", "duemq_demo"
 LOG_FILE_BYTES = 1 << 24
 RECORD_BYTES_MAX = 1 << 16  # maximum record of a demo message
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000}
@@ -108,9 +109,10 @@ class Demo:
     """
 
     def __init__(self, log: Path) -> None:
-        self._log = log
+        self._log, self._clock = log, SystemClock()
         self.lines: dict[str, Line] = {}
         self.all_sent = False
+        self.arrived = asyncio.Event()
         self.failure = ""
 
     @property
@@ -120,31 +122,38 @@ class Demo:
             line.arrivals or line.cancelled for line in self.lines.values()
         )
 
-    def take(self, event: ClientEvent) -> None:
-        """Apply one event of the client."""
-        if event["event"] == "sent":
-            self._sent(event)
-        elif event["event"] == "received" and event["key"] in self.lines:
-            self._arrived(self.lines[event["key"]], event)
-        elif event["event"] == "all sent":
-            self.all_sent = True
-        elif event["event"] == "failed":
-            self.failure = event["why"]
+    async def send_all(self, cluster: Cluster) -> None:
+        """Send the messages: first the timers, then those of levels."""
+        await self._send(cluster, CANCELLED_KEY, delay_ms=CANCELLED_DELAY_MS)
+        for delay_ms in TIMER_DELAYS_MS:
+            await self._send(cluster, f"timer-{delay_ms}", delay_ms=delay_ms)
+        for index in range(EACH):
+            for level in DELAYS_MS:
+                await self._send(cluster, f"level-{level}-{index}", level=level)
+        self.all_sent = True
 
-    def _sent(self, event: ClientEvent) -> None:
-        level, sent_ms = event["level"], event["at_ms"]
-        promised_ms = event["due_ms"] or sent_ms + DELAYS_MS[level]
-        line = Line(event["key"], level, sent_ms, promised_ms, exact=not level)
-        self.lines[line.key] = line
+    async def _send(self, cluster: Cluster, key: str, *, level: int = 0, delay_ms: int = 0) -> None:
+        sent_ms = self._clock.now_ms()
+        promised_ms = sent_ms + (delay_ms or DELAYS_MS[level])
+        self.lines[key] = Line(key, level, sent_ms, promised_ms, exact=not level)
+        at_text = str(promised_ms) if delay_ms else ""
+        outgoing = Outgoing(TOPIC, "", level=level, key=key, queue_id=0, at=at_text)
+        async for _ in sending(cluster, outgoing, f"hello from {key}".encode()):
+            pass
 
-    def _arrived(self, line: Line, event: ClientEvent) -> None:
-        line.arrivals.append(event["at_ms"])
-        line.stored_ms = event["store_ms"]
-        if event["prepared"] < 0 and line.level:
-            origin = -(event["prepared"] + 1)
-            record = self._record(origin)
-            line.promised_ms = record.store_ms + DELAYS_MS[line.level]
+    def received(self, queue: Queue, record: Record) -> None:
+        """Record the arrival of a message."""
+        line = self.lines.get(record.properties.get("KEYS", ""))
+        if line is None:
+            return
+        line.arrivals.append(self._clock.now_ms())
+        line.stored_ms = record.store_ms
+        if record.prepared_offset < 0 and line.level:
+            source = self._record(-record.prepared_offset - 1)
+            line.promised_ms = source.store_ms + DELAYS_MS[line.level]
             line.exact = True
+        if self.complete:
+            self.arrived.set()
 
     def _record(self, offset: int) -> Record:
         """Read a record from the log file; clients cannot read records of levels."""
@@ -168,10 +177,7 @@ class Demo:
 def run_demo(*, as_json: bool) -> None:
     """Run the demo; exit 1 if a message is missing, early or duplicated."""
     compile_for_demo(shown=not as_json)
-    own = not _has_cpp_client()
-    if own and not as_json:
-        print("No C++ client here (pip install rocketmq==0.4.4, x86-64): using DueMQ's own.")
-    demo = asyncio.run(_until_signal(_run(as_json, own)))
+    demo = asyncio.run(_until_signal(_run(as_json)))
     faults = demo.faults()
     if as_json:
         print_json({"messages": [_facts(line) for line in demo.lines.values()], "faults": faults})
@@ -187,14 +193,6 @@ def run_demo(*, as_json: bool) -> None:
         )
     if faults:
         fail("; ".join(faults), Exit.FOUND_FAULT)
-
-
-def _has_cpp_client() -> bool:
-    try:
-        importlib.import_module("rocketmq.client")
-    except (ImportError, OSError):  # not installed, or not loadable
-        return False
-    return True
 
 
 def _facts(line: Line) -> dict[str, object]:
@@ -233,13 +231,12 @@ async def _until_signal(work: Coroutine[object, object, Demo]) -> Demo:
         raise
 
 
-async def _run(as_json: bool, own: bool) -> Demo:
+async def _run(as_json: bool) -> Demo:
     with tempfile.TemporaryDirectory(prefix="duemq-demo-") as directory:
-        async with _broker(Path(directory)) as ready:
+        async with _broker(Path(directory)) as ready, Cluster(ready["namesrv"]) as cluster:
             demo = Demo(Path(directory) / "store" / "commitlog")
-            async with _client(Path(directory), ready["namesrv"], own) as lines:
-                following = _follow(demo, lines, ready["namesrv"])
-                await (following if as_json else _show_live(demo, following))
+            following = _follow(demo, cluster, ready["namesrv"])
+            await (following if as_json else _show_live(demo, following))
             return demo
 
 
@@ -273,32 +270,6 @@ async def _broker(directory: Path) -> AsyncIterator[dict[str, Any]]:
         log.close()
 
 
-@asynccontextmanager
-async def _client(directory: Path, namesrv: str, own: bool) -> AsyncIterator[asyncio.StreamReader]:
-    """Run the client process; yield its output."""
-    timers = [*TIMER_DELAYS_MS, CANCELLED_DELAY_MS]
-    words = [*(str(level) for level in DELAYS_MS), "--timers", *map(str, timers)]
-    words += ["--cancelled", CANCELLED_KEY, *(["--own"] if own else [])]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "duemq.cli.demo_client",
-        namesrv,
-        TOPIC,
-        str(EACH),
-        *words,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={**os.environ, "HOME": str(directory)},  # the C++ client writes logs below HOME
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout
-    finally:
-        await _stop(process)
-
-
 async def _stop(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.terminate()
@@ -319,23 +290,26 @@ async def _cancel(demo: Demo, namesrv: str) -> None:
         demo.failure = f"{CANCELLED_KEY} cannot be cancelled: {result.verdict}"
 
 
-async def _follow(demo: Demo, lines: asyncio.StreamReader, namesrv: str) -> None:
-    """Collect events until all messages have arrived, and LINGER_S longer for duplicates."""
+async def _follow(demo: Demo, cluster: Cluster, namesrv: str) -> None:
+    """Send, cancel and consume until all messages have arrived, and a little longer."""
+    first = Outgoing(TOPIC, "", queue_id=0)
+    async for _ in sending(cluster, first, b"hello"):  # creates the topic
+        pass
+    options = ConsumeOptions(TOPIC, GROUP, from_first=True)
+    reading = asyncio.create_task(Reader(cluster, options, demo.received).run())
     try:
-        async with asyncio.timeout(RUN_TIMEOUT_S):
-            while not demo.complete and not demo.failure:
-                line = await lines.readline()
-                if not line:
-                    demo.failure = "the client ended"
-                    return
-                demo.take(json.loads(line))
-                if demo.all_sent and not demo.lines[CANCELLED_KEY].cancelled:
-                    await _cancel(demo, namesrv)
-        async with asyncio.timeout(LINGER_S):
-            while line := await lines.readline():
-                demo.take(json.loads(line))
-    except TimeoutError:
-        return
+        await demo.send_all(cluster)
+        await _cancel(demo, namesrv)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(demo.arrived.wait(), RUN_TIMEOUT_S)
+        await asyncio.wait([reading], timeout=LINGER_S)
+        if reading.done():
+            reading.result()
+    except (OSError, DueMQError) as error:
+        demo.failure = demo.failure or str(error)
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 async def _show_live(demo: Demo, work: Coroutine[object, None, None]) -> None:
@@ -377,6 +351,4 @@ def _table(demo: Demo) -> Table:
 
 
 def _clock_text(ms: int) -> str:
-    from duemq.cli.messages import time_text
-
     return time_text(ms)[11:23]

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from duemq.cli.client import Cluster, brokers_of
-from duemq.cli.messages import time_text
+from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, plural, print_json, refreshing
-from duemq.cli.retrying import Retrying
+from duemq.cli.retrying import watch
 from duemq.cli.times import duration_text
 
 VIEW = "schedule_service.levels"
@@ -31,34 +31,28 @@ COLUMNS = (
 OPTIONAL = ("#late p50 ms", "#late p99", "broker", "next due (UTC)", "#late max", "#delay")
 
 
-def show_levels(target: Target, *, watch: bool) -> None:
+def show_levels(target: Target, *, is_repeated: bool) -> None:
     """Print the levels of every broker, once or repeatedly."""
-    asyncio.run(_show(target, watch))
+    asyncio.run(_show(target, is_repeated))
 
 
-async def _show(target: Target, watch: bool) -> None:
+async def _show(target: Target, is_repeated: bool) -> None:
     async with target.cluster() as cluster:
         brokers = await brokers_of(cluster)
-        if watch:
-            await _watch(cluster, brokers, target.as_json)
+        if is_repeated:
+            with refreshing(as_json=target.as_json) as show:
+                await watch(
+                    ", ".join(address for _, address in brokers),
+                    lambda: _fetch(cluster, brokers),
+                    lambda views: show(views if target.as_json else _shown(views)),
+                    interval_s=WATCH_INTERVAL_S,
+                )
             return
         views = await _fetch(cluster, brokers)
         if target.as_json:
             print_json(views)
         else:
             console().print(_shown(views))
-
-
-async def _watch(cluster: Cluster, brokers: list[tuple[str, str]], as_json: bool) -> None:
-    """Refresh the levels until Ctrl-C; survive restarts of brokers."""
-    retrying = Retrying(", ".join(address for _, address in brokers))
-    views: list[dict[str, object]] | None = await _fetch(cluster, brokers)
-    with refreshing(as_json=as_json) as show:
-        while True:
-            if views is not None:
-                show(views if as_json else _shown(views))
-                await asyncio.sleep(WATCH_INTERVAL_S)
-            views = await retrying.attempt(lambda: _fetch(cluster, brokers))
 
 
 async def _fetch(cluster: Cluster, brokers: list[tuple[str, str]]) -> list[dict[str, object]]:
@@ -107,7 +101,7 @@ def _row(broker: str, level: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
         level["level"],
         duration_text(level["delay_ms"]) if level["delay_ms"] is not None else "-",
         f"{level['pending']:,}",
-        time_text(due)[:19].replace("T", " ") if due is not None else "",
+        table_time(due)[:19],
         duration_text(max(due - now_ms, 0)) if due is not None else "",
         f"{level['delivered']:,}",
         *(_or_blank(late[name]) for name in ("p50", "p99", "max")),

@@ -11,9 +11,9 @@ import json
 from base64 import b64decode
 from typing import Any, Final
 
-from duemq.cli.client import Cluster, bytes_of
+from duemq.cli.client import Cluster, bytes_of, query_fields
 from duemq.cli.exits import Exit, fail
-from duemq.cli.messages import body_text, describe, time_text
+from duemq.cli.messages import body_text, describe, table_time, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, print_json, table
 from duemq.cli.times import duration_text
@@ -22,7 +22,6 @@ from duemq_common.errors import RequestError
 from message_store.log.offset_id import decode_offset_id
 from message_store.log.record import Record, split_records
 
-QUERY_COUNT: Final = 32
 CALL_TIMEOUT_S: Final = 60.0
 COLUMNS: Final = ("event", "at (UTC)", "due (UTC)", "#log offset", "place", "remark")
 OPTIONAL: Final = ("remark", "place", "#log offset")
@@ -117,19 +116,12 @@ def _row(record: dict[str, Any]) -> tuple[object, ...]:
     position = f"{record['topic']}/{record['queue_id']}/{record['queue_offset']}"
     return (
         record["event"],
-        _cell(record["store_ms"]),
-        "" if due_ms is None else _cell(due_ms),
+        table_time(record["store_ms"]),
+        table_time(due_ms),
         record["commit_log_offset"],
         position,
         record["detail"],
     )
-
-
-def _cell(time_ms: int) -> str:
-    return time_text(time_ms)[:23].replace("T", " ")
-
-
-# -- brokers without request 9002 -----------------------------------------------------------------
 
 
 async def _find_records(cluster: Cluster, address: str, name: str, topic: str) -> list[Record]:
@@ -145,14 +137,7 @@ async def _find_records(cluster: Cluster, address: str, name: str, topic: str) -
 
 
 async def _find_by_key(cluster: Cluster, address: str, key: str, topic: str) -> list[Record]:
-    fields = {
-        "topic": topic,
-        "key": key,
-        "maxNum": QUERY_COUNT,
-        "beginTimestamp": 0,
-        "endTimestamp": (1 << 63) - 1,
-        "_UNIQUE_KEY_QUERY": True,
-    }
+    fields = query_fields(topic, key)
     response = await cluster.request(address, RequestCode.QUERY_MESSAGE, fields)
     if response.code != ResponseCode.SUCCESS:
         return []

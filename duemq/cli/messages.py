@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
@@ -144,25 +144,8 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
         properties["DELAY"] = str(outgoing.level)
     if outgoing.at:
         properties["TIMER_DELIVER_MS"] = str(parse_time(outgoing.at, SystemClock().now_ms()))
-    fields = {
-        "producerGroup": PRODUCER_GROUP,
-        "topic": outgoing.topic,
-        "defaultTopic": TEMPLATE_TOPIC,
-        "defaultTopicQueueNums": NEW_TOPIC_QUEUES,
-        "queueId": queue.queue_id,
-        "sysFlag": 0,
-        "bornTimestamp": SystemClock().now_ms(),
-        "flag": 0,
-        "properties": encode_properties({k: v for k, v in properties.items() if v}).decode(),
-        "reconsumeTimes": 0,
-        "unitMode": False,
-        "batch": False,
-    }
-    response = await cluster.request(queue.address, RequestCode.SEND_MESSAGE, fields, body)
-    status = STORED.get(ResponseCode(response.code)) if response.code in STORED else None
-    if status is None:
-        raise RequestError(response.code, response.remark or "the broker gave no reason")
-    got = response.fields or {}
+    filled = {name: value for name, value in properties.items() if value}
+    status, got = await put(cluster, queue, outgoing.topic, filled, body)
     return Sent(
         status,
         unique,
@@ -172,6 +155,53 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
         int(got.get("queueOffset", -1)),
         got.get("recallHandle", ""),
     )
+
+
+async def writable_queues(cluster: Cluster, topic: str) -> list[Queue]:
+    """Return the queues of a topic that accept messages.
+
+    Raises:
+        RequestError: There is none.
+    """
+    queues = await cluster.queues(topic, wanted=WRITE)
+    if not queues:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic} has no writable queue")
+    return queues
+
+
+async def put(
+    cluster: Cluster,
+    queue: Queue,
+    topic: str,
+    properties: Mapping[str, str],
+    body: bytes,
+    *,
+    flag: int = 0,
+    sys_flag: int = 0,
+) -> tuple[str, Mapping[str, str]]:
+    """Send a message; return how it is stored, and the fields of the response.
+
+    Raises:
+        RequestError: The broker refuses it.
+    """
+    fields = {
+        "producerGroup": PRODUCER_GROUP,
+        "topic": topic,
+        "defaultTopic": TEMPLATE_TOPIC,
+        "defaultTopicQueueNums": NEW_TOPIC_QUEUES,
+        "queueId": queue.queue_id,
+        "sysFlag": sys_flag,
+        "bornTimestamp": SystemClock().now_ms(),
+        "flag": flag,
+        "properties": encode_properties(properties).decode(),
+        "reconsumeTimes": 0,
+        "unitMode": False,
+        "batch": False,
+    }
+    response = await cluster.request(queue.address, RequestCode.SEND_MESSAGE, fields, body)
+    if response.code not in STORED:
+        raise RequestError(response.code, response.remark or "the broker gave no reason")
+    return STORED[ResponseCode(response.code)], response.fields or {}
 
 
 def describe(record: Record) -> dict[str, object]:
@@ -213,6 +243,11 @@ def time_text(ms: int) -> str:
         return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return f"{ms} ms"
+
+
+def table_time(ms: int | None) -> str:
+    """Return a time as text for a table, empty if there is none."""
+    return "" if ms is None else time_text(ms)[:23].replace("T", " ")
 
 
 def body_text(body: bytes) -> str:

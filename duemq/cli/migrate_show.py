@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duemq.admin.runtime_info import binary_size
 from duemq.cli.exits import Exit
-from duemq.cli.messages import time_text
+from duemq.cli.messages import table_time
 from duemq.cli.migration_client import MigrationClient, Status, operator, run
 from duemq.cli.options import Target
 from duemq.cli.output import console, notice, plural, print_json, print_table
@@ -79,15 +79,11 @@ def _plan_row(level: LevelView) -> tuple[object, ...]:
         f"{level['pending']:,}",
         f"{level['overdue']:,}" if level["overdue"] else "",
         binary_size(level["pending_bytes"]),
-        _when(first),
-        _when(last),
+        table_time(first)[:19],
+        table_time(last)[:19],
         binary_size(level["unit_bytes"]),
         duration_text(level["estimate_ms"]),
     )
-
-
-def _when(time_ms: int | None) -> str:
-    return "" if time_ms is None else time_text(time_ms)[:19].replace("T", " ")
 
 
 def change(action: str, request: dict[str, object], target: Target, *, wait: bool) -> None:

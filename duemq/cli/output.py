@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.progress import TaskID
     from rich.table import Table
 
 PLAIN_COLUMNS = 160
@@ -153,6 +154,25 @@ def fitted(
         made = table("", names, left)
         made.caption, made.caption_justify = "--json shows all columns", "left"
     return made
+
+
+@contextmanager
+def progress_bars(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a function that draws the bar of a phase: its name, what is done, and the total."""
+    if not shown:
+        yield lambda phase, done, total: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(phase: str, done: int, total: int) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase)
+            bars.update(tasks[phase], completed=done, total=total)
+
+        yield show
 
 
 @contextmanager

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
-from duemq.cli.client import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
-from duemq.cli.messages import PRODUCER_GROUP, STORED, body_text, time_text
+from duemq.cli.client import (
+    PULL_COUNT,
+    READ,
+    SUBSCRIPTION,
+    Cluster,
+    Queue,
+    bytes_of,
+    pull_fields,
+)
+from duemq.cli.messages import PRODUCER_GROUP, body_text, put, time_text, writable_queues
 from duemq.cli.options import Target
 from duemq.cli.output import (
     plural,
@@ -20,14 +28,10 @@ from duemq.cli.output import (
     printable,
 )
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq_common.clock import SystemClock
 from duemq_common.errors import RecordUnreadable, RequestError, UsageError
-from message_store.log.properties import encode_properties
 from message_store.log.record import Record, decode_record, split_records
 from timer_store.names import STALE_NAMES
 
-PULL_COUNT: Final = 32
-SUBSCRIPTION: Final = 4  # bit of a pull's sysFlag
 COMPRESSED: Final = 0x701  # bits of sysFlag: the body is compressed, and how
 BROKERS_PROPERTIES: Final = (
     "REAL_TOPIC",
@@ -139,19 +143,9 @@ async def _quarantined(cluster: Cluster) -> AsyncIterator[Quarantined]:
 
 
 async def _pull(cluster: Cluster, queue: Queue, offset: int) -> list[Record]:
-    fields: dict[str, object] = {
-        "consumerGroup": PRODUCER_GROUP,
-        "topic": QUARANTINE_TOPIC,
-        "queueId": queue.queue_id,
-        "queueOffset": offset,
-        "maxMsgNums": PULL_COUNT,
-        "sysFlag": SUBSCRIPTION,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 0,
-        "subscription": "*",
-        "subVersion": 0,
-        "expressionType": "TAG",
-    }
+    fields = pull_fields(
+        queue, QUARANTINE_TOPIC, PRODUCER_GROUP, offset, count=PULL_COUNT, sys_flag=SUBSCRIPTION
+    )
     response = await cluster.request(queue.address, RequestCode.PULL_MESSAGE, fields)
     if response.code == ResponseCode.SUCCESS:
         return split_records(bytes_of(response))
@@ -215,28 +209,9 @@ async def _send(cluster: Cluster, message: Record, topic: str, without: Sequence
     Raises:
         RequestError: The broker refuses it.
     """
-    queues = await cluster.queues(topic, wanted=WRITE)
-    if not queues:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic} has no writable queue")
+    queues = await writable_queues(cluster, topic)
     omitted = {*BROKERS_PROPERTIES, *without}
     properties = {name: value for name, value in message.properties.items() if name not in omitted}
-    fields = {
-        "producerGroup": PRODUCER_GROUP,
-        "topic": topic,
-        "defaultTopic": TEMPLATE_TOPIC,
-        "defaultTopicQueueNums": NEW_TOPIC_QUEUES,
-        "queueId": queues[0].queue_id,
-        "sysFlag": message.sys_flag & COMPRESSED,
-        "bornTimestamp": SystemClock().now_ms(),
-        "flag": message.flag,
-        "properties": encode_properties(properties).decode(),
-        "reconsumeTimes": 0,
-        "unitMode": False,
-        "batch": False,
-    }
-    response = await cluster.request(
-        queues[0].address, RequestCode.SEND_MESSAGE, fields, message.body
-    )
-    if response.code not in STORED:
-        raise RequestError(response.code, response.remark or "the broker gave no reason")
-    return STORED[ResponseCode(response.code)]
+    flags = {"flag": message.flag, "sys_flag": message.sys_flag & COMPRESSED}
+    status, _ = await put(cluster, queues[0], topic, properties, message.body, **flags)
+    return status

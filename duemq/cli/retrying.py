@@ -46,3 +46,28 @@ class Retrying:
         if self._pause_s:
             notice(f"{self._name} responds again")
             self._pause_s = 0.0
+
+
+async def watch(
+    name: str,
+    fetch: Callable[[], Awaitable[Value]],
+    show: Callable[[Value], None],
+    *,
+    interval_s: float,
+    count: int = 0,
+) -> None:
+    """Show `count` states, 0: until interrupted; survive restarts of brokers.
+
+    Args:
+        name: Addresses of the brokers, for notices.
+    """
+    retrying, done = Retrying(name), 0
+    state: Value | None = await fetch()
+    while True:
+        if state is not None:
+            show(state)
+            done += 1
+            if done == count:
+                return
+            await asyncio.sleep(interval_s)
+        state = await retrying.attempt(fetch)

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from duemq.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, bytes_of
-from duemq.cli.messages import PRODUCER_GROUP, STORED
+from duemq.cli.client import Cluster, bytes_of, query_fields
+from duemq.cli.messages import put, writable_queues
 from duemq.cli.options import Target
 from duemq.cli.output import console, print_json_line, print_table
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import SystemClock
 from duemq_common.errors import RequestError, UsageError
-from message_store.log.properties import decode_properties, encode_properties
+from message_store.log.properties import decode_properties
 from message_store.log.record import split_records
 
 FORMAT: Final = "duemq-repair-1"
@@ -46,7 +46,6 @@ BROKER_PROPERTIES: Final = frozenset(
         REPAIRED,
     }
 )
-FOUND_MAX: Final = 32
 SEND, EXISTS, NO_ID = "send", "exists", "no unique id"
 
 
@@ -176,14 +175,7 @@ async def _was_resent(cluster: Cluster, lost: Lost) -> bool:
 
 
 async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
-    fields = {
-        "topic": topic,
-        "key": unique_id,
-        "maxNum": FOUND_MAX,
-        "beginTimestamp": 0,
-        "endTimestamp": (1 << 63) - 1,
-        "_UNIQUE_KEY_QUERY": True,
-    }
+    fields = query_fields(topic, unique_id)
     messages = []
     for _, address in await cluster.brokers():
         response = await cluster.request(address, RequestCode.QUERY_MESSAGE, fields)
@@ -197,28 +189,10 @@ async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
 
 
 async def _send(cluster: Cluster, lost: Lost) -> None:
-    queues = await cluster.queues(lost.topic, wanted=WRITE)
-    if not queues:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {lost.topic} has no writable queue")
+    queues = await writable_queues(cluster, lost.topic)
     queue = next((q for q in queues if q.queue_id == lost.queue_id), queues[0])
     now_ms = SystemClock().now_ms()
     properties = lost.properties | {"UNIQ_KEY": lost.unique_id, REPAIRED: str(lost.phys_offset)}
     if lost.due_ms is not None and lost.due_ms > now_ms:
         properties["TIMER_DELIVER_MS"] = str(lost.due_ms)
-    fields = {
-        "producerGroup": PRODUCER_GROUP,
-        "topic": lost.topic,
-        "defaultTopic": TEMPLATE_TOPIC,
-        "defaultTopicQueueNums": 4,
-        "queueId": queue.queue_id,
-        "sysFlag": 0,
-        "bornTimestamp": now_ms,
-        "flag": 0,
-        "properties": encode_properties(properties).decode(),
-        "reconsumeTimes": 0,
-        "unitMode": False,
-        "batch": False,
-    }
-    response = await cluster.request(queue.address, RequestCode.SEND_MESSAGE, fields, lost.body)
-    if response.code not in STORED:
-        raise RequestError(response.code, response.remark or "the broker gave no reason")
+    await put(cluster, queue, lost.topic, properties, lost.body)

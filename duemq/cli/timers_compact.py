@@ -12,8 +12,6 @@ from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.cli.output import print_json, print_table
 from duemq.cli.timers_show import SUMMARY_VIEW
-from duemq.net.codes import ResponseCode
-from duemq_common.errors import RequestError
 from timer_store.compaction.request import COMPACT_TIMERS
 
 PLAN_TIMEOUT_S: Final = 600.0
@@ -53,11 +51,13 @@ async def _compact(target: Target, dry_run: bool) -> list[dict[str, Any]]:
 
 async def _fetch(cluster: Cluster, address: str, dry_run: bool) -> dict[str, object]:
     body = json.dumps({"dry_run": dry_run}).encode()
-    response = await cluster.request(address, COMPACT_TIMERS, body=body, timeout_s=PLAN_TIMEOUT_S)
-    if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        raise RequestError(response.code, f"{address} is not a DueMQ broker with timers")
-    if response.code != ResponseCode.SUCCESS:
-        raise RequestError(response.code, response.remark or "")
+    response = await cluster.call(
+        address,
+        COMPACT_TIMERS,
+        body=body,
+        timeout_s=PLAN_TIMEOUT_S,
+        unsupported=f"{address} is not a DueMQ broker with timers",
+    )
     result: dict[str, object] = json.loads(bytes_of(response))
     return result
 

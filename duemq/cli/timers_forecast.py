@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from duemq.cli.client import brokers_of
+from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, heading, plural, print_json, table
-from duemq.cli.timers_show import when
 from duemq.cli.times import parse_time
 from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
@@ -67,7 +67,7 @@ def print_forecast(found: dict[str, Any]) -> None:
     columns = max(min(out.width - BESIDE_BAR_COLUMNS, BAR_COLUMNS), 1)
     rows: list[tuple[str, str, str]] = []
     if found["before"]:
-        rows.append((when(found["from_ms"])[:16], f"{found['before']:,}", "(before)"))
+        rows.append((table_time(found["from_ms"])[:16], f"{found['before']:,}", "(before)"))
     empty = 0
     for number, count in enumerate(found["counts"]):
         empty = 0 if count else empty + 1
@@ -75,7 +75,7 @@ def print_forecast(found: dict[str, Any]) -> None:
             rows.append(("...", "", ""))
         if empty < 2:
             end_ms = found["from_ms"] + (number + 1) * found["width_ms"]
-            rows.append((when(end_ms)[:16], f"{count:,}", bar(count, most, columns)))
+            rows.append((table_time(end_ms)[:16], f"{count:,}", bar(count, most, columns)))
     rows.append(("later", f"{found['later']:,}", ""))
     pending = found["pending"]
     out.print(heading(f"{pending:,} {plural(pending, 'timer')} pending"))

@@ -7,10 +7,10 @@ from typing import Any
 
 from duemq.admin.runtime_info import binary_size
 from duemq.cli.client import Cluster, brokers_of
-from duemq.cli.messages import time_text
+from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, plural, print_json, refreshing, table
-from duemq.cli.retrying import Retrying
+from duemq.cli.retrying import watch
 from duemq.cli.times import duration_text
 
 View = dict[str, Any]  # JSON of a view
@@ -19,7 +19,6 @@ FOLLOW_INTERVAL_S = 1.0
 NEXT_SHOWN = 10
 TOPICS_SHOWN = 20
 HOUR_COLUMNS_MIN = 110  # terminal width for 60 bars and their label
-YEAR_9999_MS = 253_402_300_799_999
 SPARKS = " ▁▂▃▄▅▆▇█"
 LIST_COLUMNS = (
     "due (UTC)",
@@ -62,20 +61,20 @@ def follow_timers(target: Target, *, count: int) -> None:
 async def _follow(
     cluster: Cluster, brokers: list[tuple[str, str]], count: int, as_json: bool
 ) -> None:
-    """Show `count` states, 0: until interrupted; survive restarts of brokers."""
-    retrying = Retrying(", ".join(address for _, address in brokers))
-    views: list[dict[str, object]] | None = await _fetch(cluster, brokers, following=True)
-    done = 0
+    """Show `count` states, 0: until interrupted."""
     with refreshing(as_json=as_json) as show:
-        while True:
-            if views is not None:
-                parts = [] if as_json else [part for view in views for part in _following(view)]
-                show(views if as_json else _grouped(parts))
-                done += 1
-                if done == count:
-                    return
-                await asyncio.sleep(FOLLOW_INTERVAL_S)
-            views = await retrying.attempt(lambda: _fetch(cluster, brokers, following=True))
+
+        def show_state(views: list[View]) -> None:
+            parts = [] if as_json else [part for view in views for part in _following(view)]
+            show(views if as_json else _grouped(parts))
+
+        await watch(
+            ", ".join(address for _, address in brokers),
+            lambda: _fetch(cluster, brokers, following=True),
+            show_state,
+            interval_s=FOLLOW_INTERVAL_S,
+            count=count,
+        )
 
 
 async def _fetch(
@@ -112,9 +111,18 @@ def list_row(timer: View, now_ms: int) -> tuple[object, ...]:
     """Return the cells of LIST_COLUMNS for a timer."""
     due_ms = timer["due_ms"]
     if "unreadable" in timer:
-        return (when(due_ms), "", timer["unreadable"], "", "", "", "", timer["commit_log_offset"])
+        return (
+            table_time(due_ms),
+            "",
+            timer["unreadable"],
+            "",
+            "",
+            "",
+            "",
+            timer["commit_log_offset"],
+        )
     return (
-        when(due_ms),
+        table_time(due_ms),
         duration_text(max(due_ms - now_ms, 0)) if due_ms is not None else "",
         timer["topic"] or "",
         timer["queue_id"],
@@ -123,13 +131,6 @@ def list_row(timer: View, now_ms: int) -> tuple[object, ...]:
         f"{timer['body_bytes']:,}",
         timer["commit_log_offset"],
     )
-
-
-def when(time_ms: int | None) -> str:
-    """Return a time as text for a table."""
-    if time_ms is None:
-        return ""
-    return time_text(time_ms)[:23].replace("T", " ") if time_ms <= YEAR_9999_MS else f"{time_ms} ms"
 
 
 # -- the summary --------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ def summary_of(view: View) -> object:
 def _facts(view: View) -> list[tuple[str, str]]:
     now_ms, due_ms = view["now_ms"], view["next_due_ms"]
     facts = [
-        ("next due", f"{when(due_ms)} (in {duration_text(max(due_ms - now_ms, 0))})")
+        ("next due", f"{table_time(due_ms)} (in {duration_text(max(due_ms - now_ms, 0))})")
         if due_ms is not None
         else ("next due", "-"),
         _next_hour(view["per_minute"]["counts"]),
@@ -191,7 +192,7 @@ def _slots(slots: View) -> str:
     texts = f"{slots['used']:,} used"
     if slots["fullest"]:
         first = slots["fullest"][0]
-        texts += f"; fullest {first['count']:,} at {when(first['from_ms'])}"
+        texts += f"; fullest {first['count']:,} at {table_time(first['from_ms'])}"
     return texts + (f"; {slots['congested']:,} full" if slots["congested"] else "")
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from duemq.cli.exits import Exit
-from duemq.cli.output import console, print_json, table
+from duemq.cli.output import console, print_json, progress_bars, table
 from duemq.registry.verify import OFFSETS
 from duemq.replication.verify import EPOCHS
 from duemq_common.config import Properties, from_properties, options
 from message_store.config import StoreConfig
-from message_store.verify import Progress, Report, verify_store
+from message_store.verify import Report, verify_store
 from schedule_service.verify import LEVELS
 from timer_store.verify import TIMERS
 
@@ -34,7 +32,7 @@ def verify(directory: Path, properties: Properties, *, as_json: bool) -> None:
     config = replace(from_properties(StoreConfig, properties), root_text=str(directory))
     slots = config.index_slots_max if _is_set("index_slots_max", properties) else 0
     commitlog = config.commitlog_dir if _is_set("commitlog_text", properties) else None
-    with _progress(shown=not as_json) as progress:
+    with progress_bars(shown=not as_json) as progress:
         report = verify_store(
             directory,
             progress,
@@ -53,24 +51,6 @@ def verify(directory: Path, properties: Properties, *, as_json: bool) -> None:
 def _is_set(field: str, properties: Properties) -> bool:
     [key] = [item.key for item in options(StoreConfig) if item.name == field]
     return key in properties
-
-
-@contextmanager
-def _progress(*, shown: bool) -> Iterator[Progress | None]:
-    if not shown:
-        yield None
-        return
-    from rich.progress import Progress as Bars
-
-    with Bars(console=console(stderr=True), transient=True) as bars:
-        tasks = {}
-
-        def show(phase: str, done: int, total: int) -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=total)
-            bars.update(tasks[phase], completed=done, total=total)
-
-        yield show
 
 
 def _print(directory: Path, report: Report) -> None:

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from duemq.cli import timers_forecast
 from duemq.cli.exits import Exit
+from duemq.cli.messages import table_time
 from duemq.cli.timers_forecast import BAR_COLUMNS, bar
-from duemq.cli.timers_show import sparks, when
+from duemq.cli.timers_show import sparks
 from duemq.cli.times import parse_time
 from duemq_common.errors import UsageError
 from tests.support.commands import Running, duemq, start
@@ -193,8 +194,8 @@ def test_bars() -> None:
     ]
     assert (sparks([]), sparks([0, 0])) == ("(none)", "(none)")
     assert sparks([0, 1, 8]) == " ▁█ (at most 8)"
-    assert (when(None), when(0)) == ("", "1970-01-01 00:00:00.000")
-    assert when(10**18 - 1) == "999999999999999999 ms"
+    assert (table_time(None), table_time(0)) == ("", "1970-01-01 00:00:00.000")
+    assert table_time(10**18 - 1) == "999999999999999999 ms"
 
 
 def test_compaction_has_nothing_to_do_in_a_young_store(broker: Running) -> None:
