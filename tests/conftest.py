@@ -111,7 +111,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--rust-client", action="store_true", help="compile the gRPC client for Rust")
     group.addoption("--planted", type=int, default=20_000, help="messages without faults")
     group.addoption(
-        "--filter-expressions", type=int, default=30_000, help="number of random SQL92 filters"
+        "--filter-expressions", type=int, default=10_000, help="number of random SQL92 filters"
     )
     group.addoption("--fuzz-inputs", type=int, default=30_000, help="number of hostile inputs")
     group.addoption("--seed", type=int, default=None, help="repeat the run of another day")

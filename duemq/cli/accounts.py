@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duemq.cli.command import command
+from duemq.cli.groups import group
 from duemq.cli.options import AsJson, Configuration
 from duemq_common.errors import UsageError
 
 if TYPE_CHECKING:
     from duemq.auth.config import AuthConfig
 
-accounts_app = typer.Typer(no_args_is_help=True)
+accounts_app = group()
 NameServer = Annotated[
     bool,
     typer.Option(

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from duemq.cli.cache_home import use_writable_cache
 from duemq.cli.command import command
 from duemq.cli.exits import MEANINGS, errors_become_exits
-from duemq.cli.lazy_group import LazyGroup
+from duemq.cli.groups import Group, LazyGroup, group
 from duemq.cli.options import AsJson, Configuration, EventsAsJson, LoggingFile, Target
 from duemq.cli.output import notice
 from duemq_common.config import Properties
@@ -28,7 +27,7 @@ GROUPS = {
 }
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """Top-level command group; converts errors of commands into exit codes."""
 
     def invoke(self, ctx: Any) -> object:
@@ -39,22 +38,21 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-app = typer.Typer(
+app = group(
+    "RocketMQ-compatible broker for delayed messages.",
     name="duemq",
     cls=Commands,
-    help="RocketMQ-compatible broker for delayed messages.",
     epilog=_EPILOG,
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-message_app = typer.Typer(no_args_is_help=True, help="Show single messages.")
-store_app = typer.Typer(no_args_is_help=True, help="Check and copy store directories.")
-config_app = typer.Typer(no_args_is_help=True, help="Show the configuration.")
-kernels_app = typer.Typer(no_args_is_help=True, help="Compile kernels.")
+message_app = group("Show single messages.")
+store_app = group("Check and copy store directories.")
+config_app = group("Show the configuration.")
+kernels_app = group("Compile kernels.")
 for _name, _help in GROUPS.items():
-    app.add_typer(typer.Typer(), name=_name, cls=LazyGroup, help=_help)
+    app.add_typer(group(), name=_name, cls=LazyGroup, help=_help)
 app.add_typer(message_app, name="message")
 app.add_typer(store_app, name="store")
 app.add_typer(config_app, name="config")

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from duemq.cli.command import command
+from duemq.cli.groups import group
 from duemq.cli.options import AsJson, Configuration, DryRun, Target
 from duemq_common.errors import UsageError
 
-migrate_app = typer.Typer(no_args_is_help=True)
+migrate_app = group()
 
 Levels = Annotated[
     list[int] | None,

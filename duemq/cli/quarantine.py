@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from duemq.cli.command import command
+from duemq.cli.groups import group
 from duemq.cli.options import DryRun, Target
 
-quarantine_app = typer.Typer(no_args_is_help=True)
+quarantine_app = group()
 
 
 @command(quarantine_app, "list", example="quarantine list --topic orders")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duemq.cli.command import command
+from duemq.cli.groups import group
 from duemq.cli.options import (
     AsJson,
     AsOf,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from spark_reconciliation.jobs.run import AuditRequest
     from spark_reconciliation.spark.master import SparkMaster
 
-reconcile_app = typer.Typer(no_args_is_help=True)
+reconcile_app = group()
 Capacity = Annotated[
     int,
     typer.Option(

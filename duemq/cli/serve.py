@@ -20,9 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from duemq.broker.allocator import return_large_blocks
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import print_json_line
+from duemq_common.allocator import return_large_blocks
 from duemq_common.config import Properties, from_properties
 from duemq_common.config_text import read_properties as read_file
 from duemq_common.errors import UsageError

@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from duemq.cli.command import command, expanded
+from duemq.cli.groups import group
 from duemq.cli.options import DryRun, From, Target, To
 from duemq.cli.timers_decide import add_commands
 from duemq_common.errors import UsageError
 
-timers_app = typer.Typer()
+timers_app = group(no_args_is_help=False)
 
 Topic = Annotated[str, typer.Option(metavar="TOPIC", help="Only timers of this topic.")]
 Key = Annotated[str, typer.Option(metavar="KEY", help="Only timers with this key or unique key.")]

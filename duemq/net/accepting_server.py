@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Generic, Protocol, Self, TypeVar
 
 from duemq.net.allowed_networks import Sources
-from duemq.net.free_memory import return_free_memory
 from duemq.net.listener import AcceptedSocket, Listener
 from duemq.net.memory_budget import MemoryBudget
 from duemq.net.notices import PeerNotices
 from duemq.net.tls import ServerTls
+from duemq_common.allocator import return_free_memory
 from duemq_common.clock import Clock
 from message_store.descriptors import connections_end, descriptor_limit, headroom
 

@@ -97,7 +97,8 @@ def test_signed_clients_send_and_consume_and_others_are_refused(
         java.run("produce", topic="orders", instance="stranger", send_timeout_ms=3_000)
 
 
-@pytest.mark.parametrize("version", ["4.9.7", extended("5.3.3")])
+@pytest.mark.extended
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
 def test_clients_of_plain_acl_send_and_consume(version: str, tmp_path: Path) -> None:
     conf = tmp_path / "rmq" / "conf"
     conf.mkdir(parents=True)

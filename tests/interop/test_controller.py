@@ -203,6 +203,7 @@ def test_a_former_master_is_elected_again_after_controller_and_broker_ended(
     asyncio.run(serve_again())
 
 
+@pytest.mark.extended
 def test_a_paused_master_holds_no_lease_when_it_continues(
     controller: ApacheController, group: GroupName, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ from tests.support.server import Server
 from tests.support.v5_client import message, metadata, sending, v5_caller
 
 VERSION: Final = "5.3.3"
+pytestmark = pytest.mark.extended  # starts Apache's broker and proxy
 UPDATE_GROUP: Final = 200
 UNKNOWN: Final = "refusals-unknown"
 TRIES, BUSY = 5, "TOO_MANY_REQUESTS"  # for Apache's broker on a busy machine

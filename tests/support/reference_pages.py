@@ -149,7 +149,7 @@ def _commands() -> Iterator[tuple[str, object]]:
     import typer
 
     from duemq.cli.app import app
-    from duemq.cli.lazy_group import LazyGroup
+    from duemq.cli.groups import LazyGroup
 
     def walk(words: str, command: Any) -> Iterator[tuple[str, object]]:
         children = getattr(command, "commands", None)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from duemq.cli.app import app
 from duemq.cli.command import command
-from duemq.cli.lazy_group import LazyGroup
+from duemq.cli.groups import LazyGroup
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
-"""Allocator settings of the C library, so that freed large blocks return to the operating system.
+"""The allocator of the C library: freed blocks return to the operating system.
 
 glibc allocates large blocks as separate mappings, but raises the threshold to the size of the
 largest freed block, up to 32 MiB. After the first large frame, later frames would come from the
 heap, where a freed block stays resident if another block follows it: 64 MiB of incomplete frames
 took 155 MiB. A fixed threshold prevents this. Source: mallopt(3)
+
+The library returns only the free end of a heap, of which each thread has its own. After incomplete
+frames of 1,500 connections, a broker with a budget of 512 MiB kept 1.4 GiB. Source: malloc_trim(3)
 """
 
 from __future__ import annotations
@@ -23,3 +26,13 @@ def return_large_blocks() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES) and mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
+
+
+def return_free_memory() -> bool:
+    """Return all free pages to the operating system; takes up to a few 100 ms.
+
+    Returns:
+        Whether any memory was returned; False if the C library has no `malloc_trim`.
+    """
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return malloc_trim is not None and bool(malloc_trim(0))
