@@ -48,7 +48,7 @@ class Filler:
         self.count = 0
         self._store: MessageStore = timers.store
         self._clock: Clock = timers.clock
-        self._hook = TimerHook(self._store.topics, timers.config, timers.slot_count)
+        self._hook = TimerHook(self._store.topics, timers.config, timers.units.wheel.num)
         for name in (TIMER_TOPIC, *topics):
             queues = 1 if name == TIMER_TOPIC else 4
             self._store.topics.set_routing(name, write_queues=queues, read_queues=queues, perm=6)
@@ -151,7 +151,7 @@ def fill_store(root: Path, count: int, topic: str) -> None:
 
 
 def _note(timers: TimerStore, batch: PutBatch) -> None:
-    timers.on_put(batch, timers.clock.now_ms())
+    timers.on_put(batch)
 
 
 def write_digits(out: npt.NDArray[np.uint8], numbers: Times, count: int, base: int) -> None:

@@ -1,4 +1,4 @@
-"""Delivery of due messages one at a time, and the outcome of a delivery.
+"""Delivery of due messages one at a time.
 
     due units --levels: read_due, timers: gather--> batch ----put--> topics
         |                                                       |
@@ -12,17 +12,12 @@ appended: the record names its origin, so no recovery delivers the message again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from delayed_delivery.kernels.outcome import settle
+from delayed_delivery.outcome import NOT_PUT, Outcome
 from delayed_delivery.quarantine import (
     MESSAGE_ILLEGAL,
-    NOT_WRITABLE,
     Reason,
     Undeliverable,
     put_quarantined,
@@ -31,104 +26,13 @@ from delayed_delivery.redirected import NoTarget
 from duemq_common.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
-from message_store.queues.topic_table import TopicTable
 from message_store.store import MessageStore
 
-NOT_PUT: Final = -1
-NO_TOPIC: Final = -1
 SINGLE_STAGING_BYTES: Final = 1 << 16
-NO_ROWS: Final[Mapping[int, int]] = MappingProxyType({})
-Numbers = npt.NDArray[np.int64]
 Unit = TypeVar("Unit")
 UnitIn = TypeVar("UnitIn", contravariant=True)
 Convert = Callable[[PutBatch, Record, Unit], NoTarget | None]
 """Adds the message of a unit's record to a batch, or returns why it has no target."""
-
-
-class Outcome:
-    """Result of delivering units, in order.
-
-    Args:
-        units: Number of units.
-
-    Attributes:
-        done: Number of leading units that are settled: delivered, in quarantine, lost, or skipped.
-        delivered: Number of these units that were delivered.
-        quarantined: Messages moved to quarantine.
-        lost: Number of messages whose record retention had removed.
-        refusal: Reason why the store refused the next unit, or empty.
-        illegal: The next unit cannot be delivered, and the store refused its quarantine record.
-    """
-
-    def __init__(self, units: int) -> None:
-        self.done = self.delivered = self.lost = 0
-        self.quarantined: list[Undeliverable] = []
-        self.refusal, self.illegal = "", False
-        self._store_ms = np.full(units, NOT_PUT, np.int64)
-        self._topic_index = np.full(units, NO_TOPIC, np.int32)
-
-    @property
-    def store_ms(self) -> Numbers:
-        """Store times of the settled units, (done,); NOT_PUT for units that were not delivered."""
-        return self._store_ms[: self.done]
-
-    @property
-    def topic_index(self) -> npt.NDArray[np.int32]:
-        """Real topics of the settled units, (done,); NO_TOPIC where it is unknown."""
-        return self._topic_index[: self.done]
-
-    def record(self, store_ms: int, topic_index: int, count: int = 1) -> None:
-        """Settle the next `count` units, all with the same store time and topic."""
-        first, self.done = self.done, self.done + count
-        self._store_ms[first : self.done] = store_ms
-        self._topic_index[first : self.done] = topic_index
-        self.delivered += 0 if store_ms == NOT_PUT else count
-
-    def record_batch(self, batch: PutBatch, undelivered: Mapping[int, int] = NO_ROWS) -> int:
-        """Settle the leading rows of a batch after the put, up to the first refused row.
-
-        Args:
-            undelivered: Real topic of each row that is not a delivery (quarantine, lost), by index.
-
-        Returns:
-            Number of settled rows.
-        """
-        first = self.done
-        count, illegal = settle(
-            batch.rows, batch.count, self._store_ms[first:], self._topic_index[first:]
-        )
-        assert not illegal, "a row that the store may refuse permanently is delivered alone"
-        for position, topic_index in undelivered.items():
-            self._store_ms[first + position], self._topic_index[first + position] = (
-                NOT_PUT,
-                topic_index,
-            )
-        self.done = first + int(count)
-        self.delivered += int(np.count_nonzero(self._store_ms[first : self.done] != NOT_PUT))
-        if count < batch.count:
-            self.refuse(batch, count)
-        return int(count)
-
-    def refuse(self, batch: PutBatch, position: int) -> None:
-        """Record that the store refused a row of a batch."""
-        self.refusal = batch.remarks.get(position, NOT_WRITABLE)
-
-    def delivered_columns(self, due_ms: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.int32]]:
-        """Return due times, store times and topics of the delivered units.
-
-        Args:
-            due_ms: Due times of all units.
-        """
-        columns = due_ms[: self.done], self.store_ms, self.topic_index
-        if self.delivered == self.done:
-            return columns
-        put = self.store_ms != NOT_PUT
-        return columns[0][put], columns[1][put], columns[2][put]
-
-
-def has_routes(topics: TopicTable) -> bool:
-    """Return whether the table has queue counts, so that a topic without queues was deleted."""
-    return bool((topics.arrays.topics["write_queues"] > 0).any())
 
 
 class UnitReader(Protocol[UnitIn]):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from delayed_delivery.lateness import Lateness
+from delayed_delivery.outcome import Lateness
 
 Values = Iterable[tuple[object, float]]
 """Pairs of label and value."""

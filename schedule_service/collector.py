@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from delayed_delivery.metric_families import counter, gauge, lateness
-from schedule_service.level import LevelStats
+from delayed_delivery.outcome import DeliveryStats
 
 COUNTERS = {
-    "delivered": "Messages delivered to their topic.",
-    "expired": "Messages that retention removed before they were due.",
-    "refused": "Deliveries that the store refused; they are repeated.",
+    "delivered": ("delivered", "Messages delivered to their topic."),
+    "lost": ("expired", "Messages that retention removed before they were due."),
+    "refused": ("refused", "Deliveries that the store refused; they are repeated."),
 }
+"""Name and help text of each counter of `DeliveryStats`."""
 
 
 class LevelCollector:
@@ -25,7 +26,7 @@ class LevelCollector:
     """
 
     def __init__(
-        self, levels: Callable[[], Mapping[int, tuple[LevelStats, int, int | None]]]
+        self, levels: Callable[[], Mapping[int, tuple[DeliveryStats, int, int | None]]]
     ) -> None:
         self._levels = levels
 
@@ -37,8 +38,8 @@ class LevelCollector:
         due = [(n, d / 1_000) for n, (_, _, d) in levels if d is not None]
         text = "Due time of the next message of a level."
         yield gauge("duemq_level_next_due_timestamp_seconds", text, "level", due)
-        for name, text in COUNTERS.items():
-            counts = [(n, getattr(stats, name)) for n, (stats, _, _) in levels]
+        for attribute, (name, text) in COUNTERS.items():
+            counts = [(n, getattr(stats, attribute)) for n, (stats, _, _) in levels]
             yield counter(f"duemq_level_{name}", text, "level", counts)
         text = "Messages that could not be delivered and went to the quarantine topic."
         family = CounterMetricFamily("duemq_level_quarantined", text, labels=["level", "reason"])
@@ -46,5 +47,5 @@ class LevelCollector:
             for reason, count in sorted(stats.quarantined.items()):
                 family.add_metric([str(level), reason.value], count)
         yield family
-        late = [(n, stats.lateness) for n, (stats, _, _) in levels]
+        late = [(n, stats.lateness[0]) for n, (stats, _, _) in levels]
         yield lateness("duemq_level_lateness_seconds", "level", late)

@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from delayed_delivery.deliverer import Outcome, has_routes
+from delayed_delivery.outcome import Outcome
 from delayed_delivery.pending import Decided, Found, Hooks, Offsets, Verdict, none_found
 from delayed_delivery.quarantine import NO_HOST, origin_of
 from delayed_delivery.records import add_message
@@ -364,7 +364,7 @@ class PendingLevels:
         """Add the message as its producer would have sent it with TIMER_DELIVER_MS."""
         topics = self._store.topics
         level = record.queue_id + 1
-        target = target_of(record, topics, level, routed=has_routes(topics))
+        target = target_of(record, topics, level, routed=topics.has_routes)
         topic_index, queue_id = target if isinstance(target, tuple) else (self._schedule, 0)
         text = without(record.property_text, *DROPPED)
         text += b"" if not text or text.endswith(b"\x02") else b"\x02"

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delayed_delivery.deliverer import NO_TOPIC, NOT_PUT, Outcome, SingleDeliverer, has_routes
+from delayed_delivery.deliverer import SingleDeliverer
+from delayed_delivery.outcome import NO_TOPIC, NOT_PUT, Outcome
 from delayed_delivery.quarantine import Reason, Undeliverable
 from delayed_delivery.records import add_message, clear_client_columns, read_damaged, read_record
 from delayed_delivery.redirected import (
@@ -84,7 +85,7 @@ class DueReader:
     def add_delivery(self, batch: PutBatch, record: Record, unit: Due) -> NoTarget | None:
         """Add the message of a record, or return why it has no target."""
         topics = self._store.topics
-        found = target_of(record, topics, unit.level, routed=has_routes(topics))
+        found = target_of(record, topics, unit.level, routed=topics.has_routes)
         if isinstance(found, NoTarget):
             return found
         add_delivery(batch, record, *found)
@@ -173,7 +174,7 @@ class Deliverer:
             self._schedule,
             self._half,
             level - 1,
-            int(has_routes(self._store.topics)),
+            int(self._store.topics.has_routes),
             first_offset,
             delay_ms,
         )

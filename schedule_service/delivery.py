@@ -23,7 +23,6 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from delayed_delivery.deliverer import Outcome
 from delayed_delivery.records import first_log_offset
 from delayed_delivery.service_tasks import preload, report_failure
 from duemq_common.clock import Clock, Signal
@@ -254,7 +253,8 @@ class LevelService:
         result = self._deliverer.deliver_batch(
             level.level, delivery.first, units, now_ms, skip, delay_ms=delay_ms
         )
-        self._count(level, result, due_ms)
+        level.stats.record(due_ms, result, now_ms, timed=self.config.stats_enable)
+        _report_lost(level, result.lost)
         level.cursor.advance(delivery.segment, delivery.first + result.done)
         if result.done:
             rest = None
@@ -313,7 +313,8 @@ class LevelService:
                 if not delivery.count:
                     level.in_flight.remove(delivery)
         self._read_head_due_times(level)
-        self._count_lost(level, lost)
+        level.stats.lost += lost
+        _report_lost(level, lost)
 
     def correct_heads(self) -> None:
         """Advance past units that retention removed, so that counts are exact."""
@@ -392,24 +393,7 @@ class LevelService:
             if len(level.in_flight):
                 level.in_flight.acknowledge(durable)
 
-    # -- counts -------------------------------------------------------------------------------
-
-    def _count(self, level: Level, outcome: Outcome, due_ms: npt.NDArray[np.int64]) -> None:
-        stats = level.stats
-        if outcome.delivered:
-            due_ms, store_ms, _ = outcome.delivered_columns(due_ms)
-            stats.record_delivered(due_ms, store_ms, timed=self.config.stats_enable)
-        stats.refused += bool(outcome.refusal)
-        stats.record_quarantined(outcome.quarantined)
-        self._count_lost(level, outcome.lost)
-
-    @staticmethod
-    def _count_lost(level: Level, lost: int) -> None:
-        if lost:
-            level.stats.expired += lost
-            log.error(
-                "level %d: retention removed %d messages that were not due yet", level.level, lost
-            )
+    # -- retention ----------------------------------------------------------------------------
 
     def first_pending_offset(self, offsets: Mapping[int, int]) -> int | None:
         """Return the log offset of the oldest record at or after `offsets`, None without any.
@@ -427,3 +411,10 @@ class LevelService:
             if position < end:
                 found.append(first_log_offset(self._store, SCHEDULE_TOPIC, number - 1, position))
         return min((offset for offset in found if offset is not None), default=None)
+
+
+def _report_lost(level: Level, lost: int) -> None:
+    if lost:
+        log.error(
+            "level %d: retention removed %d messages that were not due yet", level.level, lost
+        )

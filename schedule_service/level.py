@@ -16,17 +16,13 @@ Source: ScheduleMessageService.PutResultProcess
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, Self
 
-import numpy as np
-import numpy.typing as npt
-
-from delayed_delivery.lateness import Lateness
-from delayed_delivery.quarantine import Reason, Undeliverable, report
+from delayed_delivery.outcome import DeliveryStats
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS, LevelCursor, Segment
 
@@ -163,42 +159,6 @@ class InFlightTable:
             self._deliveries.popleft()
 
 
-class LevelStats:
-    """Counters of one level since the start of the process."""
-
-    def __init__(self) -> None:
-        self.delivered = 0
-        self.expired = 0
-        self.refused = 0
-        self.quarantined: Counter[Reason] = Counter()
-        self.lateness = Lateness()
-
-    def record_delivered(
-        self, due_ms: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64], *, timed: bool
-    ) -> None:
-        """Count deliveries; with `timed` also their lateness."""
-        self.delivered += int(due_ms.size)
-        if timed:
-            self.lateness.record(due_ms, store_ms)
-
-    def record_quarantined(self, items: Sequence[Undeliverable]) -> None:
-        """Count and log messages that went to quarantine."""
-        for item in items:
-            self.quarantined[item.reason] += 1
-        if items:
-            report(items)
-
-    def as_dict(self) -> dict[str, object]:
-        """Return plain data for views."""
-        return {
-            "delivered": self.delivered,
-            "expired": self.expired,
-            "refused": self.refused,
-            "quarantined": {reason.value: count for reason, count in self.quarantined.items()},
-            "lateness_ms": self.lateness.as_dict(),
-        }
-
-
 @dataclass(slots=True)
 class Level:
     """State of one level.
@@ -211,7 +171,7 @@ class Level:
     level: int
     cursor: LevelCursor
     in_flight: InFlightTable = field(default_factory=InFlightTable)
-    stats: LevelStats = field(default_factory=LevelStats)
+    stats: DeliveryStats = field(default_factory=DeliveryStats)
     paused_until_ms: int = 0
     read_units: int = READ_UNITS_MIN
 

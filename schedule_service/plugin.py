@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from delayed_delivery import ownership
+from delayed_delivery.outcome import DeliveryStats
 from delayed_delivery.pending import PendingMessages
 from delayed_delivery.plugin import PluginBase, PluginHost, SystemTopic, every
 from duemq_common.config import from_properties
@@ -23,7 +24,7 @@ from schedule_service.config import ScheduleConfig
 from schedule_service.decisions import PendingLevels
 from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.delivery import LevelService
-from schedule_service.level import Level, LevelStats
+from schedule_service.level import Level
 from schedule_service.level_tables import LevelTables
 from schedule_service.levels import KEY
 from schedule_service.names import (
@@ -252,7 +253,7 @@ class SchedulePlugin(PluginBase):
             return Response(SYSTEM_ERROR, "levels do not run here now: use the master")
         return Response(body=self._running.keeper.text().encode())
 
-    def _stats(self) -> dict[int, tuple[LevelStats, int, int | None]]:
+    def _stats(self) -> dict[int, tuple[DeliveryStats, int, int | None]]:
         next_due_ms = self._next_due_ms
         levels = self._levels().items()
         return {n: (level.stats, level.cursor.pending, next_due_ms(level)) for n, level in levels}

@@ -49,7 +49,11 @@ def _level_view(
         "segments": len(level.cursor.segments),
         "in_flight": level.in_flight.records,
         "failures": failing.failures if failing else 0,
-        **level.stats.as_dict(),
+        "delivered": level.stats.delivered,
+        "expired": level.stats.lost,
+        "refused": level.stats.refused,
+        "quarantined": level.stats.by_reason(),
+        "lateness_ms": level.stats.lateness[0].as_dict(),
     }
 
 

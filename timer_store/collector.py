@@ -11,14 +11,18 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from delayed_delivery.metric_families import counter, gauge
+from delayed_delivery.metric_families import counter, gauge, lateness
+from delayed_delivery.outcome import CLASSES, DeliveryStats
 from timer_store import views
 from timer_store.compaction.plan import Blocked
 from timer_store.pending.forecast import Span, of_slots
-from timer_store.stats import families
 from timer_store.store import TimerStore
 
 BOUNDS_S: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # TimerMetrics.timerDist
+COUNTERS: Final = {
+    "lost": "Timers whose record retention removed.",
+    "refused": "Batches that the store refused in part; they are repeated.",
+}
 
 
 class StoreCollector:
@@ -106,7 +110,8 @@ class StoreCollector:
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"rocketmq_timer_{name}", text, value=value)
         text = "Timers delivered to their topic."
-        delivered = timers.stats.delivered_by_topic()
+        topics = timers.store.topics
+        delivered = [(topics.name(index), n) for index, n in timers.stats.by_topic()]
         yield counter("rocketmq_timer_dequeue", text, "topic", delivered)
         text, pending = "Pending timers by topic.", sorted(timers.counts.by_topic().items())
         yield gauge("rocketmq_timing_messages", text, "topic", pending)
@@ -123,3 +128,28 @@ class StoreCollector:
         sums = [int(counts[low:high].sum()) for low, high in pairwise([1, *ends])]
         values = zip(BOUNDS_S, sums, strict=True)
         return gauge("rocketmq_timer_message_snapshot", text, "timer_bound_s", values)
+
+
+def families(
+    stats: DeliveryStats,
+    next_due_ms: int | None,
+    gauges: Mapping[str, tuple[str, float]],
+) -> Iterator[Metric]:
+    """Yield the metric families of one timer store.
+
+    Args:
+        next_due_ms: Due time of the next timer, None if none is pending.
+        gauges: More gauges: name (without prefix) -> (help text, value).
+    """
+    next_s = None if next_due_ms is None else next_due_ms / 1_000
+    text = "Due time of the next timer."
+    yield GaugeMetricFamily("duemq_timer_next_due_timestamp_seconds", text, value=next_s)
+    for name, (text, value) in gauges.items():
+        yield GaugeMetricFamily(f"duemq_timer_{name}", text, value=value)
+    for name, text in COUNTERS.items():
+        yield CounterMetricFamily(f"duemq_timer_{name}", text, value=getattr(stats, name))
+    text = "Timers that could not be delivered and went to the quarantine topic."
+    reasons = [(reason.value, count) for reason, count in sorted(stats.quarantined.items())]
+    yield counter("duemq_timer_quarantined", text, "reason", reasons)
+    late = zip(CLASSES, stats.lateness, strict=True)
+    yield lateness("duemq_timer_lateness_seconds", "topics", late)

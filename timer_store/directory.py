@@ -33,7 +33,6 @@ from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
 from timer_store.layout import Offsets
 from timer_store.pending.lookup import PendingTimers
-from timer_store.service import TimerService
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
@@ -64,11 +63,13 @@ class TimerDirectory:
         self.timers = TimerStore(store, clock, config)
         self.pending_timers = PendingTimers(self.timers)
         self._hook = TimerHook(
-            store.topics, config, self.timers.slot_count, pending_of=self.timers.counts.of_topic
+            store.topics,
+            config,
+            self.timers.units.wheel.num,
+            pending_of=self.timers.counts.of_topic,
         )
         self._keeper = CheckpointWriter(self.timers)
         self._failure = ""
-        self._service = TimerService(self.timers, clock, on_failure=self._failed)
 
     def _failed(self, reason: str) -> None:
         self._failure = reason
@@ -144,7 +145,7 @@ class TimerDirectory:
 
     def _decide(self, offsets: Offsets, decide: Callable[[Offsets], Decided]) -> Decided:
         decided = decide(np.asarray(offsets, np.int64))
-        self._service.wake()
+        self.timers.wake()
         return decided
 
     # -- messages out ---------------------------------------------------------------------------
@@ -172,7 +173,7 @@ class TimerDirectory:
     @property
     def is_idle(self) -> bool:
         """Whether all work that is possible now is done."""
-        return self._service.is_idle
+        return self.timers.is_idle
 
     # -- running --------------------------------------------------------------------------------
 
@@ -184,10 +185,10 @@ class TimerDirectory:
     async def _running(self) -> AsyncIterator[None]:
         await asyncio.to_thread(compile_and_load, *KERNELS)  # before a message is acknowledged
         self.timers.open(notice=self.store.notice)
-        self.store.add_dispatcher(self._service.on_put)
+        self.store.add_dispatcher(self.timers.on_put)
         await self._keeper.persist(last=True)
         stop = asyncio.Event()
-        async with self._service.running():
+        async with self.timers.running(on_failure=self._failed):
             checkpoints = asyncio.create_task(self._checkpoints(stop), name="timer checkpoints")
             try:
                 yield

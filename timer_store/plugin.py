@@ -28,7 +28,6 @@ from timer_store.names import TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers
 from timer_store.pending.recalls import TimerRecalls
 from timer_store.pending.stopped_timers import NOT_RUNNING, NOTICE, StoppedTimers
-from timer_store.service import TimerService
 from timer_store.store import TimerStore
 from timer_store.stored_pin import stored_pin
 from timer_store.views import admin_views
@@ -50,7 +49,6 @@ class RunningTimers:
 
     timers: TimerStore
     hook: TimerHook
-    service: TimerService
     keeper: CheckpointWriter
 
 
@@ -124,7 +122,7 @@ class TimerPlugin(PluginBase):
         if self._running is not None:
             self._running.timers.reconfigure(config)
             self._running.hook.reconfigure(config)
-            self._running.service.wake()
+            self._running.timers.wake()
         self.config = config
 
     @asynccontextmanager
@@ -155,17 +153,14 @@ class TimerPlugin(PluginBase):
         clock, scheduler = self._host.clock, self._host.scheduler
         timers = TimerStore(store, clock, self.config)
         timers.open(notice=log.warning)
-        service = TimerService(
-            timers, clock, on_failure=self._host.stop, kernels=self._host.kernels
-        )
         keeper = CheckpointWriter(timers)
         hook = TimerHook(
-            store.topics, self.config, timers.slot_count, pending_of=timers.counts.of_topic
+            store.topics, self.config, timers.units.wheel.num, pending_of=timers.counts.of_topic
         )
         await keeper.persist(last=True)  # the next start recovers from here
-        async with service.running():
-            self._running = RunningTimers(timers, hook, service, keeper)
-            store.add_dispatcher(service.on_put, topic=TIMER_TOPIC)
+        async with timers.running(on_failure=self._host.stop, kernels=self._host.kernels):
+            self._running = RunningTimers(timers, hook, keeper)
+            store.add_dispatcher(timers.on_put, topic=TIMER_TOPIC)
             collector = StoreCollector(timers)
             self._host.metrics.register(collector)
             every(
@@ -189,7 +184,7 @@ class TimerPlugin(PluginBase):
                 scheduler.remove_job(PERSIST_JOB)
                 self._host.metrics.unregister(collector)
         self._running = None
-        store.remove_dispatcher(service.on_put, topic=TIMER_TOPIC)
+        store.remove_dispatcher(timers.on_put, topic=TIMER_TOPIC)
         await keeper.persist_last()
         timers.close()
 
@@ -214,13 +209,13 @@ class TimerPlugin(PluginBase):
         if self._running is None:
             return Response(SYSTEM_ERROR, "the timer store does not run")
         response = await handle_compact(self._running.timers, request)
-        self._running.service.wake()
+        self._running.timers.wake()
         return response
 
     async def _check_disk(self) -> None:
         """Check whether old log files should be removed; scheduled as often as retention."""
         if self._running is not None and self._running.timers.compaction.begin_if_needed():
-            self._running.service.wake()
+            self._running.timers.wake()
 
     def _files(self) -> SnapshotFiles:
         assert self._running is not None

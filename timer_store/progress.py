@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.queues.topic_table import TopicTable
-from timer_store.kernels.survey import count_pending
+from timer_store.kernels.enqueue import count_pending
 from timer_store.layout import NO_OFFSETS, Mask, Offsets, Rows
 
 Key = tuple[int, int]  # (due_ms, phys_offset): the order of delivery

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from delayed_delivery.outcome import DeliveryStats
 from delayed_delivery.records import first_log_offset
 from duemq_common.clock import Clock
 from message_store.store import MessageStore
@@ -19,8 +20,7 @@ from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.dequeue.dequeue_service import DequeueService
 from timer_store.dequeue.near_stage import NearStage
 from timer_store.dequeue.unit_check import UnitCheck
-from timer_store.enqueue.enqueue_service import EnqueueService
-from timer_store.enqueue.fetch import Fetcher
+from timer_store.enqueue.enqueue_service import EnqueueService, TimerFetcher
 from timer_store.enqueue.transfers import TransferredUnits
 from timer_store.layout import Offsets
 from timer_store.log.slot_choice import candidates
@@ -32,7 +32,6 @@ from timer_store.pending.decision_records import DecidingRecords, TimerCopies
 from timer_store.pending.origin_run import OriginRun
 from timer_store.pending.records import RecordReader
 from timer_store.progress import PendingCounts, Position, SettledTimers
-from timer_store.stats import TimerStats
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +56,7 @@ class TimerState:
     counts: PendingCounts
     settled_timers: SettledTimers
     stage: NearStage
-    fetch: Fetcher
+    fetch: TimerFetcher
     records: RecordReader
     deliverer: TimerDeliverer
     deciding: DecidingRecords
@@ -84,7 +83,7 @@ class TimerState:
         position, settled_timers = Position(start_ms, start_ms), SettledTimers()
         counts = PendingCounts(store.topics, store.config.commitlog_file_bytes)
         stage = NearStage(config.stage_records_max)
-        fetch = Fetcher(store, config)
+        fetch = TimerFetcher(store, config)
         enqueue = EnqueueService(
             fetch,
             units,
@@ -108,7 +107,7 @@ class TimerState:
             settled_timers,
             position,
             config,
-            TimerStats(store.topics),
+            DeliveryStats(store.topics),
             check,
         )
         return cls(
@@ -154,10 +153,6 @@ class TimerState:
         position = self.position
         window_ms = self.config.window_ms
         return candidates(due_ms, position.read_ms, position.loaded_ms, window_ms)
-
-    def slot_count(self, time_ms: int) -> int:
-        """Return the number of timers in the slot that covers `time_ms`."""
-        return self.units.wheel.num(time_ms)
 
 
 def lowest(*offsets: int | None) -> int | None:

@@ -6,16 +6,28 @@
     compact      old records ---> copies, so that log files can be removed
     checkpoint   the state of one instant, written in order
 
+`running` sleeps until the next due time and works in bounded turns:
+
+    turn:  enqueue from the timer queue -> non-timers -> load slots -> deliver one due batch
+
+The event loop runs other work between two turns, so that sends and pulls are not delayed while a
+second with a million timers is delivered.
+
 All its files can be rebuilt from the commit log (`checkpoint.recovery`). Only the thread that
 opened the store (the event loop's) may call it; another thread may write a checkpoint.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Self
 
-from duemq_common.clock import Clock
+from delayed_delivery.service_tasks import preload, report_failure
+from duemq_common.clock import Clock, Signal
+from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from timer_store.checkpoint import recovery
@@ -28,6 +40,7 @@ from timer_store.pending.decisions import Decisions
 from timer_store.state import TimerState, lowest
 
 log = logging.getLogger(__name__)
+KERNELS = "timers", "pending_timers"  # groups of kernels: delivery; moves and copies
 CATCH_UP_UNITS = 8_192  # maximum units enqueued per turn
 
 
@@ -43,7 +56,6 @@ class TimerStore:
         clock: Source of all times.
     Attributes:
         state: Shared state; its fields that do not change at a rebuild are also attributes.
-        new_timers_ms: Time at which the newest enqueued timers need a turn.
         writing: Whether another thread is writing a checkpoint.
     """
 
@@ -62,9 +74,10 @@ class TimerStore:
         self.non_timers = NonTimers(state, self.decisions)
         self.compaction = Compaction(state, self.decisions)
         self.log_cleaning = LogCleaning(state)
-        self.new_timers_ms = 0
         self._seen_ms = 0  # time of the last turn
         self.writing = False
+        self._wake, self._stop = Signal(), asyncio.Event()
+        self._sleeping_until = -1
 
     @property
     def config(self) -> TimerConfig:
@@ -102,14 +115,15 @@ class TimerStore:
 
     # -- stages ---------------------------------------------------------------------------------
 
-    def on_put(self, batch: PutBatch, now_ms: int) -> bool:
-        """Enqueue the timers of a batch that was just appended; return whether there were any."""
+    def on_put(self, batch: PutBatch) -> None:
+        """Enqueue the timers of a batch that was just appended. The dispatcher of this plugin."""
+        now_ms = self.clock.now_ms()
         self.enqueue.stopped = self.config.stop_enqueue
         if not self.enqueue.on_put(batch, now_ms):
-            return False
+            return
         due_ms = self.enqueue.earliest_ms - self.config.stage_lead_ms
-        self.new_timers_ms = now_ms if self.enqueue.needs_turn else due_ms
-        return True
+        if (now_ms if self.enqueue.needs_turn else due_ms) < self._sleeping_until:
+            self._wake.set()
 
     def turn(self, now_ms: int) -> bool:
         """Do one bounded piece of each kind of work; return whether there was any."""
@@ -158,6 +172,68 @@ class TimerStore:
         self.non_timers.settled(now_ms)
         self.dequeue.restart(now_ms)
 
+    # -- running --------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def running(
+        self, *, on_failure: Callable[[str], None], kernels: Preparation | None = None
+    ) -> AsyncIterator[Self]:
+        """Deliver while the block is open; leaving it finishes the current turn.
+
+        Args:
+            on_failure: Called when the timer store cannot continue.
+            kernels: Preparation of kernels; delivery begins when those of timers are ready.
+        """
+        kernels = kernels or Preparation()
+        loop = asyncio.get_running_loop()
+        with self.dequeue.loader.threaded(lambda: _call_soon(loop, self._wake.set)):
+            delivering = asyncio.create_task(self.run(kernels, on_failure), name="timer delivery")
+            loading = asyncio.create_task(
+                preload(kernels, KERNELS, self.clock, self._stop), name="timer preload"
+            )
+            try:
+                yield self
+            finally:
+                self._stop.set()
+                self._wake.set()
+                await delivering
+                await loading
+
+    async def run(self, kernels: Preparation, on_failure: Callable[[str], None]) -> None:
+        """Run turns until stopped, once the kernels are ready."""
+        try:
+            await kernels.wait(KERNELS[0], stop=self._stop)
+            while not self._stop.is_set():
+                if self.turn(self.clock.now_ms()):
+                    await asyncio.sleep(0)
+                else:
+                    await self._sleep()
+        except Exception as error:
+            report_failure("timer", error, on_failure)
+
+    async def _sleep(self) -> None:
+        self._wake.clear()  # there was no await since the turn
+        if self._stop.is_set():
+            return
+        now_ms = self.clock.now_ms()
+        until_ms = self.next_work_ms(now_ms)
+        if until_ms <= now_ms:  # such a wait would not yield, and would block other tasks
+            await asyncio.sleep(0)
+            return
+        self._sleeping_until = until_ms
+        await self.clock.wait(self._wake, until_ms=until_ms)
+        self._sleeping_until = -1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all work that is possible now is done."""
+        busy = self.dequeue.loader.busy
+        return self._sleeping_until >= 0 and not self._wake.is_set() and not busy
+
+    def wake(self) -> None:
+        """Wake the loop after a setting or a timer has changed."""
+        self._wake.set()
+
     # -- for other components -------------------------------------------------------------------
 
     @property
@@ -180,6 +256,8 @@ class TimerStore:
             bounds.append(slot_ms)
         return min(bounds)
 
-    def slot_count(self, time_ms: int) -> int:
-        """Return the number of timers in the slot that covers `time_ms`."""
-        return self.state.slot_count(time_ms)
+
+def _call_soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """Schedule work on the loop from a thread, unless the loop has ended."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(work)

@@ -41,7 +41,7 @@ from timer_store.config import PRECISIONS_MS
 from timer_store.dequeue.unit_check import is_due_with_record
 from timer_store.kernels import chain
 from timer_store.kernels import wheel as kernels
-from timer_store.kernels.fetch import Context, Scratch, from_records
+from timer_store.kernels.enqueue import Context, Scratch, from_records
 from timer_store.layout import BLANK, TIMER_BLANK, UNIT_BYTES, Row, Rows
 from timer_store.log.chain_check import FAULT_TEXTS, check_slots
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC

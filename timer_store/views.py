@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from delayed_delivery.outcome import CLASSES, DeliveryStats, Rate
 from delayed_delivery.plugin import ParameterizedView, referral_text
 from duemq_common.config import INT_MAX
 from duemq_common.errors import RequestError
 from timer_store import layout
 from timer_store.pending.forecast import BINS_MAX, Span, forecast, of_slots
 from timer_store.pending.listing import LIMIT_MAX, LONG_MAX, Cursor, Query, list_timers, next_due_ms
-from timer_store.stats import Rate
 from timer_store.store import TimerStore
 
 SYSTEM_ERROR: Final = 1
@@ -70,7 +70,7 @@ def summary(timers: TimerStore) -> dict[str, object]:
         "next_due_ms": next_due_ms(timers),
         "enqueue": enqueue_view(timers, now_ms),
         "dequeue": dequeue_view(timers, now_ms),
-        **timers.stats.as_dict(now_ms),
+        **stats_view(timers.stats, now_ms),
         **event_counts(timers),
         "slots": slots_view(timers),
         "compaction": compaction_view(timers),
@@ -107,6 +107,21 @@ def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
         "per_second": rates(timers.stats.rate, now_ms),
         "refusal": timers.dequeue.refusal,
         "stopped": timers.config.stop_dequeue,
+    }
+
+
+def stats_view(stats: DeliveryStats, now_ms: int) -> dict[str, object]:
+    """Return the counts of deliveries since the start of the process, and their lateness."""
+    return {
+        "delivered": stats.delivered,
+        "delivered_per_second": stats.rate.per_second(now_ms),
+        "lost": stats.lost,
+        "refused": stats.refused,
+        "quarantined": stats.by_reason(),
+        "lateness_ms": {
+            name: late.as_dict() | {"p999": late.quantile_ms(0.999)}
+            for name, late in zip(CLASSES, stats.lateness, strict=True)
+        },
     }
 
 

@@ -38,7 +38,7 @@ ROUNDS, BATCHES = 3, 4  # a round has a batch for each of: cancel, cancel by off
 def fill(store: MessageStore, timers: TimerStore, clock: FakeClock, pending: int) -> Any:
     """Put timers at random times of the next day; return their unique keys and log offsets."""
     random = np.random.default_rng(4)
-    hook = TimerHook(store.topics, timers.config, timers.slot_count)
+    hook = TimerHook(store.topics, timers.config, timers.units.wheel.num)
     topic = store.topics.add("bench")
     offsets = np.empty(pending, np.int64)
     batch = PutBatch(FILL_ROWS)
@@ -95,7 +95,7 @@ def main(pending: int, batch: int) -> None:
                 store.topics.set_routing(name, write_queues=1, read_queues=1, perm=6)
             timers = TimerStore(store, clock, TimerConfig())
             timers.open()
-            store.add_dispatcher(lambda rows: timers.on_put(rows, clock.now_ms()) and None)
+            store.add_dispatcher(timers.on_put)
             offsets = fill(store, timers, clock, pending)
             while store.index.lag_bytes:
                 store.index.catch_up()

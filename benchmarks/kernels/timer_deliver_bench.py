@@ -23,8 +23,7 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from timer_store import layout
-from timer_store.dequeue.deliverer import TimerDeliverer
-from timer_store.dequeue.gather import Gatherer
+from timer_store.dequeue.deliverer import Gatherer, TimerDeliverer
 from timer_store.dequeue.near_stage import NearStage, sorted_run
 from timer_store.names import TIMER_TOPIC
 

@@ -18,7 +18,7 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from timer_store.config import TimerConfig
-from timer_store.enqueue.fetch import Fetcher
+from timer_store.enqueue.enqueue_service import TimerFetcher
 from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC
 
@@ -52,7 +52,7 @@ def fill(batch: PutBatch, topic_index: int, count: int, *, timers: bool) -> None
 
 def measure_fetch(store: MessageStore, count: int) -> None:
     """Measure the fetch stage, with both implementations."""
-    fetcher, batch = Fetcher(store, TimerConfig()), PutBatch(count)
+    fetcher, batch = TimerFetcher(store, TimerConfig()), PutBatch(count)
     timer, real = store.topics.add(TIMER_TOPIC), store.topics.add("bench")
     fill(batch, timer, count, timers=True)
     rows = batch.filled

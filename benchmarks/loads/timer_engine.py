@@ -93,7 +93,7 @@ class Engine:
         self.store.__exit__(None, None, None)
 
     def _note(self, batch: Any) -> None:
-        self.timers.on_put(batch, self.clock.now_ms())
+        self.timers.on_put(batch)
 
     def work(self) -> None:
         """Run turns until none has any work."""

@@ -93,6 +93,11 @@ class TopicTable:
         """Number of queue slots."""
         return self._queue_count
 
+    @property
+    def has_routes(self) -> bool:
+        """Whether topics have queue counts, so that a topic without queues was deleted."""
+        return bool((self._topics["write_queues"] > 0).any())
+
     def find(self, name: str) -> int:
         """Return the index of a topic, or -1."""
         return self._index.get(name, -1)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from delayed_delivery.deliverer import NO_TOPIC, NOT_PUT, Outcome, SingleDeliverer, has_routes
+from delayed_delivery.deliverer import SingleDeliverer
+from delayed_delivery.outcome import NO_TOPIC, NOT_PUT, Outcome
 from delayed_delivery.quarantine import NOT_WRITABLE, QUARANTINE_TOPIC, Reason, Undeliverable
 from delayed_delivery.records import add_message, read_record
 from delayed_delivery.redirected import NoTarget
@@ -151,6 +152,6 @@ def test_a_batch_is_settled_up_to_the_first_refused_row(store: MessageStore) -> 
 def test_a_table_has_routes_once_a_topic_has_queues() -> None:
     topics = TopicTable()
     topics.add("T")
-    assert not has_routes(topics)
+    assert not topics.has_routes
     topics.set_routing("T", write_queues=4, read_queues=4, perm=6)
-    assert has_routes(topics)
+    assert topics.has_routes

@@ -22,7 +22,7 @@ from tests.support.raw_connection import RawPeer
 from tests.support.running_broker import running, small
 from tests.support.send_path import send_request
 
-FILES_MAX = {"level": 45, "timer": 59}
+FILES_MAX = {"level": 43, "timer": 51}
 """Maximum number of files, by kind."""
 BACKGROUND = frozenset(
     {"MigrationPlugin._guard", "HaServer._update_periodically", "Orderly.run", "preload"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from delayed_delivery.lateness import Lateness
+from delayed_delivery.outcome import Lateness
 from duemq_migration.steps.throttle import IntervalLateness
 
 

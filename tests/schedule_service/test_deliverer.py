@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from delayed_delivery.deliverer import NOT_PUT
+from delayed_delivery.outcome import NOT_PUT
 from delayed_delivery.redirected import NoTarget
 from message_store import layout
 from message_store.log.record import Record

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from schedule_service.cursor import Segment
@@ -11,7 +10,6 @@ from schedule_service.level import (
     Event,
     InFlight,
     InFlightTable,
-    LevelStats,
     State,
     resend_pause_ms,
 )
@@ -91,17 +89,3 @@ def test_a_delivery_is_split_where_the_store_stopped() -> None:
     rest.refused(1_000)
     assert (rest.state, rest.failures, rest.retry_ms) == (State.EXCEPTION, 1, 1_100)
     assert table.failing is rest
-
-
-def test_deliveries_are_counted_and_timed() -> None:
-    stats = LevelStats()
-    stats.record_delivered(np.array([5, 5], np.int64), np.array([5, 8], np.int64), timed=True)
-    assert (stats.delivered, stats.lateness.count) == (2, 2)
-    assert stats.as_dict()["lateness_ms"]["max"] == 3
-
-
-def test_without_timing_only_deliveries_are_counted() -> None:
-    stats = LevelStats()
-    stats.record_delivered(np.zeros(3, np.int64), np.ones(3, np.int64), timed=False)
-    assert (stats.delivered, stats.lateness.count) == (3, 0)
-    assert stats.as_dict()["lateness_ms"]["max"] is None

@@ -113,7 +113,7 @@ class MigrationRig:
         self.hooks = (
             self.router,
             LevelHook(topics, self.history),
-            TimerHook(topics, self.timer_config, self.timers.slot_count),
+            TimerHook(topics, self.timer_config, self.timers.units.wheel.num),
         )
         self.store.add_dispatcher(self._dispatch)
         self.is_open = True
@@ -153,7 +153,7 @@ class MigrationRig:
 
     def _dispatch(self, batch: PutBatch) -> None:
         self.levels.on_put(batch)
-        self.timers.on_put(batch, self.clock.now_ms())
+        self.timers.on_put(batch)
 
     def close(self) -> None:
         """Close cleanly, like a broker."""

@@ -137,9 +137,9 @@ async def advance(broker: Broker, clock: FakeClock, step_ms: int, by_ms: int = 5
 
 async def rest(broker: Broker) -> None:
     """Wait until due timers are delivered and the reviver has read them."""
-    service = broker.plugins.plugins["timer_store"].parts.service  # type: ignore[attr-defined]
+    timers = broker.plugins.plugins["timer_store"].parts.timers  # type: ignore[attr-defined]
     assert broker.parts.pop is not None
     for _ in range(TURNS):
         await asyncio.sleep(0)
-        while not (service.is_idle and broker.parts.pop.reviver.is_idle):  # noqa: ASYNC110
+        while not (timers.is_idle and broker.parts.pop.reviver.is_idle):  # noqa: ASYNC110
             await asyncio.sleep(0)

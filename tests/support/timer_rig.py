@@ -70,14 +70,14 @@ class TimerRig:
         self.timers.open(notice=self.notices.append)
         self.keeper = CheckpointWriter(self.timers)
         assert self.persist(last=True)
-        self.hook = TimerHook(topics, self.config, self.timers.slot_count)
+        self.hook = TimerHook(topics, self.config, self.timers.units.wheel.num)
         self.store.add_dispatcher(self._dispatch)
         self.is_open = True
         self.work()
         return self
 
     def _dispatch(self, batch: PutBatch) -> None:
-        self.timers.on_put(batch, self.clock.now_ms())
+        self.timers.on_put(batch)
 
     def close(self) -> None:
         """Close cleanly, like a broker."""

@@ -340,7 +340,7 @@ def test_t22_flow_control_counts_exactly(tmp_path: Path) -> None:
     for _ in range(2):
         rig.persist()
         reopen(rig)
-        assert rig.timers.slot_count(due_ms - 1) == 3
+        assert rig.timers.units.wheel.num(due_ms - 1) == 3
     assert [int(rig.put(due_ms).rows[0]["status"]) for _ in range(3)] == [0, 0, SYSTEM_ERROR]
     rig.advance(6_000)
     assert len(rig.bodies()) == 5

@@ -1,4 +1,4 @@
-"""Timer service: other tasks run while a turn has to wait for them."""
+"""Loop of the timer store: other tasks run while a turn has to wait for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from duemq_common.clock import FakeClock
 from duemq_common.errors import CorruptStore
 from tests.support.timer_rig import TimerRig
-from timer_store.service import TimerService
 
 WAITS_MAX = 10_000
 
@@ -34,18 +33,17 @@ def test_a_rebuild_begins_after_the_checkpoint_that_is_being_written(tmp_path: P
     failures: list[str] = []
 
     async def work() -> None:
-        service = TimerService(rig.timers, clock, on_failure=failures.append)
         rig.timers.writing = True
         rig.timers.dequeue.broken = CorruptStore(tmp_path, 0, "a pointer is wrong", "")
         clock.advance(10_000)
-        async with service.running():
+        async with rig.timers.running(on_failure=failures.append):
             for _ in range(10):
                 await asyncio.sleep(0)
             assert rig.timers.state.rebuilds == 0
             rig.timers.writing = False
             for _ in range(WAITS_MAX):
                 await asyncio.sleep(0)
-                if failures or service.is_idle:
+                if failures or rig.timers.is_idle:
                     break
 
     asyncio.run(work())

@@ -1,13 +1,18 @@
-"""Stage 5: delivers due timers to their topics in order, and undeliverable ones to quarantine.
+"""Deliverer, stages 4 and 5: due timers to their topics in order, undeliverable ones to quarantine.
 
-    rows in order --gather--> batch --put--> topics
-                                |
-                                +-- refused (full disk): these and later rows return to the stage
-                                +-- undeliverable: the batch has a quarantine record instead
+    STAGED rows, in the order of delivery
+      |  records read in the order of the log, file by file      kernel: `Load`, `Gatherer`
+      |  skipped records decoded in Python -> message, or quarantine record
+      v
+    PutBatch; row i is the message of timer i  --put--> topics
+                                                 |
+                                                 +-- refused (full disk): these and later rows
+                                                     return to the stage
 
 A timer is delivered when its record is appended: the record names its origin, so no recovery
 delivers the timer again. A record that may be too long for the store is put in a batch of its own,
-so that a permanent refusal affects one timer only.
+so that a permanent refusal affects one timer only. A timer whose record retention has removed is
+lost: its row is skipped, and counted as lost.
 
 Timers are taken out of the near stage and delivered in one turn of the event loop, so a cancel
 never finds a timer that is neither pending nor delivered. (Gathering the next batch in a thread was
@@ -16,18 +21,35 @@ not faster on two cores: index and read-ahead need the second core.)
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
+import numpy.typing as npt
 
-from delayed_delivery.deliverer import Outcome, SingleDeliverer
-from delayed_delivery.quarantine import report
-from duemq_common.errors import CorruptStore
+from delayed_delivery.deliverer import SINGLE_STAGING_BYTES, Convert, SingleDeliverer, build
+from delayed_delivery.kernels.outcome import SKIPPED
+from delayed_delivery.outcome import NO_TOPIC, Outcome
+from delayed_delivery.quarantine import Reason, Undeliverable, quarantine, report
+from delayed_delivery.records import add_message, clear_client_columns, read_damaged, read_record
+from delayed_delivery.redirected import HALF_TOPIC, NoTarget, real_target
+from duemq_common.errors import CorruptStore, RecordUnreadable
+from duemq_common.text import java_hash
+from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
+from message_store.log.record import Record
 from message_store.log.unreadable import READS_MAX
+from message_store.queues.topic_table import TopicArrays, TopicTable
 from message_store.store import MessageStore
-from timer_store.dequeue.gather import Gatherer, Load
-from timer_store.dequeue.unit_check import UnitCheck
-from timer_store.layout import Rows
+from timer_store import layout
+from timer_store.dequeue.original_properties import delivered_text, kind_of
+from timer_store.dequeue.unit_check import UnitCheck, is_due_with_record
+from timer_store.enqueue.due_time import due_ms_of
+from timer_store.kernels import gather as kernels
+from timer_store.kernels.enqueue import Scratch
+from timer_store.layout import FROM_LEVEL, FROM_TIMER, Mask, Row, Rows
+from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 
+GROWTH_BYTES_MAX = 1 << 15  # maximum growth of a record when it is delivered or quarantined
 BATCH_ROWS = 4_096
 
 
@@ -131,3 +153,274 @@ class TimerDeliverer:
             self._single.deliver(rows[outcome.done], convert, outcome, now_ms)
         report(outcome.quarantined)
         return outcome.done
+
+
+@dataclass(slots=True)
+class Load:
+    """Due timers, and the batch of their messages.
+
+    Attributes:
+        rows: (n,) `layout.STAGED`.
+        is_malformed: (n,) u1: The kernel skipped the row.
+        alone: (n,) b1: The store may refuse the row as too long; it gets a batch of its own.
+        quarantine_items: Items for quarantine, by row.
+        lost: Rows whose record retention has removed.
+    """
+
+    rows: Rows
+    now_ms: int
+    batch: PutBatch
+    is_malformed: npt.NDArray[np.uint8]
+    alone: Mask
+    arrays: TopicArrays
+    context: kernels.Context
+    scratch: Scratch
+    files: list[tuple[int, int, npt.NDArray[np.uint8]]]
+    quarantine_items: dict[int, Undeliverable] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Run the kernel over all log files. Changes only this load; may run in any thread."""
+        rows, batch = self.rows, self.batch
+        end = np.zeros(1, np.int64)
+        output = kernels.Output(batch.rows, batch.staging, end, self.is_malformed)
+        offsets = np.ascontiguousarray(rows["phys_offset"])
+        order = np.argsort(offsets, kind="stable").astype(np.int32)
+        if self.alone.any():
+            order = order[~self.alone[order]]
+        ranked = offsets[order]
+        for base, size, data in self.files:
+            first, end = np.searchsorted(ranked, (base, base + data.size))
+            if first < end:
+                kernels.gather(
+                    data,
+                    (base, size),
+                    rows,
+                    order[first:end],
+                    self.arrays,
+                    self.context,
+                    self.scratch,
+                    output,
+                )
+        batch.staging_len = int(output.end[0])
+        batch.count = int(rows.size)
+        batch.trusted = True
+
+
+class Gatherer:
+    """Builder of batches from due timers of one store."""
+
+    def __init__(self, store: MessageStore, precision_ms: int) -> None:
+        self._store, self._precision_ms = store, precision_ms
+        topics: TopicTable = store.topics
+        self._timer, self._half = topics.add(TIMER_TOPIC), topics.add(HALF_TOPIC)
+        self._schedule = topics.add(SCHEDULE_TOPIC)
+        self._plain = PutBatch(1, SINGLE_STAGING_BYTES)
+        self._by_hash: dict[int, int] = {}
+        self._hashed = 0
+
+    def plan(self, rows: Rows, batch: PutBatch, now_ms: int) -> Load:
+        """Return the load of some timers: a batch with room for all, and the current log files."""
+        store = self._store
+        sizes = rows["record_size"].astype(np.int64)
+        file_bytes = int(store.config.commitlog_file_bytes)
+        alone = (sizes < 0) | (sizes + GROWTH_BYTES_MAX > file_bytes)
+        batch.clear()
+        batch.reserve(int(rows.size), int(sizes[~alone].sum()))
+        return Load(
+            rows=rows,
+            now_ms=now_ms,
+            batch=batch,
+            is_malformed=np.ones(rows.size, np.uint8),
+            alone=alone,
+            arrays=store.topics.arrays,
+            context=kernels.Context(
+                self._timer,
+                self._schedule,
+                self._half,
+                store.topics.has_routes,
+                now_ms,
+                self._precision_ms,
+            ),
+            scratch=Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)),
+            files=[(*store.written_span(file), file.data) for file in store.log_files],
+        )
+
+    def finish(self, load: Load) -> None:
+        """Fill the rows that the kernel skipped, in Python."""
+        count = load.batch.count
+        for index in np.flatnonzero(load.is_malformed[:count]).tolist():
+            self._convert(load, index)
+
+    def _convert(self, load: Load, position: int) -> None:
+        timer = load.rows[position]
+        if self.is_lost(timer):
+            load.lost.append(position)
+            load.batch.rows[position] = np.zeros((), store_layout.PUT)
+            load.batch.rows[position]["status"] = SKIPPED
+            return
+        plain = self._plain
+        plain.clear()
+        item = build(self, timer, self.delivery(load.now_ms), plain)
+        if item is not None:
+            load.quarantine_items[position] = item
+            quarantine(plain, self._store.topics, item, now_ms=load.now_ms)
+        _place(load.batch, position, plain)
+
+    # -- one timer ------------------------------------------------------------------------------
+
+    def is_lost(self, unit: Row) -> bool:
+        """Return whether retention has removed a timer's record."""
+        return bool(unit["phys_offset"] < self._store.min_offset)
+
+    def read(self, unit: Row) -> Record:
+        """Return a timer's record.
+
+        Raises:
+            RecordUnreadable: The record is damaged, or does not match the unit.
+        """
+        phys_offset, size = int(unit["phys_offset"]), int(unit["record_size"])
+        record = read_record(self._store, phys_offset, size)
+        if record.total_size != size:
+            reason = f"the record there has {record.total_size} bytes, its unit names {size}"
+            raise RecordUnreadable(phys_offset, reason)
+        return record
+
+    def undeliverable(self, reason: Reason, detail: str, unit: Row) -> Undeliverable:
+        """Return the quarantine item for a timer that cannot be delivered."""
+        phys_offset, size = int(unit["phys_offset"]), int(unit["record_size"])
+        queue_offset, level = -1, 0
+        data, record = read_damaged(self._store, phys_offset, size)
+        topic = record.topic if record is not None and record.phys_offset == phys_offset else ""
+        if record is not None and topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
+            queue_offset = record.queue_offset
+            level = record.queue_id + 1 if topic == SCHEDULE_TOPIC else 0
+        due_ms = -1 if level else int(unit["due_ms"]) or -1
+        return Undeliverable(
+            reason, detail, phys_offset, level, queue_offset, record, data, due_ms=due_ms
+        )
+
+    def topic_of(self, unit: Row, item: Undeliverable | None = None) -> int:
+        """Return the real topic of a timer that is not delivered, NO_TOPIC if unknown."""
+        if item is not None and item.record is not None:
+            index = self._store.topics.find(item.record.properties.get("REAL_TOPIC", ""))
+            if index >= 0:
+                return int(index)
+        return self._topic_of_hash(int(unit["topic_hash"]))
+
+    def _topic_of_hash(self, topic_hash: int) -> int:
+        """Return the index of the topic with this Java hash, NO_TOPIC if there is none."""
+        topics: TopicTable = self._store.topics
+        for index in range(self._hashed, len(topics)):
+            self._by_hash.setdefault(java_hash(topics.name(index)), index)
+        self._hashed = len(topics)
+        return self._by_hash.get(topic_hash, NO_TOPIC)
+
+    # -- conversion ------------------------------------------------------------------------------
+
+    def delivery(self, now_ms: int) -> Convert[Row]:
+        """Return the conversion of a timer's record to the delivered message."""
+
+        def convert(batch: PutBatch, record: Record, timer: Row) -> NoTarget | None:
+            topics = self._store.topics
+            found = target_of(record, timer, topics, self._precision_ms, routed=topics.has_routes)
+            if isinstance(found, NoTarget):
+                return found
+            add_delivery(batch, record, *found, timer, now_ms)
+            return None
+
+        return convert
+
+    def fault(self, batch: PutBatch, record: Record, timer: Row) -> NoTarget:
+        """Return the reason why a record of the timer queue is not a timer; adds no message."""
+        return fault_of(record, self._store.topics)
+
+
+def target_of(
+    record: Record, timer: Row, topics: TopicTable, precision_ms: int, *, routed: bool
+) -> tuple[int, int] | NoTarget:
+    """Return (topic_index, queue_id) of the queue to which a timer is delivered.
+
+    Args:
+        timer: `layout.STAGED` row of the timer; the record must have the due time of this row.
+        precision_ms: Width of a slot.
+        routed: Topics without queues count as missing, because they were deleted.
+    """
+    if kind_of(record) == FROM_LEVEL:
+        return real_target(record.properties, topics, SCHEDULE_TOPIC, routed=routed)
+    foreign = wrong_queue_fault(record)
+    if foreign is not None:
+        return foreign
+    properties = record.properties
+    if "TIMER_DEL_UNIQKEY" in properties:
+        return NoTarget(Reason.WRONG_RECORD, "the record there cancels another timer")
+    due_ms = due_ms_of(properties, record.store_ms, precision_ms)
+    if due_ms is None:
+        return _no_time(record)
+    times = np.array([timer["due_ms"]], np.int64), np.array([due_ms], np.int64)
+    if timer["state"] != layout.STAGED_FIRED and not is_due_with_record(*times, precision_ms).all():
+        detail = f"the record there is due at {due_ms}, not at {int(timer['due_ms'])}"
+        return NoTarget(Reason.WRONG_RECORD, detail)
+    return real_target(properties, topics, TIMER_TOPIC, routed=routed)
+
+
+def wrong_queue_fault(record: Record) -> NoTarget | None:
+    """Return the fault of a record that is not in the timer queue, None if it is."""
+    if record.topic == TIMER_TOPIC and record.queue_id == TIMER_QUEUE:
+        return None
+    where = f"{record.topic} queue {record.queue_id}"
+    return NoTarget(Reason.WRONG_RECORD, f"the record there belongs to {where}")
+
+
+def fault_of(record: Record, topics: TopicTable) -> NoTarget:
+    """Return the reason why a record of the timer queue is not a timer."""
+    foreign = wrong_queue_fault(record)
+    if foreign is not None:
+        return foreign
+    if due_ms_of(record.properties, record.store_ms, 1) is None:
+        return _no_time(record)
+    found = real_target(record.properties, topics, TIMER_TOPIC, routed=False)
+    return found if isinstance(found, NoTarget) else NoTarget(Reason.NO_TARGET, "it is not a timer")
+
+
+def _no_time(record: Record) -> NoTarget:
+    out = record.properties.get("TIMER_OUT_MS")
+    return NoTarget(Reason.NO_TIME, f"the record has no due time: TIMER_OUT_MS={out!r}")
+
+
+def add_delivery(
+    batch: PutBatch, record: Record, topic_index: int, queue_id: int, timer: Row, now_ms: int
+) -> None:
+    """Add the delivered message of a due timer. The kernel's readable twin.
+
+    Source: TimerMessageStore.convert, convertMessage
+    """
+    kind = kind_of(record)
+    text = delivered_text(record, kind)
+    row = _add(batch, record, topic_index, queue_id, text, timer, now_ms)
+    if kind != FROM_TIMER:
+        row["enqueue_ms"] = row["dequeue_ms"] = -1
+    clear_client_columns(row)
+
+
+def _add(
+    batch: PutBatch,
+    record: Record,
+    topic_index: int,
+    queue_id: int,
+    text: bytes,
+    timer: Row,
+    now_ms: int,
+) -> Row:
+    row: Row = batch.rows[add_message(batch, record, topic_index, queue_id, text)]
+    row["enqueue_ms"], row["dequeue_ms"] = timer["write_ms"], now_ms
+    return row
+
+
+def _place(batch: PutBatch, position: int, plain: PutBatch) -> None:
+    """Copy the only message of `plain` to row `position`."""
+    start = batch.stage(plain.staging[: plain.staging_len].data)
+    row = batch.rows[position]
+    batch.rows[position] = plain.rows[0]
+    for column in ("body_pos", "prop_pos"):
+        row[column] += start

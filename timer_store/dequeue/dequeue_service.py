@@ -14,6 +14,7 @@ from collections import deque
 
 import numpy as np
 
+from delayed_delivery.outcome import DeliveryStats
 from duemq_common.errors import CorruptStore
 from timer_store import layout
 from timer_store.config import TimerConfig
@@ -26,7 +27,6 @@ from timer_store.log.slot_choice import place
 from timer_store.log.timer_log import REMEDY
 from timer_store.log.units import TimerUnits
 from timer_store.progress import PendingCounts, Position, SettledTimers
-from timer_store.stats import TimerStats
 
 log = logging.getLogger(__name__)
 NEVER_MS = 1 << 62
@@ -49,7 +49,7 @@ class DequeueService:
         settled_timers: SettledTimers,
         position: Position,
         config: TimerConfig,
-        stats: TimerStats,
+        stats: DeliveryStats,
         check: UnitCheck,
     ) -> None:
         self._check = check

@@ -9,7 +9,7 @@
 A delay counts from the store time. A copy that an Apache broker wrote while rolling (it has
 TIMER_ROLL_TIMES) was stored later, so its TIMER_OUT_MS is used instead. TIMER_OUT_MS is Apache's
 slot, the last whole slot before the due time, so no timer is due before TIMER_OUT_MS + 1; a record
-without it is not a timer. `kernels.fetch` is the compiled twin.
+without it is not a timer. `kernels.due_time` is the compiled twin.
 
 Source: TimerMessageStore, HookUtils
 """

@@ -27,8 +27,8 @@ from message_store.log.page_guard import GuardedMap
 from message_store.ranges import Range
 from message_store.store import MessageStore
 from timer_store import layout
-from timer_store.enqueue.fetch import name_topics
-from timer_store.kernels.fetch import Scratch
+from timer_store.enqueue.enqueue_service import name_topics
+from timer_store.kernels.enqueue import Scratch
 from timer_store.kernels.transfer import read_levels
 from timer_store.layout import DUE_MS_MAX, NO_OFFSETS, Offsets, Rows
 from timer_store.names import SCHEDULE_TOPIC

@@ -21,7 +21,7 @@ from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from timer_store.config import TimerConfig
 from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.enqueue.flow_control import full_slot_refusal, over_limit
-from timer_store.kernels import put
+from timer_store.kernels import enqueue as kernels
 from timer_store.layout import Offsets, Rows
 from timer_store.names import DUE_NAMES, HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
 
@@ -49,11 +49,11 @@ class TimerHook:
     ) -> None:
         self._topics = topics
         self._slot_count_of, self._pending_of = slot_count_of, pending_of
-        self._numbers: Offsets = np.zeros(put.NUMBERS, np.int64)
-        self._numbers[put.TIMER] = topics.add(TIMER_TOPIC)
-        self._numbers[put.SCHEDULE] = topics.add(SCHEDULE_TOPIC)
-        self._numbers[put.HALF] = topics.add(HALF_TOPIC)
-        self._numbers[put.PRECISION_MS] = config.precision_ms
+        self._numbers: Offsets = np.zeros(kernels.NUMBERS, np.int64)
+        self._numbers[kernels.TIMER] = topics.add(TIMER_TOPIC)
+        self._numbers[kernels.SCHEDULE] = topics.add(SCHEDULE_TOPIC)
+        self._numbers[kernels.HALF] = topics.add(HALF_TOPIC)
+        self._numbers[kernels.PRECISION_MS] = config.precision_ms
         self._report: npt.NDArray[np.uint8] = np.zeros(1_024, np.uint8)
         self._one: npt.NDArray[np.uint8] = np.zeros(1, np.uint8)
         self.reconfigure(config)
@@ -61,8 +61,8 @@ class TimerHook:
     def reconfigure(self, config: TimerConfig) -> None:
         """Apply changed limits; the precision is fixed while the store is open."""
         self._config = config
-        self._numbers[put.MAX_DELAY_MS] = config.max_delay_ms
-        self._numbers[put.SPREAD_MS] = config.spread_ms
+        self._numbers[kernels.MAX_DELAY_MS] = config.max_delay_ms
+        self._numbers[kernels.SPREAD_MS] = config.spread_ms
         limited = config.slot_timers_max < INT_MAX or config.topic_quota > 0
         self._limited = config.flow_control and limited
 
@@ -73,11 +73,11 @@ class TimerHook:
         """
         if self._report.size < batch.count:
             self._report = np.zeros(batch.count * 2, np.uint8)
-        self._numbers[put.NOW_MS] = now_ms
+        self._numbers[kernels.NOW_MS] = now_ms
         redirected, unhandled = self._redirect(batch, batch.rows, batch.count, self._report)
         if unhandled:
             end = 0
-            for index in np.flatnonzero(self._report[: batch.count] > put.REDIRECTED).tolist():
+            for index in np.flatnonzero(self._report[: batch.count] > kernels.REDIRECTED).tolist():
                 if index >= end:
                     self._report[index] = self._handle_row(
                         batch, index, int(self._report[index]), now_ms
@@ -90,7 +90,7 @@ class TimerHook:
         self, batch: PutBatch, rows: Rows, count: int, report: npt.NDArray[np.uint8]
     ) -> tuple[int, int]:
         arrays = self._topics.arrays
-        found: tuple[int, int] = put.redirect(
+        found: tuple[int, int] = kernels.redirect(
             rows, count, batch.staging, arrays.topics, arrays.names, self._numbers, report
         )
         return found
@@ -99,15 +99,15 @@ class TimerHook:
 
     def _handle_row(self, batch: PutBatch, position: int, found: int, now_ms: int) -> int:
         """Handle one row; return its report."""
-        if found == put.STALE:
+        if found == kernels.STALE:
             properties = batch.properties(position)
             for name in STALE_NAMES:
                 properties.pop(name, None)
             batch.set_properties(position, properties)
             self._redirect(batch, batch.rows[position : position + 1], 1, self._one)
             found = int(self._one[0])
-            assert found != put.STALE
-        if found > put.REDIRECTED:
+            assert found != kernels.STALE
+        if found > kernels.REDIRECTED:
             remark = self._refusal(batch, position, found, now_ms)
             if remark:
                 batch.refuse(position, MESSAGE_ILLEGAL, remark)
@@ -115,35 +115,35 @@ class TimerHook:
 
     def _refusal(self, batch: PutBatch, position: int, found: int, now_ms: int) -> str:
         """Return the reason for which a row is refused, empty if it is valid."""
-        if found == put.DIRECT:
+        if found == kernels.DIRECT:
             return self._direct_fault(batch, position, now_ms)
         properties = batch.properties(position)
         given = ", ".join(f"{name}={properties[name]}" for name in DUE_NAMES if name in properties)
         given, limit = given[: 3 * SHOWN_CHARACTERS], self._config.max_delay_text
-        if found == put.ILLEGAL:
+        if found == kernels.ILLEGAL:
             return (
                 f"timer message illegal: {given} is not a whole number of at most 18 digits; "
                 f"the max delay is {limit}"
             )
-        if found == put.MARKER_LATE:
+        if found == kernels.MARKER_LATE:
             return (
                 f"timer message illegal: {given} is in the past, the time is {now_ms}, so there "
                 f"is no message to cancel; the max delay is {limit}"
             )
-        if found == put.TOO_FAR:
+        if found == kernels.TOO_FAR:
             return (
                 f"timer message illegal: {given} is further away than the max delay {limit} "
                 f"from {now_ms}"
             )
         return (
-            f"timer message illegal: its properties leave no room for the {put.GROWTH_BYTES} bytes "
-            f"that a delivery adds; {PROPERTY_BYTES_MAX} can be stored"
+            "timer message illegal: its properties leave no room for the "
+            f"{kernels.GROWTH_BYTES} bytes that a delivery adds; {PROPERTY_BYTES_MAX} can be stored"
         )
 
     def _direct_fault(self, batch: PutBatch, position: int, now_ms: int) -> str:
         """Return the fault of a message that a client sent into the timer topic, or empty."""
         properties = batch.properties(position)
-        due_ms = due_ms_of(properties, now_ms, int(self._numbers[put.PRECISION_MS]))
+        due_ms = due_ms_of(properties, now_ms, int(self._numbers[kernels.PRECISION_MS]))
         hint = f"send to your topic with TIMER_DELIVER_MS, not to {TIMER_TOPIC}"
         if due_ms is None:
             return f"TIMER_OUT_MS is missing or invalid: {hint}"
@@ -159,7 +159,7 @@ class TimerHook:
         queue_id = number_of(properties.get("REAL_QID"))
         if queue_id is None or not 0 <= queue_id < QUEUES_MAX:
             return f"REAL_QID is missing or invalid: {hint}"
-        if int(batch.rows[position]["prop_len"]) + put.GROWTH_BYTES > PROPERTY_BYTES_MAX:
+        if int(batch.rows[position]["prop_len"]) + kernels.GROWTH_BYTES > PROPERTY_BYTES_MAX:
             return "its properties leave no room for the properties that a delivery adds"
         return ""
 
@@ -170,7 +170,7 @@ class TimerHook:
         limit, quota = self._config.slot_timers_max, self._config.topic_quota
         rows = batch.filled
         redirected = np.flatnonzero(
-            (self._report[: batch.count] == put.REDIRECTED)
+            (self._report[: batch.count] == kernels.REDIRECTED)
             & (rows["status"] == 0)
             & (rows["prop_flags"] & PROP_TIMER_DEL == 0)
         )

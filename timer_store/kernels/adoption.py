@@ -24,7 +24,7 @@ from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import MOVED_NAME, TAGS_NAME, equals, find_value, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.layout import RECORD_AT
-from timer_store.kernels.fetch import MARKER, OUT, ROLLS
+from timer_store.kernels.due_time import MARKER, OUT, ROLLS
 from timer_store.layout import Rows
 
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)

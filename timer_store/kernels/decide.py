@@ -46,14 +46,7 @@ from message_store.layout import (
     SYS_STORE_IPV6,
     TIMER_DELIVER_MS,
 )
-from timer_store.kernels.fetch import (
-    DELIVER,
-    MARKER,
-    MS,
-    OUT,
-    ROLLS,
-    SEC,
-)
+from timer_store.kernels.due_time import DELIVER, MARKER, MS, OUT, ROLLS, SEC
 from timer_store.kernels.transfer import is_delay
 from timer_store.layout import Rows
 

@@ -3,7 +3,7 @@
 `gather` reads records in the order of the log and fills rows in the order of delivery. It copies
 bodies and property texts, because the timers of one batch are in several log files. It skips every
 record that is not valid, not a timer, or not due at the time of its unit:
-`timer_store.dequeue.gather` handles those in Python.
+`timer_store.dequeue.deliverer` handles those in Python.
 """
 
 from __future__ import annotations
@@ -36,13 +36,8 @@ from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.layout import ENTRY_END, TIMER_NONE
 from message_store.queues.topic_table import TopicArrays
-from timer_store.kernels.fetch import (
-    OUT,
-    ROLLS,
-    Scratch,
-    due_of,
-    take_timer,
-)
+from timer_store.kernels.due_time import OUT, ROLLS, due_of, take_timer
+from timer_store.kernels.enqueue import Scratch
 from timer_store.kernels.transfer import DELA, is_delay
 from timer_store.layout import (
     FROM_LEVEL,
@@ -64,7 +59,7 @@ class Output(NamedTuple):
     rows: Rows  # (n,) message_store.layout.PUT
     staging: Bytes  # with room for all
     end: npt.NDArray[np.int64]  # (1,): position of its first free byte
-    is_malformed: npt.NDArray[np.uint8]  # (n,): 1: skipped, see `timer_store.dequeue.gather`
+    is_malformed: npt.NDArray[np.uint8]  # (n,): 1: skipped, see `timer_store.dequeue.deliverer`
 
 
 class Context(NamedTuple):

@@ -22,7 +22,7 @@ from message_store.kernels.names import entry_end, is_named, is_topic
 from message_store.kernels.scan import read_frame
 from message_store.layout import NAME_END
 from message_store.queues.topic_table import TopicArrays
-from timer_store.kernels.fetch import Scratch, set_topic
+from timer_store.kernels.enqueue import Scratch, set_topic
 from timer_store.layout import TIMED_PLAIN, UPPER_Y, Rows
 
 DELA = np.frombuffer(b"DELA", np.uint8).copy()

@@ -21,8 +21,7 @@ import numpy as np
 from duemq_common.errors import CorruptStore
 from timer_store import layout
 from timer_store.kernels import chain
-from timer_store.kernels import units as kernels
-from timer_store.kernels.wheel import set_slots, slots_after
+from timer_store.kernels import wheel as kernels
 from timer_store.layout import NO_OFFSETS, UNIT_BYTES, Offsets, Rows
 from timer_store.log.chain_check import (
     chain_error,
@@ -64,9 +63,9 @@ def repair(log: TimerLog, wheel: TimerWheel, log_end: int) -> list[CorruptStore]
         Faults of the chains (20 at most); if there are any, call `relink`.
     """
     assert log_end <= log.end
-    room = slots_after(wheel.data, wheel.pages, log_end, np.empty(0, layout.CURSOR))
+    room = kernels.slots_after(wheel.data, wheel.pages, log_end, np.empty(0, layout.CURSOR))
     cursors = np.zeros(room, layout.CURSOR)
-    slots_after(wheel.data, wheel.pages, log_end, cursors)
+    kernels.slots_after(wheel.data, wheel.pages, log_end, cursors)
     cursors["fault"][cursors["pos"] >= log.end] = chain.FAULT_PLACE
     for file in reversed(log.files):
         chain.walk_back(file.data, file.base, cursors, wheel.precision_ms, log_end)
@@ -75,7 +74,7 @@ def repair(log: TimerLog, wheel: TimerWheel, log_end: int) -> list[CorruptStore]
     last_pos[broken] = -1
     found = _findings(log, wheel, cursors[broken])
     _count(log, wheel, cursors)
-    set_slots(wheel.data, wheel.pages, cursors["tick"], last_pos, cursors["count"])
+    kernels.set_slots(wheel.data, wheel.pages, cursors["tick"], last_pos, cursors["count"])
     log.truncate(log_end)
     return found
 
@@ -86,7 +85,7 @@ def recount(log: TimerLog, wheel: TimerWheel, slot_ms: Offsets) -> None:
     cursors = cursors[(cursors["pos"] >= 0) & (cursors["fault"] == 0)]
     last_pos = cursors["pos"].copy()
     _count(log, wheel, cursors)
-    set_slots(wheel.data, wheel.pages, cursors["tick"], last_pos, cursors["count"])
+    kernels.set_slots(wheel.data, wheel.pages, cursors["tick"], last_pos, cursors["count"])
 
 
 def _count(log: TimerLog, wheel: TimerWheel, cursors: Rows) -> None:

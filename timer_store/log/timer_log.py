@@ -32,7 +32,7 @@ from message_store.log.commit_log import NAME_DIGITS, LogFile, NumberedLog, numb
 from message_store.log.zeroing import restored_size
 from timer_store import layout
 from timer_store.kernels import chain
-from timer_store.kernels import units as kernels
+from timer_store.kernels import wheel as kernels
 from timer_store.layout import BLANK, TIMER_BLANK, TIMER_UNIT, UNIT_BYTES, Offsets, Rows
 
 BLANK_BYTES: Final = TIMER_BLANK.itemsize

@@ -22,8 +22,7 @@ from duemq_common.errors import CorruptStore
 from message_store.ranges import distinct, is_in
 from timer_store import layout
 from timer_store.kernels import chain, first_due
-from timer_store.kernels import units as kernels
-from timer_store.kernels.wheel import add_num
+from timer_store.kernels import wheel as kernels
 from timer_store.layout import NO_OFFSETS, UNIT_BYTES, Offsets, Rows
 from timer_store.log import repair
 from timer_store.log.chain_check import chain_error, cursors_of
@@ -353,7 +352,7 @@ class TimerUnits:
         """
         positions, due, ticks = self._tombstones(positions, copied=copied)
         self.log.write_tombstones(positions, due)
-        add_num(self.wheel.data, self.wheel.pages, ticks, -1)
+        kernels.add_num(self.wheel.data, self.wheel.pages, ticks, -1)
         return int(np.count_nonzero(ticks))
 
     def discount(self, positions: Offsets) -> None:
@@ -363,7 +362,7 @@ class TimerUnits:
             CorruptStore: There is no unit at one of the positions; nothing has changed.
         """
         _, _, ticks = self._tombstones(positions, copied=False)
-        add_num(self.wheel.data, self.wheel.pages, ticks, -1)
+        kernels.add_num(self.wheel.data, self.wheel.pages, ticks, -1)
 
     def write_tombstones(self, positions: Offsets, *, copied: bool = False) -> None:
         """Write tombstones to units, the second step of `settle`. May run in any thread.

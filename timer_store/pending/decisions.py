@@ -206,7 +206,9 @@ class Decisions:
         coming = np.flatnonzero((was_ms[positions] - 1) // width_ms * width_ms != slots_ms)
         room = np.ones(positions.size, np.bool_)
         limit = config.slot_timers_max
-        for index, slot_ms, count in over_limit(slots_ms[coming], self._state.slot_count, limit):
+        for index, slot_ms, count in over_limit(
+            slots_ms[coming], self._state.units.wheel.num, limit
+        ):
             refused = coming[index]
             room[refused] = False
             decided.verdicts[positions[refused]] = Verdict.REFUSED

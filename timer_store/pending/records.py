@@ -10,8 +10,8 @@ from message_store import layout as store_layout
 from message_store.kernels.bytes import Bytes
 from message_store.store import MessageStore
 from timer_store import layout
-from timer_store.enqueue.fetch import name_topics
-from timer_store.kernels.fetch import Context, Scratch, from_records, units_at
+from timer_store.enqueue.enqueue_service import name_topics
+from timer_store.kernels.enqueue import Context, Scratch, from_records, units_at
 from timer_store.layout import Offsets, Rows
 from timer_store.names import TIMER_TOPIC
 

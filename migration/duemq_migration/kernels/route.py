@@ -36,7 +36,7 @@ UNCHANGED, ROUTED, UNHANDLED = range(3)
 RULE_LEVEL, RULE_TOPIC, RULE_DELAY = range(3)  # columns of the rules of `route`
 NOT_ROUTED = -1  # in place of a delay: the level service delivers the level
 STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
-GROWTH_BYTES = 120  # as of any timer: see `timer_store.kernels.put`
+GROWTH_BYTES = 120  # as of any timer: see `timer_store.kernels.enqueue`
 
 
 @kernel

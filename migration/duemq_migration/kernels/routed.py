@@ -12,7 +12,8 @@ from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import DELAY_NAME, MOVED_NAME, find_value, parse_level
 from message_store.kernels.scan import read_frame
 from message_store.layout import TIMER_NONE
-from timer_store.kernels.fetch import Scratch, read_text
+from timer_store.kernels.due_time import read_text
+from timer_store.kernels.enqueue import Scratch
 from timer_store.layout import NO_NUMBER
 
 Rows = npt.NDArray[Any]

@@ -68,7 +68,7 @@ class Migrations:
         """Use other owners from now on."""
         self._owners = owners
         parts = owners.levels, owners.timers, self._store, self._clock
-        self._drain = Drain(*parts, wake=owners.wake_timers)
+        self._drain = Drain(*parts, wake=owners.timers.wake)
         self._return_units = UnitReturn(*parts)
         self._routed_return = RoutedReturn(
             self.router, owners.timers, self._store, self._clock, wake=owners.levels.wake

@@ -20,7 +20,6 @@ from schedule_service.plugin import SchedulePlugin
 from schedule_service.queues import ScheduleQueues
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.plugin import TimerPlugin
-from timer_store.service import TimerService
 from timer_store.store import TimerStore
 
 LEVELS, TIMERS = "schedule_service", "timer_store"
@@ -32,11 +31,7 @@ class NoOwners(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owners:
-    """Level service and timer store of one broker.
-
-    Attributes:
-        pacer: Service of the timers, woken for new units; None if no loop runs.
-    """
+    """Level service and timer store of one broker."""
 
     store: MessageStore
     levels: LevelService
@@ -44,12 +39,6 @@ class Owners:
     queues: ScheduleQueues
     history: LevelHistory
     keeper: CheckpointWriter
-    pacer: TimerService | None = None
-
-    def wake_timers(self) -> None:
-        """Wake the loop of the timers."""
-        if self.pacer is not None:
-            self.pacer.wake()
 
     @property
     def delays_ms(self) -> dict[int, int]:
@@ -58,9 +47,9 @@ class Owners:
         return {level: int(delays[level]) for level in range(1, delays.size)}
 
     def lateness(self) -> npt.NDArray[np.int64]:
-        """Return the lateness histogram of both deliveries; see `delayed_delivery.lateness`."""
-        parts = [level.stats.lateness.buckets for level in self.levels.levels.values()]
-        parts += [late.buckets for late in self.timers.stats.lateness]
+        """Return the lateness histogram of both deliveries; see `delayed_delivery.outcome`."""
+        stats = [self.timers.stats, *(level.stats for level in self.levels.levels.values())]
+        parts = [late.buckets for each in stats for late in each.lateness]
         return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
 
 
@@ -106,5 +95,4 @@ def find_owners(host: PluginHost, store: MessageStore) -> Owners | None:
         queues=ScheduleQueues(store, levels.history),
         history=levels.history,
         keeper=timers.parts.keeper,
-        pacer=timers.parts.service,
     )

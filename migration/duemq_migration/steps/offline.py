@@ -42,7 +42,6 @@ from duemq_migration.steps.router import Router
 from duemq_migration.steps.service import MigrationService, difference
 from message_store.config import StoreConfig
 from message_store.kernels.preparation import Preparation
-from message_store.log.batch import PutBatch
 from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore
 from schedule_service.delay_offset_writer import DelayOffsetWriter
@@ -205,7 +204,7 @@ def _opened(
         timers = TimerStore(store, clock, from_properties(TimerConfig, properties))
         timers.open()
         store.add_dispatcher(parts.service.on_put)
-        store.add_dispatcher(lambda batch: _note(timers, batch, clock))
+        store.add_dispatcher(timers.on_put)
         owners = Owners(
             store=store,
             levels=parts.service,
@@ -218,10 +217,6 @@ def _opened(
             yield store, clock, owners, parts.keeper
         finally:
             timers.close()
-
-
-def _note(timers: TimerStore, batch: PutBatch, clock: Clock) -> None:
-    timers.on_put(batch, clock.now_ms())
 
 
 def _add_topics(store: MessageStore) -> None:

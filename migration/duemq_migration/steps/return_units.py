@@ -34,8 +34,8 @@ from message_store.ranges import Range
 from message_store.store import MessageStore
 from schedule_service.delivery import LevelService
 from timer_store import layout
-from timer_store.dequeue.gather import Gatherer
-from timer_store.kernels.fetch import Scratch
+from timer_store.dequeue.deliverer import Gatherer
+from timer_store.kernels.enqueue import Scratch
 from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore

@@ -47,7 +47,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from delayed_delivery.lateness import BOUNDS_MS
+from delayed_delivery.outcome import BOUNDS_MS
 from duemq_common.errors import UsageError
 
 BATCH_MIN: Final = 256
@@ -277,7 +277,7 @@ class Throttle:
 
 
 class Interval:
-    """Difference between two readings of a growing histogram (delayed_delivery/lateness.py).
+    """Difference between two readings of a growing histogram (delayed_delivery/outcome.py).
 
     Args:
         buckets: (len(BOUNDS_MS) + 1,) i8: counts before the first interval.

@@ -95,8 +95,8 @@ def test_the_sources_of_a_kernel_are_its_imports() -> None:
         "message_store.layout",
         "message_store.queues.topic_table",
     } <= names
-    assert {"message_store.kernels.bytes", "timer_store.kernels.fetch"} <= names
-    assert "timer_store.dequeue.gather" not in names
+    assert {"message_store.kernels.bytes", "timer_store.kernels.enqueue"} <= names
+    assert "timer_store.dequeue.deliverer" not in names
     assert not [path for path in kernel_sources() if "cli" in path.parts]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delayed_delivery.lateness import BOUNDS_MS, Lateness
+from delayed_delivery.outcome import BOUNDS_MS, Lateness
 from duemq_common.errors import UsageError
 from duemq_migration.steps.throttle import (
     BASELINE_MS_MIN,

@@ -63,7 +63,7 @@ def _use(store: MessageStore, history: LevelHistory) -> None:
         hook(batch, store.clock.now_ms())
         store.put(batch)
         levels.on_put(batch)
-        timers.on_put(batch, store.clock.now_ms())
+        timers.on_put(batch)
 
     send()
     Drain(levels, timers, store, store.clock, wake=_nothing).step(LEVEL, 8)

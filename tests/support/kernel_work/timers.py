@@ -68,7 +68,7 @@ def _use(root: Path, clock: FakeClock, *, crash: bool, decide: bool) -> None:
         timers.open(notice=_ignore)
         keeper = CheckpointWriter(timers)
         store.add_dispatcher(lambda batch: _note(timers, batch))
-        hook = TimerHook(store.topics, CONFIG, timers.slot_count)
+        hook = TimerHook(store.topics, CONFIG, timers.units.wheel.num)
         _put(store, hook, clock, DELAYS_MS)
         asyncio.run(keeper.persist(last=True))
         _put(store, hook, clock, tuple(2_500 - number % 7 for number in range(SPIKE)))
@@ -124,7 +124,7 @@ def _look(timers: TimerStore) -> None:
 
 
 def _note(timers: TimerStore, batch: PutBatch) -> None:
-    timers.on_put(batch, timers.clock.now_ms())
+    timers.on_put(batch)
 
 
 def _no_bar(what: str, done: int, whole: int) -> None:

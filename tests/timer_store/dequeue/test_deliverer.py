@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from delayed_delivery.deliverer import NOT_PUT, Outcome
+from delayed_delivery.outcome import NOT_PUT, Outcome
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from delayed_delivery.redirected import HALF_TOPIC
 from message_store.log.batch import PutBatch

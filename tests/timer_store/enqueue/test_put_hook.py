@@ -17,7 +17,7 @@ from tests.support.stores import LOOPBACK
 from tests.timer_store.kernels import naive
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
-from timer_store.kernels.put import GROWTH_BYTES
+from timer_store.kernels.enqueue import GROWTH_BYTES
 from timer_store.names import HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
 
 NOW = 1_700_000_000_123

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timer_store.kernels.survey import Cursors, count_pending, survey
+from timer_store.kernels.enqueue import Cursors, count_pending, survey
 from timer_store.layout import TIMED, TIMED_BROKEN, TIMED_MARKER, TIMED_PLAIN
 from timer_store.log.slot_choice import slot_times
 

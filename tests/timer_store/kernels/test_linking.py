@@ -13,7 +13,7 @@ from tests.support import naive_timer_log as naive
 from tests.support.naive_timer_log import LAP, Model, Slot, Timer, Unit
 from tests.support.timer_logs import timed
 from timer_store import layout
-from timer_store.kernels import units as kernels
+from timer_store.kernels import wheel as kernels
 from timer_store.kernels.wheel import PAGE_BYTES
 from timer_store.layout import TIMED_BROKEN, TIMED_MARKER, TIMED_PLAIN, WHEEL_BYTES
 

@@ -18,7 +18,7 @@ from tests.support.stores import add_message, open_store
 from tests.timer_store.kernels import naive
 from timer_store import layout
 from timer_store.config import TimerConfig
-from timer_store.enqueue.fetch import Fetcher
+from timer_store.enqueue.enqueue_service import TimerFetcher
 from timer_store.names import TIMER_TOPIC
 
 T0 = 1_700_000_000_500
@@ -90,7 +90,7 @@ def test_both_sources_agree_with_the_naive_implementation(
     with open_store(tmp_path_factory.mktemp("store"), FakeClock(T0)) as store:
         for name in ("Other", "T", "Thé"):
             store.topics.add(name)
-        fetcher, batch = Fetcher(store, TimerConfig(precision_ms=precision_ms)), PutBatch()
+        fetcher, batch = TimerFetcher(store, TimerConfig(precision_ms=precision_ms)), PutBatch()
         for text, made in messages:
             add(store, batch, text, made)
         store.put(batch)
@@ -119,7 +119,7 @@ def put_timer(
 
 def test_the_queue_is_read_across_log_files_and_from_the_middle(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
-        fetcher, batch, live = Fetcher(store, TimerConfig()), PutBatch(), []
+        fetcher, batch, live = TimerFetcher(store, TimerConfig()), PutBatch(), []
         for n in range(200):
             batch.clear()
             add_message(store, batch, "T")
@@ -137,7 +137,7 @@ def test_the_queue_is_read_across_log_files_and_from_the_middle(tmp_path: Path) 
 
 def test_refused_rows_are_no_timers(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
-        fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()
+        fetcher, batch = TimerFetcher(store, TimerConfig()), PutBatch()
         put_timer(store, batch)
         put_timer(store, batch)
         batch.refuse(0, 13, "no")
@@ -161,7 +161,7 @@ def test_queue_units_without_a_record_do_not_stop_the_stage(
     tmp_path: Path, rule: str, units: list[tuple[int | None, int | None]]
 ) -> None:
     with open_store(tmp_path) as store:
-        fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()
+        fetcher, batch = TimerFetcher(store, TimerConfig()), PutBatch()
         add_message(store, batch, "T")
         for _ in range(len(units) + 2):
             put_timer(store, batch)
@@ -185,7 +185,7 @@ def test_queue_units_without_a_record_do_not_stop_the_stage(
 
 def test_a_flipped_byte_anywhere_never_raises(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
-        fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()
+        fetcher, batch = TimerFetcher(store, TimerConfig()), PutBatch()
         put_timer(store, batch)
         put_timer(store, batch)
         store.put(batch)
@@ -206,7 +206,7 @@ def test_a_flipped_byte_anywhere_never_raises(tmp_path: Path) -> None:
 def test_unknown_topics_with_equal_hashes(tmp_path: Path) -> None:
     names = ["Aa", "BB", "Aa", "Cc", "BB", "Aa"]  # Java hashes of "Aa" and "BB" are equal
     with open_store(tmp_path, FakeClock(T0)) as store:
-        fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()
+        fetcher, batch = TimerFetcher(store, TimerConfig()), PutBatch()
         for name in names:
             text = f"TIMER_OUT_MS\x01{T0 + 5_000}\x02REAL_TOPIC\x01{name}\x02REAL_QID\x010\x02"
             at = add_message(store, batch, TIMER_TOPIC)

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delayed_delivery.deliverer import NO_TOPIC, build
+from delayed_delivery.deliverer import build
 from delayed_delivery.kernels.outcome import SKIPPED
+from delayed_delivery.outcome import NO_TOPIC
 from delayed_delivery.redirected import HALF_TOPIC, without
 from duemq_common.text import java_hash
 from message_store import layout as store_layout
@@ -32,10 +33,10 @@ from tests.support.due_timers import (
 from tests.support.extended import one_in
 from tests.support.stores import add_message, put_one
 from timer_store import layout
-from timer_store.dequeue.gather import Gatherer, Load
+from timer_store.dequeue.deliverer import Gatherer, Load
 from timer_store.dequeue.original_properties import DROPPED
 from timer_store.kernels import gather as kernels
-from timer_store.kernels.fetch import Scratch
+from timer_store.kernels.enqueue import Scratch
 from timer_store.layout import FROM_LEVEL, FROM_ROUTE, FROM_TIMER
 from timer_store.names import TIMER_TOPIC
 
