@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.packages import IN_A_FOLDER, TOP, folder_of
+from tests.test_house_rules import facts, name_of
 
 ARROWS: dict[str, set[str]] = {
     "duemq_common": set(),
@@ -46,14 +46,11 @@ FOUND_BY_ENTRY_POINT = {"schedule_service", "timer_store"}
 """Plugins, loaded through their entry points; only the command line may import them."""
 
 
-def imported_packages(source: str) -> Iterator[tuple[str, int]]:
+def imported_packages(path: Path) -> Iterator[tuple[str, int]]:
     """Yield (dotted module, line) of every import, also those inside functions."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"relative import in line {node.lineno}"
-            yield node.module or "", node.lineno
+    name = name_of(path)
+    assert facts()["relative imports"][name] == []
+    yield from facts()["imported modules"][name]
 
 
 def sources(package: str) -> list[Path]:
@@ -64,7 +61,7 @@ def sources(package: str) -> list[Path]:
 def test_imports_point_down(package: str) -> None:
     wrong = []
     for path in sources(package):
-        for module, line in imported_packages(path.read_text()):
+        for module, line in imported_packages(path):
             other = module.partition(".")[0]
             if module in LAYOUTS_OF_OTHERS.get(package, ()):
                 continue
@@ -73,22 +70,12 @@ def test_imports_point_down(package: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def is_log_of_a_store(node: ast.AST) -> bool:
-    """Return whether an expression is `store.log` or `x._store.log`."""
-    if not (isinstance(node, ast.Attribute) and node.attr == "log"):
-        return False
-    owner = node.value
-    name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
-    return name in ("store", "_store")
-
-
 def test_only_its_package_reaches_the_log_of_a_store() -> None:
     wrong = [
-        f"{path.relative_to(TOP)}:{node.lineno}"
+        f"{name_of(path)}:{line}"
         for package in sorted(ARROWS.keys() - {"message_store"})
         for path in sources(package)
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.expr) and is_log_of_a_store(node)
+        for line in facts()["log of a store"][name_of(path)]
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -100,7 +87,7 @@ def test_imports_between_the_layers_of_duemq_point_down() -> None:
         if len(inside) == 1:  # the front door
             continue
         below = LAYERS[LAYERS.index(inside[0]) :]
-        for module, line in imported_packages(path.read_text()):
+        for module, line in imported_packages(path):
             names = module.split(".")
             if names[0] == "duemq" and (len(names) == 1 or names[1] not in below):
                 wrong.append(f"{path.relative_to(TOP)}:{line} imports {module}")
@@ -117,7 +104,7 @@ def test_the_transport_knows_no_broker_policy() -> None:
         f"{path.relative_to(TOP)}:{line} imports {module}"
         for path in sources("duemq")
         if path.is_relative_to(TOP / "duemq" / "net")
-        for module, line in imported_packages(path.read_text())
+        for module, line in imported_packages(path)
         if module.startswith("duemq.") and not module.startswith("duemq.net")
     ]
     assert not wrong, "\n".join(wrong)
@@ -128,7 +115,7 @@ def test_the_broker_does_not_import_its_plugins() -> None:
         f"{path.relative_to(TOP)}:{line} imports {module}"
         for path in sources("duemq")
         if "cli" not in path.parts and path != TOP / "duemq" / "__init__.py"
-        for module, line in imported_packages(path.read_text())
+        for module, line in imported_packages(path)
         if module.partition(".")[0] in FOUND_BY_ENTRY_POINT
     ]
     assert not wrong, "\n".join(wrong)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from functools import cache
@@ -18,7 +17,6 @@ from tests.test_house_rules import (
     name_of,
     of_product,
     product_files,
-    tree_of,
 )
 from tests.test_import_arrows import ARROWS
 
@@ -204,12 +202,7 @@ def test_kernels_have_few_arguments() -> None:
 
 
 def test_class_names_are_distinct() -> None:
-    names = Counter(
-        node.name
-        for path in product_files()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef)
-    )
+    names = Counter(name for classes in of_product("classes").values() for name in classes)
     assert {name for name, count in names.items() if count > 1} <= CLASSES_OF_KERNELS
 
 
@@ -240,10 +233,7 @@ def test_unit_tests_mirror_the_packages() -> None:
 def test_the_formatter_has_the_last_word() -> None:
     """No layout against the formatter, and no starred tuple of several items on one line."""
     starred = [
-        f"{name_of(path)}:{node.lineno}"
-        for path in all_files()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple) and node.value.elts
+        f"{name}:{line}" for name, lines in facts()["starred tuples"].items() for line in lines
     ]
     pragma = re.compile(r"# fmt: ?(?:skip|off)")
     skipped = [name_of(path) for path in all_files() if pragma.search(path.read_text())]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
+
+from tests.test_house_rules import nodes_of
 
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs" / "reference" / "findings.md"
@@ -15,21 +18,29 @@ COUNTS: dict[str, int] = {"A": 20, "B": 29, "C": 5, "D": 6, "E": 14}
 COUNTS |= {"3S": 8, "3D": 14, "3C": 9, "3P": 7, "3U": 7}
 
 
+@cache
 def marked() -> dict[str, set[str]]:
     """Return the test files marked with each finding."""
     found: dict[str, set[str]] = {}
-    for path in TESTS.rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.finding":
+    for path in marked_files():
+        for node in nodes_of(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if node.func.attr == "finding" and ast.unparse(node.func) == "pytest.mark.finding":
                 number = ast.literal_eval(node.args[0])
                 found.setdefault(number, set()).add(str(path.relative_to(TESTS)))
     return found
 
 
+def marked_files() -> list[Path]:
+    """Return the test files with the mark of a finding."""
+    return [path for path in TESTS.rglob("test_*.py") if "mark.finding" in path.read_text()]
+
+
 def in_make_test() -> set[str]:
     """Return the findings with a test that is not extended."""
     found = set()
-    for path in TESTS.rglob("test_*.py"):
+    for path in marked_files():
         tree = ast.parse(path.read_text())
         shared = " ".join(ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign))
         for node in tree.body:

@@ -26,4 +26,4 @@ def test_the_hash_of_a_text_of_any_length(text: str, count: int) -> None:
 
 @pytest.mark.finding("3S7")
 def test_the_hash_of_a_long_text_is_cheap() -> None:
-    assert cost_ms(lambda: java_hash("x" * (1 << 20))) <= 20
+    assert cost_ms(lambda: java_hash("x" * (1 << 20)), enough_ms=20) <= 20

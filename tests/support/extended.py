@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -13,6 +13,10 @@ def extended(*values: object, id: str | None = None) -> Any:
     return pytest.param(*values, marks=pytest.mark.extended, id=id)
 
 
-def one_in(count: int, values: Sequence[object]) -> list[Any]:
-    """Return parameter sets of which one in `count` is not extended; for bytes and seeds."""
-    return [each if n % count == 0 else extended(each) for n, each in enumerate(values)]
+def one_in(count: int, values: Iterable[object]) -> list[Any]:
+    """Return parameter sets of which one in `count` is not extended; for bytes and seeds.
+
+    A tuple is one set of several parameters.
+    """
+    sets = [each if isinstance(each, tuple) else (each,) for each in values]
+    return [extended(*each) if n % count else pytest.param(*each) for n, each in enumerate(sets)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from schedule_service.recovery import (
     restore,
 )
 from schedule_service.tags_code_rule import LevelRule
+from tests.support.inline_loop import run_inline
 from tests.support.stores import add_message, crash, open_store, records_of
 from tests.support.synchronous import Synchronous
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
@@ -171,13 +171,13 @@ class MigrationRig:
 
     def persist_timers(self, *, last: bool = False) -> bool:
         """Write a checkpoint of the timers."""
-        done = asyncio.run(self.keeper.persist(last=last))
+        done = run_inline(self.keeper.persist(last=last))
         self.levels.transfers.on_checkpoint(self.keeper.handover_offset)
         return done
 
     def persist_levels(self) -> bool:
         """Write delayOffset.json."""
-        return asyncio.run(self.offsets.persist())
+        return run_inline(self.offsets.persist())
 
     # -- work -----------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from duemq_common.clock import FakeClock
 from message_store.log.batch import PutBatch
+from tests.support.inline_loop import run_inline
 from tests.support.stores import add_message, crash, open_store, records_of
 from timer_store import layout
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
@@ -81,7 +81,7 @@ class TimerRig:
 
     def close(self) -> None:
         """Close cleanly, like a broker."""
-        assert asyncio.run(self.keeper.persist_last())
+        assert run_inline(self.keeper.persist_last())
         if self.is_sound:
             assert_each_once_for_apache(self.timers)
         self.timers.close()
@@ -96,7 +96,7 @@ class TimerRig:
 
     def persist(self, *, last: bool = False) -> bool:
         """Write a checkpoint."""
-        return asyncio.run(self.keeper.persist(last=last))
+        return run_inline(self.keeper.persist(last=last))
 
     # -- work -----------------------------------------------------------------------------------
 

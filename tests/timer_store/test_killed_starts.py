@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from tests.message_store.log.test_zeroing import (
     disk_states,
     no_holes,
 )
+from tests.support.inline_loop import run_inline
 from tests.support.stores import open_store
 from tests.support.timer_rig import LOG_FILE_BYTES, TimerRig
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
@@ -48,7 +48,7 @@ def start(root: Path, clock: FakeClock, steps: Steps, step: int) -> bool:
         steps.left = step
         try:
             timers.open(notice=lambda text: None)
-            asyncio.run(CheckpointWriter(timers).persist(last=True))
+            run_inline(CheckpointWriter(timers).persist(last=True))
             return steps.left > 0
         except (SimulatedCrash, OSError):
             return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.store import MessageStore
+from tests.support.inline_loop import run_inline
 from tests.support.stores import add_message, open_store, put_one, records_of
 from tests.support.timer_log_room import timer_log_room
 from tests.support.timer_rig import TimerRig
@@ -176,7 +176,7 @@ def test_an_adoption_on_a_full_disk_repeats_nothing(tmp_path: Path, starts: int)
             timers = TimerStore(store, rig.clock, rig.config)
             timers.open()
             assert timers.enqueue.lag_units
-            assert not asyncio.run(CheckpointWriter(timers).persist(last=True))
+            assert not run_inline(CheckpointWriter(timers).persist(last=True))
             timers.close()
     rig.open()
     assert rig.timers.counts.total == COUNT - 2

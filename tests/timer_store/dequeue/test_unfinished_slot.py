@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.extended import one_in
+from tests.support.inline_loop import run_inline
 from tests.support.timer_rig import TimerRig, assert_each_once_for_apache, pending_unit_records
 
 NO_PLACES = np.empty(0, np.int64)
@@ -112,7 +113,7 @@ def test_closing_while_a_checkpoint_is_written(rig: TimerRig) -> None:
 
     put(rig, *DELAYS_MS)
     rig.advance(2_500)
-    assert asyncio.run(both()) == [True, True]  # type: ignore[comparison-overlap]
+    assert run_inline(both()) == [True, True]  # type: ignore[comparison-overlap]
     assert_each_once_for_apache(rig.timers)
 
 
@@ -141,7 +142,7 @@ def test_a_kill_while_timers_rolled_needs_no_rebuild(
     if end == "between":  # the two checkpoints at the end
         with monkeypatch.context() as patch:
             patch.setattr(rig.timers.dequeue, "take_rolled_positions", lambda: NO_PLACES)
-            assert asyncio.run(rig.keeper.persist_last())
+            assert run_inline(rig.keeper.persist_last())
     else:
         assert rig.persist()
     if end == "late":
@@ -177,7 +178,7 @@ def test_an_interrupted_turn_changes_no_unit(
         patch.setattr(rig.timers.deliverer, "deliver_batch", fail)
         with pytest.raises(MemoryError):
             rig.advance(400)
-    assert asyncio.run(rig.keeper.persist_last())
+    assert run_inline(rig.keeper.persist_last())
     assert "the last second again" in caplog.text
     assert pending_unit_records(rig.timers).size == len(DELAYS_MS) > left
     rig.kill()
