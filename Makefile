@@ -114,7 +114,7 @@ docs: env
 
 lock: env
 	@{ echo "# Versions tested in CI. Written by \`make lock\`; \`make env\` installs them, \`make newest\` ignores them."; \
-	$(BIN)/python -m pip freeze --exclude-editable | grep -v "^pip=\|^setuptools="; } > constraints.new
+	$(BIN)/python -m pip freeze --all --exclude-editable | grep -v "^pip="; } > constraints.new
 	@mv constraints.new constraints.txt
 
 newest:

@@ -214,7 +214,7 @@ class Broker:
         stack.callback(self._persist)
         await self._start_namesrv(stack)
         self.scheduler.start()
-        stack.callback(self.scheduler.shutdown, wait=False)
+        stack.push_async_callback(self.scheduler.finish)
         jobs.add_jobs(self.scheduler, self.parts, self.settings, self.access, self.tls, self.clock)
         self._steps.done("tables", stack)
         await self._run_role(stack)

@@ -16,6 +16,8 @@ import pytest
 from duemq.broker.broker import Broker
 from duemq.broker.plugins import installed_plugins
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.registry.config_file import ConfigFile
+from duemq.registry.consumer_offsets import FILE_NAME
 from duemq_common.clock import FakeClock
 from duemq_common.config import read_properties
 from duemq_common.errors import ConfigError, CorruptStore, PluginError, UsageError
@@ -78,6 +80,43 @@ def test_a_restart_keeps_topics_progress_and_pending_messages(tmp_path: Path) ->
 
     asyncio.run(before())
     asyncio.run(after())
+
+
+def test_a_stop_finishes_a_write_of_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    properties = small(tmp_path, flushConsumerOffsetInterval="100")
+    commit = {**QUEUE, "consumerGroup": "g", "commitOffset": 1}
+
+    write = ConfigFile.save
+
+    async def before() -> None:
+        waits, may_write = asyncio.Event(), asyncio.Event()
+
+        async def save(file: ConfigFile, value: dict[str, object]) -> None:
+            if file.path.name == FILE_NAME:
+                waits.set()
+                await may_write.wait()
+            await write(file, value)
+
+        async with running(properties) as (_, client):
+            await client.send("T", b"now")
+            await client.pull("T", 0)
+            monkeypatch.setattr(ConfigFile, "save", save)
+            await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+            await waits.wait()
+            asyncio.get_running_loop().call_later(0.25, may_write.set)
+
+    async def after() -> None:
+        async with running(properties) as (_, client):
+            query = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, commit)
+            assert (query.fields or {})["offset"] == "1"
+
+    asyncio.run(before())
+    asyncio.run(after())
+    assert [
+        each.message for each in caplog.records if each.name.startswith("apscheduler.exec")
+    ] == []
 
 
 def test_the_name_server_inside_knows_the_broker(tmp_path: Path) -> None:
