@@ -149,20 +149,23 @@ class LedgerWriter:
 
     async def run(self) -> None:
         """Open the ledger when it is needed, and write it until `stop`."""
-        await self._needed.wait()
-        if self._refused is not None or (self._stop.is_set() and not self._pending):
-            self._tried.set()
-            return
         try:
-            await self._open_first()
-            stopping = self._refused is not None
-            while not stopping:
-                await self._next_turn()
-                stopping = self._stop.is_set()  # the flush below includes the last records
-                await self.flush()
+            await self._needed.wait()
+            if self._refused is None and (self._pending or not self._stop.is_set()):
+                await self._write_until_stop()
+            else:
+                self._tried.set()
         finally:
             if self._limit is not None:
                 self._limit.cancel()
+
+    async def _write_until_stop(self) -> None:
+        await self._open_first()
+        stopping = self._refused is not None
+        while not stopping:
+            await self._next_turn()
+            stopping = self._stop.is_set()  # the flush below includes the last records
+            await self.flush()
 
     async def _open_first(self) -> None:
         try:
