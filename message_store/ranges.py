@@ -12,15 +12,15 @@ Range = tuple[int, int]
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
     """Return ranges sorted and disjoint; adjacent ranges are joined."""
-    found: list[Range] = []
+    merged: list[Range] = []
     for first, end in sorted(ranges):
         if first >= end:
             continue
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            found.append((first, end))
-    return found
+            merged.append((first, end))
+    return merged
 
 
 def plus(ranges: Sequence[Range], more: Iterable[Range]) -> list[Range]:
@@ -30,7 +30,7 @@ def plus(ranges: Sequence[Range], more: Iterable[Range]) -> list[Range]:
 
 def minus(ranges: Sequence[Range], cuts: Sequence[Range]) -> list[Range]:
     """Return `ranges` without `cuts` (each sorted, disjoint)."""
-    found: list[Range] = []
+    remaining: list[Range] = []
     position = 0
     for first, end in ranges:
         while position < len(cuts) and cuts[position][1] <= first:
@@ -39,12 +39,12 @@ def minus(ranges: Sequence[Range], cuts: Sequence[Range]) -> list[Range]:
         while number < len(cuts) and cuts[number][0] < end:
             low, high = cuts[number]
             if first < low:
-                found.append((first, low))
+                remaining.append((first, low))
             first = max(first, high)
             number += 1
         if first < end:
-            found.append((first, end))
-    return found
+            remaining.append((first, end))
+    return remaining
 
 
 def common(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:

@@ -270,7 +270,7 @@ class StoreReader:
         """
         pieces: list[bytes] = []
         name = np.frombuffer(topic.encode(), np.uint8)
-        place = (queue_id, offset, 0 if topic.startswith(LIGHT_QUEUES) else 1)
+        queue = (queue_id, offset, 0 if topic.startswith(LIGHT_QUEUES) else 1)
         scratch = np.zeros(1, layout.SCANNED)
         if not units.flags.c_contiguous:
             units = np.ascontiguousarray(units)
@@ -282,13 +282,13 @@ class StoreReader:
             limit = min(file.base + file.size, self.log.end)
             leading_inside, copy_records = self.gather_kernels.get(
                 units.flags.writeable
-            ) or self._find_gather_kernels(file.data, units, name, place, scratch)
+            ) or self._find_gather_kernels(file.data, units, name, queue, scratch)
             count, size = leading_inside(units, file.base, limit)
             if count == 0:
                 self._refuse_foreign(topic, queue_id, offset, units[0])
             out = np.empty(size, np.uint8)
             unreadable = self.log.unreadable
-            arguments = file.data, units[:count], file.base, name, place, scratch, out
+            arguments = file.data, units[:count], file.base, name, queue, scratch, out
             seen, copied = unreadable.seen, copy_records(*arguments)
             if unreadable.replaced[0] != seen:  # zeros were read in place of some pages
                 reading = unreadable.reading(seen)
@@ -303,16 +303,16 @@ class StoreReader:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _find_gather_kernels(
-        self, data: Bytes, units: Rows, name: Bytes, place: tuple[int, int, int], scratch: Rows
+        self, data: Bytes, units: Rows, name: Bytes, queue: tuple[int, int, int], scratch: Rows
     ) -> GatherKernels:
         """Return the kernels of `gather` for units that are writable, or read-only."""
         assert units.dtype == layout.UNIT
         out = np.empty(0, np.uint8)
-        found = self.gather_kernels[units.flags.writeable] = (
+        gather_kernels = self.gather_kernels[units.flags.writeable] = (
             entry(scan.leading_inside, units, 0, 0),
-            entry(scan.copy_records, data, units, 0, name, place, scratch, out),
+            entry(scan.copy_records, data, units, 0, name, queue, scratch, out),
         )
-        return found
+        return gather_kernels
 
     def visit_records(self, units: Rows, visit: Visit) -> None:
         """Call `visit(data, units, base)` for the units of each log file, except units outside.
@@ -404,12 +404,12 @@ class StoreReader:
         """Return log offsets indexed under topic and key, newest first."""
         self.index.catch_up()
         tail = newest_in_tail(self, index_hash(f"{topic}#{key}"), CATCH_UP_BYTES_MAX)
-        found: list[int] = []
-        known = self.index.query(topic, key, QUERY_CANDIDATES_MAX, begin_ms, end_ms)
-        for offset in dict.fromkeys([*tail, *known]):
-            if len(found) < count_max and self._has_key(offset, topic, key, begin_ms, end_ms):
-                found.append(offset)
-        return found
+        offsets: list[int] = []
+        indexed = self.index.query(topic, key, QUERY_CANDIDATES_MAX, begin_ms, end_ms)
+        for offset in dict.fromkeys([*tail, *indexed]):
+            if len(offsets) < count_max and self._has_key(offset, topic, key, begin_ms, end_ms):
+                offsets.append(offset)
+        return offsets
 
     def _has_key(self, offset: int, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
         try:

@@ -193,7 +193,7 @@ class MessageStore(StoreReader):
             self.log.sums.withdraw(start)  # another program may have written the log since
         marks = self.mark.read()
         power_cut = crashed and marks is not None and not self.mark.same_boot
-        found = recover.recover(
+        recovered = recover.recover(
             self.log,
             self.queues,
             self.rules,
@@ -204,22 +204,22 @@ class MessageStore(StoreReader):
             units=self._units_before(crashed) if self.appender.last_record >= 0 else 0,
         )
         if crashed:
-            recover.write_again(self.log, marks.durable if marks else start, found.end)
+            recover.write_again(self.log, marks.durable if marks else start, recovered.end)
         self.queues.correct_min(self.log.min_offset)
-        self.queues.deletions.fit(self.log.min_offset, found.end)
+        self.queues.deletions.fit(self.log.min_offset, recovered.end)
         self.queues.deletions.write()
         self.checkpoint.clear_offset()
-        self._record_lost_bytes(found.end)
-        self.recovered = found
-        if found.records:
-            self.appender.last_record = found.last_record
-            self.appender.last_store_ms = found.last_store_ms
+        self._record_lost_bytes(recovered.end)
+        self.recovered = recovered
+        if recovered.records:
+            self.appender.last_record = recovered.last_record
+            self.appender.last_store_ms = recovered.last_store_ms
         elif self.appender.last_record >= 0:
             self.appender.last_store_ms = max(self.store_ms(self.appender.last_record), 0)
         if crashed:
             self.notice(
-                f"the last run did not end cleanly: {found.records} records from {start} on were "
-                f"checked, the log ends at {found.end}"
+                f"the last run did not end cleanly: {recovered.records} records from {start} on "
+                f"were checked, the log ends at {recovered.end}"
             )
 
     def _units_before(self, crashed: bool) -> int:

@@ -31,8 +31,8 @@ class WriteGate:
             self.refusal = f"the file system has no free inodes ({self._root})"
             remedy = "Remove files, or use a file system with more inodes"
         else:
-            what = "the disk is full" if error.errno in DISK_FULL else str(error)
-            self.refusal = f"{what} ({self._root}, {self.disk_used_ratio:.0%} used)"
+            reason = "the disk is full" if error.errno in DISK_FULL else str(error)
+            self.refusal = f"{reason} ({self._root}, {self.disk_used_ratio:.0%} used)"
         self._notice(f"writes are refused: {self.refusal}. {remedy}; the broker then continues.")
 
     def sync_failed(self, error: OSError) -> None:

@@ -112,7 +112,7 @@ class IndexFile:
     def damage(self) -> str:
         """Reason why the file is unusable, or empty."""
         self._pages.update()
-        return self._pages.why
+        return self._pages.reason
 
     def keys_of_last(self, phys_offset: int) -> int:
         """Return the number of items at the end that belong to the record at `phys_offset`."""
@@ -156,8 +156,8 @@ class IndexFile:
     def find(self, key_hash: int, span: tuple[int, int], count_max: int) -> list[int]:
         """Return log offsets of a key hash stored within span (ms), newest first."""
         out = np.empty(count_max, np.int64)
-        found = kernels.find_key(self.words, self.slots, key_hash, span, out)
-        return [int(offset) for offset in out[:found]]
+        count = kernels.find_key(self.words, self.slots, key_hash, span, out)
+        return [int(offset) for offset in out[:count]]
 
     def offsets_of(self, key_hash: int, piece_items: int) -> Iterator[npt.NDArray[np.int64]]:
         """Yield the log offsets of all items with a hash, oldest first, piece by piece.
@@ -168,9 +168,9 @@ class IndexFile:
         count = min(self.header[5], self.items)
         items = np.frombuffer(self._map, INDEX_ITEM, count, start)
         for first in range(1, count, piece_items):
-            piece = items[first : first + piece_items]
-            mine = piece["phys_offset"][piece["key_hash"] == key_hash]
-            yield mine.astype(np.int64)
+            block = items[first : first + piece_items]
+            offsets = block["phys_offset"][block["key_hash"] == key_hash]
+            yield offsets.astype(np.int64)
 
     def sync(self) -> None:
         """Wait until the file is on the disk."""

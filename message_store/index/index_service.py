@@ -240,12 +240,12 @@ class IndexService:
             if self._position >= target:
                 return False
             try:
-                found = self._index_piece()
+                has_indexed = self._index_piece()
             except OSError as error:
                 self._pause(error)
                 return False
             self._paused = False
-            return found and not self._drop_damaged()
+            return has_indexed and not self._drop_damaged()
 
     def _pause(self, error: OSError) -> None:
         if not self._paused:
@@ -276,8 +276,8 @@ class IndexService:
             file.path.unlink(missing_ok=True)
         del self._files[position:]
         self._indexed = (0, 0)
-        found = self._end_of(self._files[-1]) if self._files else 0
-        self._position = min(max(found, self._log.min_offset), self._log.end)
+        end = self._end_of(self._files[-1]) if self._files else 0
+        self._position = min(max(end, self._log.min_offset), self._log.end)
         self.work.set()
         return True
 
@@ -316,14 +316,14 @@ class IndexService:
 
     def _after_damage(self, file: LogFile, pos: int, end: int) -> int:
         """Return the position of the next valid record after damage."""
-        found = int(find_record(file.data, pos + 1, end, file.base, self._scratch[0]))
+        next_pos = int(find_record(file.data, pos + 1, end, file.base, self._scratch[0]))
         logger.warning(
             "%s at byte %d: not a record; the index continues at %s",
             file.path,
             pos,
-            found if found >= 0 else "its end",
+            next_pos if next_pos >= 0 else "its end",
         )
-        return found if found >= 0 else end
+        return next_pos if next_pos >= 0 else end
 
     def _put(self, keys: Rows) -> None:
         """Add keys; after an error the next piece begins after the last key that was added."""
@@ -375,13 +375,13 @@ class IndexService:
             StoreError: An index file could not be read: try again.
         """
         key_hash = index_hash(f"{topic}#{key}")
-        found: list[int] = []
+        offsets: list[int] = []
         for file in reversed(self.indexed()[0]):
-            if len(found) >= count_max:
+            if len(offsets) >= count_max:
                 break
-            found += file.find(key_hash, (begin_ms, end_ms), count_max - len(found))
+            offsets += file.find(key_hash, (begin_ms, end_ms), count_max - len(offsets))
         self.check()
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(offsets))
 
     def remove_before(self, log_min: int) -> None:
         """Remove files whose records are all removed, except the newest file."""

@@ -132,10 +132,10 @@ class _Search:
         if store.log.end - position > LOOP_BYTES_MAX:
             return False
         try:
-            for wanted, hashes in self._wanted:
+            for keys, hashes in self._wanted:
                 for file in files:
                     for pair in _in_file(file, hashes, long_chains=False):
-                        self._match(wanted, pair)
+                        self._match(keys, pair)
         except _LongChain:
             self._found.clear()
             self._count = 0
@@ -152,32 +152,32 @@ class _Search:
                 f"the key index is {end - position} bytes behind the log: try again later, or name "
                 f"messages by their offset message id"
             )
-        for wanted, hashes in self._wanted:
+        for keys, hashes in self._wanted:
             for file in files:
                 for pair in _in_file(file, hashes, long_chains=True):
-                    self._match(wanted, pair)
+                    self._match(keys, pair)
         self.end = position
         self.follow(end)
 
     def follow(self, end: int) -> None:
         """Search the log from the end of the previous search to `end`. Any thread may call it."""
         for keyed in _keys_of_log(self._store, self.end, end):
-            for wanted, hashes in self._wanted:
-                self._match(wanted, _with_hashes(keyed, hashes))
+            for keys, hashes in self._wanted:
+                self._match(keys, _with_hashes(keyed, hashes))
         self.end = max(self.end, end)
 
-    def _match(self, wanted: kernels.QueryKeys, pair: Candidates) -> None:
+    def _match(self, keys: kernels.QueryKeys, pair: Candidates) -> None:
         if not pair[0].size:
             return
         order = np.lexsort(pair)
-        found = _matching(self._store, wanted, pair[0][order], pair[1][order])
-        self._count += found.offsets.size
+        matches = _matching(self._store, keys, pair[0][order], pair[1][order])
+        self._count += matches.offsets.size
         if self._count > RECORDS_MAX:
             raise StoreError(
                 f"more than {RECORDS_MAX} messages have these keys: name fewer, or name messages "
                 f"by topic and time"
             )
-        self._found.append(found)
+        self._found.append(matches)
 
     def matches(self) -> Matches:
         """Return the results, without duplicates of a key and a record.
@@ -187,10 +187,10 @@ class _Search:
         """
         self._store.index.check()
         none = Matches(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))
-        pieces = [none, *self._found]
-        key_at = np.concatenate([piece.key_at for piece in pieces])
-        offsets = np.concatenate([piece.offsets for piece in pieces])
-        hits = np.concatenate([piece.hits for piece in pieces])
+        parts = [none, *self._found]
+        key_at = np.concatenate([part.key_at for part in parts])
+        offsets = np.concatenate([part.offsets for part in parts])
+        hits = np.concatenate([part.hits for part in parts])
         order = np.lexsort((offsets, key_at))
         key_at, offsets, hits = key_at[order], offsets[order], hits[order]
         fresh = np.ones(offsets.size, np.bool_)
@@ -211,15 +211,15 @@ def _in_file(file: IndexFile, hashes: Offsets, *, long_chains: bool) -> Iterator
         first, count = kernels.find_many(
             file.words, file.slots, hashes, first, FEW, key_at, offsets
         )
-        mine = key_at[:count].copy()
-        long = np.flatnonzero(np.bincount(mine) >= FEW) if count else mine
+        candidates = key_at[:count].copy()
+        long = np.flatnonzero(np.bincount(candidates) >= FEW) if count else candidates
         if long.size and not long_chains:
             raise _LongChain
-        keep = ~np.isin(mine, long)
-        yield mine[keep], offsets[:count][keep]
+        keep = ~np.isin(candidates, long)
+        yield candidates[keep], offsets[:count][keep]
         for key in long.tolist():
-            for found in file.offsets_of(int(hashes[key]), ITEMS_PIECE):
-                yield np.full(found.size, key, np.int64), found
+            for block in file.offsets_of(int(hashes[key]), ITEMS_PIECE):
+                yield np.full(block.size, key, np.int64), block
 
 
 def _keys_of_log(store: IndexedLog, start: int, end: int) -> Iterator[Rows]:
@@ -246,20 +246,20 @@ def newest_in_tail(store: IndexedLog, key_hash: int, bytes_max: int) -> list[int
     end = store.log.end
     if not store.index.enabled or end - position > bytes_max or position >= end:
         return []  # while a large index is rebuilt, only indexed records are found
-    found = [
+    offsets = [
         offset
         for keyed in _keys_of_log(store, position, end)
         for offset in keyed["phys_offset"][keyed["key_hash"] == key_hash].tolist()
     ]
-    return found[::-1]
+    return offsets[::-1]
 
 
 def _with_hashes(keyed: Rows, hashes: Offsets) -> Candidates:
     """Return the candidates for some hashes among the keys of records."""
     order = np.argsort(hashes, kind="stable")
     ranked = hashes[order]
-    found = keyed["key_hash"].astype(np.int64)
-    low, high = np.searchsorted(ranked, found), np.searchsorted(ranked, found, "right")
+    key_hashes = keyed["key_hash"].astype(np.int64)
+    low, high = np.searchsorted(ranked, key_hashes), np.searchsorted(ranked, key_hashes, "right")
     counts = high - low
     position = (
         np.repeat(low, counts)
@@ -272,7 +272,7 @@ def _with_hashes(keyed: Rows, hashes: Offsets) -> Candidates:
 
 
 def _matching(
-    store: IndexedLog, wanted: kernels.QueryKeys, key_at: Offsets, offsets: Offsets
+    store: IndexedLog, keys: kernels.QueryKeys, key_at: Offsets, offsets: Offsets
 ) -> Matches:
     hits = np.zeros(offsets.size, np.uint8)
     frames = np.zeros(1, layout.SCANNED)
@@ -285,7 +285,7 @@ def _matching(
                 span,
                 key_at[low:high],
                 offsets[low:high],
-                wanted,
+                keys,
                 frames,
                 hits[low:high],
             )
@@ -296,15 +296,15 @@ def _matching(
 
 def frames(store: IndexedLog, offsets: Offsets) -> Rows:
     """Return (n,) `layout.SCANNED` of the records at log offsets; record_size is 0 without one."""
-    found = np.zeros(offsets.size, layout.SCANNED)
-    found["topic_index"] = -1
+    rows = np.zeros(offsets.size, layout.SCANNED)
+    rows["topic_index"] = -1
     order = np.argsort(offsets, kind="stable")
     ranked = offsets[order]
     for file in list(store.log.files):
         low, high = np.searchsorted(ranked, (file.base, file.base + file.size))
         if low < high:
-            mine = np.zeros(high - low, layout.SCANNED)
+            part = np.zeros(high - low, layout.SCANNED)
             span = (file.base, min(file.size, store.log.end - file.base))
-            kernels.frames_at(file.data, span, ranked[low:high], store.topics.arrays, mine)
-            found[order[low:high]] = mine
-    return found
+            kernels.frames_at(file.data, span, ranked[low:high], store.topics.arrays, part)
+            rows[order[low:high]] = part
+    return rows

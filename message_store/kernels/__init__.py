@@ -65,22 +65,22 @@ def module_of(path: Path) -> str | None:
 
 def kernel_sources() -> list[Path]:
     """Return the files that contain kernels, in a fixed order."""
-    found = [path for folder in folders().values() for path in folder.rglob("*.py")]
+    paths = [path for folder in folders().values() for path in folder.rglob("*.py")]
     return sorted(
-        path for path in found if "kernels" in (module_of(path) or "") and path.parent.name != "cli"
+        path for path in paths if "kernels" in (module_of(path) or "") and path.parent.name != "cli"
     )
 
 
 @cache
 def _imported(path: Path) -> tuple[Path, ...]:
     """Return the files of this distribution that a module imports directly."""
-    found = []
+    files = []
     for source, names, plain in IMPORT.findall(path.read_text()):
         module = source or plain
         if module.partition(".")[0] in PACKAGES:
             inside = [f"{module}.{name}" for name in re.findall(r"\w+", names)]
-            found += [_file_of(name) for name in (module, *inside)]
-    return tuple(found_path for found_path in found if found_path is not None)
+            files += [_file_of(name) for name in (module, *inside)]
+    return tuple(file for file in files if file is not None)
 
 
 @cache
@@ -88,19 +88,19 @@ def _file_of(module: str) -> Path | None:
     package, *inside = module.split(".")
     if package not in folders():
         return None
-    place = folders()[package].joinpath(*inside)
-    return next((p for p in (place.with_suffix(".py"), place / "__init__.py") if p.is_file()), None)
+    base = folders()[package].joinpath(*inside)
+    return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
 
 
 def sources_of(path: Path) -> list[Path]:
     """Return all files that the machine code of a module depends on, in a fixed order."""
-    found, ahead = set[Path](), [path]
+    files, ahead = set[Path](), [path]
     while ahead:
         here = ahead.pop()
-        if here not in found:
-            found.add(here)
+        if here not in files:
+            files.add(here)
             ahead += _imported(here)
-    return sorted(found)
+    return sorted(files)
 
 
 @cache

@@ -72,10 +72,10 @@ class Installed:
         self._before = Action()
         self._engine = _compiled(self.table.ctypes.data, ctypes.addressof(self._before))
         code = self._engine.get_function_address("on_bus_error")
-        wanted = Action(handler=code, flags=SA_SIGINFO | SA_ONSTACK)
+        action = Action(handler=code, flags=SA_SIGINFO | SA_ONSTACK)
         library = ctypes.CDLL(None, use_errno=True)
         before = ctypes.byref(self._before)
-        if library.sigaction(int(signal.SIGBUS), ctypes.byref(wanted), before):
+        if library.sigaction(int(signal.SIGBUS), ctypes.byref(action), before):
             raise OSError(ctypes.get_errno(), "no handler of SIGBUS can be installed")
 
 
@@ -131,8 +131,8 @@ def _search(
 
     build.position_at_end(blocks["compare"])
     row = build.add(build.mul(number, WORD(ROW_WORDS)), WORD(ROWS))
-    places = [_word_at(build, table, build.add(row, WORD(i))) for i in range(ROW_WORDS)]
-    first, end, protection = (build.load(place) for place in places)
+    pointers = [_word_at(build, table, build.add(row, WORD(i))) for i in range(ROW_WORDS)]
+    first, end, protection = (build.load(pointer) for pointer in pointers)
     inside = build.and_(
         build.icmp_unsigned("<=", first, address), build.icmp_unsigned("<", address, end)
     )

@@ -74,8 +74,8 @@ def fold(_context: Any, data: Any, pos: Any, blocks: Any, crc: Any) -> Any:
         factors = ir.Constant(pair, [ir.Constant(word, FOLD_LOW), ir.Constant(word, FOLD_HIGH)])
         start = builder.gep(source.data, [args[1]])
 
-        def block(place: Any) -> Any:
-            return builder.load(builder.bitcast(place, pair.as_pointer()), align=1)
+        def block(pointer: Any) -> Any:
+            return builder.load(builder.bitcast(pointer, pair.as_pointer()), align=1)
 
         zeros = ir.Constant(pair, [ir.Constant(word, 0), ir.Constant(word, 0)])
         # the CRC so far is added to the first bytes, as at the start of any CRC
@@ -89,8 +89,8 @@ def fold(_context: Any, data: Any, pos: Any, blocks: Any, crc: Any) -> Any:
             high = builder.call(multiply, [builder.load(state), factors, byte(0x11)])
             following = block(builder.gep(start, [builder.mul(position, word(16))]))
             builder.store(builder.xor(builder.xor(low, high), following), state)
-        found = builder.load(state)
-        words = [builder.extract_element(found, number(n)) for n in (0, 1)]
+        vector = builder.load(state)
+        words = [builder.extract_element(vector, number(n)) for n in (0, 1)]
         return context.make_tuple(builder, signature.return_type, words)
 
     return signature, generate

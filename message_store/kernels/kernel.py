@@ -50,12 +50,12 @@ class ContentLocator(_CacheLocator):
         module = module_of(path)
         if module is None:
             return None
-        found = cls(module, path, py_func.__code__.co_firstlineno)
+        locator = cls(module, path, py_func.__code__.co_firstlineno)
         try:
-            os.makedirs(found._folder, exist_ok=True)
+            os.makedirs(locator._folder, exist_ok=True)
         except OSError:  # the home directory is read-only
             return None
-        return found if os.access(found._folder, os.W_OK) else None
+        return locator if os.access(locator._folder, os.W_OK) else None
 
 
 class ContentCacheImpl(CompileResultCacheImpl):
@@ -80,14 +80,14 @@ class LoadingCache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function for a signature; None: the caller compiles it."""
-        found = self._load_or_miss(sig, target_context)
-        if found is None:
+        compiled = self._load_or_miss(sig, target_context)
+        if compiled is None:
             self._acquire()
             # Another process may have compiled it during the wait.
-            found = self._load_or_miss(sig, target_context)
-            if found is not None:
+            compiled = self._load_or_miss(sig, target_context)
+            if compiled is not None:
                 self._release()
-        return found
+        return compiled
 
     def has(self, sig: Any, target_context: Any) -> bool:
         """Return whether the cache has machine code of a signature for this processor."""
@@ -166,5 +166,5 @@ def entry(kernel: Callable[..., R], *args: object) -> Callable[..., R]:
     if find is None:  # a plain function (NUMBA_DISABLE_JIT)
         return kernel
     type_of: Callable[[object], object] = typeof
-    found: Callable[..., R] = find(tuple(type_of(arg) for arg in args))
-    return found
+    entry_point: Callable[..., R] = find(tuple(type_of(arg) for arg in args))
+    return entry_point

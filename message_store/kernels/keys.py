@@ -109,7 +109,7 @@ def hit_of(data: Bytes, pos: int, end: int, keys: Bytes, start: int, stop: int) 
 
 @kernel
 def match_keys(
-    data: Bytes, span: Any, key_at: Any, offsets: Any, wanted: QueryKeys, frames: Rows, hits: Any
+    data: Bytes, span: Any, key_at: Any, offsets: Any, query: QueryKeys, frames: Rows, hits: Any
 ) -> None:
     """Set hits[i] for candidates of one log file.
 
@@ -130,14 +130,14 @@ def match_keys(
         if read_frame(data, pos, span[1], offsets[i], frame) < 0:
             continue
         # Different keys can have one hash, and so can keys of different topics.
-        if not equals(data, pos + frame["topic_pos"], frame["topic_len"], wanted.topic):
+        if not equals(data, pos + frame["topic_pos"], frame["topic_len"], query.topic):
             continue
         position, start = pos + frame["prop_pos"], np.int64(0)
         if key_at[i] > 0:
             # a key begins where the one before it ends
-            start = wanted.ends[key_at[i] - 1]
-        stop = wanted.ends[key_at[i]]
-        hits[i] = hit_of(data, position, position + frame["prop_len"], wanted.keys, start, stop)
+            start = query.ends[key_at[i] - 1]
+        stop = query.ends[key_at[i]]
+        hits[i] = hit_of(data, position, position + frame["prop_len"], query.keys, start, stop)
 
 
 @kernel

@@ -75,8 +75,8 @@ def _parsed(number: int, line: str) -> KernelEntry:
 
 def kernels_of(groups: Iterable[str]) -> list[KernelEntry]:
     """Return the kernels of some groups, each once."""
-    wanted = frozenset(groups)
-    return [listed for listed in every_kernel() if wanted & listed.groups]
+    names = frozenset(groups)
+    return [listed for listed in every_kernel() if names & listed.groups]
 
 
 def missing(kernels: Iterable[KernelEntry]) -> list[KernelEntry]:

@@ -137,13 +137,13 @@ def leading_inside(units: Rows, start: int, end: int) -> Any:
 
 @kernel
 def copy_records(
-    data: Bytes, units: Rows, base: int, topic: Bytes, place: Any, scratch: Rows, out: Bytes
+    data: Bytes, units: Rows, base: int, topic: Bytes, queue: Any, scratch: Rows, out: Bytes
 ) -> int:
     """Copy the records of `units` from data (data[0] is log offset `base`), end to end.
 
     Args:
         topic: Name of the queue's topic.
-        place: (queue id, queue offset of the unit with index 0, 1 if records must name both).
+        queue: (queue id, queue offset of the unit with index 0, 1 if records must name both).
         scratch: (1,) SCANNED.
 
     Returns the number of copied records; it stops at a record that does not match its unit.
@@ -156,9 +156,9 @@ def copy_records(
         if read_frame(data, pos, pos + size, unit["phys_offset"], frame) != size:
             return i
         # A unit may point at a record of another queue after damage.
-        if place[2] != 0 and (
-            frame["queue_id"] != place[0]
-            or frame["queue_offset"] != place[1] + unit["index"]
+        if queue[2] != 0 and (
+            frame["queue_id"] != queue[0]
+            or frame["queue_offset"] != queue[1] + unit["index"]
             or not equals(data, pos + frame["topic_pos"], np.int64(frame["topic_len"]), topic)
         ):
             return i

@@ -20,6 +20,6 @@ def sum_blocks(data: Bytes, pos: int, block_bytes: int, out: Any) -> None:
     for i in range(out.size):
         first = pos + i * block_bytes
         size = min(np.int64(block_bytes), np.int64(data.size - first))
-        found = np.uint32(crc32(data, first, size))
+        crc = np.uint32(crc32(data, first, size))
         # the value that means "no checksum" must not be a checksum
-        out[i] = found if found != SUM_UNKNOWN else np.uint32(SUM_UNKNOWN + 1)
+        out[i] = crc if crc != SUM_UNKNOWN else np.uint32(SUM_UNKNOWN + 1)

@@ -55,20 +55,20 @@ def types_of(text: str) -> tuple[Any, ...]:
     tokens = _TOKEN.findall(dense)[::-1]
     if len(dense) != sum(map(len, tokens)):
         raise ValueError(f"{text} is not a type of a kernel's argument")
-    found = _list_of(tokens)
+    members = _list_of(tokens)
     if tokens:
         raise ValueError(f"{text} is not a type of a kernel's argument: a bracket is closed twice")
-    return found
+    return members
 
 
 def _list_of(tokens: list[str]) -> tuple[Any, ...]:
     """Take types up to a closing bracket or the end; the first token is the last of the list."""
-    found = []
+    members = []
     while tokens and tokens[-1] != ")":
-        found.append(_type_of(tokens))
+        members.append(_type_of(tokens))
         if tokens and tokens[-1] == ",":
             tokens.pop()
-    return tuple(found)
+    return tuple(members)
 
 
 def _type_of(tokens: list[str]) -> Any:
@@ -123,31 +123,31 @@ def text_of(signature: tuple[Any, ...], layouts: Mapping[Any, str]) -> str:
     return text
 
 
-def _text_of(found: Any, layouts: Mapping[Any, str]) -> str:
+def _text_of(numba_type: Any, layouts: Mapping[Any, str]) -> str:
     for name, scalar in SCALARS.items():
-        if found == scalar:
+        if numba_type == scalar:
             return name
-    if isinstance(found, types.Record) and found in layouts:
-        return layouts[found]
-    if isinstance(found, types.Array):
-        last = "::1" if found.layout == "C" else ":"
-        text = f"{_text_of(found.dtype, layouts)}[{':, ' * (found.ndim - 1)}{last}]"
-        return f"const({text})" if not found.mutable else text
-    if isinstance(found, types.BaseTuple):  # iterates over its types
-        within = tuple(found)
+    if isinstance(numba_type, types.Record) and numba_type in layouts:
+        return layouts[numba_type]
+    if isinstance(numba_type, types.Array):
+        last = "::1" if numba_type.layout == "C" else ":"
+        text = f"{_text_of(numba_type.dtype, layouts)}[{':, ' * (numba_type.ndim - 1)}{last}]"
+        return f"const({text})" if not numba_type.mutable else text
+    if isinstance(numba_type, types.BaseTuple):  # iterates over its types
+        within = tuple(numba_type)
         members = ", ".join(_text_of(each, layouts) for each in within)
-        kind = getattr(found, "instance_class", tuple)
+        kind = getattr(numba_type, "instance_class", tuple)
         if kind is tuple:
             return f"({members},)" if len(within) == 1 else f"({members})"
         return f"{kind.__module__}.{kind.__qualname__}({members})"
-    raise ValueError(f"{found} is not a type of a kernel's argument")
+    raise ValueError(f"{numba_type} is not a type of a kernel's argument")
 
 
 def layouts_of(modules: Mapping[str, Any]) -> dict[Any, str]:
     """Return the dotted names of the layouts in modules, by the Numba type of their records."""
-    found: dict[Any, str] = {}
+    names: dict[Any, str] = {}
     for module in sorted(modules, key=lambda name: ("layout" not in name, name)):
         for attribute, value in sorted(vars(modules[module]).items()):
             if isinstance(value, np.dtype) and value.names and value.isnative:
-                found.setdefault(numba.from_dtype(value), f"{module}.{attribute}")
-    return found
+                names.setdefault(numba.from_dtype(value), f"{module}.{attribute}")
+    return names

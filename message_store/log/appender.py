@@ -78,16 +78,16 @@ class Appender:
         rows, staging = batch.rows, batch.staging
         assert rows.flags.c_contiguous
         assert staging.flags.c_contiguous
-        found = self._encoders.get(staging.flags.writeable)
-        if found is None:
+        encoders = self._encoders.get(staging.flags.writeable)
+        if encoders is None:
             assert rows.dtype == PUT
             assert staging.dtype == np.uint8
             arrays = self._topics.arrays
-            found = self._encoders[staging.flags.writeable] = (
+            encoders = self._encoders[staging.flags.writeable] = (
                 entry(encode.prepare, rows, 0, staging, arrays, 0, 0),
                 entry(encode.encode, rows, (0, 0), staging, arrays, self._out, 0, 0, 0),
             )
-        return found
+        return encoders
 
     def _illegal_remark(self, batch: PutBatch, position: int) -> str:
         """Return which limit a refused row exceeds."""

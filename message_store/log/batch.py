@@ -220,15 +220,15 @@ def _words(address: bytes) -> tuple[int, int]:
 
 def property_columns(text: bytes, pos: int) -> dict[str, int]:
     """Return the columns derived from a property text at a position in the staging buffer."""
-    found = decode_properties(text)
-    kind, value = _timer(found)
+    properties = decode_properties(text)
+    kind, value = _timer(properties)
     start, uniq_len = _place_of(text, b"UNIQ_KEY\x01")
     return {
         "prop_pos": pos,
         "prop_len": len(text),
-        "prop_flags": 0 if found.keys().isdisjoint(_FLAGGED_NAMES) else _flags(found),
-        "tags_hash": java_hash(found.get("TAGS", "")),
-        "delay_level": _number(found.get("DELAY"), 0, layout.DELAY_ILLEGAL, 31),
+        "prop_flags": 0 if properties.keys().isdisjoint(_FLAGGED_NAMES) else _flags(properties),
+        "tags_hash": java_hash(properties.get("TAGS", "")),
+        "delay_level": _number(properties.get("DELAY"), 0, layout.DELAY_ILLEGAL, 31),
         "timer_kind": kind,
         "timer_value": value,
         "uniq_pos": pos + start if uniq_len else 0,
@@ -236,24 +236,24 @@ def property_columns(text: bytes, pos: int) -> dict[str, int]:
     }
 
 
-def _flags(found: dict[str, str]) -> int:
+def _flags(properties: dict[str, str]) -> int:
     """Return the PROP_* flags of properties."""
     flags = 0
-    if found.get("WAIT") == "false":
+    if properties.get("WAIT") == "false":
         flags |= layout.PROP_WAIT_FALSE
-    if found.get("TRAN_MSG", "").lower() == "true":
+    if properties.get("TRAN_MSG", "").lower() == "true":
         flags |= layout.PROP_TRAN_MSG
-    if "TIMER_OUT_MS" in found:
+    if "TIMER_OUT_MS" in properties:
         flags |= layout.PROP_TIMER_OUT
-    if "TIMER_DEL_UNIQKEY" in found:
+    if "TIMER_DEL_UNIQKEY" in properties:
         flags |= layout.PROP_TIMER_DEL
-    if "REAL_TOPIC" in found or "REAL_QID" in found:
+    if "REAL_TOPIC" in properties or "REAL_QID" in properties:
         flags |= layout.PROP_REAL_TOPIC
-    if "INNER_NUM" in found or "INNER_BASE" in found:
+    if "INNER_NUM" in properties or "INNER_BASE" in properties:
         flags |= layout.PROP_INNER_BATCH
-    if "__SHARDINGKEY" in found:
+    if "__SHARDINGKEY" in properties:
         flags |= layout.PROP_SHARDED
-    if not found.keys().isdisjoint(TIMER_STALE_NAMES):
+    if not properties.keys().isdisjoint(TIMER_STALE_NAMES):
         flags |= layout.PROP_TIMER_STALE
     return flags
 
@@ -270,12 +270,12 @@ def _place_of(text: bytes, head: bytes) -> tuple[int, int]:
         end = text.find(b"\x02", start)
         if (size := (end if end >= 0 else len(text)) - start) > 0:
             return start, size
-    found, pos = (0, 0), 0  # the last one has no value
+    span, pos = (0, 0), 0  # the last one has no value
     for entry in text.split(b"\x02"):
         if entry.startswith(head) and len(entry) > len(head):
-            found = pos + len(head), len(entry) - len(head)
+            span = pos + len(head), len(entry) - len(head)
         pos += len(entry) + 1
-    return found
+    return span
 
 
 def _number(text: str | None, absent: int, illegal: int, bits: int) -> int:
@@ -288,7 +288,7 @@ def _number(text: str | None, absent: int, illegal: int, bits: int) -> int:
     return value if -(1 << bits) < value < 1 << bits else illegal
 
 
-def _timer(found: dict[str, str]) -> tuple[int, int]:
+def _timer(properties: dict[str, str]) -> tuple[int, int]:
     kinds = (
         ("TIMER_DELAY_SEC", layout.TIMER_DELAY_SEC),
         ("TIMER_DELAY_MS", layout.TIMER_DELAY_MS),
@@ -296,7 +296,7 @@ def _timer(found: dict[str, str]) -> tuple[int, int]:
     )
     illegal = -(1 << 62)
     for name, kind in kinds:
-        if name in found:
-            value = _number(found[name], illegal, illegal, 62)
+        if name in properties:
+            value = _number(properties[name], illegal, illegal, 62)
             return (layout.TIMER_ILLEGAL, 0) if value == illegal else (kind, value)
     return layout.TIMER_NONE, 0

@@ -77,15 +77,15 @@ class BlockSums:
         Raises:
             OSError: The checksums of bytes after the end cannot be withdrawn.
         """
-        known = self._sealed_end()
+        sealed_end = self._sealed_end()
         tail = _valid_tail(self.directory, [(f.base, f.pages.data) for f in self._files()])
         if tail is not None:
-            known = max(known or 0, tail.start)
-        if max(known or 0, tail.end if tail else 0) > end:
+            sealed_end = max(sealed_end or 0, tail.start)
+        if max(sealed_end or 0, tail.end if tail else 0) > end:
             self.withdraw(end)
-        if known is None or not 0 <= end - known <= LAG_BYTES_MAX:
-            known = end
-        self.sealed = self._block_start(known)
+        if sealed_end is None or not 0 <= end - sealed_end <= LAG_BYTES_MAX:
+            sealed_end = end
+        self.sealed = self._block_start(sealed_end)
         if tail is not None and tail.start == self.sealed and tail.has_changed:
             self._damaged = tail.start
             logger.warning(
@@ -100,9 +100,9 @@ class BlockSums:
         """Return the log offset after the last sealed block, None without any."""
         sizes = {file.base: file.pages.data.size for file in self._files()}
         for path in reversed(_paths(self.directory)):
-            base, known = int(path.name), np.flatnonzero(np.fromfile(path, BLOCK_SUM))
-            if known.size and base in sizes:
-                return base + min((int(known[-1]) + 1) * BLOCK_BYTES, sizes[base])
+            base, blocks = int(path.name), np.flatnonzero(np.fromfile(path, BLOCK_SUM))
+            if blocks.size and base in sizes:
+                return base + min((int(blocks[-1]) + 1) * BLOCK_BYTES, sizes[base])
         return None
 
     def _block_start(self, offset: int) -> int:
@@ -153,12 +153,12 @@ class BlockSums:
 
     def _files_from(self, offset: int) -> list[MappedFile]:
         """Return the files that do not end at or before a log offset, in order."""
-        found: list[MappedFile] = []
+        files: list[MappedFile] = []
         for file in reversed(list(self._files())):
             if file.base + file.pages.data.size <= offset:
                 break
-            found.append(file)
-        return found[::-1]
+            files.append(file)
+        return files[::-1]
 
     def _write(self, file: MappedFile, first: int, sums: Sums) -> None:
         if file.base != self._base:
@@ -225,17 +225,17 @@ class BlockSums:
         count, start = -(-(end - file.base) // BLOCK_BYTES) - low, low * BLOCK_BYTES
         tail = _valid_tail(self.directory, [(file.base, file.pages.data)])
         try:
-            known = np.fromfile(
+            expected = np.fromfile(
                 self._path(file.base), BLOCK_SUM, count, offset=low * BLOCK_SUM.itemsize
             )
         except OSError:
-            known = np.empty(0, BLOCK_SUM)
+            expected = np.empty(0, BLOCK_SUM)
         after = min(start + count * BLOCK_BYTES, int(file.pages.data.size))
-        found = block_sums(file.pages.data, start, after)[: known.size]
-        if ((known != SUM_UNKNOWN) & (known != found)).any():
+        actual = block_sums(file.pages.data, start, after)[: expected.size]
+        if ((expected != SUM_UNKNOWN) & (expected != actual)).any():
             return True
-        unknown = set((file.base + start + np.flatnonzero(known == 0) * BLOCK_BYTES).tolist())
-        unknown.update(range(file.base + start + known.size * BLOCK_BYTES, end, BLOCK_BYTES))
+        unknown = set((file.base + start + np.flatnonzero(expected == 0) * BLOCK_BYTES).tolist())
+        unknown.update(range(file.base + start + expected.size * BLOCK_BYTES, end, BLOCK_BYTES))
         if tail is None or not unknown <= {tail.start} or (unknown and tail.end < end):
             return None if unknown else False
         return bool(unknown) and tail.has_changed
@@ -276,10 +276,10 @@ class BlockSums:
         with self._lock:
             self._forget_tail(0)  # the disk may have an older tail than memory
             for file in list(self._files()):
-                mine = offsets[
+                file_offsets = offsets[
                     (offsets >= file.base) & (offsets < file.base + file.pages.data.size)
                 ]
-                blocks = np.unique((mine - file.base) // BLOCK_BYTES)
+                blocks = np.unique((file_offsets - file.base) // BLOCK_BYTES)
                 starts = file.base + blocks * BLOCK_BYTES
                 self._rewritten.update(starts[starts >= self.sealed].tolist())
                 _forget(self._path(file.base), blocks)
@@ -287,8 +287,8 @@ class BlockSums:
 
     def _forget_tail(self, offset: int) -> bool:
         """Mark the tail as unknown if it covers bytes after `offset`; return whether it does."""
-        known = _read_tail(self.directory / TAIL)
-        if known is None or known[0] <= offset:
+        tail = _read_tail(self.directory / TAIL)
+        if tail is None or tail[0] <= offset:
             return False
         fd = self._opened_tail()
         os.pwrite(fd, bytes(TAIL_SUM.itemsize), 0)
@@ -312,15 +312,15 @@ def _forget(path: Path, blocks: Offsets) -> None:
     """Mark the checksums of some blocks of a log file as unknown, on the disk."""
     if not blocks.size or not path.exists():
         return
-    known = np.fromfile(path, BLOCK_SUM)
-    blocks = blocks[blocks < known.size]
-    blocks = blocks[known[blocks] != SUM_UNKNOWN]
+    sums = np.fromfile(path, BLOCK_SUM)
+    blocks = blocks[blocks < sums.size]
+    blocks = blocks[sums[blocks] != SUM_UNKNOWN]
     if blocks.size:
-        known[blocks] = SUM_UNKNOWN
+        sums[blocks] = SUM_UNKNOWN
         first, last = int(blocks[0]), int(blocks[-1])
         with path.open("r+b") as file:
             file.seek(first * BLOCK_SUM.itemsize)
-            file.write(known[first : last + 1].tobytes())
+            file.write(sums[first : last + 1].tobytes())
             file.flush()
             os.fsync(file.fileno())
 
@@ -354,11 +354,11 @@ def changed_blocks(directory: Path, files: Sequence[Piece]) -> Iterator[Changed]
     for base, data in files:
         path = directory / f"{base:0{NAME_DIGITS}d}"
         if path.exists():
-            known = np.fromfile(path, BLOCK_SUM)[: -(-data.size // BLOCK_BYTES)]
-            if tail is not None and tail.start in base + np.flatnonzero(known) * BLOCK_BYTES:
+            expected = np.fromfile(path, BLOCK_SUM)[: -(-data.size // BLOCK_BYTES)]
+            if tail is not None and tail.start in base + np.flatnonzero(expected) * BLOCK_BYTES:
                 tail = None  # its block has a permanent checksum now
-            found = block_sums(data, 0, min(known.size * BLOCK_BYTES, data.size))
-            for block in np.flatnonzero((known != SUM_UNKNOWN) & (known != found)).tolist():
+            actual = block_sums(data, 0, min(expected.size * BLOCK_BYTES, data.size))
+            for block in np.flatnonzero((expected != SUM_UNKNOWN) & (expected != actual)).tolist():
                 yield base, block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, data.size)
     if tail is not None and tail.has_changed:
         yield tail.base, tail.start - tail.base, tail.end - tail.base
@@ -380,15 +380,15 @@ class _Tail(NamedTuple):
 
 def _valid_tail(directory: Path, files: Sequence[Piece]) -> _Tail | None:
     """Return the open block, None if it has no checksum."""
-    known = _read_tail(directory / TAIL)
-    if known is None:
+    tail = _read_tail(directory / TAIL)
+    if tail is None:
         return None
-    end, crc = known
+    end, crc = tail
     for base, data in files:
         size = (end - base) % BLOCK_BYTES
         if base < end < base + data.size and size:
-            found = zlib.crc32(data[end - base - size : end - base].data)
-            return _Tail(base, end - size, end, found != crc)
+            checksum = zlib.crc32(data[end - base - size : end - base].data)
+            return _Tail(base, end - size, end, checksum != crc)
     return None
 
 

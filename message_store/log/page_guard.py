@@ -36,7 +36,7 @@ from message_store.ranges import Range, minus, plus
 PAGE_BYTES = bus_error.PAGE_BYTES
 REPLACED = bus_error.REPLACED
 CACHED_TOGETHER_BYTES = 4 << 20
-FOUND_MAX = 10_000
+PAGES_MAX = 10_000
 CUT = "the file ends before it"
 NOT_WRITTEN = "it could not be written"
 NOT_MAPPED = "it cannot be mapped again"
@@ -48,7 +48,7 @@ class UnreadablePage(NamedTuple):
 
     path: Path
     pos: int
-    why: str
+    reason: str
 
 
 class Mapping:
@@ -58,7 +58,7 @@ class Mapping:
         fd: Open until `forget_file`; afterwards the file is opened by its path.
     Attributes:
         unreadable: File positions of pages known to be unreadable, ascending.
-        why: Reason why the last of them cannot be read.
+        reason: Reason why the last of them cannot be read.
         unmapped: Whether the file is unmapped.
     """
 
@@ -66,7 +66,7 @@ class Mapping:
         self.path, self.fd = path, fd
         self.first, self.size, self.protection = first, size, protection
         self.unreadable: list[Range] = []
-        self.why = ""
+        self.reason = ""
         self.unmapped = False
 
     def classify(self, pos: int) -> UnreadablePage | None:
@@ -83,7 +83,7 @@ class Mapping:
             reason = error.strerror or str(error)
         if not reason:
             return None
-        self.why = reason
+        self.reason = reason
         self.unreadable = plus(self.unreadable, [(pos, pos + PAGE_BYTES)])
         return UnreadablePage(self.path, pos, reason)
 
@@ -118,7 +118,7 @@ class Mapping:
             return NOT_WRITTEN
         library = ctypes.CDLL(None)
         library.mmap.restype = ctypes.c_void_p
-        found = library.mmap(
+        address = library.mmap(
             ctypes.c_void_p(self.first + pos),
             ctypes.c_size_t(PAGE_BYTES),
             self.protection,
@@ -126,7 +126,7 @@ class Mapping:
             fd,
             ctypes.c_int64(pos),
         )
-        return NOT_MAPPED if found == MAP_FAILED else ""
+        return NOT_MAPPED if address == MAP_FAILED else ""
 
 
 class PageGuard:
@@ -135,7 +135,7 @@ class PageGuard:
     Attributes:
         words: The table that the handler reads and writes; see `kernels.bus_error`.
         replaced: (1,): Number of pages replaced so far.
-        found: Unreadable pages, in the order of their discovery; at most FOUND_MAX.
+        pages: Unreadable pages, in the order of their discovery; at most PAGES_MAX.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class PageGuard:
         self._free: list[int] = []
         self._lock = threading.RLock()  # a finalizer may run while it is held
         self._seen = 0
-        self.found: list[UnreadablePage] = []
+        self.pages: list[UnreadablePage] = []
 
     def add(self, mapping: Mapping) -> int:
         """Guard a mapping; return its row, for `remove`.
@@ -195,9 +195,9 @@ class PageGuard:
     def _classify(self, page: int) -> None:
         for mapping in reversed(list(self.mappings.values())):  # the newest owns the address
             if mapping.first <= page < mapping.first + mapping.size:
-                place = mapping.classify(page - mapping.first)
-                if place is not None and len(self.found) < FOUND_MAX:
-                    self.found.append(place)
+                unreadable_page = mapping.classify(page - mapping.first)
+                if unreadable_page is not None and len(self.pages) < PAGES_MAX:
+                    self.pages.append(unreadable_page)
                 return
 
 
@@ -238,9 +238,9 @@ class GuardedMap:
         return self.mapping.unreadable
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """Reason why the last of them is unreadable."""
-        return self.mapping.why
+        return self.mapping.reason
 
     def update(self) -> int:
         """Update `unreadable`; return the value of `replaced` up to which it is complete."""

@@ -58,28 +58,28 @@ class _Fields:
     """Reader of the fields of one record, in order and never past its end."""
 
     def __init__(self, data: bytes, phys_offset: int) -> None:
-        self.data, self.at, self.phys_offset = data, 0, phys_offset
+        self.data, self.position, self.phys_offset = data, 0, phys_offset
 
     def fault(self, reason: str) -> RecordUnreadable:
         return RecordUnreadable(self.phys_offset, reason)
 
-    def piece(self, name: str, size: int) -> bytes:
+    def take(self, name: str, size: int) -> bytes:
         if size < 0:
             raise self.fault(f"the length of its {name} is negative ({size})")
-        if size > len(self.data) - self.at:
-            left = len(self.data) - self.at
+        if size > len(self.data) - self.position:
+            left = len(self.data) - self.position
             raise self.fault(f"it is cut off: {name} needs {size} bytes, {left} are left")
-        self.at += size
-        return self.data[self.at - size : self.at]
+        self.position += size
+        return self.data[self.position - size : self.position]
 
     def number(self, name: str, size: int) -> int:
-        return int.from_bytes(self.piece(name, size), "big", signed=True)
+        return int.from_bytes(self.take(name, size), "big", signed=True)
 
     def counted(self, name: str, length_size: int) -> bytes:
-        return self.piece(name, self.number(f"length of the {name}", length_size))
+        return self.take(name, self.number(f"length of the {name}", length_size))
 
     def host(self, name: str, is_ipv6: int) -> Host:
-        return self.piece(name, 16 if is_ipv6 else 4), self.number(f"port of the {name}", 4)
+        return self.take(name, 16 if is_ipv6 else 4), self.number(f"port of the {name}", 4)
 
 
 def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True) -> Record:
@@ -115,11 +115,11 @@ def split_records(data: bytes, *, check_crc: bool = True) -> list[Record]:
     Raises:
         RecordUnreadable: One of them is damaged.
     """
-    view, found, position = memoryview(data), [], 0
+    view, records, position = memoryview(data), [], 0
     while position < len(data):
-        found.append(decode_record(view[position:], position, check_crc=check_crc))
-        position += found[-1].total_size
-    return found
+        records.append(decode_record(view[position:], position, check_crc=check_crc))
+        position += records[-1].total_size
+    return records
 
 
 def _decode_plain(data: bytes, total_size: int) -> Record | None:
@@ -202,8 +202,8 @@ def _decode_fields(data: _Fields, total_size: int) -> Record:
         topic=_topic(data),
         property_text=data.counted("properties", 2),
     )
-    if data.at != total_size:
-        raise data.fault(f"its fields end at byte {data.at} of {total_size}")
+    if data.position != total_size:
+        raise data.fault(f"its fields end at byte {data.position} of {total_size}")
     return record
 
 

@@ -90,26 +90,28 @@ class UnreadableRanges:
             return False
         with self._lock:
             seen = self._guard.update()
-            found, notices = self._found()
-            before, self.ranges = self.ranges, found
+            ranges, notices = self._found()
+            before, self.ranges = self.ranges, ranges
             self.seen = seen  # set after `ranges`, so that no other thread mistakes zeros for data
         for notice in notices:
             self.notice(notice)
-        return bool(minus(found, before))
+        return bool(minus(ranges, before))
 
     def _found(self) -> tuple[list[Range], list[str]]:
         """Return all unreadable ranges of the mapped files, and a line for each new one."""
-        found: list[Range] = []
+        ranges: list[Range] = []
         notices: list[str] = []
         for file in list(self._log.files):
-            mine = [(file.base + low, file.base + high) for low, high in file.pages.unreadable]
+            file_ranges = [
+                (file.base + low, file.base + high) for low, high in file.pages.unreadable
+            ]
             notices += [
                 f"{file.path} at byte {low - file.base}: {high - low} bytes cannot be read: "
-                f"{file.pages.why}. {REMEDY}"
-                for low, high in minus(mine, self.ranges)
+                f"{file.pages.reason}. {REMEDY}"
+                for low, high in minus(file_ranges, self.ranges)
             ]
-            found += mine
-        return joined(found), notices
+            ranges += file_ranges
+        return joined(ranges), notices
 
     def mask(self, offsets: Numbers, sizes: Numbers) -> npt.NDArray[np.bool_]:
         """Return which of (n,) records at log offsets cannot be read."""
@@ -132,8 +134,8 @@ class UnreadableRanges:
     def _where(self, offset: int) -> str:
         for file in reversed(list(self._log.files)):
             if file.base <= offset:
-                place = f"{file.path} at byte {offset - file.base}"
-                return f"the disk cannot read {place}: {file.pages.why}"
+                position = f"{file.path} at byte {offset - file.base}"
+                return f"the disk cannot read {position}: {file.pages.reason}"
         return "its file was removed"
 
 

@@ -89,16 +89,18 @@ def restored_size(path: Path, size: int, *, proven: bool) -> int:
     Raises:
         OSError: The disk refused it.
     """
-    found = path.stat().st_size
-    if not 0 < found < size:
-        return found
+    current_size = path.stat().st_size
+    if not 0 < current_size < size:
+        return current_size
     fd = os.open(path, os.O_RDWR)
     try:
-        tail = os.pread(fd, CUT_TAIL_BYTES, max(found - CUT_TAIL_BYTES, 0))
+        tail = os.pread(fd, CUT_TAIL_BYTES, max(current_size - CUT_TAIL_BYTES, 0))
         if not (proven or tail.strip(b"\0")):
-            return found
+            return current_size
         os.ftruncate(fd, size)
     finally:
         os.close(fd)
-    log.warning("%s was cut to %d bytes; it has %d again, zeros at its end", path, found, size)
+    log.warning(
+        "%s was cut to %d bytes; it has %d again, zeros at its end", path, current_size, size
+    )
     return size

@@ -247,12 +247,12 @@ class ConsumeQueue:
                 f"it has {size} bytes, mappedFileSizeConsumeQueue is {self.file_bytes}",
                 "Set mappedFileSizeConsumeQueue to the size with which the store was written.",
             )
-        wanted = self._bases[-1] + self.file_bytes if self._bases else int(name)
-        if int(name) != wanted or wanted % self.file_bytes:
+        expected_base = self._bases[-1] + self.file_bytes if self._bases else int(name)
+        if int(name) != expected_base or expected_base % self.file_bytes:
             raise CorruptStore(
                 path,
                 0,
-                f"the file that starts at {wanted} is missing before it",
+                f"the file that starts at {expected_base} is missing before it",
                 f"Restore the missing file, or remove {self.directory}: it is rebuilt from the "
                 f"log.",
             )
@@ -263,9 +263,9 @@ class ConsumeQueue:
         while count < self.file_units:
             block = self._files.read(path, step * UNIT_BYTES, count * UNIT_BYTES)
             units = len(block) // UNIT_BYTES
-            found = scan.valid_units(np.frombuffer(block, np.uint8), units)
-            count += found
-            if found < units or units == 0:
+            valid_count = scan.valid_units(np.frombuffer(block, np.uint8), units)
+            count += valid_count
+            if valid_count < units or units == 0:
                 break
         return count
 

@@ -91,15 +91,15 @@ class QueueSet:
 
     def _discard_lost(self) -> bool:
         """Remove the files of queues that the disk cannot read; return whether there were any."""
-        found = False
+        has_discarded = False
         for name in sorted(self.lost.names - self._discarded):
             topic, _, queue_id = name.partition("/")
             queue = self.find(topic, int(queue_id))
             if queue is not None:
                 self._discard(queue, name)
-                found = True
+                has_discarded = True
         self.number_slots()
-        return found
+        return has_discarded
 
     def _discard(self, queue: ConsumeQueue, name: str) -> None:
         logger.warning("queue %s cannot be read: it is rebuilt from the log", name)

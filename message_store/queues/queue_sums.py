@@ -78,18 +78,18 @@ class QueueSums:
             read: Reads bytes of a queue file.
         """
         low, high = first // BLOCK_UNITS, -(-end // BLOCK_UNITS)
-        known = b""
+        recorded_sums = b""
         with suppress(OSError):
             fd = os.open(self._path(path), os.O_RDONLY)
             try:
-                known = os.pread(fd, (high - low) * SUM.size, low * SUM.size)
+                recorded_sums = os.pread(fd, (high - low) * SUM.size, low * SUM.size)
             finally:
                 os.close(fd)
-        if not known:
+        if not recorded_sums:
             return []
         data = read(path, (high - low) * BLOCK_BYTES, low * BLOCK_BYTES)
         blocks = (data[index : index + BLOCK_BYTES] for index in range(0, len(data), BLOCK_BYTES))
-        sums = SUM.iter_unpack(known[: len(known) // SUM.size * SUM.size])
+        sums = SUM.iter_unpack(recorded_sums[: len(recorded_sums) // SUM.size * SUM.size])
         return [
             low + index
             for index, (block, entry) in enumerate(zip(blocks, sums, strict=False))

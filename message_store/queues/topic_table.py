@@ -108,9 +108,9 @@ class TopicTable:
 
     def add(self, name: str) -> int:
         """Return the index of a topic; add the topic if it is new."""
-        known = self._index.get(name)
-        if known is not None:
-            return known
+        topic_index = self._index.get(name)
+        if topic_index is not None:
+            return topic_index
         data = name.encode()
         assert 0 < len(data) <= NAME_BYTES_MAX
         index = len(self._names)

@@ -34,8 +34,8 @@ class AbortFile:
         return len(words) == 3 and words[1:] != self._place()
 
     def _place(self) -> list[str]:
-        found = self.path.stat()
-        return [str(found.st_dev), str(found.st_ino)]
+        status = self.path.stat()
+        return [str(status.st_dev), str(status.st_ino)]
 
     def write(self) -> None:
         """Create and sync the file.

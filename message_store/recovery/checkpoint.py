@@ -179,8 +179,8 @@ class RecoveryMark:
         if has_damage(data):
             logger.warning("%s is damaged: its undamaged slot is used", path)
         self._sequence, self._marks, self._found_boot_id = newest_marks(data)
-        found = self._found_boot_id.rstrip(b"\0")
-        self.same_boot = bool(self._boot_id) and found == self._boot_id
+        boot_id = self._found_boot_id.rstrip(b"\0")
+        self.same_boot = bool(self._boot_id) and boot_id == self._boot_id
 
     @classmethod
     def open(cls, path: Path) -> Self:

@@ -152,11 +152,11 @@ def recover(
         units: Sum of the queues' ends at `start`, 0 if unknown. Each record after it adds one; if
             fewer are found, the disk has changed units, and all queues are written again.
     """
-    found = Recovered(start, QueueOffsetCheck(queues, log), end=start, torn_from=torn_from)
-    _replay(log, queues, rules, found)
-    if found.gaps and start > log.min_offset:
+    recovered = Recovered(start, QueueOffsetCheck(queues, log), end=start, torn_from=torn_from)
+    _replay(log, queues, rules, recovered)
+    if recovered.gaps and start > log.min_offset:
         notice(
-            f"{found.gaps} consume queues lack units of records before {start}: all queues are "
+            f"{recovered.gaps} consume queues lack units of records before {start}: all queues are "
             f"written again from the log"
         )
         return recover(
@@ -169,34 +169,34 @@ def recover(
             known_end=known_end,
             units=units,
         )
-    _bridge_gaps(log, queues, rules, found, known_end, notice)
-    found.end = _skip_blank(log, found.end)
-    _report_offsets(found.damaged, "the body's CRC does not match; the record was kept", notice)
-    found.without_queue += found.offset_check.without_queue
+    _bridge_gaps(log, queues, rules, recovered, known_end, notice)
+    recovered.end = _skip_blank(log, recovered.end)
+    _report_offsets(recovered.damaged, "the body's CRC does not match; the record was kept", notice)
+    recovered.without_queue += recovered.offset_check.without_queue
     _report_offsets(
-        found.offset_check.ahead,
+        recovered.offset_check.ahead,
         "its queue offset is not the next one of its queue: it is wrong, or the records before it "
         "are lost",
         notice,
     )
     _report_offsets(
-        found.without_queue,
+        recovered.without_queue,
         "its topic, queue or queue offset is impossible; it is in no queue",
         notice,
     )
-    _save_tail(log, found.end, notice)
-    log.truncate(found.end)
-    queues.truncate(found.end)
-    if found.records:
-        _remove_stale_units(log, queues, found.start)
+    _save_tail(log, recovered.end, notice)
+    log.truncate(recovered.end)
+    queues.truncate(recovered.end)
+    if recovered.records:
+        _remove_stale_units(log, queues, recovered.start)
     queues.number_slots()
-    if units and queues.ends_sum < units + found.units:
+    if units and queues.ends_sum < units + recovered.units:
         notice(
             f"consume queues lack units of records before {start}, or ended with units that do not "
             f"match records: all queues are written again from the log"
         )
         return recover(log, queues, rules, log.min_offset, notice, torn_from=torn_from)
-    return found
+    return recovered
 
 
 def write_again(log: CommitLog, start: int, end: int) -> None:
@@ -231,55 +231,55 @@ def _bridge_gaps(
     log: CommitLog,
     queues: QueueSet,
     rules: Sequence[TagsCodeRule],
-    found: Recovered,
+    recovered: Recovered,
     known_end: int | None,
     notice: Callable[[str], None],
 ) -> None:
     """Continue after damage in the middle of the log."""
-    while len(found.bridged) < GAPS_MAX:
-        found.end = _skip_blank(log, found.end)  # the damage may begin with the next file
-        gap = find_gap(log, queues, found.end, found.last_store_ms, known_end)
+    while len(recovered.bridged) < GAPS_MAX:
+        recovered.end = _skip_blank(log, recovered.end)  # the damage may begin with the next file
+        gap = find_gap(log, queues, recovered.end, recovered.last_store_ms, known_end)
         log.unreadable.update()  # the bridge is written over unreadable bytes
         if gap is None and log.unreadable.ranges:
             units_end = max((end for _, end in last_units(queues)), default=0)
-            gap = unreadable_end(log, found.end, max(known_end or 0, units_end))
+            gap = unreadable_end(log, recovered.end, max(known_end or 0, units_end))
         if gap is None:
             return
-        bridge(log, gap, found.last_store_ms)
+        bridge(log, gap, recovered.last_store_ms)
         for queue in queues.all():
             queue.blank(gap.start, gap.end)
-        found.bridged.append(gap.start)
+        recovered.bridged.append(gap.start)
         notice(
             f"commit log offset {gap.start}: {gap.size} bytes are not a record and were moved to "
             f"{log.directory.parent / 'truncated'}; the records after them were kept"
         )
-        _replay(log, queues, rules, found)
+        _replay(log, queues, rules, recovered)
 
 
 def _replay(
-    log: CommitLog, queues: QueueSet, rules: Sequence[TagsCodeRule], found: Recovered
+    log: CommitLog, queues: QueueSet, rules: Sequence[TagsCodeRule], recovered: Recovered
 ) -> None:
-    """Write the units of all records from `found.end` to the first bytes that are not one."""
+    """Write the units of all records from `recovered.end` to the first bytes that are not one."""
     limit = log.files[-1].base + log.file_bytes if log.files else 0
-    for rows in walk_log(log, found.end, limit, queues.topics, check=True):
-        whole = _whole(rows, found.torn_from)
+    for rows in walk_log(log, recovered.end, limit, queues.topics, check=True):
+        whole = _whole(rows, recovered.torn_from)
         torn = whole < rows.size
         rows = rows[:whole]
         if not whole:
             return
-        units, gaps = dispatch(rows, queues, rules, log, found.offset_check)
-        found.units, found.gaps = found.units + units, found.gaps + gaps
-        found.damaged += rows["phys_offset"][rows["damage"] != 0].tolist()
-        found.without_queue += rows["phys_offset"][~has_queue(rows)].tolist()
+        units, gaps = dispatch(rows, queues, rules, log, recovered.offset_check)
+        recovered.units, recovered.gaps = recovered.units + units, recovered.gaps + gaps
+        recovered.damaged += rows["phys_offset"][rows["damage"] != 0].tolist()
+        recovered.without_queue += rows["phys_offset"][~has_queue(rows)].tolist()
         if rows.size > 1:
-            found.advance(rows[-2])
-        before = found.last_record, found.last_store_ms
-        found.advance(rows[-1])
-        found.records += rows.size
+            recovered.advance(rows[-2])
+        before = recovered.last_record, recovered.last_store_ms
+        recovered.advance(rows[-1])
+        recovered.records += rows.size
         if _ends_torn(log, rows[-1]):
-            found.end = found.last_record
-            found.last_record, found.last_store_ms = before
-            found.units -= 1  # at most: its unit is removed with it
+            recovered.end = recovered.last_record
+            recovered.last_record, recovered.last_store_ms = before
+            recovered.units -= 1  # at most: its unit is removed with it
         if torn:
             return
 
@@ -389,11 +389,11 @@ def has_queue_and_offset(rows: Rows) -> npt.NDArray[np.bool_]:
     return np.asarray(has_queue(rows) & has_possible_offset(rows))
 
 
-def _report_offsets(offsets: list[int], what: str, notice: Callable[[str], None]) -> None:
+def _report_offsets(offsets: list[int], text: str, notice: Callable[[str], None]) -> None:
     for offset in offsets[:NOTICES_MAX]:
-        notice(f"commit log offset {offset}: {what}")
+        notice(f"commit log offset {offset}: {text}")
     if len(offsets) > NOTICES_MAX:
-        notice(f"{len(offsets) - NOTICES_MAX} more records: {what}")
+        notice(f"{len(offsets) - NOTICES_MAX} more records: {text}")
 
 
 def tags_codes(

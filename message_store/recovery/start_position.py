@@ -80,11 +80,11 @@ def start_of(
 
 def queued_end(log: CommitLog, queues: QueueSet) -> int:
     """Return the log offset after the last record that has a unit in its queue."""
-    found = log.min_offset
+    log_end = log.min_offset
     for start, end in last_units(queues):
-        if end > found and record_ends_at(log, start, end):
-            found = end
-    return found
+        if end > log_end and record_ends_at(log, start, end):
+            log_end = end
+    return log_end
 
 
 def last_units(queues: QueueSet) -> Iterator[tuple[int, int]]:

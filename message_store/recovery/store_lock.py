@@ -32,10 +32,10 @@ def is_locked(root: Path) -> bool:
     except OSError:
         return False
     try:
-        found = _LOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, _LOCK.pack(*query)))
+        lock = _LOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, _LOCK.pack(*query)))
     finally:
         os.close(file)
-    return bool(found[_TYPE] != fcntl.F_UNLCK)
+    return bool(lock[_TYPE] != fcntl.F_UNLCK)
 
 
 class StoreLock:

@@ -55,15 +55,15 @@ class UnitRepair:
         queue = self._queues.find(topic, queue_id)
         if queue is None or not units.size or topic.startswith(LIGHT_QUEUES):
             return False
-        found = False
+        has_repaired = False
         for start, end in queue.changed_blocks(offset + int(units[0]["index"]), int(units.size)):
             for index in range(start, end):
                 unit, key = queue.read(index, 1), (topic, queue_id, index)
                 if not unit.size or is_blank(unit)[0]:
                     continue
                 if not self._has_record(unit[0], key, with_code=True):
-                    found |= self._write_again(queue, key)
-        return found
+                    has_repaired |= self._write_again(queue, key)
+        return has_repaired
 
     def repaired(self, topic: str, queue_id: int, offset: int) -> bool:
         """Repair a unit if it points at another record; return whether it was changed.
@@ -152,11 +152,11 @@ class UnitRepair:
         count = 0
         index = self._queues.topics.find(topic)
         for rows in walk_log(self._log, *span, self._queues.topics, check=False, past_damage=True):
-            mine = (rows["topic_index"] == index) & (rows["queue_id"] == queue_id)
-            mine &= (rows["queue_offset"] >= offsets[0]) & (rows["queue_offset"] < offsets[1])
-            if mine.any():
-                dispatch(rows[mine], self._queues, self._rules, self._log)
-                count += int(mine.sum())
+            mask = (rows["topic_index"] == index) & (rows["queue_id"] == queue_id)
+            mask &= (rows["queue_offset"] >= offsets[0]) & (rows["queue_offset"] < offsets[1])
+            if mask.any():
+                dispatch(rows[mask], self._queues, self._rules, self._log)
+                count += int(mask.sum())
         return count
 
     def _give_up(self, unit_key: UnitKey, reason: str) -> bool:

@@ -118,10 +118,10 @@ class Replicated:
         return None if end <= self.offset else Missing.REPLICAS
 
 
-def not_confirmed(what: str, missing: Missing) -> RequestError:
+def not_confirmed(statement: str, missing: Missing) -> RequestError:
     """Return the error of a request whose records are stored but not confirmed.
 
     Args:
-        what: Clause that states what was stored.
+        statement: Clause that states what was stored.
     """
-    return RequestError(missing.code, f"{what}, but {missing.text}: repeat the request")
+    return RequestError(missing.code, f"{statement}, but {missing.text}: repeat the request")

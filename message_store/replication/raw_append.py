@@ -229,8 +229,8 @@ class RawAppender:
         if missing < 0:
             return False
         last = queue.read(queue.max_offset - 1, 1)
-        known = last.size and not is_blank(last)[0]
-        start = int(last[0]["phys_offset"]) if known else 0
+        has_unit = last.size and not is_blank(last)[0]
+        start = int(last[0]["phys_offset"]) if has_unit else 0
         return missing <= (int(row["phys_offset"]) - start) // layout.RECORD_FIXED_BYTES
 
     def _restart_queue(self, row: Row, name: str) -> None:
@@ -245,11 +245,11 @@ class RawAppender:
         """Write records that `place` has numbered, and their units."""
         log, last = self._log, rows[-1]
         end = int(last["phys_offset"] + last["record_size"])
-        piece = data[int(rows[0]["phys_offset"]) - base : end - base]
+        block = data[int(rows[0]["phys_offset"]) - base : end - base]
         file = log.file_at_end
         try:
             file = file or log.writable_file()
-            file.write(log.end - file.base, piece.data)
+            file.write(log.end - file.base, block.data)
         except OSError:
             arrays = self._queues.topics.arrays
             encode.revert_queue_offsets(self._placed, first, first + rows.size, arrays)

@@ -24,13 +24,13 @@ Pin = Callable[[], FirstPending]
 
 def first_pending(offsets: Iterable[FirstPending]) -> FirstPending:
     """Return the lowest offset of several pins, `UNKNOWN` if one of them is unknown."""
-    known: list[int] = []
+    known_offsets: list[int] = []
     for offset in offsets:
         if isinstance(offset, Unknown):
             return UNKNOWN
         if offset is not None:
-            known.append(offset)
-    return min(known, default=None)
+            known_offsets.append(offset)
+    return min(known_offsets, default=None)
 
 
 def is_pinned(end: int, pinned_from: FirstPending) -> bool:

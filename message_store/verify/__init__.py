@@ -74,7 +74,7 @@ def verify_store(
         raise UsageError(f"{path} is not a store: it has none of {', '.join(STORE_PARTS)}")
     progress = progress or _no_progress
     report = Report(path)
-    known = len(page_guard().found)
+    pages_before = len(page_guard().pages)
     crashed = (path / "abort").exists()
     tables = check_configs(path, report)
     summary = read_log(commitlog or path / "commitlog", report, progress, crashed=crashed)
@@ -94,7 +94,7 @@ def verify_store(
     for part in parts:
         part.check(path, summary, report, progress)
     check_surroundings(path, report, [name for part in parts for name in part.names])
-    report_unreadable(report, known)
+    report_unreadable(report, pages_before)
     return report
 
 

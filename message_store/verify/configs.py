@@ -34,9 +34,9 @@ def check_configs(root: Path, report: Report) -> dict[str, Any]:
     paths = sorted(directory.glob("*.json*")) if directory.is_dir() else []
     names = sorted({path.name.removesuffix(".bak") for path in paths if path.suffix != ".tmp"})
     for name in names:
-        found = _check_table(directory / name, report)
-        if found is not None:
-            tables[name] = found
+        table = _check_table(directory / name, report)
+        if table is not None:
+            tables[name] = table
     report.figures["config_files"] = len(names)
     return tables
 

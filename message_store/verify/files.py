@@ -81,7 +81,7 @@ def map_files(directory: Path, report: Report, *, multiple: int = 1) -> list[Pie
     Args:
         multiple: Number of bytes that file sizes must be a multiple of.
     """
-    pieces = []
+    files = []
     for path in sorted(directory.iterdir()):
         if path.is_dir():
             report.add("note", "stray-directory", path, 0, "Apache 4.9 does not start with it here")
@@ -94,11 +94,11 @@ def map_files(directory: Path, report: Report, *, multiple: int = 1) -> list[Pie
                 "its name is not a 20-digit offset, so no broker starts; move it away",
             )
         else:
-            piece = _map_piece(path, report)
-            if piece is not None:
-                pieces.append(piece)
-    _check_sizes(pieces, report, multiple)
-    return pieces
+            file = _map_piece(path, report)
+            if file is not None:
+                files.append(file)
+    _check_sizes(files, report, multiple)
+    return files
 
 
 def is_offset(name: str) -> bool:
@@ -119,41 +119,41 @@ def _map_piece(path: Path, report: Report) -> Piece | None:
     return Piece(path, int(path.name), data)
 
 
-def report_unreadable(report: Report, known: int) -> None:
-    """Report unreadable pages that the guard has found since it had found `known` pages."""
+def report_unreadable(report: Report, pages_before: int) -> None:
+    """Report unreadable pages that the guard has found since it had found `pages_before` pages."""
     guard = page_guard()
     guard.update()
-    for place in guard.found[known:]:
+    for page in guard.pages[pages_before:]:
         report.add(
             "error",
             "unreadable-sector",
-            place.path,
-            place.pos,
-            f"{PAGE_BYTES} bytes cannot be read: {place.why}; copy the store to another disk, or "
+            page.path,
+            page.pos,
+            f"{PAGE_BYTES} bytes cannot be read: {page.reason}; copy the store to another disk, or "
             f"restore this file from a copy",
         )
 
 
-def _check_sizes(pieces: Sequence[Piece], report: Report, multiple: int) -> None:
-    size = common_size(pieces)
-    for index, piece in enumerate(pieces):
-        if piece.data.size != size or size % multiple:
+def _check_sizes(files: Sequence[Piece], report: Report, multiple: int) -> None:
+    size = common_size(files)
+    for index, file in enumerate(files):
+        if file.data.size != size or size % multiple:
             report.add(
                 "error",
                 "file-size",
-                piece.path,
-                int(piece.data.size),
-                f"it has {piece.data.size} bytes, its neighbours {size}; no broker starts",
+                file.path,
+                int(file.data.size),
+                f"it has {file.data.size} bytes, its neighbours {size}; no broker starts",
             )
-        if index and piece.base != pieces[index - 1].base + size:
-            before = pieces[index - 1].base
+        if index and file.base != files[index - 1].base + size:
+            before = files[index - 1].base
             text = f"the file before it starts at {before}: files between them are missing"
-            report.add("error", "missing-file", piece.path, 0, text)
+            report.add("error", "missing-file", file.path, 0, text)
 
 
-def common_size(pieces: Sequence[Piece]) -> int:
+def common_size(files: Sequence[Piece]) -> int:
     """Return the most common size of files; of equally common ones the larger."""
-    sizes = Counter(int(piece.data.size) for piece in pieces)
+    sizes = Counter(int(file.data.size) for file in files)
     return max(sizes, key=lambda size: (sizes[size], size), default=0)
 
 
@@ -170,6 +170,6 @@ def used_bytes(data: Bytes, pos: int) -> int:
     return 0
 
 
-def overlapping(pieces: Sequence[Piece], low: int, high: int) -> Iterator[Piece]:
+def overlapping(files: Sequence[Piece], low: int, high: int) -> Iterator[Piece]:
     """Yield the files with an offset in low..high."""
-    return (piece for piece in pieces if piece.base <= high and piece.end > low)
+    return (file for file in files if file.base <= high and file.end > low)

@@ -79,18 +79,18 @@ def check_index(
         "keys_missing",
     ):
         report.count(name, 0)
-    pieces = []
+    files = []
     for done, path in enumerate(paths):
         progress(PHASE, done, len(paths))
-        piece = _open(path, summary, report, slots)
-        if piece is not None:
-            pieces.append(piece)
-            _check_items(piece, summary, report)
-    for piece, after in zip_longest(pieces, pieces[1:]):
-        if piece is not None:
-            _check_chains(piece, after, report)
-    if pieces and summary.pieces:
-        _Keys(pieces, summary, report).check()
+        file = _open(path, summary, report, slots)
+        if file is not None:
+            files.append(file)
+            _check_items(file, summary, report)
+    for file, after in zip_longest(files, files[1:]):
+        if file is not None:
+            _check_chains(file, after, report)
+    if files and summary.pieces:
+        _Keys(files, summary, report).check()
     progress(PHASE, len(paths), len(paths))
 
 
@@ -140,10 +140,10 @@ def find_shape(data: Bytes, header: Row, slots: int = 0) -> int | None:
     if count == 1:
         return slots or 1
     apache_slots, apache_items = APACHE_SHAPE
-    known = [slots] if slots else []
+    slot_counts = [slots] if slots else []
     if words == apache_slots * 4 + apache_items * ITEM_BYTES:
-        known.append(apache_slots)
-    candidates = chain(known, _candidates(data, header, count))
+        slot_counts.append(apache_slots)
+    candidates = chain(slot_counts, _candidates(data, header, count))
     return next((n for n in candidates if _fits(data, n, count)), None)
 
 
@@ -178,41 +178,41 @@ def _fits(data: Bytes, slots: int, count: int) -> bool:
     return good * 2 > probed
 
 
-def _check_chains(piece: IndexPiece, after: IndexPiece | None, report: Report) -> None:
+def _check_chains(file: IndexPiece, after: IndexPiece | None, report: Report) -> None:
     """Check that every item is found by its hash, or exists again in this file or the next.
 
     A broker that is killed between two writes leaves an item unlinked and adds its key again.
     """
-    report.count("index_items", piece.count - 1)
-    reached = np.zeros(piece.count, np.uint8)
-    used = kernels.mark_chains(piece.data, piece.slots, piece.count, reached)
+    report.count("index_items", file.count - 1)
+    reached = np.zeros(file.count, np.uint8)
+    used = kernels.mark_chains(file.data, file.slots, file.count, reached)
     unlinked = np.flatnonzero(reached[1:] == 0) + 1
     if unlinked.size:
-        pairs = _pairs(piece.items(1, piece.count))
-        found = pairs[reached[1:] != 0]
+        pairs = _pairs(file.items(1, file.count))
+        linked = pairs[reached[1:] != 0]
         if after is not None:
-            found = np.concatenate([found, _pairs(after.items(1, BLOCK_ITEMS))])
-        unlinked = unlinked[~is_among(pairs[unlinked - 1], np.sort(found))]
+            linked = np.concatenate([linked, _pairs(after.items(1, BLOCK_ITEMS))])
+        unlinked = unlinked[~is_among(pairs[unlinked - 1], np.sort(linked))]
     if unlinked.size:
         first = int(unlinked[0])
         text = (
             f"{unlinked.size} items, the first is item {first}, cannot be found from their slots: "
             f"remove the index directory, DueMQ rebuilds it"
         )
-        position = piece.item_pos(first)
-        report.add("error", "index-chain", piece.path, position, text, count=int(unlinked.size))
-    header = np.frombuffer(piece.data[:HEADER_BYTES], layout.INDEX_HEADER)[0]
+        position = file.item_pos(first)
+        report.add("error", "index-chain", file.path, position, text, count=int(unlinked.size))
+    header = np.frombuffer(file.data[:HEADER_BYTES], layout.INDEX_HEADER)[0]
     if used != header["slot_count"]:
         text = f"its header counts {header['slot_count']} used slots, there are {used}"
-        report.add("note", "index-slots", piece.path, 32, text)
+        report.add("note", "index-slots", file.path, 32, text)
 
 
-def _check_items(piece: IndexPiece, summary: LogSummary, report: Report) -> None:
+def _check_items(file: IndexPiece, summary: LogSummary, report: Report) -> None:
     scratch = np.zeros(1, layout.SCANNED)
     keys = np.zeros(index_kernels.KEYS_PER_RECORD_MAX, layout.KEYED)
     after_end = 0
-    for first in range(1, piece.count, BLOCK_ITEMS):
-        items = piece.items(first, BLOCK_ITEMS)
+    for first in range(1, file.count, BLOCK_ITEMS):
+        items = file.items(first, BLOCK_ITEMS)
         codes = np.full(items.size, kernels.ELSEWHERE, np.uint8)
         phys = items["phys_offset"]
         for log_piece in overlapping(summary.pieces, int(phys.min()), int(phys.max())):
@@ -222,26 +222,26 @@ def _check_items(piece: IndexPiece, summary: LogSummary, report: Report) -> None
         after_end += int(late.sum())
         report.count("index_items_expired", int(expired.sum()))
         wrong = (codes != kernels.GOOD) & ~expired & ~late
-        known = wrong & summary.is_replaced(phys)
-        report.count("index_items_of_damage", int(known.sum()))
-        for index in np.flatnonzero(wrong & ~known).tolist():
+        replaced = wrong & summary.is_replaced(phys)
+        report.count("index_items_of_damage", int(replaced.sum()))
+        for index in np.flatnonzero(wrong & ~replaced).tolist():
             code = int(codes[index])
             reason = FAULTS[code].format(phys=int(phys[index]))
             kind = KINDS.get(code, "item-record")
-            position = piece.item_pos(first + index)
-            report.add("error", kind, piece.path, position, f"index item {first + index}: {reason}")
+            position = file.item_pos(first + index)
+            report.add("error", kind, file.path, position, f"index item {first + index}: {reason}")
     report.count("index_items_behind_log", after_end)
     if after_end:
         text = f"{after_end} items point after the log's end, {summary.end}; queries skip them"
-        report.add("warning", "item-behind-log", piece.path, 0, text, count=after_end)
+        report.add("warning", "item-behind-log", file.path, 0, text, count=after_end)
 
 
 class _Keys:
     """Check of the keys from the index's first to its last record: each must have an item."""
 
-    def __init__(self, pieces: list[IndexPiece], summary: LogSummary, report: Report) -> None:
+    def __init__(self, files: list[IndexPiece], summary: LogSummary, report: Report) -> None:
         self.summary, self.report = summary, report
-        self.pieces = [piece for piece in pieces if piece.count > 1]
+        self.pieces = [file for file in files if file.count > 1]
         self.items = self._blocks()
         self.ahead: Rows = np.zeros(0, np.int64)  # (offset, hash) of items not compared yet
         self.reach = -1  # all items up to this log offset have been read
@@ -253,29 +253,29 @@ class _Keys:
         low = int(self.pieces[0].items(1, 1)["phys_offset"][0])
         last = self.pieces[-1]
         high = int(last.items(last.count - 1, 1)["phys_offset"][0])
-        for piece in overlapping(self.summary.pieces, low, high):
-            for keys in self._log_keys(piece, max(low, piece.base)):
+        for file in overlapping(self.summary.pieces, low, high):
+            for keys in self._log_keys(file, max(low, file.base)):
                 self._compare(keys[keys["phys_offset"] < high])
         self._report()
 
     def _blocks(self) -> Iterator[Rows]:
-        for piece in self.pieces:
-            for first in range(1, piece.count, BLOCK_ITEMS):
-                yield piece.items(first, BLOCK_ITEMS)
+        for file in self.pieces:
+            for first in range(1, file.count, BLOCK_ITEMS):
+                yield file.items(first, BLOCK_ITEMS)
 
-    def _log_keys(self, piece: Piece, start: int) -> Iterator[Rows]:
+    def _log_keys(self, file: Piece, start: int) -> Iterator[Rows]:
         """Yield blocks of keys of the records in a log file, in log order."""
         out = np.zeros(BLOCK_ITEMS, layout.KEYED)
         scratch = np.zeros(1, layout.SCANNED)
-        base, end = self.summary.span(piece)
+        base, end = self.summary.span(file)
 
         def read_chunk(position: int) -> Chunk:
             return index_kernels.collect_keys(
-                piece.data, position, end - base, base + position, scratch, out
+                file.data, position, end - base, base + position, scratch, out
             )
 
         pos = max(start - base, 0)
-        for count in read_past_damage(piece.data, base, pos, end - base, read_chunk):
+        for count in read_past_damage(file.data, base, pos, end - base, read_chunk):
             yield out[:count]
 
     def _compare(self, keys: Rows) -> None:
@@ -288,10 +288,10 @@ class _Keys:
                 break
             self.ahead = np.concatenate([self.ahead, _pairs(block)])
             self.reach = int(block["phys_offset"].max())
-        found = is_among(_pairs(keys), np.sort(self.ahead))
-        edges = np.flatnonzero(np.diff(found)) + 1
-        for run in np.split(np.arange(found.size), edges):
-            if found[run[0]]:
+        is_indexed = is_among(_pairs(keys), np.sort(self.ahead))
+        edges = np.flatnonzero(np.diff(is_indexed)) + 1
+        for run in np.split(np.arange(is_indexed.size), edges):
+            if is_indexed[run[0]]:
                 self._report()
             else:
                 first = self.missing[1] if self.missing[0] else int(keys["phys_offset"][run[0]])
@@ -302,8 +302,8 @@ class _Keys:
     def _report(self) -> None:
         """Report the run of missing keys that has ended, if any."""
         (count, first, last), self.missing = self.missing, [0, 0, 0]
-        piece = pieces_of(self.summary.pieces, first)
-        if not count or piece is None:
+        file = pieces_of(self.summary.pieces, first)
+        if not count or file is None:
             return
         self.report.count("keys_missing", count)
         text = (
@@ -311,7 +311,7 @@ class _Keys:
             f"queries by key miss them (Apache leaves such holes after a crash). Remove the "
             f"index directory: DueMQ rebuilds it from the log"
         )
-        self.report.add("warning", "key-missing", piece.path, first - piece.base, text, count=count)
+        self.report.add("warning", "key-missing", file.path, first - file.base, text, count=count)
 
 
 def _pairs(keys: Rows) -> npt.NDArray[np.int64]:

@@ -75,17 +75,17 @@ class LogSummary:
     replaced_ranges: list[tuple[int, int]] = field(default_factory=list)
     bridges: list[int] = field(default_factory=list)
 
-    def span(self, piece: Piece) -> tuple[int, int]:
+    def span(self, file: Piece) -> tuple[int, int]:
         """Return the log offsets of a file's first byte and after its last record."""
-        return piece.base, min(piece.end, self.end)
+        return file.base, min(file.end, self.end)
 
     def has(self, record: LastRecord) -> bool:
         """Return whether the log has a record, or begins after it."""
         offset, crc = record
         return offset < self.min or any(
-            zlib.crc32(piece.data[offset - piece.base :][:RECORD_HEAD_BYTES].data) == crc
-            for piece in self.pieces
-            if piece.base <= offset < self.span(piece)[1]
+            zlib.crc32(file.data[offset - file.base :][:RECORD_HEAD_BYTES].data) == crc
+            for file in self.pieces
+            if file.base <= offset < self.span(file)[1]
         )
 
     def is_replaced(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -98,19 +98,19 @@ class LogSummary:
 
 def read_log(directory: Path, report: Report, progress: Progress, *, crashed: bool) -> LogSummary:
     """Walk the whole log and report its faults."""
-    pieces = map_files(directory, report) if directory.is_dir() else []
-    if not pieces:
+    files = map_files(directory, report) if directory.is_dir() else []
+    if not files:
         report.add("note", "no-log", directory, 0, "there is no commit log")
-    summary = LogSummary(pieces, crashed=crashed)
-    if pieces:
-        summary.min = summary.end = pieces[0].base
+    summary = LogSummary(files, crashed=crashed)
+    if files:
+        summary.min = summary.end = files[0].base
         _Walk(summary, report, progress).run()
         _check_sums(directory.parent / SUMS, summary, report)
     report.figures |= {
-        "log_files": len(pieces),
+        "log_files": len(files),
         "log_min": summary.min,
         "log_end": summary.end,
-        "log_bytes": sum(int(piece.data.size) for piece in pieces),
+        "log_bytes": sum(int(file.data.size) for file in files),
     }
     for name in ("records", "records_damaged", "records_without_queue"):
         report.count(name, 0)
@@ -119,11 +119,11 @@ def read_log(directory: Path, report: Report, progress: Progress, *, crashed: bo
 
 def _check_sums(directory: Path, summary: LogSummary, report: Report) -> None:
     """Report blocks that have changed since they were written."""
-    files = {piece.base: piece for piece in summary.pieces}
-    pieces = [(piece.base, piece.data) for piece in summary.pieces]
+    files = {file.base: file for file in summary.pieces}
+    blocks = [(file.base, file.data) for file in summary.pieces]
     report.count("blocks_changed", 0)
     try:
-        for base, first, after in changed_blocks(directory, pieces):
+        for base, first, after in changed_blocks(directory, blocks):
             report.count("blocks_changed", 1)
             report.add(
                 "error",
@@ -144,14 +144,14 @@ class _Walk:
         self.summary, self.report, self.progress = summary, report, progress
         self.chunk = np.zeros(CHUNK_RECORDS, layout.SCANNED)
         self.gap: tuple[Piece, int] | None = None  # file and position where no record was found
-        self.total = sum(int(piece.data.size) for piece in summary.pieces)
+        self.total = sum(int(file.data.size) for file in summary.pieces)
 
     def run(self) -> None:
         done = 0
-        for piece in self.summary.pieces:
-            for rows in self.rows_of(piece, done):
-                self.count_rows(piece, rows)
-            done += int(piece.data.size)
+        for file in self.summary.pieces:
+            for rows in self.rows_of(file, done):
+                self.count_rows(file, rows)
+            done += int(file.data.size)
             if self.ended:
                 break
         self.progress(PHASE, self.total, self.total)
@@ -160,20 +160,20 @@ class _Walk:
 
     ended = False
 
-    def rows_of(self, piece: Piece, done: int) -> Iterator[Rows]:
+    def rows_of(self, file: Piece, done: int) -> Iterator[Rows]:
         """Yield the records of a file; report each gap when the record after it is found."""
-        size, pos = int(piece.data.size), 0
+        size, pos = int(file.data.size), 0
         while pos < size and not self.ended:
             self.progress(PHASE, done + pos, self.total)
             if self.gap is not None:
-                pos = kernels.find_record(piece.data, pos, size, piece.base, self.chunk[0])
-                if pos < 0 or not self.close_gap(piece, pos):
+                pos = kernels.find_record(file.data, pos, size, file.base, self.chunk[0])
+                if pos < 0 or not self.close_gap(file, pos):
                     return
             count, pos, stop = scan.walk(
-                piece.data,
+                file.data,
                 pos,
                 size,
-                piece.base + pos,
+                file.base + pos,
                 self.summary.topics.arrays,
                 True,
                 self.chunk,
@@ -181,16 +181,16 @@ class _Walk:
             if count:
                 yield self.chunk[:count]
             if stop == scan.STOP_BLANK:
-                self.check_blank(piece, int(pos))
+                self.check_blank(file, int(pos))
                 return
             if stop == scan.STOP_INVALID:
-                self.gap = (piece, int(pos))
+                self.gap = (file, int(pos))
 
-    def close_gap(self, piece: Piece, pos: int) -> bool:
+    def close_gap(self, file: Piece, pos: int) -> bool:
         """Report the bytes before the record at `pos`; return whether it belongs to the log."""
         assert self.gap is not None
         first, first_pos = self.gap
-        start, end = first.base + first_pos, piece.base + pos
+        start, end = first.base + first_pos, file.base + pos
         older = int(self.chunk[0]["store_ms"]) < self.summary.last_store_ms
         if older:
             self.ended = True
@@ -214,30 +214,30 @@ class _Walk:
         self.gap = None
         return not older
 
-    def check_blank(self, piece: Piece, pos: int) -> None:
+    def check_blank(self, file: Piece, pos: int) -> None:
         """Check the size field of a blank record; the log continues in the next file."""
-        left = int(piece.data.size) - pos
-        size = layout.packer(layout.BLANK_RECORD).unpack_from(piece.data.data, pos)[0]
+        left = int(file.data.size) - pos
+        size = layout.packer(layout.BLANK_RECORD).unpack_from(file.data.data, pos)[0]
         if size != left:
             text = f"the blank record has size {size}, {left} bytes are left"
-            self.report.add("warning", "blank-size", piece.path, pos, text)
-        self.summary.end = piece.end
+            self.report.add("warning", "blank-size", file.path, pos, text)
+        self.summary.end = file.end
 
-    def report_tail(self, piece: Piece, pos: int) -> None:
+    def report_tail(self, file: Piece, pos: int) -> None:
         """Report bytes after the last record that are not zero."""
-        used = used_bytes(piece.data, pos)
+        used = used_bytes(file.data, pos)
         if not used:
             return
         self.report.add(
             "warning" if self.summary.crashed else "note",
             "tail",
-            piece.path,
+            file.path,
             pos,
-            f"the log ends here, at {piece.base + pos}; {used} bytes after it are not a record: an "
+            f"the log ends here, at {file.base + pos}; {used} bytes after it are not a record: an "
             f"interrupted write, or stale bytes",
         )
 
-    def count_rows(self, piece: Piece, rows: Rows) -> None:
+    def count_rows(self, file: Piece, rows: Rows) -> None:
         """Count a chunk of records and report the faults in it."""
         summary, report = self.summary, self.report
         summary.end = int(rows[-1]["phys_offset"]) + int(rows[-1]["record_size"])
@@ -247,10 +247,8 @@ class _Walk:
             report.count("records_damaged", 1)
             where = f"record at log offset {row['phys_offset']}"
             text = f"{where}: the body does not match its CRC"
-            report.add(
-                "error", "record-crc", piece.path, int(row["phys_offset"]) - piece.base, text
-            )
-        self.name_topics(piece, rows)
+            report.add("error", "record-crc", file.path, int(row["phys_offset"]) - file.base, text)
+        self.name_topics(file, rows)
         bridge = summary.topics.find(BRIDGE_TOPIC)
         summary.bridges += rows["phys_offset"][
             (bridge >= 0) & (rows["topic_index"] == bridge)
@@ -261,25 +259,25 @@ class _Walk:
                 f"record at log offset {row['phys_offset']}: there can be no queue "
                 f"{row['queue_id']} with a queue offset {row['queue_offset']}"
             )
-            position = int(row["phys_offset"]) - piece.base
-            report.add("error", "record-queue", piece.path, position, text)
+            position = int(row["phys_offset"]) - file.base
+            report.add("error", "record-queue", file.path, position, text)
         queued = rows[has_unit(rows)]
         report.count("records_without_queue", rows.size - queued.size)
         count_queues(summary.queues, queued)
 
-    def name_topics(self, piece: Piece, rows: Rows) -> None:
+    def name_topics(self, file: Piece, rows: Rows) -> None:
         """Number the topics that are new; report invalid names."""
         topics = self.summary.topics
         for index in np.flatnonzero(rows["topic_index"] < 0):
             row = rows[index]
-            name = topic_bytes(piece.data, piece.base, row)
+            name = topic_bytes(file.data, file.base, row)
             text = name.decode("utf-8", "replace")
             if text.encode() == name and len(name) <= NAME_BYTES_MAX and len(topics) < TOPICS_MAX:
                 row["topic_index"] = topics.add(text)
             else:
-                pos = int(row["phys_offset"]) - piece.base + int(row["topic_pos"])
+                pos = int(row["phys_offset"]) - file.base + int(row["topic_pos"])
                 self.report.add(
-                    "error", "record-topic", piece.path, pos, f"{text[:80]!r} is not a topic name"
+                    "error", "record-topic", file.path, pos, f"{text[:80]!r} is not a topic name"
                 )
 
 

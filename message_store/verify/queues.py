@@ -95,14 +95,14 @@ def check_queues(
     by_key = {_key(summary, queue): queue for queue in queues}
     short: dict[int, CheckedQueue] = {}
     for key, count in summary.queues.items():
-        found = by_key.get(key) or _without_files(summary, directory, key)
-        if found.resolved == count.records:
+        checked = by_key.get(key) or _without_files(summary, directory, key)
+        if checked.resolved == count.records:
             continue
-        if not found.pieces:
-            is_lost = found.topic in known_topics and count.start >= deleted.get(found.topic, 0)
-            _report_lost_queue(report, found, count, is_lost=is_lost)
+        if not checked.pieces:
+            is_lost = checked.topic in known_topics and count.start >= deleted.get(checked.topic, 0)
+            _report_lost_queue(report, checked, count, is_lost=is_lost)
         else:
-            short[key] = found
+            short[key] = checked
     if short:
         find_missing(summary, short, report, progress)
 
@@ -184,54 +184,54 @@ class _Units:
         self.blank_from = NOTHING  # queue offset of the first pre-blank after it
 
     def check(self) -> None:
-        for piece in self.queue.pieces:
-            last = piece is self.queue.pieces[-1]
-            if not self.check_piece(piece) and not last:
+        for file in self.queue.pieces:
+            last = file is self.queue.pieces[-1]
+            if not self.check_piece(file) and not last:
                 text = f"units of {self.queue.name} are missing from here to the end of the file"
-                self.report.add("error", "queue-hole", piece.path, self.end_pos(piece), text)
+                self.report.add("error", "queue-hole", file.path, self.end_pos(file), text)
         if self.after_end:
             self.report_after_end()
 
-    def end_pos(self, piece: Piece) -> int:
-        return max(self.queue.end * UNIT_BYTES - piece.base, 0)
+    def end_pos(self, file: Piece) -> int:
+        return max(self.queue.end * UNIT_BYTES - file.base, 0)
 
-    def check_piece(self, piece: Piece) -> bool:
+    def check_piece(self, file: Piece) -> bool:
         """Check the units of a file; return whether it is full."""
-        count, position, holes = int(piece.data.size) // UNIT_BYTES, 0, 0
+        count, position, holes = int(file.data.size) // UNIT_BYTES, 0, 0
         while position < count:
             size = min(BLOCK_UNITS, count - position)
-            block = piece.data[position * UNIT_BYTES : (position + size) * UNIT_BYTES]
-            found = scan.read_units(block, self.units[:size])
-            if found:
-                self.check_block(piece, position, self.units[:found])
-                self.queue.end = piece.base // UNIT_BYTES + position + found
-            position += found
-            if found < size:
-                after = self.next_live(piece, position, count)
+            block = file.data[position * UNIT_BYTES : (position + size) * UNIT_BYTES]
+            read_count = scan.read_units(block, self.units[:size])
+            if read_count:
+                self.check_block(file, position, self.units[:read_count])
+                self.queue.end = file.base // UNIT_BYTES + position + read_count
+            position += read_count
+            if read_count < size:
+                after = self.next_live(file, position, count)
                 holes += 1
                 if after < 0 or holes > HOLES_MAX:
                     return False
                 self.report.add(
                     "error",
                     "queue-hole",
-                    piece.path,
+                    file.path,
                     position * UNIT_BYTES,
                     f"{after - position} units of {self.queue.name} from queue offset "
-                    f"{piece.base // UNIT_BYTES + position} on are empty, later ones are not; a "
+                    f"{file.base // UNIT_BYTES + position} on are empty, later ones are not; a "
                     f"broker would truncate the queue here",
                 )
                 position = after
         return True
 
-    def next_live(self, piece: Piece, position: int, count: int) -> int:
+    def next_live(self, file: Piece, position: int, count: int) -> int:
         """Return the first unit after an empty one that names its record, else -1."""
-        units = np.frombuffer(piece.data[: count * UNIT_BYTES], layout.CQ_UNIT)[position:]
+        units = np.frombuffer(file.data[: count * UNIT_BYTES], layout.CQ_UNIT)[position:]
         candidates = np.flatnonzero((units["size"] > 0) & (units["phys_offset"] >= 0))
         for index in candidates[:CANDIDATES_MAX].tolist():
             one = np.zeros(1, layout.UNIT)
             for name in ("phys_offset", "size", "tags_code"):
                 one[name] = units[name][index]
-            if self.codes(one, piece.base // UNIT_BYTES + position + index)[0] == kernels.GOOD:
+            if self.codes(one, file.base // UNIT_BYTES + position + index)[0] == kernels.GOOD:
                 return position + int(index)
         return -1
 
@@ -240,13 +240,13 @@ class _Units:
         out = np.full(units.size, kernels.ELSEWHERE, np.uint8)
         low, high = int(units["phys_offset"].min()), int(units["phys_offset"].max())
         want = (self.queue.queue_id, number, self.is_due)
-        for piece in overlapping(self.summary.pieces, low, high):
-            span = self.summary.span(piece)
-            kernels.check_units(units, piece.data, span, self.topic, want, self.scratch, out)
+        for file in overlapping(self.summary.pieces, low, high):
+            span = self.summary.span(file)
+            kernels.check_units(units, file.data, span, self.topic, want, self.scratch, out)
         return out
 
-    def check_block(self, piece: Piece, position: int, units: Rows) -> None:
-        number = piece.base // UNIT_BYTES + position
+    def check_block(self, file: Piece, position: int, units: Rows) -> None:
+        number = file.base // UNIT_BYTES + position
         codes = self.codes(units, number)
         blank = (units["phys_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
         expired = ~blank & (units["phys_offset"] < self.summary.min)
@@ -259,15 +259,15 @@ class _Units:
         self.report.count("units_expired", int(expired.sum()))
         self.report.count("units_blank", int(blank.sum()))
         self.report.count("units_behind_log", int(after_end.sum()))
-        self.check_blanks(piece, position, units, blank)
+        self.check_blanks(file, position, units, blank)
         for index in np.flatnonzero(live & (codes != kernels.GOOD)).tolist():
-            self.report_unit(piece, position + index, units[index], int(codes[index]))
+            self.report_unit(file, position + index, units[index], int(codes[index]))
 
     def check_blanks(
-        self, piece: Piece, position: int, units: Rows, blank: npt.NDArray[np.bool_]
+        self, file: Piece, position: int, units: Rows, blank: npt.NDArray[np.bool_]
     ) -> None:
         """Report pre-blanks between messages unless a recovery has moved their records away."""
-        number = piece.base // UNIT_BYTES + position
+        number = file.base // UNIT_BYTES + position
         explained = [*self.summary.bridges, *(low for low, _ in self.summary.replaced_ranges)]
         edges = (np.flatnonzero(np.diff(blank)) + 1).tolist()
         for first, end in pairwise([0, *edges, int(units.size)]):
@@ -279,17 +279,17 @@ class _Units:
             if NOTHING not in (self.blank_from, self.last_phys) and not any(
                 self.last_phys < damaged < start for damaged in explained
             ):
-                self.report_blanks(piece, position + first, start)
+                self.report_blanks(file, position + first, start)
             self.last_phys = int(units[end - 1]["phys_offset"])
             self.blank_from = NOTHING
 
-    def report_blanks(self, piece: Piece, position: int, start: int) -> None:
+    def report_blanks(self, file: Piece, position: int, start: int) -> None:
         """Report pre-blanks before the unit at `position`; its record is at log offset `start`."""
-        after = piece.base // UNIT_BYTES + position
+        after = file.base // UNIT_BYTES + position
         self.report.add(
             "error",
             "queue-blank",
-            piece.path,
+            file.path,
             position * UNIT_BYTES,
             f"{after - self.blank_from} units of {self.queue.name} from queue offset "
             f"{self.blank_from} on are pre-blanks between messages: their records are lost, or the "
@@ -297,22 +297,22 @@ class _Units:
             count=after - self.blank_from,
         )
 
-    def report_unit(self, piece: Piece, position: int, unit: Row, code: int) -> None:
+    def report_unit(self, file: Piece, position: int, unit: Row, code: int) -> None:
         phys, size, tags_code = int(unit["phys_offset"]), int(unit["size"]), int(unit["tags_code"])
         reason = FAULTS[code].format(phys=phys, size=size, code=tags_code)
-        text = f"{self.queue.name}, queue offset {piece.base // UNIT_BYTES + position}: {reason}"
+        text = f"{self.queue.name}, queue offset {file.base // UNIT_BYTES + position}: {reason}"
         kind = KINDS.get(code, "unit-code" if code == kernels.WRONG_CODE else "unit-mismatch")
-        self.report.add("error", kind, piece.path, position * UNIT_BYTES, text)
+        self.report.add("error", kind, file.path, position * UNIT_BYTES, text)
 
     def report_after_end(self) -> None:
         """Report units past the end of the log, which a broker drops at its next start."""
         queue, crashed = self.queue, self.summary.crashed
-        piece = queue.pieces[-1]
+        file = queue.pieces[-1]
         self.report.add(
             "warning" if crashed else "error",
             "unit-behind-log",
-            piece.path,
-            self.end_pos(piece),
+            file.path,
+            self.end_pos(file),
             f"{self.after_end} units of {queue.name} before queue offset {queue.end} point after "
             f"the log's end, {self.summary.end}; the next start drops them. If the log has lost "
             f"its last files, restore them first",
@@ -325,51 +325,49 @@ def find_missing(
 ) -> None:
     """Walk the log again and report the records without a unit."""
     chunk = np.zeros(BLOCK_UNITS, layout.SCANNED)
-    wanted = np.array(sorted(short), np.int64)
-    for done, piece in enumerate(summary.pieces):
+    keys = np.array(sorted(short), np.int64)
+    for done, file in enumerate(summary.pieces):
         progress(MISSING_PHASE, done, len(summary.pieces))
-        base, end = summary.span(piece)
+        base, end = summary.span(file)
 
-        def read_chunk(position: int, piece: Piece = piece, end: int = end) -> Chunk:
-            arrays, size = summary.topics.arrays, end - piece.base
-            return scan.walk(
-                piece.data, position, size, piece.base + position, arrays, False, chunk
-            )
+        def read_chunk(position: int, file: Piece = file, end: int = end) -> Chunk:
+            arrays, size = summary.topics.arrays, end - file.base
+            return scan.walk(file.data, position, size, file.base + position, arrays, False, chunk)
 
-        for count in read_past_damage(piece.data, base, 0, end - base, read_chunk):
+        for count in read_past_damage(file.data, base, 0, end - base, read_chunk):
             rows = chunk[:count]
-            rows = rows[has_unit(rows) & np.isin(queue_keys(rows), wanted)]
+            rows = rows[has_unit(rows) & np.isin(queue_keys(rows), keys)]
             for row, key in zip(rows, queue_keys(rows).tolist(), strict=True):
                 if int(row["phys_offset"]) >= summary.queues[key].start:
-                    _report_if_missing(summary, short[key], row, piece, report)
+                    _report_if_missing(summary, short[key], row, file, report)
     progress(MISSING_PHASE, len(summary.pieces), len(summary.pieces))
 
 
 def _report_if_missing(
-    summary: LogSummary, queue: CheckedQueue, row: Row, piece: Piece, report: Report
+    summary: LogSummary, queue: CheckedQueue, row: Row, file: Piece, report: Report
 ) -> None:
     number, phys = int(row["queue_offset"]), int(row["phys_offset"])
     if unit_offset(queue, number) == phys:
         return
     report.count("units_missing", 1)
     to_come = summary.crashed and number >= queue.end
-    what = "the next start adds it" if to_come else "consumers never see it"
+    consequence = "the next start adds it" if to_come else "consumers never see it"
     report.add(
         "warning" if to_come else "error",
         "unit-missing",
-        piece.path,
-        phys - piece.base,
+        file.path,
+        phys - file.base,
         f"the record at log offset {phys} has no unit in {queue.name} at queue offset {number}: "
-        f"{what}",
+        f"{consequence}",
     )
 
 
 def unit_offset(queue: CheckedQueue, number: int) -> int:
     """Return the log offset of a unit, -1 if the queue has no such unit."""
     pos = number * UNIT_BYTES
-    for piece in queue.pieces:
-        if piece.base <= pos <= piece.end - UNIT_BYTES:
-            data = piece.data[pos - piece.base : pos - piece.base + UNIT_BYTES]
+    for file in queue.pieces:
+        if file.base <= pos <= file.end - UNIT_BYTES:
+            data = file.data[pos - file.base : pos - file.base + UNIT_BYTES]
             unit = np.frombuffer(data, layout.CQ_UNIT)[0]
             return int(unit["phys_offset"]) if unit["size"] > 0 else -1
     return -1

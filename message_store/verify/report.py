@@ -86,5 +86,5 @@ class Report:
             "figures": dict(self.figures),
             "counts": dict(self.counts),
             "unlisted": self.unlisted,
-            "findings": [asdict(found) for found in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
         }

@@ -51,8 +51,8 @@ def test_an_unreadable_page_is_zeroed_and_recorded(disk: BadDisk, path: Path) ->
     assert pages.data[4 * PAGE_BYTES] == ord("a")
     assert pages.replaced[0] == before + 2 == pages.update()
     assert pages.unreadable == [(2 * PAGE_BYTES, 4 * PAGE_BYTES)]
-    assert pages.why == EIO
-    assert page_guard().found[-1] == (path, 3 * PAGE_BYTES, EIO)
+    assert pages.reason == EIO
+    assert page_guard().pages[-1] == (path, 3 * PAGE_BYTES, EIO)
 
 
 @pytest.mark.finding("E4")
@@ -62,7 +62,7 @@ def test_a_truncated_file_is_zero_after_its_end(path: Path) -> None:
     assert int(pages.data[-1]) == 0
     pages.update()
     assert pages.unreadable == [((PAGES - 1) * PAGE_BYTES, PAGES * PAGE_BYTES)]
-    assert pages.why == CUT
+    assert pages.reason == CUT
 
 
 @pytest.mark.finding("E7")
@@ -96,7 +96,7 @@ def test_a_partial_write_to_a_replaced_page_is_lost(
     disk.break_page(path, 0, passing=True)
     pages.data[5] = value
     pages.update()
-    assert (pages.why == NOT_WRITTEN) == lost == bool(pages.unreadable)
+    assert (pages.reason == NOT_WRITTEN) == lost == bool(pages.unreadable)
     assert pages.data[0] == (0 if lost else ord("a"))
 
 
