@@ -99,16 +99,16 @@ def unit_of(name: str) -> str:
 def options(section: type) -> list[Option]:
     """Return the keys of a configuration class, in order of declaration."""
     hints = typing.get_type_hints(section)
-    found = []
+    keys = []
     for item in dataclasses.fields(section):
         if "key" not in item.metadata:
             continue
-        known = dict(item.metadata)
-        if known["unit"] is None:
-            known["unit"] = unit_of(item.name)
+        metadata = dict(item.metadata)
+        if metadata["unit"] is None:
+            metadata["unit"] = unit_of(item.name)
         kind, name = hints[item.name], section.__name__
-        found.append(Option(item.name, default=item.default, kind=kind, section=name, **known))
-    return found
+        keys.append(Option(item.name, default=item.default, kind=kind, section=name, **metadata))
+    return keys
 
 
 def from_properties(section: type[T], properties: Mapping[str, str]) -> T:
@@ -179,8 +179,8 @@ def _parse_number(item: Option, text: str, source: str) -> int | float:
             raise ValueError
         value = item.kind(text.replace("_", "x"))
     except ValueError:
-        what = "a whole number" if item.kind is int else "a number"
-        raise ConfigError(item.key, text, f"must be {what}{_of(item)}", source=source) from None
+        form = "a whole number" if item.kind is int else "a number"
+        raise ConfigError(item.key, text, f"must be {form}{_of(item)}", source=source) from None
     low = item.minimum if item.minimum is not None else -INT_MAX - 1
     high = item.maximum if item.maximum is not None else INT_MAX
     if not low <= value <= high:

@@ -29,28 +29,28 @@ def record(path: Path, data: bytes, *, previous: Path | None = None) -> None:
     Args:
         previous: Path to which the file's previous contents were moved, with their times.
     """
-    place = path.parent / DIRECTORY / path.name
+    sum_path = path.parent / DIRECTORY / path.name
     with suppress(OSError):
-        place.parent.mkdir(exist_ok=True)
-        if previous is not None and place.exists():
-            os.replace(place, place.with_name(previous.name))
-        found = path.stat()
-        text = f"{zlib.crc32(data):08x} {len(data)} {found.st_mtime_ns}"
-        temporary = place.with_name(place.name + ".tmp")
+        sum_path.parent.mkdir(exist_ok=True)
+        if previous is not None and sum_path.exists():
+            os.replace(sum_path, sum_path.with_name(previous.name))
+        status = path.stat()
+        text = f"{zlib.crc32(data):08x} {len(data)} {status.st_mtime_ns}"
+        temporary = sum_path.with_name(sum_path.name + ".tmp")
         temporary.unlink(missing_ok=True)
-        mode = stat.S_IMODE(found.st_mode)  # the checksum of a secret file is secret, too
+        mode = stat.S_IMODE(status.st_mode)  # the checksum of a secret file is secret, too
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:
             file.write(f"{text} {zlib.crc32(text.encode()):08x}\n".encode())
-        os.replace(temporary, place)
+        os.replace(temporary, sum_path)
 
 
 def is_damaged(path: Path, data: bytes) -> bool:
     """Return whether the bytes of a file differ from those that were written."""
-    known = _read_sum(path)
-    if known is None or known[2] != _modified_ns(path):
+    recorded = _read_sum(path)
+    if recorded is None or recorded[2] != _modified_ns(path):
         return False
-    return known[:2] != (zlib.crc32(data), len(data))
+    return recorded[:2] != (zlib.crc32(data), len(data))
 
 
 def checked(path: Path, data: bytes) -> bytes:

@@ -174,18 +174,18 @@ class UnknownKey:
         return f"unknown key {self.key}{where}, ignored{hint}"
 
 
-def unknown_keys(properties: Mapping[str, str], known: Iterable[str]) -> list[UnknownKey]:
-    """Return the keys of `properties` that are not in `known`, with the nearest known one."""
-    names = sorted(set(known))
+def unknown_keys(properties: Mapping[str, str], known_keys: Iterable[str]) -> list[UnknownKey]:
+    """Return the keys of `properties` that are not in `known_keys`, with the nearest known one."""
+    names = sorted(set(known_keys))
     by_lower = {name.lower(): name for name in names}
-    found = []
+    unknown = []
     for key in properties:
         if key in by_lower.values():
             continue
         near = _close_matches(key.lower(), by_lower)
         source = properties.source(key) if isinstance(properties, Properties) else ""
-        found.append(UnknownKey(key, source, by_lower[near[0]] if near else None))
-    return found
+        unknown.append(UnknownKey(key, source, by_lower[near[0]] if near else None))
+    return unknown
 
 
 def _close_matches(word: str, words: Iterable[str]) -> list[str]:

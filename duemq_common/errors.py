@@ -38,7 +38,7 @@ class ConfigError(UsageError):
     """An invalid configuration value: key, value, source, and the valid range."""
 
     def __init__(self, key: str, value: str, reason: str, *, source: str = "") -> None:
-        self.key, self.value, self.why, self.source = key, value, reason, source
+        self.key, self.value, self.reason, self.source = key, value, reason, source
         where = f" ({source})" if source else ""
         super().__init__(f"{key}={masked(key, value)}{where}: {reason}")
 
@@ -47,7 +47,7 @@ class PluginError(UsageError):
     """A plugin cannot be loaded, started, or combined with the others."""
 
     def __init__(self, plugin: str, reason: str) -> None:
-        self.plugin, self.why = plugin, reason
+        self.plugin, self.reason = plugin, reason
         super().__init__(f"plugin {plugin} {reason}")
 
 
@@ -55,7 +55,7 @@ class NotARecordEnd(UsageError):
     """The log cannot be truncated to an offset; `nearest` are the ends of records around it."""
 
     def __init__(self, offset: int, nearest: tuple[int, ...], reason: str) -> None:
-        self.offset, self.nearest, self.why = offset, nearest, reason
+        self.offset, self.nearest, self.reason = offset, nearest, reason
         places = " or ".join(map(str, nearest))
         super().__init__(
             f"the log cannot end at offset {offset}: {reason}. Truncate it to {places}"
@@ -90,7 +90,7 @@ class CorruptStore(StoreError):
     """Bytes on the disk are invalid."""
 
     def __init__(self, file: Path | str, offset: int, reason: str, remedy: str) -> None:
-        self.file, self.offset, self.why, self.remedy = file, offset, reason, remedy
+        self.file, self.offset, self.reason, self.remedy = file, offset, reason, remedy
         super().__init__(f"{file} at byte {offset}: {reason}. {remedy}")
 
 
@@ -114,5 +114,5 @@ class RecordUnreadable(StoreError):
     """A record that a queue points at was removed or is damaged."""
 
     def __init__(self, phys_offset: int, reason: str) -> None:
-        self.phys_offset, self.why = phys_offset, reason
+        self.phys_offset, self.reason = phys_offset, reason
         super().__init__(f"commit log offset {phys_offset}: {reason}")

@@ -119,7 +119,7 @@ def loads(text: str) -> Any:
     reader = _JsonReader(text)
     value = reader.value(0)
     reader.blanks()
-    if reader.at != len(text):
+    if reader.position != len(text):
         raise reader.fault("unexpected text after the value")
     return value
 
@@ -128,25 +128,25 @@ class _JsonReader:
     """A position in a text."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+        self.text, self.position = text, 0
         self._decoder = json.JSONDecoder()
 
     def fault(self, reason: str) -> ValueError:
-        line = self.text.count("\n", 0, self.at) + 1
-        column = self.at - (self.text.rfind("\n", 0, self.at) + 1) + 1
+        line = self.text.count("\n", 0, self.position) + 1
+        column = self.position - (self.text.rfind("\n", 0, self.position) + 1) + 1
         return ValueError(f"line {line}, column {column}: {reason}")
 
     def blanks(self) -> str:
         """Skip blanks; return the next character, or an empty text at the end."""
-        found = _BLANKS.match(self.text, self.at)
-        assert found is not None
-        self.at = found.end()
-        return self.text[self.at : self.at + 1]
+        match = _BLANKS.match(self.text, self.position)
+        assert match is not None
+        self.position = match.end()
+        return self.text[self.position : self.position + 1]
 
-    def expect(self, wanted: str) -> None:
-        if self.blanks() != wanted:
-            raise self.fault(f"expected {wanted!r}")
-        self.at += 1
+    def expect(self, character: str) -> None:
+        if self.blanks() != character:
+            raise self.fault(f"expected {character!r}")
+        self.position += 1
 
     def value(self, depth: int) -> Any:
         if depth > DEPTH_MAX:
@@ -160,37 +160,37 @@ class _JsonReader:
 
     def scalar(self) -> object:
         try:
-            value, self.at = self._decoder.raw_decode(self.text, self.at)
+            value, self.position = self._decoder.raw_decode(self.text, self.position)
         except (ValueError, RecursionError) as error:
             raise self.fault("expected a value") from error
         return value
 
     def items(self, depth: int) -> list[object]:
-        self.at += 1
-        found: list[object] = []
+        self.position += 1
+        values: list[object] = []
         if self.blanks() == "]":
-            self.at += 1
-            return found
+            self.position += 1
+            return values
         while True:
-            found.append(self.value(depth + 1))
+            values.append(self.value(depth + 1))
             if self.blanks() == "]":
-                self.at += 1
-                return found
+                self.position += 1
+                return values
             self.expect(",")
 
     def members(self, depth: int) -> dict[object, object]:
-        self.at += 1
-        found: dict[object, object] = {}
+        self.position += 1
+        values: dict[object, object] = {}
         if self.blanks() == "}":
-            self.at += 1
-            return found
+            self.position += 1
+            return values
         while True:
             key = self.key(depth)
             self.expect(":")
-            found[key] = self.value(depth + 1)
+            values[key] = self.value(depth + 1)
             if self.blanks() == "}":
-                self.at += 1
-                return found
+                self.position += 1
+                return values
             self.expect(",")
 
     def key(self, depth: int) -> object:
@@ -199,10 +199,10 @@ class _JsonReader:
             return self.scalar()
         if first == "{":
             return ObjectKey(dumps_compact(self.value(depth + 1)))
-        bare = _BARE.match(self.text, self.at)
+        bare = _BARE.match(self.text, self.position)
         if bare is None:
             raise self.fault("expected a key")
-        self.at = bare.end()
+        self.position = bare.end()
         word = bare.group()
         return int(word) if re.fullmatch(r"[-+]?\d{1,19}", word) else word
 
@@ -297,7 +297,7 @@ def load_config(path: Path, decode: Callable[[Any], _T]) -> _T | None:
         if not candidate.exists() or not candidate.stat().st_size:
             continue
         try:
-            found = decode(loads(read_text(candidate)))
+            value = decode(loads(read_text(candidate)))
         except (
             OSError,
             ValueError,
@@ -310,7 +310,7 @@ def load_config(path: Path, decode: Callable[[Any], _T]) -> _T | None:
             continue
         if failure is not None:
             logger.warning("%s: %s; %s is used", path, failure, candidate.name)
-        return found
+        return value
     if failure is None:
         return None
     raise CorruptStore(

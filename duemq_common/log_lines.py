@@ -38,4 +38,4 @@ class OneLineFormatter(logging.Formatter):
 
 def escaped(text: str) -> str:
     """Return a text with its control characters escaped."""
-    return _NOT_SHOWN.sub(lambda found: ascii(found.group())[1:-1], text)
+    return _NOT_SHOWN.sub(lambda match: ascii(match.group())[1:-1], text)

@@ -46,12 +46,12 @@ class Observations:
 
     def add(self, value: float, *labels: object, count: int = 1) -> None:
         """Add `count` observations of one value."""
-        found = self._counts.get(labels)
-        if found is None:
+        counts = self._counts.get(labels)
+        if counts is None:
             key = _limited_key(self._counts, labels)
-            found = self._counts.setdefault(key, [0.0] * (len(self._bounds) + 2))
-        found[bisect_left(self._bounds, value)] += count
-        found[-1] += value * count
+            counts = self._counts.setdefault(key, [0.0] * (len(self._bounds) + 2))
+        counts[bisect_left(self._bounds, value)] += count
+        counts[-1] += value * count
 
     def __iter__(self) -> Iterator[tuple[Labels, Buckets, float]]:
         """Yield label values, cumulative buckets in prometheus-client's form, and the sum."""
@@ -72,7 +72,7 @@ def cumulative(bounds: Sequence[float], counts: Sequence[float]) -> Buckets:
     return buckets
 
 
-def _limited_key(known: Mapping[Labels, object], labels: Labels) -> Labels:
-    if labels in known or len(known) < KEYS_MAX:
+def _limited_key(keys: Mapping[Labels, object], labels: Labels) -> Labels:
+    if labels in keys or len(keys) < KEYS_MAX:
         return labels
     return ("",) * len(labels)

@@ -118,8 +118,8 @@ class ReconciliationPlugin(PluginBase):
         ended_ms, runs = self._host.clock.now_ms(), self.last.runs + 1
         self.last = LastAudit(started_ms, ended_ms, result, runs, self.last.skipped)
         if result.exit_code:
-            found = result.why or ", ".join(f"{n} {k}" for k, n in result.verdicts.items())
-            log.error("the audit %s ended with code %d: %s", *_named(result), found)
+            reason = result.why or ", ".join(f"{n} {k}" for k, n in result.verdicts.items())
+            log.error("the audit %s ended with code %d: %s", *_named(result), reason)
         else:
             log.info("the audit %s has no findings", result.audit_id)
 

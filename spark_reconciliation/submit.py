@@ -99,7 +99,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
-    wanted = AuditRequest(
+    request = AuditRequest(
         stores=tuple(map(absolute, given.stores)),
         late_ms=given.late,
         as_of_ms=given.as_of,
@@ -111,14 +111,14 @@ def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         made_by=given.made_by,
     )
     ledger_row = LedgerRow.begin(
-        wanted, given.ledger, clock=SystemClock(), salt=os.urandom(2), warn=_warn
+        request, given.ledger, clock=SystemClock(), salt=os.urandom(2), warn=_warn
     )
     response = {"audit_id": ledger_row.audit_id}
     try:
-        check_request(wanted)
-        spark = session_at(replace(_spark_master(given), light=wanted.brief))
+        check_request(request)
+        spark = session_at(replace(_spark_master(given), light=request.brief))
         try:
-            summary = run_audit(spark, wanted, SystemClock())
+            summary = run_audit(spark, request, SystemClock())
         finally:
             spark.stop()
     except (DueMQError, OSError) as error:

@@ -81,6 +81,8 @@ def of_call(node: ast.Call) -> Iterator[tuple[str, object]]:
 def of_attribute(node: ast.Attribute) -> Iterator[tuple[str, object]]:
     """Yield whether `thing._name` is private of something else than self, or a store's log."""
     owner = node.value
+    if isinstance(node.ctx, ast.Store):
+        yield "variables", node.attr
     own = isinstance(owner, ast.Name) and owner.id in ("self", "cls")
     private = node.attr.startswith("_") and not node.attr.startswith("__")
     if private and not own and node.attr not in PUBLIC_UNDERSCORES:
@@ -99,9 +101,16 @@ def of_constant(node: ast.Constant) -> Iterator[tuple[str, object]]:
 
 
 def of_name(node: ast.Name) -> Iterator[tuple[str, object]]:
-    """Yield the line of an `Any`."""
+    """Yield the name of a variable that is assigned, and the line of an `Any`."""
+    if isinstance(node.ctx, ast.Store):
+        yield "variables", node.id
     if node.id == "Any":
         yield "any", node.lineno
+
+
+def of_argument(node: ast.arg) -> Iterator[tuple[str, object]]:
+    """Yield the name of a parameter."""
+    yield "variables", node.arg
 
 
 def of_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, object]]:
@@ -143,6 +152,7 @@ FACTS_OF: dict[type[ast.AST], Callable[[Any], Iterator[tuple[str, object]]]] = {
     ast.Attribute: of_attribute,
     ast.Constant: of_constant,
     ast.Name: of_name,
+    ast.arg: of_argument,
     ast.FunctionDef: of_function,
     ast.AsyncFunctionDef: of_function,
     ast.Import: of_import,

@@ -135,7 +135,9 @@ def _acl(value: Mapping[str, object], where: str) -> tuple[str, Acl]:
             _check_keys(entry, _ENTRY_KEYS, where, optional={"sourceIps"})
             _list(entry["actions"], where)
             _list(entry.get("sourceIps", []), where)
-    policies = {kind: tuple(found) for kind, found in policies_from_json(value).items()}
+    policies = {
+        kind: tuple(policy_entries) for kind, policy_entries in policies_from_json(value).items()
+    }
     for entries in policies.values():
         check_entries(entries)
     acl = Acl(policies.get(PolicyType.CUSTOM, ()), policies.get(PolicyType.DEFAULT, ()))

@@ -41,7 +41,7 @@ class AuditEntry:
     code: int
     resource: str = ""
     action: str = ""
-    why: str = ""
+    reason: str = ""
     account: str = ""
 
 
@@ -89,8 +89,8 @@ class AuditLog:
         line |= {"code": entry.code, "resource": truncated(entry.resource), "action": entry.action}
         if entry.account:
             line["account"] = truncated(entry.account)
-        if entry.why:
-            line["why"] = truncated(entry.why)
+        if entry.reason:
+            line["why"] = truncated(entry.reason)
         if self.suppressed:
             line["leftOut"], self.suppressed = self.suppressed, 0
         self._log.log(level, "%s", json.dumps(line, separators=(",", ":")))

@@ -114,7 +114,7 @@ class PlainFiles:
         try:
             return FileChange(path, data, decode({**files, path: data}))
         except CorruptStore as error:
-            raise AccountRefused(error.why) from error
+            raise AccountRefused(error.reason) from error
 
     def use(self, change: FileChange) -> None:
         """Activate a change that has been written."""

@@ -179,10 +179,10 @@ def _permission(text: str, where: str) -> int:
     return PERMISSIONS[word]
 
 
-def _mapping(value: object, where: str, known: frozenset[str]) -> Mapping[str, object]:
+def _mapping(value: object, where: str, keys: frozenset[str]) -> Mapping[str, object]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ValueError(f"{where} is not a mapping")
-    if unknown := sorted(value.keys() - known):
+    if unknown := sorted(value.keys() - keys):
         raise ValueError(f"{where}: {', '.join(unknown)} is unknown")
     return value
 

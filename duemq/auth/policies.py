@@ -47,8 +47,10 @@ class Policies:
         any_of = tuple(actions)
         keys = list(_keys_of(resource, self._prefix_lengths.get(resource.type, ())))
         for table in self._tables:
-            places = sorted(place for key in keys for place in table.get(key, ()))
-            if entries := [e for _, e in places if e.matches(resource, any_of, address)]:
+            numbered_entries = sorted(
+                numbered_entry for key in keys for numbered_entry in table.get(key, ())
+            )
+            if entries := [e for _, e in numbered_entries if e.matches(resource, any_of, address)]:
                 return sorted(entries, key=cmp_to_key(compare_entries))[0]
         return None
 
@@ -74,11 +76,11 @@ def _table_of(entries: tuple[PolicyEntry, ...]) -> dict[Key, list[Place]]:
 
 def _prefix_lengths_of(entries: Iterable[PolicyEntry]) -> dict[ResourceType, list[int]]:
     """Return the distinct lengths of prefixes by type of resource, in ascending order."""
-    found: dict[ResourceType, set[int]] = {}
+    lengths_by_kind: dict[ResourceType, set[int]] = {}
     for resource in (entry.resource for entry in entries):
         if resource.pattern is Pattern.PREFIXED:
-            found.setdefault(resource.type, set()).add(len(resource.name or ""))
-    return {kind: sorted(lengths) for kind, lengths in found.items()}
+            lengths_by_kind.setdefault(resource.type, set()).add(len(resource.name or ""))
+    return {kind: sorted(lengths) for kind, lengths in lengths_by_kind.items()}
 
 
 def _keys_of(requested: Resource, prefix_lengths: Iterable[int]) -> Iterator[Key]:

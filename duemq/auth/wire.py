@@ -72,10 +72,10 @@ def policies_from_json(value: JsonObject) -> Policies:
         AccountRefused: There are no policies, or an entry has no valid resource or decision.
     """
     policies: Policies = {}
-    found = _objects(value.get("policies"))
-    if not found:
+    objects = _objects(value.get("policies"))
+    if not objects:
         raise AccountRefused(_INVALID)
-    for policy in found:
+    for policy in objects:
         kind = PolicyType.named(_text(policy, "policyType")) or PolicyType.CUSTOM
         if entries := [_entry_from_json(e) for e in _objects(policy.get("entries"))]:
             policies.setdefault(kind, []).extend(entries)

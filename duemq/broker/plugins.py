@@ -253,8 +253,8 @@ class PluginSet:
     def tags_code_rules(self) -> list[TagsCodeRule]:
         """Return the rules for tags codes, at most one per topic."""
         rules: dict[str, TagsCodeRule] = {}
-        found = self._collect("tags_code_rules", lambda plugin: plugin.tags_code_rules())
-        for name, brought in found:
+        plugin_rules = self._collect("tags_code_rules", lambda plugin: plugin.tags_code_rules())
+        for name, brought in plugin_rules:
             for rule in brought:
                 if rule.topic in rules:
                     raise PluginError(name, f"another plugin has a tags code rule for {rule.topic}")
@@ -404,14 +404,14 @@ class PluginSet:
 
 
 @contextmanager
-def _plugin_errors(name: str, what: str) -> Iterator[None]:
+def _plugin_errors(name: str, activity: str) -> Iterator[None]:
     """Convert an exception of a plugin to a PluginError."""
     try:
         yield
     except DueMQError:
         raise
     except Exception as error:
-        raise PluginError(name, f"{what}: {type(error).__name__}: {error}") from error
+        raise PluginError(name, f"{activity}: {type(error).__name__}: {error}") from error
 
 
 def _pin(plugin: BrokerPlugin) -> FirstPending:

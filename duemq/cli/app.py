@@ -127,10 +127,10 @@ def send(
         str | None, typer.Argument(help="Body text; - reads standard input.", show_default=False)
     ] = None,
     level: Annotated[int, typer.Option(help="Delay level, 0: none.", min=0)] = 0,
-    at: Annotated[
+    due_text: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="Delivery time: 2026-11-22T10:00 (UTC), +90s, +2h, or ms."
+            "--at", metavar="TIME", help="Delivery time: 2026-11-22T10:00 (UTC), +90s, +2h, or ms."
         ),
     ] = "",
     count: Annotated[int, typer.Option(help="Number of copies.", min=1, max=1_000_000)] = 1,
@@ -162,7 +162,7 @@ def send(
                 "messages, "
                 "or omit --from to send a new message"
             )
-        own = {"--level": level, "--at": at, "--tag": tag, "--key": key}
+        own = {"--level": level, "--at": due_text, "--tag": tag, "--key": key}
         own |= {"--count": count > 1, "--queue": queue >= 0}
         if named := [name for name, value in own.items() if value]:
             raise UsageError(
@@ -173,7 +173,7 @@ def send(
     if not topic or body is None:
         raise UsageError("no message given: give a topic and a body, or --from FILE")
     outgoing = Outgoing(
-        topic, body, level=level, tag=tag, key=key, queue_id=queue, count=count, at=at
+        topic, body, level=level, tag=tag, key=key, queue_id=queue, count=count, due_text=due_text
     )
     send_messages(outgoing, target)
 

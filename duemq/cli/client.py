@@ -181,7 +181,7 @@ class Cluster:
             raise self._refused(response, "the name server refused to list its brokers")
         return response
 
-    async def queues(self, topic: str, *, wanted: int) -> list[Queue]:
+    async def queues(self, topic: str, *, permission: int) -> list[Queue]:
         """Return the writable (WRITE) or readable (READ) queues of a topic, in order.
 
         For WRITE, a topic that does not exist has the queues that the first send will create.
@@ -190,18 +190,18 @@ class Cluster:
             RequestError: The topic does not exist, or the request was refused.
         """
         route, queues_max = await self._route(topic), None
-        if route is None and wanted == WRITE:
+        if route is None and permission == WRITE:
             route, queues_max = await self._route(TEMPLATE_TOPIC), NEW_TOPIC_QUEUES
         if route is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
         addresses = {
             data["brokerName"]: data["brokerAddrs"].get("0", "") for data in route["brokerDatas"]
         }
-        number = "writeQueueNums" if wanted == WRITE else "readQueueNums"
+        number = "writeQueueNums" if permission == WRITE else "readQueueNums"
         return [
             Queue(data["brokerName"], self._broker or addresses[data["brokerName"]], queue_id)
             for data in sorted(route["queueDatas"], key=lambda data: str(data["brokerName"]))
-            if data["perm"] & wanted and addresses.get(data["brokerName"])
+            if data["perm"] & permission and addresses.get(data["brokerName"])
             for queue_id in range(data[number])[:queues_max]
         ]
 

@@ -65,7 +65,7 @@ class Reader:
 
     async def run(self) -> None:
         """Read until the count or the time limit is reached."""
-        queues = await self._cluster.queues(self._options.topic, wanted=READ)
+        queues = await self._cluster.queues(self._options.topic, permission=READ)
         tasks: list[asyncio.Task[object]] = [
             asyncio.create_task(self._read(queue)) for queue in queues
         ]

@@ -33,7 +33,7 @@ STORED = {
 
 @dataclass(frozen=True, slots=True, kw_only=False)
 class Outgoing:
-    """Arguments of `duemq send`; `at` is a time as typed."""
+    """Arguments of `duemq send`; `due_text` is a time as typed."""
 
     topic: str
     body: str
@@ -42,7 +42,7 @@ class Outgoing:
     key: str = ""
     queue_id: int = -1
     count: int = 1
-    at: str = ""
+    due_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +67,17 @@ class Sent:
 
 def send_messages(outgoing: Outgoing, target: Target) -> None:
     """Send messages; print status, ids, due time and recall handle of each."""
-    if outgoing.at and outgoing.level:
+    if outgoing.due_text and outgoing.level:
         raise UsageError("--at and --level exclude each other: give only one")
     asyncio.run(_send_all(outgoing, target))
 
 
 async def _send_all(outgoing: Outgoing, target: Target) -> None:
     now_ms = SystemClock().now_ms()
-    due_ms = parse_time(outgoing.at, now_ms) if outgoing.at else None
+    due_ms = parse_time(outgoing.due_text, now_ms) if outgoing.at else None
     if due_ms is not None and due_ms <= now_ms:
-        notice(f"{outgoing.at} is in the past: the message is delivered now")
-        outgoing, due_ms = replace(outgoing, at=""), None
+        notice(f"{outgoing.due_text} is in the past: the message is delivered now")
+        outgoing, due_ms = replace(outgoing, due_text=""), None
     elif due_ms is not None:
         outgoing = replace(outgoing, at=str(due_ms))  # same time for all copies
     body = sys.stdin.buffer.read() if outgoing.body == "-" else outgoing.body.encode()
@@ -117,14 +117,14 @@ async def _delay_of(cluster: Cluster, level: int) -> int | None:
         highest = max((n for n, delay_ms in delays.items() if delay_ms is not None), default=0)
         if level > highest:
             notice(f"there is no level {level}: the broker uses the highest, {highest}")
-        found: int | None = delays.get(min(level, highest))
-        return found
+        level_delay_ms: int | None = delays.get(min(level, highest))
+        return level_delay_ms
     return None
 
 
 async def sending(cluster: Cluster, outgoing: Outgoing, body: bytes) -> AsyncIterator[Sent]:
     """Send the copies one by one, to the queues in turn unless one is given."""
-    queues = await cluster.queues(outgoing.topic, wanted=WRITE)
+    queues = await cluster.queues(outgoing.topic, permission=WRITE)
     if not queues:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the topic has no writable queue")
     if outgoing.queue_id >= 0:
@@ -142,8 +142,8 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
     properties = {"UNIQ_KEY": unique, "WAIT": "true", "TAGS": outgoing.tag, "KEYS": outgoing.key}
     if outgoing.level:
         properties["DELAY"] = str(outgoing.level)
-    if outgoing.at:
-        properties["TIMER_DELIVER_MS"] = str(parse_time(outgoing.at, SystemClock().now_ms()))
+    if outgoing.due_text:
+        properties["TIMER_DELIVER_MS"] = str(parse_time(outgoing.due_text, SystemClock().now_ms()))
     filled = {name: value for name, value in properties.items() if value}
     status, got = await put(cluster, queue, outgoing.topic, filled, body)
     return Sent(
@@ -163,7 +163,7 @@ async def writable_queues(cluster: Cluster, topic: str) -> list[Queue]:
     Raises:
         RequestError: There is none.
     """
-    queues = await cluster.queues(topic, wanted=WRITE)
+    queues = await cluster.queues(topic, permission=WRITE)
     if not queues:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic} has no writable queue")
     return queues

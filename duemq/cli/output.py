@@ -34,8 +34,8 @@ def printable(text: str, *, lines: bool = False) -> str:
         lines: Whether to keep line ends and tabs.
     """
 
-    def escape(found: re.Match[str]) -> str:
-        character = found[0]
+    def escape(match: re.Match[str]) -> str:
+        character = match[0]
         if lines and character in "\n\t":
             return character
         number = ord(character)
@@ -57,7 +57,7 @@ def print_json_line(value: object) -> None:
 def _print_json(value: object, *, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     # JSON escapes C0 characters only
-    text = re.sub(f"[{_UNSAFE_IN_JSON}]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = re.sub(f"[{_UNSAFE_IN_JSON}]", lambda match: f"\\u{ord(match[0]):04x}", text)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

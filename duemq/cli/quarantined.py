@@ -132,7 +132,7 @@ async def _list(topic: str, count: int, target: Target) -> None:
 
 async def _quarantined(cluster: Cluster) -> AsyncIterator[Quarantined]:
     """Yield all records of the quarantine topic, broker by broker."""
-    for queue in await cluster.queues(QUARANTINE_TOPIC, wanted=READ):
+    for queue in await cluster.queues(QUARANTINE_TOPIC, permission=READ):
         fields = {"topic": QUARANTINE_TOPIC, "queueId": queue.queue_id}
         bound = await cluster.call(queue.address, RequestCode.GET_MIN_OFFSET, fields)
         offset = int((bound.fields or {})["offset"])

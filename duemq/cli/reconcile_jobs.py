@@ -34,27 +34,27 @@ REPAIR_MAX: Final = 1_000_000
 FORMAT: Final = "duemq-repair-1"
 
 
-def forecast(wanted: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
+def forecast(request: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
     """Print due messages by time, and the backlog of a broker with the given capacity."""
     from spark_reconciliation.jobs import jobs
 
     def work(spark: SparkSession) -> Found:
-        verdicts, unread = _audited(spark, wanted)
+        verdicts, unread = _audited(spark, request)
         load = jobs.forecast(verdicts, bucket_ms=minutes * jobs.MINUTE_MS).persist()
-        pieces = jobs.capacity(load, rate_per_s=wanted.capacity_per_s or None)
+        pieces = jobs.capacity(load, rate_per_s=request.capacity_per_s or None)
         return {"pieces": _rows(pieces), "days": _rows(jobs.by_day(load)), "unread": unread}
 
-    result = _run_job(wanted, master, "forecast", work, as_json=as_json)
+    result = _run_job(request, master, "forecast", work, as_json=as_json)
     titles = {"pieces": "What falls due", "days": "By day (UTC)"}
     _print(result, titles, nothing="No message is pending.", as_json=as_json)
 
 
-def lateness(wanted: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
+def lateness(request: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
     """Print the lateness of deliveries, its trend and the worst cases."""
     from spark_reconciliation.jobs import jobs
 
     def work(spark: SparkSession) -> Found:
-        verdicts, unread = _audited(spark, wanted)
+        verdicts, unread = _audited(spark, request)
         verdicts = verdicts.persist()
         history = jobs.lateness(verdicts, bucket_ms=minutes * jobs.MINUTE_MS).persist()
         return {
@@ -64,13 +64,13 @@ def lateness(wanted: AuditRequest, master: SparkMaster, *, minutes: int, as_json
             "unread": unread,
         }
 
-    result = _run_job(wanted, master, "lateness", work, as_json=as_json)
+    result = _run_job(request, master, "lateness", work, as_json=as_json)
     titles = {"history": "History", "trend": "Trend", "worst": "The latest"}
     _print(result, titles, nothing="Nothing was delivered.", as_json=as_json)
 
 
 def proof(
-    wanted: AuditRequest, master: SparkMaster, migration_id: str, *, out: str, as_json: bool
+    request: AuditRequest, master: SparkMaster, migration_id: str, *, out: str, as_json: bool
 ) -> None:
     """Print whether each migrated message was delivered once and on time; exit 1 if not."""
     from spark_reconciliation.audit.migration_proof import migration_proof, proof_totals
@@ -79,83 +79,83 @@ def proof(
     columns = ("store", "phys_offset", "topic", "queue_offset", "level", "due_ms", "body")
 
     def work(spark: SparkSession) -> Found:
-        messages = read_table(spark, wanted.stores, "messages", columns)
-        schedule = read_table(spark, wanted.stores, "schedule")
-        verdicts, unread = _audited(spark, wanted)
-        found = migration_proof(verdicts, messages, schedule, migration_id).persist()
+        messages = read_table(spark, request.stores, "messages", columns)
+        schedule = read_table(spark, request.stores, "schedule")
+        verdicts, unread = _audited(spark, request)
+        result = migration_proof(verdicts, messages, schedule, migration_id).persist()
         if out:
-            found.write.parquet(out)
-        open_ones = found.where("not proven").orderBy("store", "phys_offset").limit(SHOWN_MAX)
-        totals = _rows(proof_totals(found))
+            result.write.parquet(out)
+        open_ones = result.where("not proven").orderBy("store", "phys_offset").limit(SHOWN_MAX)
+        totals = _rows(proof_totals(result))
         return {"totals": totals, "not_proven": _rows(open_ones), "unread": unread}
 
-    found = _run_job(wanted, master, "proof", work, as_json=as_json)
+    result = _run_job(request, master, "proof", work, as_json=as_json)
     titles = {"totals": "Proof of migrations", "not_proven": "Not proven"}
-    _print(found, titles, last=lambda: _proof_text(found, migration_id), as_json=as_json)
-    if found["not_proven"] or not found["totals"]:
+    _print(result, titles, last=lambda: _proof_text(result, migration_id), as_json=as_json)
+    if result["not_proven"] or not result["totals"]:
         raise SystemExit(int(Exit.FOUND_FAULT))
 
 
-def _proof_text(found: Found, migration_id: str) -> str:
-    if not found["totals"]:
-        what = f"migration {migration_id}" if migration_id else "a migration"
-        return f"The log contains no message of {what}."
-    left = sum(row["not_proven"] for row in found["totals"])
-    count = sum(row["messages"] for row in found["totals"])
+def _proof_text(result: Found, migration_id: str) -> str:
+    if not result["totals"]:
+        subject = f"migration {migration_id}" if migration_id else "a migration"
+        return f"The log contains no message of {subject}."
+    left = sum(row["not_proven"] for row in result["totals"])
+    count = sum(row["messages"] for row in result["totals"])
     if left:
         return f"{left:,} of {count:,} messages are not proven."
     return f"Each of {count:,} messages was delivered exactly once and on time, or is pending."
 
 
-def plan(wanted: AuditRequest, master: SparkMaster, *, as_json: bool) -> None:
+def plan(request: AuditRequest, master: SparkMaster, *, as_json: bool) -> None:
     """Print what a migration would move, counted from the store files."""
     from spark_reconciliation.jobs.jobs import PLAN_COLUMNS, backfill_plan
     from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, Role
     from spark_reconciliation.spark.read import read_table
 
-    as_of_ms = SystemClock().now_ms() if wanted.as_of_ms is None else wanted.as_of_ms
+    as_of_ms = SystemClock().now_ms() if request.as_of_ms is None else request.as_of_ms
 
     def work(spark: SparkSession) -> Found:
         levels = backfill_plan(
-            read_table(spark, wanted.stores, "schedule"),
-            read_table(spark, wanted.stores, "cursors"),
-            read_table(spark, wanted.stores, "messages", PLAN_COLUMNS),
+            read_table(spark, request.stores, "schedule"),
+            read_table(spark, request.stores, "cursors"),
+            read_table(spark, request.stores, "messages", PLAN_COLUMNS),
             as_of_ms=as_of_ms,
         )
         places = ("store", "phys_offset", "damage")
-        gaps = read_table(spark, wanted.stores, "messages", places, roles=Role.GAP)
-        queues = read_table(spark, wanted.stores, "consume_queue", places, topics=SCHEDULE_TOPIC)
+        gaps = read_table(spark, request.stores, "messages", places, roles=Role.GAP)
+        queues = read_table(spark, request.stores, "consume_queue", places, topics=SCHEDULE_TOPIC)
         unread = gaps.unionByName(queues.where("damage is not null"))
         return {"levels": _rows(levels), "unread": _rows(unread.orderBy(*places))}
 
-    found = _run_job(wanted, master, "plan", work, as_json=as_json)
-    count, size = (sum(row[name] for row in found["levels"]) for name in ("pending", "unit_bytes"))
+    result = _run_job(request, master, "plan", work, as_json=as_json)
+    count, size = (sum(row[name] for row in result["levels"]) for name in ("pending", "unit_bytes"))
     text = f"{count:,} {plural(count, 'message')} pending; timer units take {size:,} bytes."
     titles = {"levels": "What a migration would move"}
-    _print(found, titles, last=lambda: text, as_json=as_json, as_of_ms=as_of_ms)
+    _print(result, titles, last=lambda: text, as_json=as_json, as_of_ms=as_of_ms)
 
 
-def replicas(wanted: AuditRequest, master: SparkMaster, *, as_json: bool) -> None:
+def replicas(request: AuditRequest, master: SparkMaster, *, as_json: bool) -> None:
     """Compare the records of a group's stores; exit 1 if they differ."""
     from spark_reconciliation.jobs.replicas import COLUMNS, differences, extents
     from spark_reconciliation.scan.roles import Role
     from spark_reconciliation.spark.read import read_table
 
-    if len(wanted.stores) < 2:
+    if len(request.stores) < 2:
         raise UsageError("a single store cannot be compared: give all stores of the group")
 
     def work(spark: SparkSession) -> Found:
-        stores = read_table(spark, wanted.stores, "stores").persist()
-        result = differences(read_table(spark, wanted.stores, "messages", COLUMNS), stores)
+        stores = read_table(spark, request.stores, "stores").persist()
+        result = differences(read_table(spark, request.stores, "messages", COLUMNS), stores)
         places = ("store", "phys_offset", "damage")
-        gaps = read_table(spark, wanted.stores, "messages", places, roles=Role.GAP)
+        gaps = read_table(spark, request.stores, "messages", places, roles=Role.GAP)
         return {
             "stores": _rows(extents(stores)),
             "differences": _rows(result.limit(SHOWN_MAX)),
             "unread": _rows(gaps.orderBy(*places)),
         }
 
-    result = _run_job(wanted, master, "replicas", work, as_json=as_json)
+    result = _run_job(request, master, "replicas", work, as_json=as_json)
     titles = {"stores": "Logs of the group", "differences": "Records that differ"}
     text = "" if result["differences"] else "The common records of the stores are equal."
     _print(result, titles, last=lambda: text, as_json=as_json)
@@ -163,7 +163,7 @@ def replicas(wanted: AuditRequest, master: SparkMaster, *, as_json: bool) -> Non
         raise SystemExit(int(Exit.FOUND_FAULT))
 
 
-def repair(wanted: AuditRequest, master: SparkMaster, file: Path, *, as_json: bool) -> None:
+def repair(request: AuditRequest, master: SparkMaster, file: Path, *, as_json: bool) -> None:
     """Write lost and quarantined messages into a file for `duemq send --from`."""
     from spark_reconciliation.jobs.jobs import TO_REPAIR
     from spark_reconciliation.jobs.jobs import repair as lost
@@ -176,13 +176,13 @@ def repair(wanted: AuditRequest, master: SparkMaster, file: Path, *, as_json: bo
 
     def work(spark: SparkSession) -> Found:
         names = ("store", "phys_offset", "property_text", "body")
-        messages = read_table(spark, wanted.stores, "messages", names)
-        verdicts, unread = _audited(spark, wanted)
+        messages = read_table(spark, request.stores, "messages", names)
+        verdicts, unread = _audited(spark, request)
         bad = verdicts.where(verdicts.verdict.isin(*TO_REPAIR)).persist()
-        count = _write(file, wanted, lost(bad, messages).limit(REPAIR_MAX).toLocalIterator())
+        count = _write(file, request, lost(bad, messages).limit(REPAIR_MAX).toLocalIterator())
         return {"written": [{"messages": count, "left": bad.count() - count}], "unread": unread}
 
-    result = _run_job(wanted, master, "repair", work, as_json=as_json)
+    result = _run_job(request, master, "repair", work, as_json=as_json)
     [written] = result.pop("written")
     _print(
         result,
@@ -206,11 +206,11 @@ def _repair_text(file: Path, messages: int, left: int) -> str:
     )
 
 
-def _write(file: Path, wanted: AuditRequest, rows: Iterator[Any]) -> int:
+def _write(file: Path, request: AuditRequest, rows: Iterator[Any]) -> int:
     """Write messages and return their number; remove the file on an error."""
     with file.open("x", encoding="utf-8") as to:
         try:
-            to.write(json.dumps({"format": FORMAT, "stores": wanted.stores}) + "\n")
+            to.write(json.dumps({"format": FORMAT, "stores": request.stores}) + "\n")
             return sum(bool(to.write(json.dumps(_line(row)) + "\n")) for row in rows)
         except BaseException:
             file.unlink()
@@ -225,7 +225,7 @@ def _line(row: Any) -> dict[str, Any]:
 
 
 def watch(
-    wanted: AuditRequest,
+    request: AuditRequest,
     master: SparkMaster,
     home: Path,
     *,
@@ -245,16 +245,16 @@ def watch(
         for alarm in alarms:
             print_json_line(alarm)
 
-    with could_not_run(what="the watch"):
-        check_stores(wanted.stores)
+    with could_not_run(subject="the watch"):
+        check_stores(request.stores)
         progress = WatchProgress(SystemClock().monotonic_s)
         progress.report("starting Spark")
         spark = session_at(master, with_format=True)
         try:
-            config = WatchConfig(audit=wanted.config, delay_ms=delay_ms)
+            config = WatchConfig(audit=request.config, delay_ms=delay_ms)
             watching = Watch(spark, home, config, SystemClock(), show_alarms)
             every_ms = 0 if once else every_s * 1_000
-            query = watching.start(wanted.stores, every_ms=every_ms, tickMs=every_ms)
+            query = watching.start(request.stores, every_ms=every_ms, tickMs=every_ms)
             progress.report(f"alarms are printed here and stored in {watching.alarms}")
             if once:
                 progress.report("reading new records; the first run reads the whole log")
@@ -312,12 +312,12 @@ def wait_for(query: StreamingQuery, report_batch: Callable[[], None] = lambda: N
         signal.signal(signal.SIGINT, before)
 
 
-def _audited(spark: SparkSession, wanted: AuditRequest) -> tuple[DataFrame, Rows]:
+def _audited(spark: SparkSession, request: AuditRequest) -> tuple[DataFrame, Rows]:
     """Return the verdicts and the unreadable positions."""
     from spark_reconciliation.scan.tables import CLOCK_SET_BACK
     from spark_reconciliation.spark.read import audit_stores
 
-    verdicts, unread = audit_stores(spark, wanted.stores, wanted.config)
+    verdicts, unread = audit_stores(spark, request.stores, request.config)
     gone = unread.where(unread.damage != CLOCK_SET_BACK)
     return verdicts, _rows(gone.orderBy("store", "phys_offset"))
 
@@ -327,22 +327,22 @@ def _rows(frame: DataFrame) -> Rows:
 
 
 def _run_job(
-    wanted: AuditRequest,
+    request: AuditRequest,
     master: SparkMaster,
-    what: str,
+    name: str,
     work: Callable[[SparkSession], Found],
     *,
     as_json: bool,
 ) -> Found:
     from spark_reconciliation.jobs.run import check_stores
 
-    with could_not_run(what=f"`reconcile {what}`"):
-        check_stores(wanted.stores)
-        return in_spark(master, what, work, shown=not as_json)
+    with could_not_run(subject=f"`reconcile {name}`"):
+        check_stores(request.stores)
+        return in_spark(master, name, work, shown=not as_json)
 
 
 def _print(
-    found: Found,
+    result: Found,
     titles: Mapping[str, str],
     *,
     last: Callable[[], str] = str,
@@ -358,14 +358,14 @@ def _print(
         nothing: Line to print instead if no table has rows.
         facts: Values that `--json` prints before the tables.
     """
-    unread = found["unread"]
+    unread = result["unread"]
     if as_json:
-        print_json(facts | found)
+        print_json(facts | result)
     else:
         for name, title in titles.items():
-            if found[name]:
-                _table(title, found[name])
-        text = last() or ("" if any(found[name] for name in titles) else nothing)
+            if result[name]:
+                _table(title, result[name])
+        text = last() or ("" if any(result[name] for name in titles) else nothing)
         console().print(text, markup=False, soft_wrap=True) if text else None
         print_unread(unread[:SHOWN_MAX])
         if unread:

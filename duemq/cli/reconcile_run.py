@@ -25,7 +25,7 @@ Row = dict[str, Any]  # row of a summary
 AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findings", "#p99 ms")
 
 
-def reconcile(wanted: AuditRequest, master: SparkMaster, ledger: str, *, as_json: bool) -> None:
+def reconcile(request: AuditRequest, master: SparkMaster, ledger: str, *, as_json: bool) -> None:
     """Audit, print, and exit 0 (clean), 1 (findings) or 2 (could not run)."""
     from spark_reconciliation.jobs.run import LedgerRow, check_request, run_audit
     from spark_reconciliation.spark.archive_file import ClassArchive
@@ -33,16 +33,16 @@ def reconcile(wanted: AuditRequest, master: SparkMaster, ledger: str, *, as_json
     from spark_reconciliation.spark.requirements import find_java, require_packages
 
     clock, warn = SystemClock(), _warn
-    master = replace(master, light=wanted.brief)
+    master = replace(master, light=request.brief)
     with could_not_run():
         require_packages()
-        ledger_row = LedgerRow.begin(wanted, ledger, clock=clock, salt=os.urandom(2), warn=warn)
+        ledger_row = LedgerRow.begin(request, ledger, clock=clock, salt=os.urandom(2), warn=warn)
     with could_not_run(ledger_row.failed):
         if not master.connect:
             find_java()
-        check_request(wanted)
+        check_request(request)
         summary = in_spark(
-            master, "audit", lambda spark: run_audit(spark, wanted, clock), shown=not as_json
+            master, "audit", lambda spark: run_audit(spark, request, clock), shown=not as_json
         )
     code = ledger_row.done(summary)
     if as_json:
@@ -142,8 +142,8 @@ def finding_lines(rows: list[Row]) -> Iterator[str]:
         for row in some:
             due, sent = (_time(row[name]) for name in ("due_ms", "delivered_ms"))
             name = f", id {row['unique_id']}" if row["unique_id"] else ""
-            what = f"topic {row['topic'] or '?'}, due {due}, delivered {sent}{name}"
-            yield f"    {row['store']}: log offset {row['root']} ({what})"
+            details = f"topic {row['topic'] or '?'}, due {due}, delivered {sent}{name}"
+            yield f"    {row['store']}: log offset {row['root']} ({details})"
 
 
 def _time(ms: int | None) -> str:

@@ -25,13 +25,13 @@ LOOK_S: Final = 0.2
 
 @contextmanager
 def could_not_run(
-    failed: Callable[[str], object] = lambda reason: None, *, what: str = "the audit"
+    failed: Callable[[str], object] = lambda reason: None, *, subject: str = "the audit"
 ) -> Iterator[None]:
     """Exit 2 with one line if DueMQ, the disk or Spark raises an error in the block.
 
     Args:
         failed: Called with the error text before the exit.
-        what: Subject of the error text.
+        subject: Subject of the error text.
     """
     from spark_reconciliation.jobs.run import is_sparks, reason_of
 
@@ -39,16 +39,16 @@ def could_not_run(
         yield
     except (DueMQError, OSError) as error:
         failed(str(error))
-        fail(f"{what} could not run: {error}", Exit.USAGE)
+        fail(f"{subject} could not run: {error}", Exit.USAGE)
     except Exception as error:
         if not is_sparks(error):
             raise
         failed(reason_of(error))
-        fail(f"{what} could not run: {reason_of(error)}", Exit.USAGE)
+        fail(f"{subject} could not run: {reason_of(error)}", Exit.USAGE)
 
 
 def in_spark(
-    master: SparkMaster, what: str, work: Callable[[SparkSession], T], *, shown: bool
+    master: SparkMaster, name: str, work: Callable[[SparkSession], T], *, shown: bool
 ) -> T:
     """Return the result of `work`, with a progress line on standard error.
 
@@ -59,7 +59,7 @@ def in_spark(
     with _StageProgress(shown=shown) as progress:
         spark = progress.run("starting Spark", lambda: session_at(master))
         atexit.register(_stop, spark)
-        return progress.run(what, lambda: work(spark), spark)
+        return progress.run(name, lambda: work(spark), spark)
 
 
 def _stop(spark: SparkSession) -> None:
@@ -94,9 +94,9 @@ class _StageProgress:
         self._bars.stop()
         self._threads.shutdown(wait=True)
 
-    def run(self, what: str, work: Callable[[], T], spark: object = None) -> T:
+    def run(self, name: str, work: Callable[[], T], spark: object = None) -> T:
         """Run `work` in another thread; return its result."""
-        line = self._bars.add_task(what, total=None, part="")
+        line = self._bars.add_task(name, total=None, part="")
         result: Future[T] = self._threads.submit(work)
         while not wait_for([result], LOOK_S).done:
             self.show(line, *_tasks(spark))

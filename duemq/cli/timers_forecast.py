@@ -60,24 +60,24 @@ async def _fetch(target: Target, arguments: dict[str, int]) -> dict[str, object]
     return {**arguments, **sums, "counts": counts}
 
 
-def print_forecast(found: dict[str, Any]) -> None:
+def print_forecast(forecast: dict[str, Any]) -> None:
     """Print a forecast as bars that fit the width of the terminal."""
     out = console()
-    most = max(found["counts"])
+    most = max(forecast["counts"])
     columns = max(min(out.width - BESIDE_BAR_COLUMNS, BAR_COLUMNS), 1)
     rows: list[tuple[str, str, str]] = []
-    if found["before"]:
-        rows.append((table_time(found["from_ms"])[:16], f"{found['before']:,}", "(before)"))
+    if forecast["before"]:
+        rows.append((table_time(forecast["from_ms"])[:16], f"{forecast['before']:,}", "(before)"))
     empty = 0
-    for number, count in enumerate(found["counts"]):
+    for number, count in enumerate(forecast["counts"]):
         empty = 0 if count else empty + 1
         if empty == 2:
             rows.append(("...", "", ""))
         if empty < 2:
-            end_ms = found["from_ms"] + (number + 1) * found["width_ms"]
+            end_ms = forecast["from_ms"] + (number + 1) * forecast["width_ms"]
             rows.append((table_time(end_ms)[:16], f"{count:,}", bar(count, most, columns)))
-    rows.append(("later", f"{found['later']:,}", ""))
-    pending = found["pending"]
+    rows.append(("later", f"{forecast['later']:,}", ""))
+    pending = forecast["pending"]
     out.print(heading(f"{pending:,} {plural(pending, 'timer')} pending"))
     out.print(table("", COLUMNS, rows))
 

@@ -70,17 +70,17 @@ async def _collect(
     async with target.cluster() as cluster:
         brokers = await brokers_of(cluster)
         skip = before if len(brokers) == 1 else 0
-        found: list[dict[str, object]] = []
+        timers: list[dict[str, object]] = []
         damage: list[str] = []
         for name, address in brokers:
             part, faults = await _fetch(
                 cluster, address, fields, skip, before + selection.limit + 1 - skip
             )
-            found += [{"broker": name or address, **timer} for timer in part]
+            timers += [{"broker": name or address, **timer} for timer in part]
             damage += faults
-    found.sort(key=lambda timer: (timer["due_ms"] or 0, timer["commit_log_offset"]))
-    found = found[before - skip :]
-    return found[: selection.limit], len(found) > selection.limit, damage
+    timers.sort(key=lambda timer: (timer["due_ms"] or 0, timer["commit_log_offset"]))
+    timers = timers[before - skip :]
+    return timers[: selection.limit], len(timers) > selection.limit, damage
 
 
 async def _fetch(

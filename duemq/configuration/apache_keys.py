@@ -37,7 +37,7 @@ class Refusal:
 
     key: str
     allowed: tuple[str, ...]
-    why: str
+    reason: str
 
 
 _NO_DLEDGER = (
@@ -68,18 +68,18 @@ def check_refusals(properties: Mapping[str, str]) -> None:
         value = properties.get(refusal.key)
         if value is not None and value.lower() not in map(str.lower, refusal.allowed):
             source = properties.source(refusal.key) if isinstance(properties, Properties) else ""
-            raise ConfigError(refusal.key, value, refusal.why, source=source)
+            raise ConfigError(refusal.key, value, refusal.reason, source=source)
 
 
-def without_effect(properties: Mapping[str, str], known: set[str]) -> list[str]:
+def without_effect(properties: Mapping[str, str], known_keys: set[str]) -> list[str]:
     """Return the configured keys of Apache's without effect, sorted."""
-    return sorted(key for key in properties if key in WITHOUT_EFFECT and key not in known)
+    return sorted(key for key in properties if key in WITHOUT_EFFECT and key not in known_keys)
 
 
-def unknown_key_list(properties: Mapping[str, str], known: set[str]) -> list[UnknownKey]:
+def unknown_key_list(properties: Mapping[str, str], known_keys: set[str]) -> list[UnknownKey]:
     """Return the keys that neither DueMQ nor Apache defines, with the most similar known key."""
     own = {key: value for key, value in properties.items() if key not in WITHOUT_EFFECT}
     if isinstance(properties, Properties):
         own_with_source = Properties(own, {key: properties.source(key) for key in own})
-        return unknown_keys(own_with_source, known)
-    return unknown_keys(own, known)
+        return unknown_keys(own_with_source, known_keys)
+    return unknown_keys(own, known_keys)

@@ -48,9 +48,9 @@ def accepted_changes(
 
 
 def _refuse_closed(
-    changes: Mapping[str, str], known: Mapping[str, Option], blacklist: frozenset[str]
+    changes: Mapping[str, str], known_options: Mapping[str, Option], blacklist: frozenset[str]
 ) -> None:
-    closed = {key for key in changes if key in known and not known[key].wire}
+    closed = {key for key in changes if key in known_options and not known_options[key].wire}
     refused = sorted(closed | (blacklist & changes.keys()))
     if refused:
         text = (
@@ -61,11 +61,11 @@ def _refuse_closed(
 
 
 def _refuse_unknown(
-    changes: Mapping[str, str], known: Mapping[str, Option], without_effect: Iterable[str]
+    changes: Mapping[str, str], known_options: Mapping[str, Option], without_effect: Iterable[str]
 ) -> None:
     idle_keys = frozenset(without_effect)
     strange = {key[:KEY_CHARS_MAX]: "" for key in changes if key not in idle_keys}
-    unknown = unknown_keys(dict(list(strange.items())[: len(known)]), known)
+    unknown = unknown_keys(dict(list(strange.items())[: len(known_options)]), known_options)
     if unknown:
         near = f"; did you mean {unknown[0].nearest}?" if unknown[0].nearest else ""
         text = f"update config: unknown key {_shown([each.key for each in unknown])}{near}"

@@ -123,13 +123,13 @@ def resolved(settings: Settings) -> Settings:
     return replace(settings, broker=broker)
 
 
-def with_live_changes(now: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
-    """Return `now` with the live values of `wanted`, and the keys that need a restart."""
-    merged_values: dict[str, Any] = {"properties": wanted.properties}
+def with_live_changes(now: Settings, new_settings: Settings) -> tuple[Settings, list[str]]:
+    """Return `now` with the live values of `new_settings`, and the keys that need a restart."""
+    merged_values: dict[str, Any] = {"properties": new_settings.properties}
     later: list[str] = []
     for item in fields(now):
         if item.name not in merged_values:
-            old, new = getattr(now, item.name), getattr(wanted, item.name)
+            old, new = getattr(now, item.name), getattr(new_settings, item.name)
             merged_values[item.name], keys = with_live(old, new)
             later += keys
     return replace(now, **merged_values), later

@@ -171,7 +171,7 @@ def _compare_texts_as_numbers(left: str, right: str) -> int:
 
 def _search(node: Search) -> Evaluate:
     operand, text, negated = closure(node.operand), node.text, node.negated
-    found: Callable[[str], bool] = {
+    matches: Callable[[str], bool] = {
         "CONTAINS": lambda value: text in value,
         "STARTSWITH": lambda value: value.startswith(text),
         "ENDSWITH": lambda value: value.endswith(text),
@@ -181,7 +181,7 @@ def _search(node: Search) -> Evaluate:
         if not text:
             return False
         value = operand(properties)
-        return isinstance(value, str) and found(value) is not negated
+        return isinstance(value, str) and matches(value) is not negated
 
     return search
 

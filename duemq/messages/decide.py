@@ -266,13 +266,13 @@ class _Job:
         """Decide on all pending messages of a topic."""
         tally = DecisionTally(topic)
         for port in self._owner.ports():
-            for found in port.by_topic(topic, self.command.from_ms, self.command.until_ms):
+            for pending in port.by_topic(topic, self.command.from_ms, self.command.until_ms):
                 async with self._owner.turn:
                     await asyncio.sleep(0)
-                    if found.offsets.size:
+                    if pending.offsets.size:
                         tally.not_pending = Verdict.DONE
-                    name_indexes = np.zeros(found.offsets.size, np.int64)
-                    await self._decide(port, found.offsets, found.due_ms, name_indexes, [tally])
+                    name_indexes = np.zeros(pending.offsets.size, np.int64)
+                    await self._decide(port, pending.offsets, pending.due_ms, name_indexes, [tally])
         return self._result(tally)
 
     async def _decide(

@@ -136,7 +136,7 @@ class HistoryProcessor:
         return record if own == name.upper() else None
 
     async def _search(
-        self, found: _Records, keys: Sequence[str], topic: str, *, everywhere: bool = True
+        self, records: _Records, keys: Sequence[str], topic: str, *, everywhere: bool = True
     ) -> None:
         """Add the records with any of the keys.
 
@@ -147,19 +147,19 @@ class HistoryProcessor:
             StoreError: The key index is disabled, or lags far behind the log.
         """
         done: set[str] = set()
-        next_topics = [*OWN_TOPICS, *([topic] if topic else []), *found.named_topics()]
+        next_topics = [*OWN_TOPICS, *([topic] if topic else []), *records.named_topics()]
         while next_topics:
             for name in next_topics:
-                await found.search(name, keys)
+                await records.search(name, keys)
             done.update(next_topics)
-            next_topics = [name for name in found.named_topics() if name not in done]
+            next_topics = [name for name in records.named_topics() if name not in done]
             next_topics = next_topics[: max(TOPICS_MAX - len(done), 0)]
-        if found.records or topic or not everywhere:
+        if records.records or topic or not everywhere:
             return
         topics = self._store.topics
         for index in range(len(topics)):
             if topics.name(index) not in done:
-                await found.search(topics.name(index), keys)
+                await records.search(topics.name(index), keys)
 
     async def _set_states(self, records: Sequence[HistoryRecord]) -> None:
         """Set due times, verdicts and `half_finished`, which the log does not contain."""

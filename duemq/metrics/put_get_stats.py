@@ -214,10 +214,10 @@ class BrokerStats:
         if name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
             column = 0 if name == "BROKER_PUT_NUMS" else 1
             return lambda sample: (sample.totals[column], sample.totals[column])
-        kind, _, what = name.rpartition("_")
-        if what not in ("NUMS", "SIZE"):
+        kind, _, measure = name.rpartition("_")
+        if measure not in ("NUMS", "SIZE"):
             return None
-        column = 0 if what == "NUMS" else 1
+        column = 0 if measure == "NUMS" else 1
         if kind == "TOPIC_PUT":
             return self._topic_reader(key, column)
         topic, _, group = key.rpartition("@")

@@ -122,8 +122,8 @@ class RouteTable:
         Source: RouteInfoManager.registerBroker
         """
         data = self._brokers.get(registration.broker_name)
-        known = data.addresses.get(registration.broker_id) if data else None
-        self._check(registration, data, known)
+        old_address = data.addresses.get(registration.broker_id) if data else None
+        self._check(registration, data, old_address)
         key = BrokerAddrInfo(registration.cluster, registration.address)
         live = self._live.get(key)
         if live is not None and live.broker_name != registration.broker_name:
@@ -140,7 +140,7 @@ class RouteTable:
         data.acting_master = bool(registration.acting_master)
         if self._may_set_topics(registration, data):
             self._update_topics(
-                registration, data, replace=known is None or self._differs(key, registration)
+                registration, data, replace=old_address is None or self._differs(key, registration)
             )
         self._live[key] = BrokerLiveInfo(
             registration.broker_name,
@@ -154,27 +154,28 @@ class RouteTable:
         return self._master_for(registration, data)
 
     def _check(
-        self, registration: Registration, data: BrokerData | None, known: str | None
+        self, registration: Registration, data: BrokerData | None, old_address: str | None
     ) -> None:
         if not registration.local:
-            self._check_identity(registration, known)
+            self._check_identity(registration, old_address)
         if data is None and len(self._brokers) >= BROKERS_MAX:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{BROKERS_MAX} brokers are registered")
-        if known is None and len(registration.topics) == 1:
+        if old_address is None and len(registration.topics) == 1:
             name = registration.broker_name
             text = f"broker {name} is new but has only one topic; it may have lost its topics"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         new = sum(topic.name not in self._topics for topic in registration.topics)
         if new and len(self._topics) + new > TOPICS_MAX:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"more than {TOPICS_MAX} topics")
-        if known is None or known == registration.address:
+        if old_address is None or old_address == registration.address:
             return
-        other = self._live.get(BrokerAddrInfo(registration.cluster, known))
+        other = self._live.get(BrokerAddrInfo(registration.cluster, old_address))
         if other is not None and other.version.state_version > registration.version.state_version:
-            text = f"{registration.broker_name}: {known} is registered with a newer state version"
+            name = registration.broker_name
+            text = f"{name}: {old_address} is registered with a newer state version"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
 
-    def _check_identity(self, registration: Registration, known: str | None) -> None:
+    def _check_identity(self, registration: Registration, old_address: str | None) -> None:
         """Raise if an identity is invalid or is that of the broker in this process."""
         text = ""
         if not 0 <= registration.broker_id <= BROKER_ID_MAX:
@@ -184,8 +185,8 @@ class RouteTable:
             > NAME_CHARS_MAX
         ):
             text = f"a name or an address has more than {NAME_CHARS_MAX} characters"
-        elif {registration.address, known} & self._local:
-            name, address = registration.broker_name, known or registration.address
+        elif {registration.address, old_address} & self._local:
+            name, address = registration.broker_name, old_address or registration.address
             text = f"{name} at {address} is the broker of this process"
         if text:
             raise RequestError(ResponseCode.NO_PERMISSION, f"registration refused: {text}")

@@ -47,7 +47,7 @@ class Sources:
         source = getattr(source, "ipv4_mapped", None) or source
         return source.is_loopback or any(source in network for network in self.networks)
 
-    def check(self, request: Request, what: str) -> None:
+    def check(self, request: Request, operation: str) -> None:
         """Check the address of a request's peer; an in-process request has none and is allowed.
 
         Raises:
@@ -56,8 +56,8 @@ class Sources:
         if request.peer is None or self.allows(request.peer.address[0]):
             return
         text = (
-            f"{what} is refused: {self.key} does not name {request.peer.address[0]}. Run it on "
-            f"the name server's machine, or add the address to {self.key} there"
+            f"{operation} is refused: {self.key} does not name {request.peer.address[0]}. Run it "
+            f"on the name server's machine, or add the address to {self.key} there"
         )
         raise RequestError(ResponseCode.NO_PERMISSION, text)
 

@@ -46,7 +46,7 @@ def topic_of_flag(topic: str, group: str, flag: str) -> str:
     if flag == NORMAL:
         return topic
     v1, v2 = retry_topics(topic, group)
-    found = {RETRY_V1: v1, RETRY_V2: v2}.get(flag)
-    if found is None:
+    popped_topic = {RETRY_V1: v1, RETRY_V2: v2}.get(flag)
+    if popped_topic is None:
         raise ValueError(f"retry flag {flag[:8]!r} is not 0, 1 or 2")
-    return found
+    return popped_topic

@@ -173,7 +173,7 @@ class AckProcessor:
             }
         )
 
-    def _acknowledge_orderly(self, place: GroupQueue, offset: int, pop_ms: int) -> None:
+    def _acknowledge_orderly(self, queue: GroupQueue, offset: int, pop_ms: int) -> None:
         """Acknowledge a message of the last orderly pop of a queue.
 
         Messages before the committed offset are acknowledged already: nothing changes.
@@ -181,27 +181,27 @@ class AckProcessor:
         Raises:
             RequestError: MESSAGE_ILLEGAL: the last pop of the queue did not return the message.
         """
-        if offset < self._offsets.committed(place):
+        if offset < self._offsets.committed(queue):
             return
-        following = self._orderly.table.acknowledge(place, offset, pop_ms)
+        following = self._orderly.table.acknowledge(queue, offset, pop_ms)
         if following is Settled.ILLEGAL:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"offset is illegal, key:{place.topic}@{place.group}@{place.queue_id}, "
+                f"offset is illegal, key:{queue.topic}@{queue.group}@{queue.queue_id}, "
                 f"commit:{offset}: the last pop of the queue did not return this message",
             )
         if not isinstance(following, Settled):
-            self._offsets.acknowledged(place, following)
-            self._orderly.changed(place)
+            self._offsets.acknowledged(queue, following)
+            self._orderly.changed(queue)
 
     def _change_orderly(
-        self, place: GroupQueue, offset: int, receipt: Receipt, visible_ms: int
+        self, queue: GroupQueue, offset: int, receipt: Receipt, visible_ms: int
     ) -> Response:
         """Set the time at which a message of the last orderly pop is visible again."""
-        if offset >= self._offsets.committed(place) and self._orderly.table.set_visible(
-            place, offset, receipt.pop_ms, visible_ms
+        if offset >= self._offsets.committed(queue) and self._orderly.table.set_visible(
+            queue, offset, receipt.pop_ms, visible_ms
         ):
-            self._orderly.changed(place)
+            self._orderly.changed(queue)
         return Response(
             fields={
                 "popTime": str(receipt.pop_ms),

@@ -238,10 +238,10 @@ def _acknowledgement(
     )
 
 
-def _offsets(found: object) -> tuple[int, ...]:
-    if not isinstance(found, list) or len(found) > OFFSETS_MAX:
+def _offsets(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > OFFSETS_MAX:
         raise ValueError(f"the offsets must be a list of at most {OFFSETS_MAX} numbers")
-    return tuple(_whole(offset) for offset in found)
+    return tuple(_whole(offset) for offset in value)
 
 
 def _whole(value: object) -> int:

@@ -61,11 +61,11 @@ class PopFigures:
     def on_settled(self, record: PopCheckpoint | Acknowledgement, count: int) -> None:
         """Remove `count` messages of a record from the messages in flight."""
         key = record.group, record.topic, record.queue_id
-        found = self._in_flight.get(key, 0)
-        if record.pop_ms < self._started_ms or not found:
+        in_flight = self._in_flight.get(key, 0)
+        if record.pop_ms < self._started_ms or not in_flight:
             return
-        if found > count:
-            self._in_flight[key] = found - count
+        if in_flight > count:
+            self._in_flight[key] = in_flight - count
         else:
             del self._in_flight[key]
 

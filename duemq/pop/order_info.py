@@ -112,18 +112,18 @@ class OrderTable(SavedTable):
         """Yield each queue with its last pop."""
         yield from self._table.items()
 
-    def clear(self, place: GroupQueue) -> None:
+    def clear(self, queue: GroupQueue) -> None:
         """Remove the last pop of a queue, because its offset was reset."""
-        self._dirty |= self._table.pop(place, None) is not None
+        self._dirty |= self._table.pop(queue, None) is not None
 
     # -- pops -----------------------------------------------------------------------------------
 
-    def blocked_until(self, place: GroupQueue, attempt_id: str | None, now_ms: int) -> int | None:
+    def blocked_until(self, queue: GroupQueue, attempt_id: str | None, now_ms: int) -> int | None:
         """Return the time until which a queue is blocked, None if it is not.
 
         A repeated attempt is not blocked by its own pop: the client has not received the response.
         """
-        info = self._table.get(place)
+        info = self._table.get(queue)
         if info is None or (info.attempt_id is not None and info.attempt_id == attempt_id):
             return None
         free_ms = info.free_ms()
@@ -131,7 +131,7 @@ class OrderTable(SavedTable):
 
     def record_pop(
         self,
-        place: GroupQueue,
+        queue: GroupQueue,
         offsets: Sequence[int],
         *,
         pop_ms: int,
@@ -141,22 +141,22 @@ class OrderTable(SavedTable):
         """Block a queue; return the part of orderCountInfo that describes it."""
         assert 0 < len(offsets) <= OFFSETS_MAX
         info = OrderInfo(pop_ms, invisible_ms, list(offsets), attempt_id, pop_ms)
-        before = self._table.get(place)
+        before = self._table.get(queue)
         if before is not None:
             info.consumed = _consumed(before, info)
-        self._table[place] = info
+        self._table[queue] = info
         self._dirty = True
-        flag = retry_flag(place.topic)
+        flag = retry_flag(queue.topic)
         parts = [
-            f"{flag} qo{place.queue_id}%{position} {n}" for position, n in info.consumed.items()
+            f"{flag} qo{queue.queue_id}%{position} {n}" for position, n in info.consumed.items()
         ]
         is_whole = len(info.consumed) == len(info.offsets)
         least = min(info.consumed.values()) if is_whole else 0
-        return ";".join([*parts, f"{flag} {place.queue_id} {least}"])
+        return ";".join([*parts, f"{flag} {queue.queue_id} {least}"])
 
-    def acknowledge(self, place: GroupQueue, offset: int, pop_ms: int) -> int | Settled:
+    def acknowledge(self, queue: GroupQueue, offset: int, pop_ms: int) -> int | Settled:
         """Acknowledge a message; return the offset that its group consumes next."""
-        info = self._table.get(place)
+        info = self._table.get(queue)
         if info is None:
             return Settled.ILLEGAL
         if info.pop_ms != pop_ms:
@@ -167,18 +167,18 @@ class OrderTable(SavedTable):
         self._dirty = True
         return info.open[0] if info.open else info.offsets[-1] + 1
 
-    def set_visible(self, place: GroupQueue, offset: int, pop_ms: int, visible_ms: int) -> bool:
+    def set_visible(self, queue: GroupQueue, offset: int, pop_ms: int, visible_ms: int) -> bool:
         """Set the time at which a message is visible again; return whether the last pop has it."""
-        info = self._table.get(place)
+        info = self._table.get(queue)
         if info is None or info.pop_ms != pop_ms or offset not in info.offsets:
             return False
         info.visible_ms[offset] = visible_ms
         self._dirty = True
         return True
 
-    def free_ms(self, place: GroupQueue) -> int:
+    def free_ms(self, queue: GroupQueue) -> int:
         """Return the time from which a queue is not blocked; 0: it is not blocked now."""
-        info = self._table.get(place)
+        info = self._table.get(queue)
         return 0 if info is None else info.free_ms()
 
 

@@ -52,29 +52,29 @@ class Orderly:
         self._stopping = False
         self._save_ms = 0
 
-    def changed(self, place: GroupQueue) -> None:
+    def changed(self, queue: GroupQueue) -> None:
         """Resume pops of a queue when it is no longer blocked: now, or at its current free time."""
-        free_ms = self.table.free_ms(place)
+        free_ms = self.table.free_ms(queue)
         if free_ms <= self._clock.now_ms():
-            self._free_ms.pop(place, None)
-            self._continue(place)
-        elif self._free_ms.get(place) != free_ms:
-            self._free_ms[place] = free_ms
-            self._push(free_ms, place)
+            self._free_ms.pop(queue, None)
+            self._continue(queue)
+        elif self._free_ms.get(queue) != free_ms:
+            self._free_ms[queue] = free_ms
+            self._push(free_ms, queue)
             if len(self._times) > 2 * len(self._free_ms) + STALE_MAX:
                 self._times.clear()
                 for each, time_ms in self._free_ms.items():
                     self._push(time_ms, each)
             self._wake.set()
 
-    def _push(self, free_ms: int, place: GroupQueue) -> None:
+    def _push(self, free_ms: int, queue: GroupQueue) -> None:
         self._serial += 1
-        heapq.heappush(self._times, (free_ms, self._serial, place))
+        heapq.heappush(self._times, (free_ms, self._serial, queue))
 
-    def _continue(self, place: GroupQueue) -> None:
+    def _continue(self, queue: GroupQueue) -> None:
         table = self._store.topics
         self._long_polls.resume_slot(
-            table.slot(table.add(place.topic), place.queue_id, create=True)
+            table.slot(table.add(queue.topic), queue.queue_id, create=True)
         )
 
     @asynccontextmanager

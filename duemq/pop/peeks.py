@@ -73,12 +73,12 @@ class PeekProcessor:
         for topic, queue_id in self._queues.of(target, self._peeks):
             start, high = self._bounds(target, topic, queue_id)
             rest += max(high - start, 0)
-            found = None
+            result = None
             if count > 0:
-                found = self._reader.read(topic, queue_id, start, count, Subscription(topic))
-            if found is not None and found.offsets:
-                count -= len(found.offsets)
-                parts.append(self._reader.records(found))
+                result = self._reader.read(topic, queue_id, start, count, Subscription(topic))
+            if result is not None and result.offsets:
+                count -= len(result.offsets)
+                parts.append(self._reader.records(result))
         if not parts:
             self._stats.got_nothing()
         return Response(

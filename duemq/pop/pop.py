@@ -72,8 +72,8 @@ class PopRequest:
 class QueueResult:
     """Result of one pop in one queue; may have no messages."""
 
-    place: GroupQueue
-    found: ReadResult
+    queue: GroupQueue
+    messages: ReadResult
 
 
 @dataclass(slots=True)
@@ -273,11 +273,11 @@ class PopProcessor:
         results = popped.results
         popped.results = []
         for result in results:
-            if not result.found.offsets:
-                self._offsets.skip(result.place, result.found.end)
+            if not result.messages.offsets:
+                self._offsets.skip(result.queue, result.messages.end)
         for result in results:
-            if result.found.offsets:
-                self._offsets.move(result.place, result.found.end)
+            if result.messages.offsets:
+                self._offsets.move(result.queue, result.messages.end)
                 popped.results.append(result)
         self._resume_next(arguments, popped)
         return popped
@@ -294,13 +294,13 @@ class PopProcessor:
 
     def stored(self, popped: PopResult, log_offset: int) -> None:
         """Record that the checkpoints of a pop were put after a log offset."""
-        ends = [(result.place, result.found.end) for result in popped.results]
+        ends = [(result.queue, result.messages.end) for result in popped.results]
         self._offsets.put(log_offset, ends)
 
     def undo(self, arguments: PopRequest, popped: PopResult) -> None:
         """Undo a pop and later pops of its queues: the next pop begins where this one began."""
         for result in popped.results:
-            self._offsets.move_back(result.place, result.found.start, result.found.end)
+            self._offsets.move_back(result.queue, result.messages.start, result.messages.end)
         self._queues.messages_left(arguments.target)
 
     def found(self, arguments: PopRequest, popped: PopResult) -> Response:
@@ -324,41 +324,41 @@ class PopProcessor:
             if table.blocked_until(group_queue, arguments.attempt_id, popped.pop_ms) is None:
                 self._read(arguments, popped, group_queue)
         for result in popped.results:
-            if not result.found.offsets:
-                self._offsets.skip(result.place, result.found.end)
+            if not result.messages.offsets:
+                self._offsets.skip(result.queue, result.messages.end)
                 continue
             counts = table.record_pop(
-                result.place,
-                result.found.offsets,
+                result.queue,
+                result.messages.offsets,
                 pop_ms=popped.pop_ms,
                 invisible_ms=arguments.invisible_ms,
                 attempt_id=arguments.attempt_id,
             )
             popped.order_counts.append(counts)
-            self._offsets.stay(result.place, result.found.start)
-            self._orderly.changed(result.place)
-        popped.results = [result for result in popped.results if result.found.offsets]
+            self._offsets.stay(result.queue, result.messages.start)
+            self._orderly.changed(result.queue)
+        popped.results = [result for result in popped.results if result.messages.offsets]
         return popped
 
-    def _read(self, arguments: PopRequest, popped: PopResult, place: GroupQueue) -> None:
+    def _read(self, arguments: PopRequest, popped: PopResult, queue: GroupQueue) -> None:
         """Add the next messages of a queue to a pop, or their number to its rest."""
-        start = self._offsets.following(place, arguments.init_mode)
+        start = self._offsets.following(queue, arguments.init_mode)
         left = arguments.count_max - popped.count
-        low, high = self._store.readable_bounds(place.topic, place.queue_id)
+        low, high = self._store.readable_bounds(queue.topic, queue.queue_id)
         if left <= 0:
             popped.rest += max(high - max(start, low), 0)
             return
         for _ in range(READS_MAX):
-            found = self._reader.read(
-                place.topic, place.queue_id, start, left, arguments.subscription
+            result = self._reader.read(
+                queue.topic, queue.queue_id, start, left, arguments.subscription
             )
-            if found is None:
+            if result is None:
                 start = max(start, high)
                 break
-            popped.results.append(QueueResult(place, found))
-            popped.count += len(found.offsets)
-            start = found.end
-            if found.offsets:
+            popped.results.append(QueueResult(queue, result))
+            popped.count += len(result.offsets)
+            start = result.end
+            if result.offsets:
                 break
         popped.rest += max(high - max(start, low), 0)
 
@@ -366,15 +366,15 @@ class PopProcessor:
         self, arguments: PopRequest, popped: PopResult, result: QueueResult
     ) -> PopCheckpoint:
         return PopCheckpoint(
-            topic=result.place.topic,
+            topic=result.queue.topic,
             group=arguments.target.group,
-            queue_id=result.place.queue_id,
-            start_offset=result.found.start,
+            queue_id=result.queue.queue_id,
+            start_offset=result.messages.start,
             pop_ms=popped.pop_ms,
             invisible_ms=arguments.invisible_ms,
-            offsets=result.found.offsets,
+            offsets=result.messages.offsets,
             broker_name=self._identity.broker_name,
-            log_offset=result.found.log_offset,
+            log_offset=result.messages.log_offset,
         )
 
     # -- responses --------------------------------------------------------------------------------
@@ -382,24 +382,24 @@ class PopProcessor:
     def _bodies(self, arguments: PopRequest, popped: PopResult) -> bytes:
         parts = []
         for result in popped.results:
-            if result.place.topic == arguments.target.topic:
-                parts.append(self._reader.records(result.found))
+            if result.queue.topic == arguments.target.topic:
+                parts.append(self._reader.records(result.messages))
             else:
                 receipt = self._receipt(arguments, popped, result)
                 parts.append(
-                    self._reader.retry_records(result.found, arguments.target.topic, receipt)
+                    self._reader.retry_records(result.messages, arguments.target.topic, receipt)
                 )
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _receipt(self, arguments: PopRequest, popped: PopResult, result: QueueResult) -> Receipt:
         return Receipt(
-            start_offset=result.found.start,
+            start_offset=result.messages.start,
             pop_ms=popped.pop_ms,
             invisible_ms=arguments.invisible_ms,
             revive_queue=popped.revive_queue,
-            retry=retry_flag(result.place.topic),
+            retry=retry_flag(result.queue.topic),
             broker_name=self._identity.broker_name,
-            queue_id=result.place.queue_id,
+            queue_id=result.queue.queue_id,
         )
 
     def _empty_response(self, arguments: PopRequest, *, is_full: bool) -> Response:
@@ -411,7 +411,7 @@ class PopProcessor:
     def _response(
         self, code: int, status: str, arguments: PopRequest, popped: PopResult, body: bytes
     ) -> Response:
-        places = [(p.place.topic, p.place.queue_id, p) for p in popped.results]
+        places = [(p.queue.topic, p.queue.queue_id, p) for p in popped.results]
         return Response(
             code,
             status,
@@ -420,8 +420,12 @@ class PopProcessor:
                 "invisibleTime": str(arguments.invisible_ms),
                 "reviveQid": str(popped.revive_queue),
                 "restNum": str(popped.rest),
-                "startOffsetInfo": start_offset_info((t, q, p.found.start) for t, q, p in places),
-                "msgOffsetInfo": message_offset_info((t, q, p.found.offsets) for t, q, p in places),
+                "startOffsetInfo": start_offset_info(
+                    (t, q, p.messages.start) for t, q, p in places
+                ),
+                "msgOffsetInfo": message_offset_info(
+                    (t, q, p.messages.offsets) for t, q, p in places
+                ),
                 **(
                     {"orderCountInfo": ";".join(popped.order_counts)}
                     if arguments.is_orderly

@@ -52,35 +52,35 @@ class PopOffsets:
         """Return the number of queues with pops that are not confirmed."""
         return len(self._ends)
 
-    def popped(self, place: GroupQueue) -> int | None:
+    def popped(self, queue: GroupQueue) -> int | None:
         """Return the end of the last pop, None for a group without one."""
-        committed = self._offsets.query(place.group, place.topic, place.queue_id)
+        committed = self._offsets.query(queue.group, queue.topic, queue.queue_id)
         return (
-            self._ends.get(place) if committed is None else max(committed, self._ends.get(place, 0))
+            self._ends.get(queue) if committed is None else max(committed, self._ends.get(queue, 0))
         )
 
-    def following(self, place: GroupQueue, init_mode: int) -> int:
+    def following(self, queue: GroupQueue, init_mode: int) -> int:
         """Return the offset where the next pop begins, and apply a pending reset."""
-        reset = self._offsets.take_reset(place.group, place.topic, place.queue_id)
+        reset = self._offsets.take_reset(queue.group, queue.topic, queue.queue_id)
         if reset is not None:
-            self._ends.pop(place, None)
-            self._offsets.commit(place.group, place.topic, place.queue_id, reset)
+            self._ends.pop(queue, None)
+            self._offsets.commit(queue.group, queue.topic, queue.queue_id, reset)
             return reset
-        return self.peek(place, init_mode)
+        return self.peek(queue, init_mode)
 
-    def peek(self, place: GroupQueue, init_mode: int) -> int:
+    def peek(self, queue: GroupQueue, init_mode: int) -> int:
         """Return the offset where the next pop begins, and change nothing."""
-        committed = self._offsets.query(place.group, place.topic, place.queue_id)
+        committed = self._offsets.query(queue.group, queue.topic, queue.queue_id)
         if committed is None:
-            committed = self._first(place, init_mode)
-        return max(committed, self._ends.get(place, 0))
+            committed = self._first(queue, init_mode)
+        return max(committed, self._ends.get(queue, 0))
 
-    def _first(self, place: GroupQueue, init_mode: int) -> int:
+    def _first(self, queue: GroupQueue, init_mode: int) -> int:
         """Return where a new group begins."""
-        low, high = self._store.queue_bounds(place.topic, place.queue_id)
-        if init_mode == FROM_FIRST or place.topic.startswith(RETRY_PREFIX):
+        low, high = self._store.queue_bounds(queue.topic, queue.queue_id)
+        if init_mode == FROM_FIRST or queue.topic.startswith(RETRY_PREFIX):
             return low
-        units = self._store.units(place.topic, place.queue_id, 0, 1)
+        units = self._store.units(queue.topic, queue.queue_id, 0, 1)
         memory_from = self._store.max_offset - MEMORY_SPAN_BYTES
         if low == 0 and units.size and int(units[0]["phys_offset"]) >= memory_from:
             return 0  # initPopOffsetByCheckMsgInMem: a young queue is read from its beginning
@@ -106,45 +106,45 @@ class PopOffsets:
         self.settle()
         return self._unconfirmed[0][0] if self._unconfirmed else self._store.max_offset
 
-    def move(self, place: GroupQueue, end: int) -> None:
+    def move(self, queue: GroupQueue, end: int) -> None:
         """Set the offset where the next pop begins."""
-        self._ends[place] = end
+        self._ends[queue] = end
 
-    def move_back(self, place: GroupQueue, start: int, end: int) -> None:
+    def move_back(self, queue: GroupQueue, start: int, end: int) -> None:
         """Set the offset of the next pop back to `start`, unless the offset was reset meanwhile.
 
         Messages after `end` that were skipped since then are read again.
         """
-        if self._ends.get(place, -1) >= end:
-            self._ends[place] = start
+        if self._ends.get(queue, -1) >= end:
+            self._ends[queue] = start
 
-    def is_reset(self, place: GroupQueue) -> bool:
+    def is_reset(self, queue: GroupQueue) -> bool:
         """Return whether the next pop begins at a reset offset."""
-        return self._offsets.pending_reset(place.group, place.topic, place.queue_id) is not None
+        return self._offsets.pending_reset(queue.group, queue.topic, queue.queue_id) is not None
 
-    def stay(self, place: GroupQueue, start: int) -> None:
+    def stay(self, queue: GroupQueue, start: int) -> None:
         """Commit the offset where an orderly pop began; its acknowledgements advance it."""
-        if self._offsets.query(place.group, place.topic, place.queue_id) != start:
-            self._offsets.commit(place.group, place.topic, place.queue_id, start)
+        if self._offsets.query(queue.group, queue.topic, queue.queue_id) != start:
+            self._offsets.commit(queue.group, queue.topic, queue.queue_id, start)
 
-    def committed(self, place: GroupQueue) -> int:
+    def committed(self, queue: GroupQueue) -> int:
         """Return the committed offset, 0 without any."""
-        return self._offsets.query(place.group, place.topic, place.queue_id) or 0
+        return self._offsets.query(queue.group, queue.topic, queue.queue_id) or 0
 
-    def acknowledged(self, place: GroupQueue, following: int) -> None:
+    def acknowledged(self, queue: GroupQueue, following: int) -> None:
         """Commit the offset after acknowledged messages of an orderly pop, unless it was reset."""
-        if not self.is_reset(place):
-            self._offsets.commit(place.group, place.topic, place.queue_id, following)
+        if not self.is_reset(queue):
+            self._offsets.commit(queue.group, queue.topic, queue.queue_id, following)
 
-    def skip(self, place: GroupQueue, end: int) -> None:
+    def skip(self, queue: GroupQueue, end: int) -> None:
         """Continue at `end`: the messages before it do not pass the filter."""
-        if place in self._ends:  # an earlier pop is not confirmed
-            self._ends[place] = end
+        if queue in self._ends:  # an earlier pop is not confirmed
+            self._ends[queue] = end
             return
         try:
-            self._offsets.commit(place.group, place.topic, place.queue_id, end)
+            self._offsets.commit(queue.group, queue.topic, queue.queue_id, end)
         except RequestError as error:
-            self._ends[place] = end
+            self._ends[queue] = end
             self._warn(error)
 
     def _warn(self, error: RequestError) -> None:
@@ -153,12 +153,12 @@ class PopOffsets:
             self._refusal = error.remark
             log.warning("offsets of pops are not stored, so a restart repeats pops: %s", error)
 
-    def commit(self, place: GroupQueue, end: int) -> None:
+    def commit(self, queue: GroupQueue, end: int) -> None:
         """Commit the end of a confirmed pop, unless the offset was reset meanwhile."""
-        if self._ends.get(place, -1) < end:
+        if self._ends.get(queue, -1) < end:
             return
-        committed = self._offsets.query(place.group, place.topic, place.queue_id)
+        committed = self._offsets.query(queue.group, queue.topic, queue.queue_id)
         if committed is None or committed < end:
-            self._offsets.commit(place.group, place.topic, place.queue_id, end)
-        if self._ends[place] == end:
-            del self._ends[place]
+            self._offsets.commit(queue.group, queue.topic, queue.queue_id, end)
+        if self._ends[queue] == end:
+            del self._ends[queue]

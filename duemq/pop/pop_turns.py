@@ -294,7 +294,7 @@ class PopTurns:
         since_ms: int,
     ) -> None:
         results = [result for pop in pops for result in pop.popped.results]
-        popped = sum(1 + len(result.found.data) // 1_024 for result in results)
+        popped = sum(1 + len(result.messages.data) // 1_024 for result in results)
         count, unconfirmed = acks.count + popped, None
         self._unconfirmed += count
         try:

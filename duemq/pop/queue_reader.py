@@ -120,20 +120,20 @@ class QueueReader:
         if start >= high:
             return None
         expression, compiled = subscription.filter, self._compiled()
-        wanted = count_max if subscription.matches_all else max(UNITS_LOOKED_AT_MAX, count_max)
+        units_max = count_max if subscription.matches_all else max(UNITS_LOOKED_AT_MAX, count_max)
         if expression is not None:
-            wanted = units_evaluated(expression, compiled=compiled)
-        units = self._store.units(topic, queue_id, start, min(wanted, high - start))
+            units_max = units_evaluated(expression, compiled=compiled)
+        units = self._store.units(topic, queue_id, start, min(units_max, high - start))
         if units.size == 0:
             return None
-        place = topic, queue_id, start
+        position = topic, queue_id, start
         if subscription.matches_all and compiled:
-            found = self._leading(place, units, count_max)
-            if found is not None:
-                return found
+            result = self._leading(position, units, count_max)
+            if result is not None:
+                return result
         passed: bool | npt.NDArray[np.bool_] = True
         if expression is not None:
-            record_filter = RecordFilter(self._store, place, expression, compiled=compiled)
+            record_filter = RecordFilter(self._store, position, expression, compiled=compiled)
             passed = record_filter.passing(units, count_max)
             units = units[: passed.size]
         present = units["phys_offset"] >= self._store.min_offset
@@ -150,18 +150,22 @@ class QueueReader:
         ):
             raise UnitsRewritten(f"{topic}/{queue_id}/{start}")
         try:
-            data = self._store.gather(*place, units[chosen])
+            data = self._store.gather(*position, units[chosen])
         except RecordUnreadable:
             chosen = np.array(
-                [index for index in chosen if self._is_readable(*place, units[index : index + 1])],
+                [
+                    index
+                    for index in chosen
+                    if self._is_readable(*position, units[index : index + 1])
+                ],
                 int,
             )
-            data = self._store.gather(*place, units[chosen])
+            data = self._store.gather(*position, units[chosen])
         offsets = tuple(start + index for index in chosen.tolist())
         return ReadResult(start, start + read, units[chosen], offsets, data)
 
     def _leading(
-        self, place: tuple[str, int, int], units: Rows, count_max: int
+        self, position: tuple[str, int, int], units: Rows, count_max: int
     ) -> ReadResult | None:
         """Return the messages of the leading units; None if one of them cannot be read.
 
@@ -175,9 +179,9 @@ class QueueReader:
         count = self._count_units(*arguments)
         if count == HAS_GAP:
             return None
-        units, start = units[:count], place[2]
+        units, start = units[:count], position[2]
         try:
-            data = self._store.gather(*place, units)
+            data = self._store.gather(*position, units)
         except RecordUnreadable:
             return None
         return ReadResult(start, start + count, units, tuple(range(start, start + count)), data)
@@ -195,19 +199,19 @@ class QueueReader:
             return False
         return True
 
-    def records(self, found: ReadResult) -> bytes:
+    def records(self, result: ReadResult) -> bytes:
         """Return the records as stored, without receipt handles that producers have set."""
-        if RECEIPT_NAME not in found.data:
-            return found.data
-        pieces, position = list[bytes](), 0
-        for record in split_records(found.data, check_crc=False):
-            piece = found.data[position : position + record.total_size]
+        if RECEIPT_NAME not in result.data:
+            return result.data
+        parts, position = list[bytes](), 0
+        for record in split_records(result.data, check_crc=False):
+            part = result.data[position : position + record.total_size]
             if RECEIPT_NAME in record.property_text and is_sound(record):
                 text = _with_receipt(record, None)
-                piece = encode_again(replace(record, property_text=text))
-            pieces.append(piece)
+                part = encode_again(replace(record, property_text=text))
+            parts.append(part)
             position += record.total_size
-        return b"".join(pieces)
+        return b"".join(parts)
 
     def raw_records(self, topic: str, queue_id: int, offsets: Sequence[int]) -> RawRecords | None:
         """Return the messages at ascending queue offsets.
@@ -272,32 +276,32 @@ class QueueReader:
             return self._store.read_record(int(units["phys_offset"][0]))
         raise RecordUnreadable(-1, f"message {offset} of {topic}/{queue_id} does not exist")
 
-    def retry_records(self, found: ReadResult, topic: str, receipt: Receipt) -> bytes:
+    def retry_records(self, result: ReadResult, topic: str, receipt: Receipt) -> bytes:
         """Return records of a retry topic as messages of `topic` with their receipt handles.
 
         A record that is damaged or has no room for the handle is omitted. It is visible again
         later: then the reviver moves it to quarantine.
         """
-        if self._compiled() and RECEIPT_NAME not in found.data:
-            compiled = _with_handles(found, topic.encode(), receipt)
+        if self._compiled() and RECEIPT_NAME not in result.data:
+            compiled = _with_handles(result, topic.encode(), receipt)
             if compiled is not None:
                 return compiled
         pieces = list[bytes]()
-        for record in split_records(found.data, check_crc=False):
+        for record in split_records(result.data, check_crc=False):
             text = _with_receipt(record, receipt.text(record.queue_offset))
             if len(text) <= PROPERTIES_BYTES_MAX and is_sound(record):
                 pieces.append(encode_again(replace(record, topic=topic, property_text=text)))
         return b"".join(pieces)
 
 
-def _with_handles(found: ReadResult, topic: bytes, receipt: Receipt) -> bytes | None:
+def _with_handles(result: ReadResult, topic: bytes, receipt: Receipt) -> bytes | None:
     """Return the records that the kernel encodes, None if it does not support their form."""
     if len(topic) > TOPIC_BYTES_V1_MAX:
         return None
     handle = RECEIPT_NAME + receipt.text(0)[:-1].encode()
     growth = len(topic) + len(handle) + DIGITS_MAX + 1
-    out = np.empty(len(found.data) + len(found.offsets) * growth, np.uint8)
-    data, name, start = (np.frombuffer(text, np.uint8) for text in (found.data, topic, handle))
+    out = np.empty(len(result.data) + len(result.offsets) * growth, np.uint8)
+    data, name, start = (np.frombuffer(text, np.uint8) for text in (result.data, topic, handle))
     size = add_handles(data, name, start, np.zeros(1, SCANNED), out)
     return out[:size].tobytes() if size != OTHER_FORM else None
 

@@ -179,13 +179,13 @@ class ReviveLog:
                 )
         return refused
 
-    async def confirm(self, what: str) -> None:
+    async def confirm(self, statement: str) -> None:
         """Wait until the disk and the replicas have all stored records, as far as configured.
 
         Args:
-            what: Clause for the error, such as "the message was acknowledged".
+            statement: Clause for the error, such as "the message was acknowledged".
         Raises:
             RequestError: The wait timed out; the records are in the log.
         """
         if missing := await self._store.wait_confirmed(self._store.max_offset):
-            raise not_confirmed(what, missing)
+            raise not_confirmed(statement, missing)

@@ -45,12 +45,12 @@ def watched_slots(rows: npt.NDArray[Any], count: int, watched: Any, out: Any) ->
         watched: (slots,) u1: 1 if the slot has long polls; set to LISTED for slots in `out`.
         out: (n,) i4, n >= count.
     """
-    found = 0
+    slot_count = 0
     for i in range(count):
         slot = np.int64(rows[i]["queue_slot"])
         if rows[i]["status"] == 0 and 0 <= slot < watched.size and watched[slot] == 1:
             # several rows of one queue resume its pulls once
             watched[slot] = LISTED
-            out[found] = slot
-            found += 1
-    return found
+            out[slot_count] = slot
+            slot_count += 1
+    return slot_count

@@ -46,11 +46,11 @@ def _closure_units(expression: Expression) -> int:
     return max(UNITS_MIN, min(CLOSURE_UNITS_MAX, units))
 
 
-def _next_step(step: int, done: int, found: int, count_max: int) -> int:
+def _next_step(step: int, done: int, match_count: int, count_max: int) -> int:
     """Return the number of units to evaluate next, estimated from the ratio of matches so far."""
-    if found == 0:
+    if match_count == 0:
         return step * GROWTH
-    return max(UNITS_MIN, (count_max - found) * done // found)
+    return max(UNITS_MIN, (count_max - match_count) * done // match_count)
 
 
 class RecordFilter:
@@ -89,17 +89,17 @@ class RecordFilter:
             (m,) bool, 1 <= m <= n, for the first m units.
         """
         passing = np.zeros(units.size, np.bool_)
-        done, found, step = 0, 0, max(count_max, UNITS_MIN)
-        while done < units.size and found < count_max:
-            piece = units[done : done + step]
-            results = self._results(piece)
-            decided = self._decide(piece, results)
+        done, match_count, step = 0, 0, max(count_max, UNITS_MIN)
+        while done < units.size and match_count < count_max:
+            block = units[done : done + step]
+            results = self._results(block)
+            decided = self._decide(block, results)
             passing[done : done + decided] = results[:decided] == TRUE
-            found += int(np.count_nonzero(passing[done : done + decided]))
+            match_count += int(np.count_nonzero(passing[done : done + decided]))
             done += decided
-            if decided < piece.size:
+            if decided < block.size:
                 break
-            step = _next_step(step, done, found, count_max)
+            step = _next_step(step, done, match_count, count_max)
         return passing[:done]
 
     def _results(self, units: Rows) -> npt.NDArray[np.uint8]:
@@ -152,7 +152,7 @@ class RecordFilter:
         size = len(record.property_text) + PROPERTY_BYTES
         self._closure_steps += size * len(self._expression.text)
         topic, queue_id, offset, checked = self._position
-        place = (topic.tobytes(), queue_id, offset + int(unit["index"]))
-        if checked and place != (record.topic.encode(), record.queue_id, record.queue_offset):
+        position = (topic.tobytes(), queue_id, offset + int(unit["index"]))
+        if checked and position != (record.topic.encode(), record.queue_id, record.queue_offset):
             return TRUE  # `gather` repairs the unit or reports it
         return TRUE if self._expression.matches(record.properties) else FALSE

@@ -323,7 +323,7 @@ def _drop(channels: dict[Peer, Channel], peer: Peer) -> None:
     channels.pop(peer, None)
 
 
-def _merge(known: dict[str, Subscription], subscriptions: tuple[Subscription, ...]) -> bool:
+def _merge(registered: dict[str, Subscription], subscriptions: tuple[Subscription, ...]) -> bool:
     """Update a group's subscriptions; return whether topics were added or removed.
 
     A subscription of an older version does not replace a newer one, but the set of topics is always
@@ -331,11 +331,11 @@ def _merge(known: dict[str, Subscription], subscriptions: tuple[Subscription, ..
     """
     changed = False
     for subscription in subscriptions:
-        old = known.get(subscription.topic)
+        old = registered.get(subscription.topic)
         changed |= old is None
         if old is None or subscription.version > old.version:
-            known[subscription.topic] = subscription
-    removed = known.keys() - {subscription.topic for subscription in subscriptions}
+            registered[subscription.topic] = subscription
+    removed = registered.keys() - {subscription.topic for subscription in subscriptions}
     for topic in removed:
-        del known[topic]
+        del registered[topic]
     return changed or bool(removed)

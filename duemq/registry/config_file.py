@@ -25,18 +25,18 @@ T = TypeVar("T")
 
 
 def sound_rows(
-    found: Mapping[str, object], read: Callable[[object, str], T], before: Mapping[str, T]
+    table: Mapping[str, object], read: Callable[[object, str], T], before: Mapping[str, T]
 ) -> dict[str, T]:
     """Return the rows of a master's table; a malformed row keeps its value, and stops no other.
 
     Args:
-        found: JSON of the rows by name.
+        table: JSON of the rows by name.
         read: Decodes a row; raises ValueError if it is malformed.
         before: Rows of the table so far.
     """
-    rows = {str(name): row for name, row in before.items() if name in found}
+    rows = {str(name): row for name, row in before.items() if name in table}
     faults: list[str] = []
-    for name, value in found.items():
+    for name, value in table.items():
         try:
             rows[str(name)] = read(value, str(name))
         except ValueError as error:

@@ -94,17 +94,17 @@ class FilterFile(SavedTable):
         self._written_changes = self.table.changes
 
 
-def filter_json(known: RegisteredFilter) -> JsonObject:
+def filter_json(registered: RegisteredFilter) -> JsonObject:
     """Return the JSON form of a filter. Source: ConsumerFilterData"""
     return {
-        "bornTime": known.born_ms,
-        "clientVersion": known.version,
-        "consumerGroup": known.group,
-        "dead": known.dead_ms >= known.born_ms,
-        "deadTime": known.dead_ms,
-        "expression": known.expression,
-        "expressionType": known.kind,
-        "topic": known.topic,
+        "bornTime": registered.born_ms,
+        "clientVersion": registered.version,
+        "consumerGroup": registered.group,
+        "dead": registered.dead_ms >= registered.born_ms,
+        "deadTime": registered.dead_ms,
+        "expression": registered.expression,
+        "expressionType": registered.kind,
+        "topic": registered.topic,
     }
 
 

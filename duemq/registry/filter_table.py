@@ -74,10 +74,10 @@ class FilterTable:
         for group_filters in self._by_group.values():
             yield from group_filters.values()
 
-    def restore(self, known: RegisteredFilter) -> None:
+    def restore(self, registered: RegisteredFilter) -> None:
         """Add a filter of an earlier run, unless a limit is reached."""
-        if not self._is_full(known.expression):
-            self._add(known)
+        if not self._is_full(registered.expression):
+            self._add(registered)
 
     def remove_dead_since(self, time_ms: int) -> None:
         """Remove the filters that died at or before `time_ms`."""
@@ -121,25 +121,25 @@ class FilterTable:
             if text not in self._compiler:
                 result = await asyncio.to_thread(compiled, text)
                 self._compiler.add(text, result)
-        found = handler(request)
-        return found if isinstance(found, Response) else await found
+        outcome = handler(request)
+        return outcome if isinstance(outcome, Response) else await outcome
 
     def find(self, topic: str, group: str) -> RegisteredFilter | None:
         """Return the filter of a group on a topic."""
         return self._by_group.get(group, {}).get(topic)
 
-    def compiled(self, known: RegisteredFilter) -> Expression | None:
+    def compiled(self, registered: RegisteredFilter) -> Expression | None:
         """Return the compiled expression of a filter; None if it is invalid.
 
         Only the compiler's cache keeps it: it takes 250 times the memory of its text.
         """
-        if known.is_invalid:
+        if registered.is_invalid:
             return None
         try:
-            return self.compile(known.kind, known.expression)
+            return self.compile(registered.kind, registered.expression)
         except FilterError as fault:
-            log.warning("filter of %s on %s: %.500s", known.group, known.topic, fault)
-            known.is_invalid = True
+            log.warning("filter of %s on %s: %.500s", registered.group, registered.topic, fault)
+            registered.is_invalid = True
             return None
 
     def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
@@ -158,25 +158,32 @@ class FilterTable:
         for registered in self._by_group.get(group, {}).values():
             self._mark_dead(registered)
 
-    def _register(self, group: str, wanted: Subscription) -> None:
-        registered = self._by_group.get(group, {}).get(wanted.topic)
-        if registered is not None and wanted.version < registered.version:
+    def _register(self, group: str, subscription: Subscription) -> None:
+        registered = self._by_group.get(group, {}).get(subscription.topic)
+        if registered is not None and subscription.version < registered.version:
             return
-        kind, expression = wanted.kind, wanted.expression
+        kind, expression = subscription.kind, subscription.expression
         if registered is not None:
             same = (registered.kind, registered.expression) == (kind, expression)
-            if wanted.version == registered.version or same:
-                self.changes += (registered.version, registered.dead_ms) != (wanted.version, 0)
-                registered.version, registered.dead_ms = wanted.version, 0
+            if subscription.version == registered.version or same:
+                self.changes += (registered.version, registered.dead_ms) != (
+                    subscription.version,
+                    0,
+                )
+                registered.version, registered.dead_ms = subscription.version, 0
                 return
             self._remove(registered)
         if self._is_full(expression):
             log.warning(
-                "filter of %s on %s is not registered: too many filters", group, wanted.topic
+                "filter of %s on %s is not registered: too many filters", group, subscription.topic
             )
             return
         born_ms = self._now_ms()
-        self._add(RegisteredFilter(group, wanted.topic, expression, kind, wanted.version, born_ms))
+        self._add(
+            RegisteredFilter(
+                group, subscription.topic, expression, kind, subscription.version, born_ms
+            )
+        )
 
     def _is_full(self, expression: str) -> bool:
         return self._count >= self._filters_max or self._chars + len(expression) > self._chars_max
@@ -187,19 +194,19 @@ class FilterTable:
         self._count += 1
         self._chars += len(new.expression)
 
-    def _remove(self, known: RegisteredFilter) -> None:
+    def _remove(self, registered: RegisteredFilter) -> None:
         self.changes += 1
-        group_filters = self._by_group[known.group]
-        del group_filters[known.topic]
+        group_filters = self._by_group[registered.group]
+        del group_filters[registered.topic]
         if not group_filters:
-            del self._by_group[known.group]
+            del self._by_group[registered.group]
         self._count -= 1
-        self._chars -= len(known.expression)
+        self._chars -= len(registered.expression)
 
-    def _mark_dead(self, known: RegisteredFilter) -> None:
-        if known.dead_ms == 0:
+    def _mark_dead(self, registered: RegisteredFilter) -> None:
+        if registered.dead_ms == 0:
             self.changes += 1
-            known.dead_ms = max(self._now_ms(), known.born_ms)
+            registered.dead_ms = max(self._now_ms(), registered.born_ms)
 
 
 def check_filter(kind: str, expression: str) -> None:

@@ -146,8 +146,8 @@ class GroupConfig:
         )
 
 
-def _rows(found: Mapping[str, object]) -> dict[str, GroupConfig]:
-    return {str(name): GroupConfig.from_json(value, str(name)) for name, value in found.items()}
+def _rows(table: Mapping[str, object]) -> dict[str, GroupConfig]:
+    return {str(name): GroupConfig.from_json(value, str(name)) for name, value in table.items()}
 
 
 class GroupManager(StoredTable[GroupConfig]):
@@ -217,15 +217,15 @@ class GroupManager(StoredTable[GroupConfig]):
     def _decode(
         data: JsonObject, rows: Callable[[Mapping[str, object]], dict[str, GroupConfig]] = _rows
     ) -> tuple[DataVersion | None, dict[str, object], dict[str, GroupConfig]]:
-        found = data.get("subscriptionGroupTable") or {}
+        table = data.get("subscriptionGroupTable") or {}
         forbidden = data.get("forbiddenTable") or {}
-        if not isinstance(found, Mapping) or not isinstance(forbidden, Mapping):
+        if not isinstance(table, Mapping) or not isinstance(forbidden, Mapping):
             raise ValueError("subscriptionGroupTable or forbiddenTable is not an object")
         extra = {key: value for key, value in data.items() if key not in _FILE_MEMBERS}
         return (
             DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
             extra | {"forbiddenTable": dict(forbidden)},
-            rows(found),
+            rows(table),
         )
 
     # -- queries ------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class GroupManager(StoredTable[GroupConfig]):
         old = self._table.get(group.name)
         try:
             attributes = alter_attributes(
-                old.attributes if old else None, group.attributes, known=GROUP_ATTRIBUTES
+                old.attributes if old else None, group.attributes, supported=GROUP_ATTRIBUTES
             )
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"group {group.name}: {error}") from error

@@ -114,16 +114,16 @@ def _check_counts(data: dict[str, object], limits: HeartbeatLimits) -> None:
         )
 
 
-def _checked_text(what: str, text: str, chars_max: int) -> str:
+def _checked_text(name: str, text: str, chars_max: int) -> str:
     """Check a text and return it.
 
     Raises:
         ValueError: The text is too long or has control characters.
     """
     if len(text) > chars_max:
-        raise ValueError(f"{what} has {len(text)} characters; the limit is {chars_max}")
+        raise ValueError(f"{name} has {len(text)} characters; the limit is {chars_max}")
     if any(char < " " or char == "\x7f" for char in text):
-        raise ValueError(f"{what} {text!a} has control characters")
+        raise ValueError(f"{name} {text!a} has control characters")
     return text
 
 

@@ -102,10 +102,10 @@ class TableFile:
         changes = list(read_changes(self.changes_path))
         if not changes or changes[-1].version == version:
             return data
-        found = data.get(self.member) or {}
-        if not isinstance(found, Mapping):
+        table = data.get(self.member) or {}
+        if not isinstance(table, Mapping):
             raise ValueError(f"{self.member} is not an object")
-        rows, unrelated = dict(found), 0
+        rows, unrelated = dict(table), 0
         for change in changes:
             if change.base == version:
                 rows |= change.rows

@@ -235,8 +235,10 @@ class TableJournal(Generic[R]):
             RequestError: Changes are refused now.
         """
         if (self.is_on or self._log.is_read_only) and self._log.refusal:
-            what = f"{self._kind.name.lower()}s cannot be changed"
-            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"{what}: {self._log.refusal}")
+            statement = f"{self._kind.name.lower()}s cannot be changed"
+            raise RequestError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"{statement}: {self._log.refusal}"
+            )
 
     def append(self, rows: Mapping[str, R | None], version: DataVersion) -> None:
         """Append changed rows (None: deleted); without replicas, only record that some are missing.
@@ -409,18 +411,18 @@ def decode(
     return JournalRecord(
         DataVersion.from_json(value["version"]),
         integer(value, "base", -1),
-        {name: _row_of(found, name, read_row) for name, found in rows.items()},
+        {name: _row_of(row, name, read_row) for name, row in rows.items()},
         integer(value, "part", -1),
         value.get("last") is True,
     )
 
 
 def _row_of(
-    found: JsonObject | None, name: str, read_row: Callable[[JsonObject, str], R]
+    value: JsonObject | None, name: str, read_row: Callable[[JsonObject, str], R]
 ) -> R | None:
-    if found is None:
+    if value is None:
         return None
-    row = read_row(found, name)
+    row = read_row(value, name)
     if row.name != name:
         raise ValueError(f"row {name!r} has another name")
     return row

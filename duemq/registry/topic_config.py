@@ -148,9 +148,9 @@ class TopicConfig:
             return f"the name must have 1 to {NAME_BYTES_MAX} bytes"
         if "/" in self.name or "\0" in self.name:
             return "the name has a character that a directory name cannot have"
-        for what, count in (("read", self.read_queues), ("write", self.write_queues)):
+        for kind, count in (("read", self.read_queues), ("write", self.write_queues)):
             if not 0 <= count <= QUEUES_MAX:
-                return f"{count} {what} queues; the range is 0 to {QUEUES_MAX}"
+                return f"{count} {kind} queues; the range is 0 to {QUEUES_MAX}"
         if not 0 <= self.perm <= PERM_MAX:
             return f"perm {self.perm} is not a sum of 1 inherit, 2 write, 4 read, 8 priority"
         return ""
@@ -233,13 +233,13 @@ def alter_attributes(
     old: Mapping[str, str] | None,
     changes: Mapping[str, str],
     *,
-    known: Attributes = TOPIC_ATTRIBUTES,
+    supported: Attributes = TOPIC_ATTRIBUTES,
 ) -> dict[str, str]:
     """Apply changes in the form of `parse_attribute_changes`; return the new attributes.
 
     Args:
         old: Current attributes; None: the topic or group is new.
-        known: Supported attributes.
+        supported: Supported attributes.
     Raises:
         ValueError: An attribute is unknown or not changeable, or a value is invalid.
     Source: AttributeUtil.alterCurrentAttributes
@@ -251,7 +251,7 @@ def alter_attributes(
             raise ValueError(f"attribute {signed!r} begins with neither + nor -")
         removes_unsupported = sign == "-" and (key, altered.get(key)) in UNSUPPORTED
         if not removes_unsupported:
-            _check_attribute(known, key, value, deletes=sign == "-", is_new=old is None)
+            _check_attribute(supported, key, value, deletes=sign == "-", is_new=old is None)
         if sign == "+":
             altered[key] = value
         elif altered.pop(key, None) is None:
@@ -260,16 +260,16 @@ def alter_attributes(
 
 
 def _check_attribute(
-    known: Attributes, key: str, value: str, *, deletes: bool, is_new: bool
+    supported: Attributes, key: str, value: str, *, deletes: bool, is_new: bool
 ) -> None:
-    if key not in known and key.startswith(LITE_PREFIX):
+    if key not in supported and key.startswith(LITE_PREFIX):
         raise ValueError(f"attribute {key!r} is not supported: {NO_LITE_TOPICS}")
-    if key not in known:
-        names = ", ".join(known) or "none"
+    if key not in supported:
+        names = ", ".join(supported) or "none"
         raise ValueError(f"unsupported key: there is no attribute {key!r}; there are {names}")
     if not deletes and (key, value) in UNSUPPORTED:
         raise ValueError(f"attribute {key!r} cannot be {value!r}: {UNSUPPORTED[key, value]}")
-    changeable, fits = known[key]
+    changeable, fits = supported[key]
     if not changeable and not is_new:
         raise ValueError(f"attribute {key!r} can only be set when the topic is created")
     if not deletes and not fits(value):

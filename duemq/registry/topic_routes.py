@@ -102,8 +102,8 @@ class TopicRoutes:
     async def _update(self, topic: str, own: str) -> list[BrokerQueues]:
         fetched, (_, former) = await self._fetch(topic, own), self._routes.get(topic, (0, []))
         local = self._local(topic)
-        found = [*local, *fetched] if fetched is not None else [*former, *local]
-        brokers = {each.broker_name: each for each in found}
+        queues = [*local, *fetched] if fetched is not None else [*former, *local]
+        brokers = {each.broker_name: each for each in queues}
         route = [brokers[name] for name in sorted(brokers)]
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()

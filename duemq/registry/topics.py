@@ -41,8 +41,8 @@ SHOWN_MAX = 8  # topics in one log line
 _FILE_MEMBERS = frozenset({"dataVersion", "topicConfigTable"})
 
 
-def _rows(found: Mapping[str, object]) -> dict[str, TopicConfig]:
-    return {str(name): TopicConfig.from_json(value, str(name)) for name, value in found.items()}
+def _rows(table: Mapping[str, object]) -> dict[str, TopicConfig]:
+    return {str(name): TopicConfig.from_json(value, str(name)) for name, value in table.items()}
 
 
 TopicListener = Callable[[Sequence[TopicConfig]], Awaitable[None]]
@@ -138,13 +138,13 @@ class TopicManager(StoredTable[TopicConfig]):
     def _decode(
         data: JsonObject, rows: Callable[[Mapping[str, object]], dict[str, TopicConfig]] = _rows
     ) -> tuple[DataVersion, dict[str, object], dict[str, TopicConfig]]:
-        found = data.get("topicConfigTable") or {}
-        if not isinstance(found, Mapping):
+        table = data.get("topicConfigTable") or {}
+        if not isinstance(table, Mapping):
             raise ValueError("topicConfigTable is not an object")
         return (
             DataVersion.from_json(data.get("dataVersion")),
             {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
-            rows(found),
+            rows(table),
         )
 
     def _derive_topics(self) -> dict[str, TopicConfig]:
@@ -243,17 +243,17 @@ class TopicManager(StoredTable[TopicConfig]):
             TopicConfig(name=name, read_queues=queues, write_queues=queues, perm=perm)
         )
 
-    async def ensure_all(self, wanted: Sequence[TopicConfig]) -> None:
+    async def ensure_all(self, topics: Sequence[TopicConfig]) -> None:
         """Create the missing topics in one write.
 
         Raises:
             RequestError: A name is invalid, or the topics cannot be stored; none was created.
         """
-        for topic in wanted:
+        for topic in topics:
             if topic.name not in self._table:
                 check_name(topic.name)
         async with self._changing:
-            new = [topic for topic in wanted if topic.name not in self._table]
+            new = [topic for topic in topics if topic.name not in self._table]
             if not new:
                 return
             await self._change(new)

@@ -413,10 +413,10 @@ def _equal_epochs(own: OwnLog, master: MasterHandshake) -> Epochs:
     return Epochs((*older, *master.epochs.before(own.end + 1).entries))
 
 
-def _check_state(found: int, expected: int) -> None:
-    if found != expected:
+def _check_state(state: int, expected: int) -> None:
+    if state != expected:
         raise ReplicationFault(
-            f"the master sent a frame of state {found} instead of {expected}: {NOT_THIS_PROTOCOL}. "
+            f"the master sent a frame of state {state} instead of {expected}: {NOT_THIS_PROTOCOL}. "
             f"The master is not in controller mode, or haMasterAddress names another port"
         )
 

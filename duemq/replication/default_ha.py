@@ -90,7 +90,7 @@ def default_sessions(
         if from_last_file:
             return DefaultSession(0, stream)
         first = await first_offset()
-        stream.place(first, known=b"" if first else FIRST_BYTE)
+        stream.place(first, prefix=b"" if first else FIRST_BYTE)
         return DefaultSession(first or len(FIRST_BYTE), stream)
 
     return open_session

@@ -124,11 +124,11 @@ class Epochs:
 
     def covering(self, offset: int) -> EpochEntry | None:
         """Return the epoch of the byte at `offset`; the first one if all start later."""
-        found = self.entries[0] if self.entries else None
+        epoch = self.entries[0] if self.entries else None
         for entry in self.entries:
             if entry.start_offset <= offset:
-                found = entry
-        return found
+                epoch = entry
+        return epoch
 
     def end_after(self, offset: int) -> int:
         """Return the end offset of the epoch of the byte at `offset`; `OFFSET_MAX`: the newest."""

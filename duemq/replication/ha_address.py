@@ -96,12 +96,12 @@ class HaAddressFinder:
         self._stopping = asyncio.Event()
         self.failure = ""
 
-    async def run(self, found: Callable[[str], None]) -> None:
-        """Request the address and call `found` with it; return after that, or after `stop`."""
+    async def run(self, on_address: Callable[[str], None]) -> None:
+        """Request the address and call `on_address` with it; return after that, or after `stop`."""
         async with self._master:
             while not self._stopping.is_set():
                 try:
-                    found(await request_ha_address(self._master))
+                    on_address(await request_ha_address(self._master))
                 except (OSError, PeerError) as error:
                     self.failure = str(error) or f"no response within {CALL_S_MAX:g} s"
                 else:

@@ -75,18 +75,18 @@ class InSyncReplicas:
             replicated.advance(ends[needed - 1] if needed else log_end)
 
     def _set_possible(
-        self, is_possible: bool, needed: int, found: int, config: HaServerConfig
+        self, is_possible: bool, needed: int, in_sync_count: int, config: HaServerConfig
     ) -> None:
         replicated = self._replicated
         code = SERVICE_NOT_AVAILABLE if replicated.refusal else Missing.NO_REPLICA.code
         if is_possible and not self._was_possible:
-            log.info("%d replicas in sync: messages are confirmed", found)
+            log.info("%d replicas in sync: messages are confirmed", in_sync_count)
         elif not is_possible and self._was_possible is not False:
             log.warning(
                 "%d replicas in sync, %d required: sends get response code %d, and consumers "
                 "receive nothing after log offset %d. Start a replica, or set %s to continue "
                 "without replicas",
-                found,
+                in_sync_count,
                 needed,
                 code,
                 replicated.offset,

@@ -102,12 +102,12 @@ class LogStream:
     # -- for the framings -----------------------------------------------------------------------
 
     def place(
-        self, offset: int, *, known: bytes = b"", repeated: bytes = b"", letter_at: int = -1
+        self, offset: int, *, prefix: bytes = b"", repeated: bytes = b"", letter_at: int = -1
     ) -> None:
         """Expect the first transfer at `offset`; without a call, accept any log offset.
 
         Args:
-            known: Bytes of the log at `offset` that are added to `pending` without a transfer.
+            prefix: Bytes of the log at `offset` that are added to `pending` without a transfer.
             repeated: Bytes of this log at `offset` that are compared with the transfer.
             letter_at: Index in `repeated` of the byte that may be any of `LETTERS`; -1: none.
         """
@@ -115,8 +115,8 @@ class LogStream:
         self.is_placed, self._repeated = True, repeated
         self.offset = offset
         self.master_offset = max(self.master_offset, offset + len(repeated))
-        self._log[: len(known)] = np.frombuffer(known, np.uint8)
-        self._size = len(known)
+        self._log[: len(prefix)] = np.frombuffer(prefix, np.uint8)
+        self._size = len(prefix)
 
     def expect(self, size: int, read: HeaderReader) -> None:
         """Call `read` with each following block of `size` bytes that are not log bytes."""

@@ -237,10 +237,10 @@ class SlaveSynchronize:
             await self._clock.wait(self._wake, until_ms=self._clock.now_ms() + LOG_WAIT_MS)
         return False
 
-    async def _write_delay_offsets(self, found: JsonObject) -> None:
-        offsets = {int(level): int(offset) for level, offset in found["offsetTable"].items()}
-        own = {"logGeneration": self._store.generation} if "commitLogOffset" in found else {}
-        text = json_dialect.dumps({**found, **own, "offsetTable": offsets})
+    async def _write_delay_offsets(self, table: JsonObject) -> None:
+        offsets = {int(level): int(offset) for level, offset in table["offsetTable"].items()}
+        own = {"logGeneration": self._store.generation} if "commitLogOffset" in table else {}
+        text = json_dialect.dumps({**table, **own, "offsetTable": offsets})
         await self._write_file(DELAY_OFFSETS_FILE, text)
 
     async def _write_file(self, name: str, text: str) -> None:
@@ -275,21 +275,21 @@ class SlaveSynchronize:
             self._client = None
 
 
-def _body(response: Response, what: str) -> bytes:
+def _body(response: Response, subject: str) -> bytes:
     if response.code:
         remedy = GIVE_ACCOUNT if response.code == ResponseCode.NO_PERMISSION else ""
-        reason = f"the master refuses {what} with code {response.code}: {response.remark}"
+        reason = f"the master refuses {subject} with code {response.code}: {response.remark}"
         raise PeerError(f"{reason.rstrip('.')}{remedy}")
     assert isinstance(response.body, bytes | memoryview)  # as received
     return bytes(response.body)
 
 
-def _table(response: bytes, what: str) -> JsonObject:
+def _table(response: bytes, subject: str) -> JsonObject:
     """Return the object in the body of a response."""
     try:
         table = json_dialect.loads(response.decode())
     except ValueError as error:
-        raise PeerError(f"the response to {what} is not JSON: {error}") from error
+        raise PeerError(f"the response to {subject} is not JSON: {error}") from error
     if not isinstance(table, dict):
-        raise PeerError(f"the response to {what} is not a JSON object")
+        raise PeerError(f"the response to {subject} is not a JSON object")
     return table

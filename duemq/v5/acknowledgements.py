@@ -196,11 +196,11 @@ def names_of(request: api.AckMessageRequest) -> tuple[str, str]:
 
 
 def ack_response(
-    request: api.AckMessageRequest, found: Sequence[v2.Status]
+    request: api.AckMessageRequest, statuses: Sequence[v2.Status]
 ) -> api.AckMessageResponse:
     """Return the response to a call from the status of each entry."""
-    response = api.AckMessageResponse(status=status_of_all(found))
-    for entry, each in zip(request.entries, found, strict=True):
+    response = api.AckMessageResponse(status=status_of_all(statuses))
+    for entry, each in zip(request.entries, statuses, strict=True):
         response.entries.add(
             message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each
         )

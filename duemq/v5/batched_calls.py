@@ -44,7 +44,7 @@ class BatchedCalls(ABC, Generic[CheckedT]):
 
     def _checked(self, calls: Sequence[GrpcCall]) -> list[CheckedT]:
         """Check calls; return the valid ones that need no handler."""
-        found = []
+        valid_calls = []
         for call in calls:
             if call.is_finished:
                 continue
@@ -58,8 +58,8 @@ class BatchedCalls(ABC, Generic[CheckedT]):
                 call.fail(error)
             else:
                 if checked is not None:
-                    found.append(checked)
-        return found
+                    valid_calls.append(checked)
+        return valid_calls
 
     @abstractmethod
     def _serve(self, calls: Sequence[GrpcCall]) -> None:

@@ -106,11 +106,11 @@ def check_property(name: str, value: str) -> None:
         raise V5Error(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
 
 
-def _check_text(text: str, what: str, code: v2.Code) -> None:
+def _check_text(text: str, name: str, code: v2.Code) -> None:
     if text and not text.strip():
-        raise V5Error(code, f"{what} cannot be the char sequence of whitespace")
+        raise V5Error(code, f"{name} cannot be the char sequence of whitespace")
     if has_control_character(text):
-        raise V5Error(code, f"{what} cannot contain control character")
+        raise V5Error(code, f"{name} cannot contain control character")
 
 
 def has_control_character(text: str) -> bool:

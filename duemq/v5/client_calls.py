@@ -61,9 +61,9 @@ class ClientCalls:
         """
         client: V5Client | None = None
 
-        def command(found: api.TelemetryCommand) -> None:
+        def command(message: api.TelemetryCommand) -> None:
             if len(call.unsent) <= UNSENT_BYTES_MAX:  # else drop: the broker repeats checks
-                call.send(found.SerializeToString())
+                call.send(message.SerializeToString())
 
         try:
             context = context_of(call)

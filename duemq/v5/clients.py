@@ -117,10 +117,10 @@ class V5Clients:
             V5Error: The signature is invalid, or a limit of clients is exceeded.
         """
         key = _key_of(context)
-        known = self._clients.get(key)
-        client = known or V5Client(context, self._on_request)
+        registered = self._clients.get(key)
+        client = registered or V5Client(context, self._on_request)
         self._verify(context, client)  # before adding: unverified peers must not fill the table
-        if known is None:
+        if registered is None:
             if self._counts[context.address] >= CONNECTION_CLIENTS_MAX:
                 text = f"the connection has reached its limit of {CONNECTION_CLIENTS_MAX} clients"
                 raise V5Error(v2.TOO_MANY_REQUESTS, text)

@@ -171,9 +171,9 @@ class ReceiveCalls:
         """
         try:
             handle = parse_handle(text, self._broker_name)
-            found = await work(context, client, group, topic, handle)
-            if found is not None and found.code != v2.OK:
-                raise V5Error(found.code, found.message)
+            removal_status = await work(context, client, group, topic, handle)
+            if removal_status is not None and removal_status.code != v2.OK:
+                raise V5Error(removal_status.code, removal_status.message)
         except V5Error as error:
             self._failed(
                 "%r: group %s of topic %s keeps a message that it cannot receive: %s",
@@ -268,7 +268,7 @@ def _start_offsets(text: str) -> dict[tuple[str, str], int]:
 def _order_counts(text: str) -> dict[str, int]:
     """Parse how often the messages of an orderly pop were popped before. parseOrderCountInfo"""
     entries = (entry.rpartition(" ") for entry in text.split(";") if entry)
-    return {place: int(count) for place, _, count in entries}
+    return {key: int(count) for key, _, count in entries}
 
 
 def _order_count(counts: Mapping[str, int], record: Record, handle: str) -> int:

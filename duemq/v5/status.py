@@ -64,9 +64,9 @@ def status(code: v2.Code, text: str = "") -> v2.Status:
     return v2.Status(code=code, message=text or v2.Code.Name(code))
 
 
-def status_of_all(found: Iterable[v2.Status]) -> v2.Status:
+def status_of_all(statuses: Iterable[v2.Status]) -> v2.Status:
     """Return the status of a call with several results: the common code, or MULTIPLE_RESULTS."""
-    codes = {each.code for each in found}
+    codes = {each.code for each in statuses}
     if not codes:
         return status(v2.INTERNAL_SERVER_ERROR, "there are no results")
     return status(codes.pop() if len(codes) == 1 else v2.MULTIPLE_RESULTS)

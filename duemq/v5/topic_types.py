@@ -28,16 +28,16 @@ def accepted_types(attributes: Mapping[str, str]) -> tuple[v2.MessageType, ...]:
     return _TYPES.get(name.upper(), (v2.MESSAGE_TYPE_UNSPECIFIED,))
 
 
-def check_type(accepted: tuple[v2.MessageType, ...], found: v2.MessageType) -> None:
+def check_type(accepted: tuple[v2.MessageType, ...], message_type: v2.MessageType) -> None:
     """Check that a topic accepts a message type.
 
     Raises:
         V5Error: The topic does not accept the type.
     """
-    if found not in accepted:
+    if message_type not in accepted:
         expected = "MIXED" if len(accepted) > 1 else v2.MessageType.Name(accepted[0])
         raise V5Error(
             v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"TopicMessageType validate failed, the expected type is {expected}, but actual type "
-            f"is {v2.MessageType.Name(found)}: set the topic's attribute {ATTRIBUTE}",
+            f"is {v2.MessageType.Name(message_type)}: set the topic's attribute {ATTRIBUTE}",
         )

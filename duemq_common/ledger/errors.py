@@ -17,7 +17,7 @@ class LedgerError(DueMQError):
     """Error: a ledger cannot be used; `where` is its URL without the password."""
 
     def __init__(self, where: str, reason: str, remedy: str) -> None:
-        self.where, self.why, self.remedy = where, reason, remedy
+        self.where, self.reason, self.remedy = where, reason, remedy
         super().__init__(f"ledger {where}: {reason}. {remedy}")
 
 
@@ -28,9 +28,9 @@ class LedgerUnavailable(LedgerError):
 class LedgerOfAnotherStore(LedgerError):
     """Error: the ledger belongs to another store."""
 
-    def __init__(self, where: str, *, wanted: str, found: str, path: str) -> None:
-        self.wanted, self.found = wanted, found
-        reason = f"it belongs to store {found} ({path}), this is store {wanted}"
+    def __init__(self, where: str, *, expected: str, actual: str, path: str) -> None:
+        self.expected, self.actual = expected, actual
+        reason = f"it belongs to store {actual} ({path}), this is store {expected}"
         remedy = "Give the URL of this store's ledger, or move the file away: a new one is made"
         super().__init__(where, reason, remedy)
 
@@ -38,9 +38,9 @@ class LedgerOfAnotherStore(LedgerError):
 class LedgerNewer(LedgerError):
     """Error: the schema of the ledger is newer than this version supports."""
 
-    def __init__(self, where: str, *, found: str, newest: str) -> None:
-        self.found, self.newest = found, newest
-        reason = f"its schema is {found}; this version knows up to {newest}"
+    def __init__(self, where: str, *, version: str, newest: str) -> None:
+        self.version, self.newest = version, newest
+        reason = f"its schema is {version}; this version knows up to {newest}"
         remedy = "Use the DueMQ that wrote it, or another ledger: a new one is made from the log"
         super().__init__(where, reason, remedy)
 

@@ -26,11 +26,11 @@ def store_id(config_directory: Path) -> str:
         OSError: A new identity cannot be written.
     """
     path = config_directory / FILE_NAME
-    found = known_store_id(config_directory)
-    if found is None:
-        found = f"store-{secrets.token_hex(8)}"
-        write_config(path, json.dumps({"storeId": found}, indent=1) + "\n")
-    return found
+    identity = known_store_id(config_directory)
+    if identity is None:
+        identity = f"store-{secrets.token_hex(8)}"
+        write_config(path, json.dumps({"storeId": identity}, indent=1) + "\n")
+    return identity
 
 
 def known_store_id(config_directory: Path) -> str | None:

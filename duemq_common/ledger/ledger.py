@@ -59,7 +59,7 @@ class Ledger:
         self._file = self._file_now()
 
     @classmethod
-    def open(cls, place: LedgerLocation, *, now_ms: int) -> Self:
+    def open(cls, location: LedgerLocation, *, now_ms: int) -> Self:
         """Open a store's ledger; create it if there is none.
 
         Raises:
@@ -68,12 +68,12 @@ class Ledger:
             LedgerUnavailable: It cannot be reached or written now.
             LedgerError: The URL cannot be used.
         """
-        engine = make_engine(parse_url(place.url), busy_ms=place.busy_ms)
-        where = shown_url(place.url)
+        engine = make_engine(parse_url(location.url), busy_ms=location.busy_ms)
+        where = shown_url(location.url)
         with _our_errors(where), engine.begin() as connection:
             schema.create(connection, where)
-            _assign_owner(connection, where, place, now_ms)
-        return cls(engine, where, place.store_id)
+            _assign_owner(connection, where, location, now_ms)
+        return cls(engine, where, location.store_id)
 
     @classmethod
     def open_existing(cls, url: str, *, busy_ms: int = BUSY_MS) -> Self:
@@ -132,8 +132,8 @@ class Ledger:
             self.where, "it was removed or replaced", "It is rebuilt from the log"
         )
         with _our_errors(self.where):
-            found = self._file_now()
-            if found != self._file or (self._path and found is None):
+            file = self._file_now()
+            if file != self._file or (self._path and file is None):
                 raise lost
             with self.engine.begin() as connection:
                 # A new file may reuse the inode of a deleted one: compare the content, too.
@@ -145,18 +145,22 @@ class Ledger:
         if self._path is None:
             return None
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
 
 def read_rows(
     connection: Connection, query: Select[Any], kind: type[_R], **more: object
 ) -> list[_R]:
     """Return the rows of a query as dataclasses; columns without a field are left out."""
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    names = {column.name: column.key for column in query.selected_columns if column.key in known}
+    names_of_fields = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    names = {
+        column.name: column.key
+        for column in query.selected_columns
+        if column.key in names_of_fields
+    }
     rows = connection.execute(query).mappings()
     return [kind(**{key: row[name] for name, key in names.items()}, **more) for row in rows]
 
@@ -182,15 +186,17 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(cause).split()) or type(cause).__name__
 
 
-def _assign_owner(connection: Connection, where: str, place: LedgerLocation, now_ms: int) -> None:
+def _assign_owner(
+    connection: Connection, where: str, location: LedgerLocation, now_ms: int
+) -> None:
     """Assign an empty ledger to this store; refuse the ledger of another store."""
-    found = connection.execute(select(IDENTITY)).first()
-    if found is None:
-        row = {"store_id": place.store_id, "store_path": place.store_path, "made_ms": now_ms}
+    owner = connection.execute(select(IDENTITY)).first()
+    if owner is None:
+        row = {"store_id": location.store_id, "store_path": location.store_path, "made_ms": now_ms}
         connection.execute(insert(IDENTITY).values(id=1, **row))
-    elif found.store_id != place.store_id:
+    elif owner.store_id != location.store_id:
         raise LedgerOfAnotherStore(
-            where, wanted=place.store_id, found=found.store_id, path=found.store_path
+            where, expected=location.store_id, actual=owner.store_id, path=owner.store_path
         )
 
 
@@ -232,18 +238,18 @@ def _write_parts(connection: Connection, record: LedgerRecord) -> None:
 
 def _thin_samples(connection: Connection, migration_id: object) -> None:
     """If a run has too many samples, keep the one with the higher lateness of each two."""
-    mine, at_ms = SAMPLES.c.migration_id == migration_id, SAMPLES.c.at_ms
-    count = connection.execute(select(func.count()).select_from(SAMPLES).where(mine)).scalar_one()
+    of_run, at_ms = SAMPLES.c.migration_id == migration_id, SAMPLES.c.at_ms
+    count = connection.execute(select(func.count()).select_from(SAMPLES).where(of_run)).scalar_one()
     if count <= SAMPLES_KEPT_MAX:
         return
     number = func.row_number().over(order_by=at_ms) - 1
     late = func.coalesce(SAMPLES.c.late_max_ms, -1).label("late")
-    pairs = select(at_ms, late, (number - number % 2).label("pair")).where(mine).subquery()
+    pairs = select(at_ms, late, (number - number % 2).label("pair")).where(of_run).subquery()
     order = (pairs.c.late.desc(), pairs.c.at_ms)
-    place = func.row_number().over(partition_by=pairs.c.pair, order_by=order).label("place")
-    placed = select(pairs.c.at_ms, place).subquery()
+    rank = func.row_number().over(partition_by=pairs.c.pair, order_by=order).label("place")
+    placed = select(pairs.c.at_ms, rank).subquery()
     second = select(placed.c.at_ms).where(placed.c.place == 2)
-    connection.execute(delete(SAMPLES).where(mine, at_ms.in_(second)))
+    connection.execute(delete(SAMPLES).where(of_run, at_ms.in_(second)))
 
 
 def _clean(value: object) -> object:

@@ -32,9 +32,9 @@ class LedgerLocation:
 
 def shown_url(url: str) -> str:
     """Return a URL for messages: without driver, password and options."""
-    found = _URL.match(url)
-    if found is None:
+    match = _URL.match(url)
+    if match is None:
         return "?"
-    kind, user, rest = found["kind"], found["user"], found["rest"]
-    position = "" if user is None else f"{user}{':***' if found['password'] else ''}@"
+    kind, user, rest = match["kind"], match["user"], match["rest"]
+    position = "" if user is None else f"{user}{':***' if match['password'] else ''}@"
     return f"{'postgresql' if kind == 'postgres' else kind}://{position}{rest}"

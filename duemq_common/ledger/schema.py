@@ -32,9 +32,9 @@ def create(connection: Connection, where: str) -> None:
     """
     if connection.dialect.name == POSTGRESQL:
         connection.execute(text(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})"))
-    found = version_of(connection)
-    if found is None:
+    version = version_of(connection)
+    if version is None:
         METADATA.create_all(connection, checkfirst=False)
         connection.execute(insert(VERSIONS).values(version_num=VERSION))
-    elif found != VERSION:
-        raise LedgerNewer(where, found=found, newest=VERSION)
+    elif version != VERSION:
+        raise LedgerNewer(where, version=version, newest=VERSION)

@@ -131,7 +131,7 @@ class LedgerWriter:
             self._needed.set()
             await self._tried.wait()
         if self._refused is not None:
-            reason, remedy = self._refused.why, self._refused.remedy
+            reason, remedy = self._refused.reason, self._refused.remedy
             next_step = f"{remedy}. Nothing was started" if remedy else "Nothing was started"
             raise LedgerError(self.where, reason, next_step) from self._refused
 
@@ -249,16 +249,16 @@ class LedgerWriter:
             except LedgerError as failure:
                 error = failure
             except Exception as failure:  # a fault of a ledger must not stop the broker
-                what = f"{type(failure).__name__}: {failure}"
-                error = LedgerError(self.where, what, "Please report this")
+                reason = f"{type(failure).__name__}: {failure}"
+                error = LedgerError(self.where, reason, "Please report this")
             with suppress(RuntimeError):  # the loop of an abandoned call is closed
                 loop.call_soon_threadsafe(_settle, call, error)
 
         try:
             Thread(target=run, name="ledger", daemon=True).start()
         except RuntimeError as error:
-            what = f"no thread can be started to write it ({error})"
-            raise LedgerUnavailable(self.where, what, "The broker tries again") from error
+            reason = f"no thread can be started to write it ({error})"
+            raise LedgerUnavailable(self.where, reason, "The broker tries again") from error
         report = loop.call_later(RESPONSE_S, self._report, self._silence())
         try:
             await call
@@ -271,12 +271,12 @@ class LedgerWriter:
             _settle(self._call, self._abandonment())
 
     def _abandonment(self) -> LedgerUnavailable:
-        what = "the broker stops, or changes its role, and does not wait for it"
-        return LedgerUnavailable(self.where, what, "The log has what it lacks")
+        reason = "the broker stops, or changes its role, and does not wait for it"
+        return LedgerUnavailable(self.where, reason, "The log has what it lacks")
 
     def _silence(self) -> LedgerUnavailable:
-        what = f"it has not responded for {RESPONSE_S:.0f} s"
-        return LedgerUnavailable(self.where, what, "Work continues without it")
+        reason = f"it has not responded for {RESPONSE_S:.0f} s"
+        return LedgerUnavailable(self.where, reason, "Work continues without it")
 
     def _drop_one(self) -> None:
         expendable = (key for key, record in self._pending.items() if record.EXPENDABLE)

@@ -33,14 +33,14 @@ class MigrationCollector:
             "moved", "Messages transferred to the timers by the newest run of a level."
         )
         returned = _counter("returned", "Messages returned to a level by its newest run.")
-        for level, found in levels:
+        for level, projection in levels:
             current, name = migrations.state_of(level), str(level)
             for one in State:
                 state.add_metric([name, one.value], int(one is current.state))
             paused.add_metric([name], int(current.paused))
             remaining.add_metric([name], migrations.remaining(level) if self._service.owners else 0)
-            moved.add_metric([name], found.transferred)
-            returned.add_metric([name], found.returned)
+            moved.add_metric([name], projection.transferred)
+            returned.add_metric([name], projection.returned)
         yield from (state, paused, remaining, moved, returned)
         routed = CounterMetricFamily(
             "duemq_migration_routed", "New messages of routed levels stored as timers."

@@ -44,23 +44,23 @@ def _unrenamed_count(service: MigrationService) -> int:
 
 
 def _level(service: MigrationService, level: int) -> dict[str, object]:
-    found = service.migrations.journal.levels[level]
+    projection = service.migrations.journal.levels[level]
     current = service.migrations.state_of(level)
     verified = service.verified.get(level)
     return {
         "level": level,
-        "migration": found.migration,
+        "migration": projection.migration,
         "state": current.state.value,
         "paused": current.paused,
         "cause": current.cause,
         "blocked_by": service.migrations.blocked_by.get(level, ""),
-        "operator": found.operator,
-        "changed_ms": found.changed_ms,
+        "operator": projection.operator,
+        "changed_ms": projection.changed_ms,
         "routed": level in service.migrations.router.levels,
-        "rules": dict(found.rules) if found.routed else {},
-        "fence": found.fence,
-        "moved": found.transferred,
-        "returned": found.returned,
+        "rules": dict(projection.rules) if projection.routed else {},
+        "fence": projection.fence,
+        "moved": projection.transferred,
+        "returned": projection.returned,
         "remaining": service.migrations.remaining(level) if service.owners is not None else 0,
         "verified": None if verified is None else plain(verified),
     }

@@ -77,9 +77,9 @@ def aggregate_verdicts(survey: AuditSurvey, tallies: Tallies) -> AggregatedAudit
     """Count messages without a finding and return the verdicts about all others; an action."""
     if survey.met & WHOLE:
         return AggregatedAudit([], survey.verdicts(survey.histories(survey.plain), ids=False))
-    found = judge(aggregated_histories(added_up(survey, tallies)), survey.stores, survey.config)
+    verdicts = judge(aggregated_histories(added_up(survey, tallies)), survey.stores, survey.config)
     other = F.when(~F.col("verdict").isin(*KEPT), F.col("key")).alias("key")
-    first = by_lateness(found, other).orderBy(F.col("key").isNotNull()).limit(ROWS_MAX)
+    first = by_lateness(verdicts, other).orderBy(F.col("key").isNotNull()).limit(ROWS_MAX)
     rows = first.collect()
     if len(rows) == ROWS_MAX:  # many findings: examine every message
         return AggregatedAudit([], survey.verdicts(survey.histories(survey.plain), ids=False))

@@ -106,5 +106,5 @@ class ClockSteps:
         shown = self._is_corroborated(position)
         text = f"the clock was set back by {before_ms - after_ms} ms, from {before_ms}"
         text += "" if shown else "; too few records show it, so it explains no finding"
-        found = Finding(part.store, path, offset - base, 0, CLOCK_SET_BACK, text, base)
-        self.steps.append(ClockStep(found, before_ms, after_ms, shown))
+        finding = Finding(part.store, path, offset - base, 0, CLOCK_SET_BACK, text, base)
+        self.steps.append(ClockStep(finding, before_ms, after_ms, shown))

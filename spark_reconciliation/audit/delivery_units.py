@@ -82,15 +82,15 @@ class DeliveryUnits:
         units = self._topics.get(topic)
         if units is None:
             units = self._topics[topic] = UnitTimes(self._root, topic)
-        found: Mask = units.agree(queue_id, numbers, places)
-        if found.all():
-            return found
+        reachable: Mask = units.agree(queue_id, numbers, places)
+        if reachable.all():
+            return reachable
         if self._is_excused(topic):
-            return np.ones_like(found)
+            return np.ones_like(reachable)
         first = units.first_unit(queue_id)
         if first is not None:  # rebuilt: its first unit points after the record
-            found |= (numbers >= first[0]) & (places[0] < first[1])
-        return found
+            reachable |= (numbers >= first[0]) & (places[0] < first[1])
+        return reachable
 
     def _is_excused(self, topic: str) -> bool:
         """Return whether a topic was deleted, or has queues of another kind."""
@@ -123,23 +123,23 @@ def check_delivery_units(
         sent: Rows that are deliveries.
         codes: Tags codes that the units must have.
     """
-    known = sent & units.is_required(rows["phys_offset"], rows["store_ms"])
-    found = np.ones(rows.size, np.bool_)
-    mine = np.flatnonzero(known)
-    if mine.size:
-        topics, queues = rows["topic_index"][mine], rows["queue_id"][mine].astype(np.int64)
+    checked = sent & units.is_required(rows["phys_offset"], rows["store_ms"])
+    reachable = np.ones(rows.size, np.bool_)
+    indexes = np.flatnonzero(checked)
+    if indexes.size:
+        topics, queues = rows["topic_index"][indexes], rows["queue_id"][indexes].astype(np.int64)
         numbers, offsets = rows["queue_offset"], rows["phys_offset"]
         sizes = rows["record_size"]
         pairs = topics * np.int64(1 << 32) + queues
-        left = np.ones(mine.size, np.bool_)
+        left = np.ones(indexes.size, np.bool_)
         while (first := int(left.argmax())) or left[0]:  # a chunk has records of a few queues
             here = np.flatnonzero(pairs == pairs[first])
             left[here] = False
-            position = mine[here]
-            found[position] = units.of_queue(
+            position = indexes[here]
+            reachable[position] = units.of_queue(
                 names[int(topics[first])],
                 int(queues[first]),
                 numbers[position],
                 (offsets[position], sizes[position], codes[position]),
             )
-    return known, found
+    return checked, reachable

@@ -116,7 +116,7 @@ def plan_pieces(
         orderly = attempt("abort", lambda: is_orderly(root)) or False
         about = Pending(plan, progress, precision_ms, written, orderly)
     step = max(bytes_max // UNIT_BYTES, 1) * UNIT_BYTES
-    parts = [piece for entry in row[0] for piece in ScanSegment.whole(root, entry).pieces(step)]
+    parts = [segment for entry in row[0] for segment in ScanSegment.whole(root, entry).pieces(step)]
     pieces = [FilePiece("timerlog", part, written, about=about) for part in parts]
     read_ms = check["read_ms"] if check else 0
     wheel = attempt(WHEEL, lambda: unit_tables.named_files(root, "", OFFSET_MAX, WHEEL))
@@ -141,9 +141,9 @@ def _list_queues(root: Root, below: str) -> None:
         root.files(f"{below}/{queue}")
 
 
-def check_piece(piece: FilePiece) -> Iterator[Finding]:
+def check_piece(file_piece: FilePiece) -> Iterator[Finding]:
     """Yield the faults of a piece of a file."""
-    part = piece.segment
+    part = file_piece.segment
     try:
         data = part.root.read(part.path, part.start, part.end)
         if data.size < part.end - part.start:
@@ -151,24 +151,24 @@ def check_piece(piece: FilePiece) -> Iterator[Finding]:
             yield part.finding(
                 part.start + data.size, missing, "gap", "the file ends before this position"
             )
-        for position, size, text in CHECKS[piece.kind](piece, data):
+        for position, size, text in CHECKS[file_piece.kind](file_piece, data):
             yield part.finding(part.start + position, size, "gap", text)
-        if piece.about is not None:
-            yield from _pointers(piece, piece.about, data)
+        if file_piece.about is not None:
+            yield from _pointers(file_piece, file_piece.about, data)
     except OSError as error:
         text = f"it cannot be read: {error}"
         yield part.finding(part.start, part.end - part.start, "unreadable", text)
 
 
-def _pointers(piece: FilePiece, about: Pending, data: Bytes) -> Iterator[Finding]:
+def _pointers(file_piece: FilePiece, about: Pending, data: Bytes) -> Iterator[Finding]:
     """Yield the wrong pointers of pending units and of slots."""
-    part = piece.segment
-    if piece.kind == "timerlog":
-        count = min(data.size, piece.limit - part.base - part.start) // UNIT_BYTES
+    part = file_piece.segment
+    if file_piece.kind == "timerlog":
+        count = min(data.size, file_piece.limit - part.base - part.start) // UNIT_BYTES
         rows = np.frombuffer(data[: max(count, 0) * UNIT_BYTES], TIMER_UNIT)
         pos = part.base + part.start + np.arange(rows.size) * UNIT_BYTES
         yield from check_units(about, part, rows, pos)
-    elif piece.kind == "timerwheel" and data.size == WHEEL_BYTES:
+    elif file_piece.kind == "timerwheel" and data.size == WHEEL_BYTES:
         slots = native_columns(np.frombuffer(data, TIMER_SLOT))
         if slots["tick"].any():
             for start, reason in check_chains(about, part.root, slots):
@@ -179,17 +179,17 @@ def _pointers(piece: FilePiece, about: Pending, data: Bytes) -> Iterator[Finding
 Place = tuple[int, int, str]
 
 
-def _runs(bad: Mask, unit_bytes: int, start: int, what: str) -> Iterator[Place]:
+def _runs(bad: Mask, unit_bytes: int, start: int, name: str) -> Iterator[Place]:
     """Yield (position, bytes, text) of runs of bad units."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], bad, [False]]).astype(np.int8)))
     for first, end in edges.reshape(-1, 2)[:RUNS_MAX].tolist():
         size = (end - first) * unit_bytes
-        yield start + first * unit_bytes, size, f"{size} bytes are not {what}"
+        yield start + first * unit_bytes, size, f"{size} bytes are not {name}"
 
 
-def _timer_log(piece: FilePiece, data: Bytes) -> Iterator[Place]:
-    part = piece.segment
-    count = min(data.size, piece.limit - part.base - part.start) // UNIT_BYTES
+def _timer_log(file_piece: FilePiece, data: Bytes) -> Iterator[Place]:
+    part = file_piece.segment
+    count = min(data.size, file_piece.limit - part.base - part.start) // UNIT_BYTES
     if count <= 0:
         return
     rows = native_columns(np.frombuffer(data[: count * UNIT_BYTES], TIMER_UNIT))
@@ -208,20 +208,26 @@ def _timer_log(piece: FilePiece, data: Bytes) -> Iterator[Place]:
     yield from _runs(~good, UNIT_BYTES, 0, "units of timers")
 
 
-def _wheel(piece: FilePiece, data: Bytes) -> Iterator[Place]:
+def _wheel(file_piece: FilePiece, data: Bytes) -> Iterator[Place]:
     slots = native_columns(
         np.frombuffer(data[: data.size // TIMER_SLOT.itemsize * TIMER_SLOT.itemsize], TIMER_SLOT)
     )
     used = (slots["tick"] != 0) | (slots["last_pos"] > 0) | (slots["num"] != 0)
     if data.size != WHEEL_BYTES:
         yield data.size, max(WHEEL_BYTES - data.size, 0), f"a wheel has {WHEEL_BYTES} bytes"
-    elif not used.any() and any_pending(piece.segment.root, piece.read_ms, piece.limit):
+    elif not used.any() and any_pending(
+        file_piece.segment.root, file_piece.read_ms, file_piece.limit
+    ):
         yield 0, data.size, "no slot was ever used, although the timer log has pending timers"
     here = np.flatnonzero(used)
-    mine = slots[here]
-    good = (mine["tick"] > 0) & (mine["tick"] % WHEEL_SLOTS == here)
-    good &= (mine["first_pos"] >= -1) & (mine["last_pos"] < piece.end + GROWTH_BYTES)
-    good &= (mine["last_pos"] >= -1) & (mine["first_pos"] < piece.end + GROWTH_BYTES)
+    used_slots = slots[here]
+    good = (used_slots["tick"] > 0) & (used_slots["tick"] % WHEEL_SLOTS == here)
+    good &= (used_slots["first_pos"] >= -1) & (
+        used_slots["last_pos"] < file_piece.end + GROWTH_BYTES
+    )
+    good &= (used_slots["last_pos"] >= -1) & (
+        used_slots["first_pos"] < file_piece.end + GROWTH_BYTES
+    )
     bad = np.zeros(slots.size, np.bool_)
     bad[here[~good]] = True
     yield from _runs(bad, TIMER_SLOT.itemsize, 0, "slots of this wheel")

@@ -60,10 +60,10 @@ def _delay(config: AuditConfig) -> Column:
         delays = F.array(*(F.lit(delay) for delay in (0, *levels_ms)))
         return F.element_at(delays, (level + 1).cast("int"))
 
-    found = among(config.levels_ms)
+    delay_ms = among(config.levels_ms)
     for levels_ms, stores in config.levels_of.items():
-        found = F.when(F.col("store_id").isin(*stores), among(levels_ms)).otherwise(found)
-    return found
+        delay_ms = F.when(F.col("store_id").isin(*stores), among(levels_ms)).otherwise(delay_ms)
+    return delay_ms
 
 
 def keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:

@@ -42,13 +42,13 @@ def find_late_units(root: Root, read_ms: int) -> Numbers:
     Raises:
         OSError: The timer log cannot be read.
     """
-    found = [NOTHING]
+    offsets = [NOTHING]
     for _, rows in _backward(root):
         late = (rows["due_ms"] <= read_ms + OUT_MS_LAG) & (rows["due_ms"] > 0)
-        found.append(rows["phys_offset"][late & (_slots_ms(rows) >= read_ms)])
+        offsets.append(rows["phys_offset"][late & (_slots_ms(rows) >= read_ms)])
         if rows.size and int(rows["write_ms"].max()) < read_ms - LEAD_MS:
             break
-    return np.unique(np.concatenate(found))
+    return np.unique(np.concatenate(offsets))
 
 
 def any_pending(root: Root, read_ms: int, end: int) -> bool:

@@ -55,19 +55,21 @@ def delays_of(
         sampled: Level to the delays of some of its messages.
         certain: Whether the tables are the store's own; others need a message that confirms them.
     """
-    known = {level: {t[min(level, len(t)) - 1] for t in tables if t} for level in sampled}
-    shown = any(delay in known[level] for level, delays in sampled.items() for delay in delays)
-    found: dict[int, tuple[int, ...]] = {}
+    table_delays = {level: {t[min(level, len(t)) - 1] for t in tables if t} for level in sampled}
+    shown = any(
+        delay in table_delays[level] for level, delays in sampled.items() for delay in delays
+    )
+    delays_by_level: dict[int, tuple[int, ...]] = {}
     for level, delays in sampled.items():
         counts = Counter(delays)
         least = max(2, len(delays) // SHARE)
         common = {delay for delay, count in counts.items() if count >= least}
         if not certain and not shown:  # no message confirms the table
             common |= set(counts) if len(counts) == 1 else set()
-            found[level] = tuple(sorted(common))
+            delays_by_level[level] = tuple(sorted(common))
         else:
-            found[level] = tuple(sorted(common | known[level]))
-    return found
+            delays_by_level[level] = tuple(sorted(common | table_delays[level]))
+    return delays_by_level
 
 
 def _sample(root: Root, plan: LogPlan, queue: str) -> list[int]:

@@ -94,14 +94,14 @@ def proof_totals(proof: DataFrame) -> DataFrame:
         not_proven.
     """
     verdict = F.col("verdict")
-    found = proof.groupBy(*KEYS, "way").agg(
+    totals = proof.groupBy(*KEYS, "way").agg(
         F.count("*").alias("messages"),
         F.count(F.when(F.col("deliveries") > 0, 1)).alias("delivered"),
         F.count(F.when(verdict == "pending", 1)).alias("pending"),
         F.count(F.when(verdict.isin("cancelled", "moved"), 1)).alias("ended"),
         F.count(F.when(~F.col("proven"), 1)).alias("not_proven"),
     )
-    return found.orderBy(*KEYS, "way")
+    return totals.orderBy(*KEYS, "way")
 
 
 def _routed(
@@ -119,8 +119,10 @@ def _routed(
         F.col("mark_at") < F.col("phys_offset")
     )
     last = F.max_by(F.struct("on", "migration"), "mark_at").alias("last")
-    found = both.groupBy("store", "level", "phys_offset", "promised_ms").agg(last)
-    found = found.where(F.col("last.on")).withColumn("migration", F.col("last.migration"))
+    routed_timers = both.groupBy("store", "level", "phys_offset", "promised_ms").agg(last)
+    routed_timers = routed_timers.where(F.col("last.on")).withColumn(
+        "migration", F.col("last.migration")
+    )
     if migration_id:
-        found = found.where(F.col("migration") == migration_id)
-    return found.withColumn("way", F.lit(ROUTED)).select(*names)
+        routed_timers = routed_timers.where(F.col("migration") == migration_id)
+    return routed_timers.withColumn("way", F.lit(ROUTED)).select(*names)

@@ -63,13 +63,13 @@ def with_origins(
 def _rolled(rolled: DataFrame, held: DataFrame) -> DataFrame:
     """Return rolled records with the previous record as their origin."""
     order = Window.partitionBy("store_id", "identity", "turn").orderBy("phys_offset")
-    mine = rolled.withColumn("turn", F.col("rolls") - 1)
-    mine = mine.withColumn("place", F.row_number().over(order))
+    records = rolled.withColumn("turn", F.col("rolls") - 1)
+    records = records.withColumn("place", F.row_number().over(order))
     before = held.withColumn("turn", F.coalesce("rolls", F.lit(0)))
     before = before.withColumn("place", F.row_number().over(order)).select(
         "store_id", "identity", "turn", "place", F.col("phys_offset").alias("found")
     )
-    made = mine.join(before, ["store_id", "identity", "turn", "place"], "left")
+    made = records.join(before, ["store_id", "identity", "turn", "place"], "left")
     origin = F.when(F.col("found") < F.col("phys_offset"), F.col("found"))
     return made.withColumn("origin", origin).select(*rolled.columns)
 
@@ -78,19 +78,21 @@ def _delivered(candidates: DataFrame, held: DataFrame) -> DataFrame:
     """Return deliveries with pending records of the same identity, the last of a rolled one."""
     whole = Window.partitionBy("store_id", "identity")
     order = whole.orderBy("phys_offset")
-    known = held.withColumn("turn", F.coalesce("rolls", F.lit(0)))
-    known = known.withColumn("newest", F.max("turn").over(whole))
-    known = known.where(F.col("turn") == F.col("newest"))
-    known = known.withColumn("place", F.row_number().over(order))
-    known = known.withColumn("places", F.count("*").over(whole))
-    known = known.select(
+    pending = held.withColumn("turn", F.coalesce("rolls", F.lit(0)))
+    pending = pending.withColumn("newest", F.max("turn").over(whole))
+    pending = pending.where(F.col("turn") == F.col("newest"))
+    pending = pending.withColumn("place", F.row_number().over(order))
+    pending = pending.withColumn("places", F.count("*").over(whole))
+    pending = pending.select(
         "store_id", "identity", "place", "places", F.col("phys_offset").alias("found")
     )
-    last = known.where(F.col("place") == F.col("places")).select("store_id", "identity", "places")
-    mine = candidates.withColumn("number", F.row_number().over(order))
-    mine = mine.join(last, ["store_id", "identity"])
-    mine = mine.withColumn("place", F.least("number", "places")).drop("places", "number")
-    made = mine.join(known.drop("places"), ["store_id", "identity", "place"])
+    last = pending.where(F.col("place") == F.col("places")).select("store_id", "identity", "places")
+    deliveries = candidates.withColumn("number", F.row_number().over(order))
+    deliveries = deliveries.join(last, ["store_id", "identity"])
+    deliveries = deliveries.withColumn("place", F.least("number", "places")).drop(
+        "places", "number"
+    )
+    made = deliveries.join(pending.drop("places"), ["store_id", "identity", "place"])
     made = made.where(F.col("found") < F.col("phys_offset"))
     made = made.withColumns({"origin": F.col("found"), "role": F.lit(Role.DELIVERY)})
     return made.select(*candidates.columns)
@@ -111,12 +113,12 @@ def _of_slots(markers: DataFrame, named: DataFrame, removed: DataFrame) -> DataF
 
     The number of removed timers of a slot that are cancelled is exact, their log offsets are not.
     """
-    place, slot = ["store_id", "phys_offset"], ["store_id", "out_ms"]
+    record_key, slot = ["store_id", "phys_offset"], ["store_id", "out_ms"]
     order = Window.partitionBy(*slot).orderBy("phys_offset")
-    spare = markers.where(F.col("out_ms").isNotNull()).dropDuplicates(place)
-    spare = spare.join(named.select(*place), place, "left_anti")
+    spare = markers.where(F.col("out_ms").isNotNull()).dropDuplicates(record_key)
+    spare = spare.join(named.select(*record_key), record_key, "left_anti")
     spare = spare.withColumn("number", F.row_number().over(order))
-    gone = removed.where(F.col("out_ms").isNotNull()).dropDuplicates(place)
+    gone = removed.where(F.col("out_ms").isNotNull()).dropDuplicates(record_key)
     gone = gone.withColumn("number", F.row_number().over(order))
     gone = gone.select(*slot, "number", F.col("phys_offset").alias("found"))
     made = spare.join(gone, [*slot, "number"])

@@ -156,8 +156,8 @@ class _Columns:
 
     def bits(self, base: int, *flags: tuple[Column, int]) -> Column:
         total = F.lit(base).cast("bigint")
-        for holds, place in flags:
-            total = total + F.when(holds, F.lit(1 << place)).otherwise(F.lit(0)).cast("bigint")
+        for holds, bit in flags:
+            total = total + F.when(holds, F.lit(1 << bit)).otherwise(F.lit(0)).cast("bigint")
         return total
 
     def choose(self, flags: Column, chosen: Column, other: Column) -> Column:
@@ -169,9 +169,9 @@ def tally_column() -> Column:
     return record_tally(_Columns())
 
 
-def _part(place: int, mask: int) -> Column:
-    return F.shiftright("tally", place).bitwiseAND(F.lit(mask).cast("bigint"))
+def _part(bit: int, mask: int) -> Column:
+    return F.shiftright("tally", bit).bitwiseAND(F.lit(mask).cast("bigint"))
 
 
-def _has(place: int) -> Column:
-    return F.col("tally").bitwiseAND(F.lit(1 << place).cast("bigint")) != 0
+def _has(bit: int) -> Column:
+    return F.col("tally").bitwiseAND(F.lit(1 << bit).cast("bigint")) != 0

@@ -89,8 +89,8 @@ def pack(column: Callable[[str], pa.Array]) -> Numbers:
     sent = _numbers(column("role")) == Role.DELIVERY
     position, prepared = _numbers(column("phys_offset")), _numbers(column("prepared_offset"))
     # An origin at PLACE_MAX or after it is impossible: such a delivery is its own origin.
-    place = np.where(sent & (~prepared < PLACE_MAX), ~prepared, position)
-    key = place | (_numbers(column("store_id")) << STORE_BITS)
+    origin = np.where(sent & (~prepared < PLACE_MAX), ~prepared, position)
+    key = origin | (_numbers(column("store_id")) << STORE_BITS)
     due_ms, unusual = _due_ms(column, sent)
     tally = record_tally(_Arrays(column)) + (unusual.astype(np.int64) << UNUSUAL)
     # A message stored at 2 * TIME_MAX is late in any case.
@@ -193,17 +193,17 @@ def _counted(rows: Numbers) -> Numbers:
     """Return one row for each store and lateness among (n, 6) sums."""
     which = ((rows[:, 0] >> STORE_BITS) << TIME_BITS) + rows[:, 4]
     _, position, count = np.unique(which[::-1], return_index=True, return_counts=True)
-    found = rows[::-1][position]  # the newest key, because retention may remove the others
-    found[:, 5] = count
-    return found
+    newest = rows[::-1][position]  # the newest key, because retention may remove the others
+    newest[:, 5] = count
+    return newest
 
 
 def _counted_removed(rows: Numbers) -> Numbers:
     """Return one row for each store among (n, 6) sums of records that were removed."""
     _, position, count = np.unique(rows[:, 0] >> STORE_BITS, return_index=True, return_counts=True)
-    found = rows[position]
-    found[:, 1], found[:, 5] = 1 << REMOVED, count
-    return found
+    sums = rows[position]
+    sums[:, 1], sums[:, 5] = 1 << REMOVED, count
+    return sums
 
 
 def _due_ms(column: Callable[[str], pa.Array], sent: Mask) -> tuple[Numbers, Mask]:
@@ -211,9 +211,9 @@ def _due_ms(column: Callable[[str], pa.Array], sent: Mask) -> tuple[Numbers, Mas
     level = _numbers(column("role")) == Role.LEVEL
     in_queue, own = column("unit_ms"), column("due_ms")
     due_ms = np.where(level, _numbers(in_queue), _numbers(own))
-    known = np.where(level, _is_valid(in_queue) & (due_ms >= TIME_MIN), _is_valid(own))
-    known &= (due_ms >= 0) & (due_ms < TIME_MAX)
-    return np.where(known, due_ms, 0), ~known & ~sent
+    has_time = np.where(level, _is_valid(in_queue) & (due_ms >= TIME_MIN), _is_valid(own))
+    has_time &= (due_ms >= 0) & (due_ms < TIME_MAX)
+    return np.where(has_time, due_ms, 0), ~has_time & ~sent
 
 
 Values = npt.NDArray[Any]  # flags or amounts
@@ -236,8 +236,8 @@ class _Arrays:
 
     def bits(self, base: int, *flags: tuple[Values, int]) -> Values:
         total = np.array(base, np.int64)
-        for holds, place in flags:
-            total = total + (holds.astype(np.int64) << place)
+        for holds, bit in flags:
+            total = total + (holds.astype(np.int64) << bit)
         return total
 
     def choose(self, flags: Values, chosen: Values, other: Values) -> Values:

@@ -103,18 +103,18 @@ def check_units(about: Pending, part: ScanSegment, rows: Rows, pos: Numbers) -> 
     # DueMQ marks the unit of a cancelled timer, Apache only appends a unit of the marker
     slots_ms = np.where(rows["due_ms"] == 0, rows["write_ms"] + rows["delay_ms"], -1)
     for index in np.flatnonzero(places < plan.min).tolist():
-        place, slot_ms = int(places[index]), int(slots_ms[index])
+        phys_offset, slot_ms = int(places[index]), int(slots_ms[index])
         text = "its record was removed while it was pending"
-        yield part.finding(place, UNIT_BYTES, RECORD_REMOVED, text, slot_ms)
+        yield part.finding(phys_offset, UNIT_BYTES, RECORD_REMOVED, text, slot_ms)
     inside = (places >= plan.min) & (places < plan.end)
     wrong = np.zeros(rows.size, np.bool_)
     wrong[(places >= plan.end) & about.orderly] = True
     for entry in plan.files:
         base = int(entry.name)
-        mine = np.flatnonzero(inside & (places >= base) & (places < base + entry.size))
-        if mine.size:
+        indexes = np.flatnonzero(inside & (places >= base) & (places < base + entry.size))
+        if indexes.size:
             segment = ScanSegment.whole(part.root, entry, plan.end)
-            wrong[mine] = ~_matching_units(about, segment, rows[mine])
+            wrong[indexes] = ~_matching_units(about, segment, rows[indexes])
     for index in np.flatnonzero(wrong)[:FOUND_MAX].tolist():
         text = f"the unit does not match the record at log offset {int(places[index])}"
         where = int(pos[index]) - part.base
@@ -130,9 +130,9 @@ def _removed_markers(part: ScanSegment, rows: Rows, plan: LogPlan) -> Iterator[F
     markers = (rows["magic"] & MAGIC_DELETE != 0) & (rows["phys_offset"] < plan.min)
     markers &= rows["due_ms"] == 0
     for index in np.flatnonzero(markers).tolist():
-        place, slot_ms = int(rows["phys_offset"][index]), int(slots_ms[index])
+        phys_offset, slot_ms = int(rows["phys_offset"][index]), int(slots_ms[index])
         text = "the record of a marker was removed"
-        yield part.finding(place, UNIT_BYTES, MARKER_REMOVED, text, slot_ms)
+        yield part.finding(phys_offset, UNIT_BYTES, MARKER_REMOVED, text, slot_ms)
 
 
 def _matching_units(about: Pending, segment: ScanSegment, rows: Rows) -> Mask:
@@ -143,13 +143,13 @@ def _matching_units(about: Pending, segment: ScanSegment, rows: Rows) -> Mask:
     places = np.ascontiguousarray(rows["phys_offset"])
     order = np.argsort(places, kind="stable")
     out = np.zeros(rows.size, SCANNED)
-    known = places[order] < scan.base + scan.data.size
-    sorted_places = np.ascontiguousarray(places[order][known])
+    in_file = places[order] < scan.base + scan.data.size
+    sorted_places = np.ascontiguousarray(places[order][in_file])
     count = read_rows(scan.data, scan.base, sorted_places, scan.topics.arrays, out)
     records = scan.named(out[:count])
-    found = np.zeros(rows.size, np.bool_)
+    matching = np.zeros(rows.size, np.bool_)
     if not count:
-        return found
+        return matching
     due_ms, sizes, unknown = _promises(about, scan, records)
     positions = np.searchsorted(records["phys_offset"], places)
     here = positions < count
@@ -158,8 +158,8 @@ def _matching_units(about: Pending, segment: ScanSegment, rows: Rows) -> Mask:
     fits = (sizes[positions] == rows["record_size"]) & (
         unknown[positions] | _in_time(rows, due_ms[positions], about)
     )
-    found[here & fits] = True
-    return found
+    matching[here & fits] = True
+    return matching
 
 
 def _promises(about: Pending, scan: RecordScan, records: Rows) -> tuple[Numbers, Numbers, Mask]:

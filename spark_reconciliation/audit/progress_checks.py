@@ -64,7 +64,7 @@ def impossible_positions(root: Root, plan: LogPlan, progress: Progress) -> list[
         ]
     topics = attempt("consumequeue", lambda: frozenset(root.folders("consumequeue")))
     places += groups(GROUPS_FILE, lambda: list(_group_offsets(root, topics or frozenset()))) or []
-    found, ends = groups.findings, dict[str, int | None]()
+    findings, ends = groups.findings, dict[str, int | None]()
     for path, name, topic, queue_id, offset in places:
         below = f"consumequeue/{topic}/{queue_id}"
         if below not in ends:
@@ -72,8 +72,8 @@ def impossible_positions(root: Root, plan: LogPlan, progress: Progress) -> list[
         end = ends[below]
         if end is not None and not 0 <= offset <= end + behind:
             text = f"{name} is at unit {offset:,} of a queue with {end:,} units"
-            found.append(Finding(root.url, path, 0, 0, IMPOSSIBLE, text))
-    return found + (attempt(CHECK_FILE, partial(_missing_checkpoint, root)) or [])
+            findings.append(Finding(root.url, path, 0, 0, IMPOSSIBLE, text))
+    return findings + (attempt(CHECK_FILE, partial(_missing_checkpoint, root)) or [])
 
 
 def _missing_checkpoint(root: Root) -> list[Finding]:

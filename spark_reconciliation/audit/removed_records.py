@@ -48,9 +48,9 @@ def removed_units(segment: ScanSegment, progress: Progress) -> Iterator[tuple[Nu
         else:
             due_ms = values["tags_code"][here]
             pending = progress.of_level(segment.queue_id, numbers, due_ms, places) == AHEAD
-            for piece in progress.owned.get(segment.queue_id, ()):
-                if piece.in_checkpoint:
-                    pending &= (numbers < piece.first) | (numbers >= piece.end)
+            for owned_range in progress.owned.get(segment.queue_id, ()):
+                if owned_range.in_checkpoint:
+                    pending &= (numbers < owned_range.first) | (numbers >= owned_range.end)
         yield places[pending], places[~pending]
 
 

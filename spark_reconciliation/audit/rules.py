@@ -40,12 +40,12 @@ def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataF
     """Return the verdicts about histories (`HISTORY`), with keys and weights (1)."""
     histories = histories.withColumn("store_id", F.shiftright("root", STORE_BITS).cast("int"))
     about = _store_times(stores)
-    found = histories.join(F.broadcast(about), "store_id")
-    found = found.withColumn("at_root", F.col("root").bitwiseAND(F.lit((1 << STORE_BITS) - 1)))
-    found = found.withColumn("old", F.col("at_root") < F.col("log_min"))
+    rows = histories.join(F.broadcast(about), "store_id")
+    rows = rows.withColumn("at_root", F.col("root").bitwiseAND(F.lit((1 << STORE_BITS) - 1)))
+    rows = rows.withColumn("old", F.col("at_root") < F.col("log_min"))
     given = None if config.as_of_ms is None else F.lit(config.as_of_ms)
     as_of_ms, was_ms = (F.col(n) if given is None else given for n in ("now_ms", "last_ms"))
-    found = found.withColumns(
+    rows = rows.withColumns(
         {
             "as_of_ms": as_of_ms,
             "was_ms": was_ms,
@@ -55,16 +55,16 @@ def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataF
     between = "s -> s.at > leaf_at and s.at <= sent_at"
     back = F.expr(f"aggregate(filter(steps, {between}), 0L, (sum, s) -> sum + s.ms)")
     back_ms = F.coalesce(back, F.lit(0)) if "steps" in about.columns else F.lit(0)
-    found = found.withColumn("back_ms", back_ms)
+    rows = rows.withColumn("back_ms", back_ms)
     verdict, reason = F.lit("ok"), F.lit("")
     for name, holds, text in reversed(_rules(config)):
         verdict = F.when(holds, F.lit(name)).otherwise(verdict)
         reason = F.when(holds, F.lit(text)).otherwise(reason)
-    found = found.withColumns({"verdict": verdict, "why": reason})
+    rows = rows.withColumns({"verdict": verdict, "why": reason})
     weight = F.col("weight") if "weight" in histories.columns else F.lit(1)
     leaf = F.when(F.col("held") > 0, F.col("leaf_at"))
     number = F.shiftleft(F.col("store_id").cast("bigint"), STORE_BITS)
-    return found.where(F.col("verdict") != IGNORED).select(
+    return rows.where(F.col("verdict") != IGNORED).select(
         "store",
         F.col("root").alias("key"),
         F.col("at_root").alias("root"),

@@ -88,7 +88,7 @@ def summarize(
         counts[row["verdict"]] += row["count"]
         if row["late"] is not None:
             times[row["late"]] += row["count"]
-    order = {name: place for place, name in enumerate(VERDICTS)}
+    order = {name: rank for rank, name in enumerate(VERDICTS)}
     offenders = []
     if verdicts is not None and set(counts) - CLEAN:
         offenders = _some_of_each(verdicts.where(~F.col("verdict").isin(*CLEAN)))
@@ -120,16 +120,16 @@ def _some_of_each(bad: DataFrame) -> list[dict[str, object]]:
     ).where(F.col("number") <= ALIKE_SHOWN)
     grave = F.array_position(F.array(*map(F.lit, VERDICTS)), F.col("verdict"))
     order = some.withColumn("grave", grave).orderBy("grave", "why", "store", "root")
-    found = order.drop("grave", "number").limit(OFFENDERS_MAX)
-    return [row.asDict() for row in found.collect()]
+    offenders = order.drop("grave", "number").limit(OFFENDERS_MAX)
+    return [row.asDict() for row in offenders.collect()]
 
 
 def _places(unread: DataFrame) -> tuple[list[dict[str, object]], ...]:
     """Return some unreadable parts of files, and some positions of clock steps."""
     steps = F.col("damage") == CLOCK_SET_BACK
     return tuple(
-        [row.asDict() for row in found.limit(SHOWN_MAX).collect()]
-        for found in (
+        [row.asDict() for row in selection.limit(SHOWN_MAX).collect()]
+        for selection in (
             unread.where(~steps).orderBy("store", "file", "offset", "phys_offset"),
             unread.where(steps).orderBy("store", "phys_offset"),
         )
@@ -138,10 +138,10 @@ def _places(unread: DataFrame) -> tuple[list[dict[str, object]], ...]:
 
 def _percentile(times: Counter[int], share: float) -> int | None:
     """Return the smallest value that at least `share` of all do not exceed, None if empty."""
-    wanted, passed = share * times.total(), 0
+    threshold, passed = share * times.total(), 0
     for value in sorted(times):
         passed += times[value]
-        if passed >= wanted:
+        if passed >= threshold:
             return value
     return None
 

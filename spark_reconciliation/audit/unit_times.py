@@ -45,14 +45,14 @@ class UnitTimes:
         """Return (n,) tags codes; NONE where no unit agrees with the record (SCANNED)."""
         queue_ids, offsets = rows["queue_id"], rows["queue_offset"]
         phys_offsets, sizes = rows["phys_offset"], rows["record_size"]
-        found = np.full(offsets.size, NONE, np.int64)
+        codes = np.full(offsets.size, NONE, np.int64)
         for queue_id in np.unique(queue_ids).tolist():
-            mine = np.flatnonzero(queue_ids == queue_id)
-            for here, units in self._gathered(queue_id, offsets[mine]):
-                good = units["phys_offset"] == phys_offsets[mine[here]]
-                good &= units["size"] == sizes[mine[here]]
-                found[mine[here[good]]] = units["tags_code"][good]
-        return found
+            indexes = np.flatnonzero(queue_ids == queue_id)
+            for here, units in self._gathered(queue_id, offsets[indexes]):
+                good = units["phys_offset"] == phys_offsets[indexes[here]]
+                good &= units["size"] == sizes[indexes[here]]
+                codes[indexes[here[good]]] = units["tags_code"][good]
+        return codes
 
     def agree(self, queue_id: int, numbers: Numbers, places: Places) -> Mask:
         """Return (n,) whether the unit at the queue offset of each record agrees with it.
@@ -64,10 +64,10 @@ class UnitTimes:
         units = self._row(queue_id, numbers)
         if units is not None:
             return _agreement(units, *places)
-        found = np.zeros(numbers.size, np.bool_)
+        agreement = np.zeros(numbers.size, np.bool_)
         for here, units in self._gathered(queue_id, numbers):
-            found[here] = _agreement(units, *(column[here] for column in places))
-        return found
+            agreement[here] = _agreement(units, *(column[here] for column in places))
+        return agreement
 
     def first_unit(self, queue_id: int) -> tuple[int, int] | None:
         """Return queue offset and log offset of a queue's first unit, None without units."""

@@ -171,18 +171,22 @@ class AuditSurvey:
 
     def histories(self, plain: DataFrame) -> DataFrame:
         """Return `HISTORY` of plain messages, and of all messages with rare records."""
-        found = plain_message_histories(self.others(plain))
-        return found if self.events is None else found.unionByName(whole_histories(self.events))
+        histories = plain_message_histories(self.others(plain))
+        return (
+            histories
+            if self.events is None
+            else histories.unionByName(whole_histories(self.events))
+        )
 
     def verdicts(self, histories: DataFrame, *, ids: bool) -> DataFrame:
         """Return the verdicts about histories; see `audit`."""
-        found = _named(judge(histories, self.stores, self.config), self.names)
+        verdicts = _named(judge(histories, self.stores, self.config), self.names)
         unique = F.lit(None).cast("string")
         if ids:
-            known = self.messages(("store_id", "phys_offset", "unique_id"), PENDING_ROLES)
-            known = known.select(key_of("phys_offset").alias("leaf_key"), "unique_id")
-            found, unique = found.join(known, "leaf_key", "left"), F.col("unique_id")
-        return found.select(
+            pending = self.messages(("store_id", "phys_offset", "unique_id"), PENDING_ROLES)
+            pending = pending.select(key_of("phys_offset").alias("leaf_key"), "unique_id")
+            verdicts, unique = verdicts.join(pending, "leaf_key", "left"), F.col("unique_id")
+        return verdicts.select(
             "store",
             "root",
             "leaf",
@@ -221,18 +225,29 @@ def take_survey(
         cached.append(units)
         met |= set() if units.isEmpty() else {Role.UNIT}
         rare = rare.unionByName(units, allowMissingColumns=True)
-    plain, found = _events(messages, rare, met, config)
+    plain, other_events = _events(messages, rare, met, config)
     touched, events = None, None
     if met & COMPLETE_HISTORY_ROLES:
         if Role.UNIT in met:
             units = unit_events(rare.where(F.col("role") == Role.UNIT), plain)
-            found = found.unionByName(units, allowMissingColumns=True)
-        touched = _touched(found, cached)
+            other_events = other_events.unionByName(units, allowMissingColumns=True)
+        touched = _touched(other_events, cached)
     if touched is not None:
-        events = plain.unionByName(found, allowMissingColumns=True).join(touched, "key")
-    known = stores.join(_steps(rare), "store_id", "left") if Role.CLOCK in met else stores
+        events = plain.unionByName(other_events, allowMissingColumns=True).join(touched, "key")
+    stores_with_steps = (
+        stores.join(_steps(rare), "store_id", "left") if Role.CLOCK in met else stores
+    )
     return AuditSurvey(
-        messages, known, config, rare, frozenset(met), names, plain, touched, events, tuple(cached)
+        messages,
+        stores_with_steps,
+        config,
+        rare,
+        frozenset(met),
+        names,
+        plain,
+        touched,
+        events,
+        tuple(cached),
     )
 
 
@@ -259,8 +274,8 @@ def audit(
         and store, phys_offset, damage, file, offset (in the file), note. The value CLOCK_SET_BACK
         of damage is the position of a clock step.
     """
-    found = take_survey(messages, queues, stores, config)
-    return found.verdicts(found.histories(found.plain), ids=ids), found.unread
+    survey = take_survey(messages, queues, stores, config)
+    return survey.verdicts(survey.histories(survey.plain), ids=ids), survey.unread
 
 
 def _roles_and_topics(survey: DataFrame) -> tuple[set[int], dict[int, str], list[str]]:
@@ -271,10 +286,10 @@ def _roles_and_topics(survey: DataFrame) -> tuple[set[int], dict[int, str], list
     named = is_queue | (F.col("role") == Role.TOPIC)
     queue = (F.when(is_queue, F.col(name)).alias(name) for name in ("store_id", "queue_id"))
     names = (F.when(named, F.col(name)).alias(name) for name in ("topic_hash", "topic"))
-    found = survey.groupBy("role", *queue, *names).agg(
+    groups = survey.groupBy("role", *queue, *names).agg(
         F.bit_xor("identity").alias("sum"), F.count("file").alias("files")
     )
-    rows = found.collect()
+    rows = groups.collect()
     queues = [row for row in rows if row["role"] == Role.QUEUE]
     differing = {row["topic"] for row in queues if row["files"] and row["sum"]}
     roles = {row["role"] for row in rows} - {Role.QUEUE}
@@ -285,10 +300,10 @@ def _roles_and_topics(survey: DataFrame) -> tuple[set[int], dict[int, str], list
 def _named(verdicts: DataFrame, names: dict[int, str]) -> DataFrame:
     """Return verdicts with the name of the topic; null: unknown."""
     if len(names) > NAMES_MAX:
-        known = verdicts.sparkSession.createDataFrame(
+        name_table = verdicts.sparkSession.createDataFrame(
             list(names.items()), "topic_hash bigint, topic string"
         )
-        return verdicts.join(F.broadcast(known), "topic_hash", "left")
+        return verdicts.join(F.broadcast(name_table), "topic_hash", "left")
     name = F.lit(None).cast("string")
     for value, text in names.items():
         name = F.when(F.col("topic_hash") == value, text).otherwise(name)
@@ -299,7 +314,7 @@ def reader_of(messages: DataFrame) -> Reader:
     """Return a reader of given rows: `COLUMNS` of `messages`."""
 
     def read(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
-        found = messages.where(F.col("role").isin(*roles))
+        rows = messages.where(F.col("role").isin(*roles))
         if Role.TOPIC in roles:
             name = F.when(F.col("role").isin(*PENDING_ROLES), F.col("real_topic")).otherwise(
                 F.col("topic")
@@ -308,8 +323,8 @@ def reader_of(messages: DataFrame) -> Reader:
                 "topic_hash", name.alias("topic")
             )
             names = names.distinct().withColumn("role", F.lit(Role.TOPIC))
-            found = found.unionByName(names, allowMissingColumns=True)
-        return found.select(*columns)
+            rows = rows.unionByName(names, allowMissingColumns=True)
+        return rows.select(*columns)
 
     return read
 
@@ -336,8 +351,8 @@ def _unread(survey: DataFrame, stores: DataFrame) -> DataFrame:
     kind = F.when(F.col("role") == Role.CLOCK, CLOCK_SET_BACK).otherwise(F.col("damage"))
     gaps = survey.where(F.col("role").isin(Role.GAP, Role.CLOCK, Role.UNIT))
     gaps = gaps.withColumn("damage", kind).where("damage is not null").drop("store")
-    found = gaps.join(F.broadcast(stores.select("store_id", "store")), "store_id", "left")
-    return found.select(
+    named_gaps = gaps.join(F.broadcast(stores.select("store_id", "store")), "store_id", "left")
+    return named_gaps.select(
         "store", "phys_offset", "damage", "file", F.col("file_offset").alias("offset"), "note"
     )
 
@@ -347,11 +362,11 @@ def _steps(rare: DataFrame) -> DataFrame:
 
     A step is used only if many records show it; one record with another time is not a step.
     """
-    found = rare.where((F.col("role") == Role.CLOCK) & (F.col("passed") == 1))
+    clock_rows = rare.where((F.col("role") == Role.CLOCK) & (F.col("passed") == 1))
     back = F.struct(
         F.col("phys_offset").alias("at"), (F.col("out_ms") - F.col("store_ms")).alias("ms")
     )
-    return found.groupBy("store_id").agg(
+    return clock_rows.groupBy("store_id").agg(
         F.collect_list(back).alias("steps"), F.max("out_ms").alias("newest_ms")
     )
 
@@ -372,7 +387,7 @@ def _events(
     ended = ended.unionByName(
         rare.where(F.col("role") == Role.QUARANTINE).select("store_id", "origin")
     )
-    found = with_origins(
+    origins = with_origins(
         rare.where(nameless),
         rare.where(F.col("role") == Role.CANDIDATE),
         rare.where(F.col("role") == Role.MARKER),
@@ -381,12 +396,12 @@ def _events(
         rare.where(F.col("role") == Role.REMOVED_PENDING),
     )
     rest = rare.where(by_place & ~nameless)
-    rest = rest.unionByName(found.rolled).unionByName(found.marked)
-    plain = plain.unionByName(found.delivered.select(*plain.columns))
+    rest = rest.unionByName(origins.rolled).unionByName(origins.marked)
+    plain = plain.unionByName(origins.delivered.select(*plain.columns))
     return keyed(plain, config), keyed(rest, config)
 
 
-def _touched(found: DataFrame, cached: list[DataFrame]) -> DataFrame | None:
+def _touched(events: DataFrame, cached: list[DataFrame]) -> DataFrame | None:
     """Return the keys of messages with a rare record, with their roots.
 
     Args:
@@ -394,8 +409,8 @@ def _touched(found: DataFrame, cached: list[DataFrame]) -> DataFrame | None:
     Returns:
         key, root, number of copies of the record, position of the first copy; None without keys.
     """
-    roots = find_roots(found)
-    named = found.select("key").distinct()
+    roots = find_roots(events)
+    named = events.select("key").distinct()
     if roots is None:
         nothing = F.lit(None).cast("bigint")
         keys = named.select(

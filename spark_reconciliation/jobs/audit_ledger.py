@@ -78,8 +78,8 @@ def location_of(stores: Sequence[str], url: str = "") -> LedgerLocation | None:
     """Return the ledger of stores, None if they have none and `url` is empty."""
     names = [_identity(store) for store in stores]
     if url:
-        known = [name or f"path {store}" for name, store in zip(names, stores, strict=True)]
-        owner = names[0] if len(names) == 1 and names[0] else _digest(known)
+        identities = [name or f"path {store}" for name, store in zip(names, stores, strict=True)]
+        owner = names[0] if len(names) == 1 and names[0] else _digest(identities)
     elif len(names) == 1 and names[0]:
         owner, url = names[0], default_url(stores[0])
     else:
@@ -108,9 +108,9 @@ class AuditLedger(Ledger):
         """Return audits, newest first."""
         newest = select(AUDITS).order_by(AUDITS.c.started_ms.desc(), AUDITS.c.audit_id.desc())
         with self.reading() as connection:
-            found = read_rows(connection, newest.limit(count_max), AuditRecord)
-            mine = AUDIT_VERDICTS.c.audit_id.in_([record.audit_id for record in found])
-            parts = connection.execute(select(AUDIT_VERDICTS).where(mine)).all()
+            records = read_rows(connection, newest.limit(count_max), AuditRecord)
+            condition = AUDIT_VERDICTS.c.audit_id.in_([record.audit_id for record in records])
+            parts = connection.execute(select(AUDIT_VERDICTS).where(condition)).all()
         counts: dict[str, dict[str, int]] = {}
         for audit_id, verdict, messages in parts:
             counts.setdefault(audit_id, {})[verdict] = messages
@@ -120,5 +120,5 @@ class AuditLedger(Ledger):
                 stores=tuple(json.loads(str(record.stores))),
                 verdicts=counts.get(record.audit_id, {}),
             )
-            for record in found
+            for record in records
         ]

@@ -123,8 +123,8 @@ async def run(command: Sequence[str], *, seconds_max: float) -> Result:
 async def _all(stream: asyncio.StreamReader) -> bytes:
     """Read a stream to its end and return the last part, of bounded size."""
     kept = b""
-    while piece := await stream.read(1 << 16):
-        kept = (kept + piece)[-OUTPUT_BYTES_MAX:]
+    while part := await stream.read(1 << 16):
+        kept = (kept + part)[-OUTPUT_BYTES_MAX:]
     return kept
 
 
@@ -151,8 +151,8 @@ def result_of(code: int, output: bytes, errors: bytes) -> Result:
     try:
         response = json.loads(lines[-1])
         names = ("audit_id", "why", "complete", "verdicts", "lateness_ms")
-        known = {name: response[name] for name in names if name in response}
-        return Result(exit_code=int(response["exit_code"]), **known)
+        fields = {name: response[name] for name in names if name in response}
+        return Result(exit_code=int(response["exit_code"]), **fields)
     except (IndexError, ValueError, LookupError, TypeError):
         text = errors.decode("utf-8", "replace").strip()[-ERROR_CHARS_MAX:]
         reason = f"it ended with code {code} without a result: {text or 'no output'}"

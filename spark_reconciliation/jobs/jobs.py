@@ -58,9 +58,9 @@ def forecast(verdicts: DataFrame, *, bucket_ms: int = MINUTE_MS) -> DataFrame:
         from_ms, until_ms, topic, messages, per_second (mean load).
     """
     pending = verdicts.where(F.col("verdict") == "pending")
-    found = pending.groupBy(_bucket("due_ms", bucket_ms).alias("from_ms"), "topic")
+    groups = pending.groupBy(_bucket("due_ms", bucket_ms).alias("from_ms"), "topic")
     load = F.col("messages") * SECOND_MS / F.lit(bucket_ms)
-    counted = found.agg(F.count("*").alias("messages")).withColumns(
+    counted = groups.agg(F.count("*").alias("messages")).withColumns(
         {"per_second": load, "until_ms": F.col("from_ms") + bucket_ms}
     )
     names = ("from_ms", "until_ms", "topic", "messages", "per_second")
@@ -125,8 +125,8 @@ def by_day(load: DataFrame) -> DataFrame:
         F.sum("messages").alias("messages"), F.sum("per_second").alias("per_second")
     )
     heaviest = F.max(F.struct("per_second", (-F.col("from_ms")).alias("first"))).alias("peak")
-    found = pieces.groupBy(_day("from_ms").alias("day"))
-    days = found.agg(F.sum("messages").alias("messages"), heaviest)
+    groups = pieces.groupBy(_day("from_ms").alias("day"))
+    days = groups.agg(F.sum("messages").alias("messages"), heaviest)
     peak_at_ms, peak = (-F.col("peak.first")).alias("peak_at_ms"), F.col("peak.per_second")
     return days.select("day", "messages", peak_at_ms, peak.alias("peak_per_s")).orderBy("day")
 
@@ -138,8 +138,8 @@ def lateness(verdicts: DataFrame, *, bucket_ms: int = HOUR_MS) -> DataFrame:
         from_ms, level (null: timers), topic, messages, p50_ms, p99_ms, max_ms.
     """
     from_ms = _bucket("delivered_ms", bucket_ms).alias("from_ms")
-    found = _sent(verdicts).groupBy(from_ms, "level", "topic").agg(*_times())
-    return found.orderBy("from_ms", "level", "topic")
+    intervals = _sent(verdicts).groupBy(from_ms, "level", "topic").agg(*_times())
+    return intervals.orderBy("from_ms", "level", "topic")
 
 
 def totals(verdicts: DataFrame) -> DataFrame:
@@ -151,14 +151,14 @@ def totals(verdicts: DataFrame) -> DataFrame:
     """
     late = F.col("late_ms")
     shares = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
-    found = verdicts.groupBy("level", "topic").agg(
+    rows = verdicts.groupBy("level", "topic").agg(
         F.count("*").alias("messages"),
         F.count(late).alias("delivered"),
         F.count(F.when(~F.col("verdict").isin(*CLEAN), 1)).alias("findings"),
         *(F.percentile_approx(late, share).alias(f"{name}_ms") for name, share in shares),
         F.max(late).alias("max_ms"),
     )
-    return found.orderBy("level", "topic")
+    return rows.orderBy("level", "topic")
 
 
 def trend(history: DataFrame) -> DataFrame:
@@ -172,7 +172,7 @@ def trend(history: DataFrame) -> DataFrame:
     """
     span_ms = F.max("from_ms") - F.min("from_ms")
     slope = F.when(span_ms >= HOUR_MS, F.expr("regr_slope(p99_ms, from_ms)") * DAY_MS)
-    found = history.groupBy("level", "topic").agg(
+    rows = history.groupBy("level", "topic").agg(
         F.count("*").alias("pieces"),
         F.sum("messages").alias("messages"),
         F.min_by("p99_ms", "from_ms").alias("first_p99_ms"),
@@ -185,7 +185,7 @@ def trend(history: DataFrame) -> DataFrame:
         .when(F.col("p99_ms_per_day") < -STEADY_MS_PER_DAY, "better")
         .otherwise("steady")
     )
-    return found.withColumn("trend", direction).orderBy("level", "topic")
+    return rows.withColumn("trend", direction).orderBy("level", "topic")
 
 
 def worst(verdicts: DataFrame, *, count_max: int = WORST_MAX) -> DataFrame:
@@ -195,9 +195,9 @@ def worst(verdicts: DataFrame, *, count_max: int = WORST_MAX) -> DataFrame:
         late_ms, store, root, topic, level, unique_id, due_ms, delivered_ms, verdict.
     """
     names = ("store", "root", "topic", "level", "unique_id", "due_ms", "delivered_ms", "verdict")
-    found = _sent(verdicts).where(F.col("late_ms") > 0)
+    deliveries = _sent(verdicts).where(F.col("late_ms") > 0)
     order = (F.col("late_ms").desc(), F.col("store"), F.col("root"))
-    return found.select("late_ms", *names).orderBy(*order).limit(count_max)
+    return deliveries.select("late_ms", *names).orderBy(*order).limit(count_max)
 
 
 def repair(verdicts: DataFrame, messages: DataFrame | None = None) -> DataFrame:
@@ -212,14 +212,14 @@ def repair(verdicts: DataFrame, messages: DataFrame | None = None) -> DataFrame:
     """
     # messages that are `lost` only because of a clock step will be delivered
     excused = F.coalesce("why", F.lit("")).isin(*EXCUSED)
-    wanted = verdicts.where(F.col("verdict").isin(*TO_REPAIR) & F.col("leaf").isNotNull())
-    wanted = wanted.where(~excused)
+    undelivered = verdicts.where(F.col("verdict").isin(*TO_REPAIR) & F.col("leaf").isNotNull())
+    undelivered = undelivered.where(~excused)
     position = F.col("leaf").alias("phys_offset")
-    found = wanted.select("store", position, "topic", "queue_id", "unique_id", "due_ms", "why")
+    rows = undelivered.select("store", position, "topic", "queue_id", "unique_id", "due_ms", "why")
     if messages is None:
-        return found
+        return rows
     texts = messages.select("store", "phys_offset", "property_text", "body")
-    return found.join(texts, ["store", "phys_offset"]).orderBy("store", "phys_offset")
+    return rows.join(texts, ["store", "phys_offset"]).orderBy("store", "phys_offset")
 
 
 def backfill_plan(
@@ -250,7 +250,7 @@ def backfill_plan(
     owned = owned_by_timers(schedule, read_journals(messages))
     rows = rows.join(owned, ["store", "level", "queue_offset"], "left_anti")
     overdue = F.count(F.when(F.col("due_ms") <= as_of_ms, 1))
-    found = rows.groupBy("store", "level").agg(
+    levels = rows.groupBy("store", "level").agg(
         F.count("*").alias("pending"),
         F.sum("record_size").alias("pending_bytes"),
         F.min("due_ms").alias("first_due_ms"),
@@ -258,7 +258,7 @@ def backfill_plan(
         overdue.alias("overdue"),
     )
     size = F.col("pending") * UNIT_BYTES
-    return found.withColumn("unit_bytes", size).orderBy("store", "level")
+    return levels.withColumn("unit_bytes", size).orderBy("store", "level")
 
 
 def bucket_of(verdicts: DataFrame) -> int:
@@ -266,8 +266,8 @@ def bucket_of(verdicts: DataFrame) -> int:
     ends = _sent(verdicts).agg(
         F.min("delivered_ms").alias("first"), F.max("delivered_ms").alias("last")
     )
-    (found,) = ends.collect()
-    span_ms = (found["last"] or 0) - (found["first"] or 0)
+    (row,) = ends.collect()
+    span_ms = (row["last"] or 0) - (row["first"] or 0)
     return next((ms for ms in BUCKETS_MS if span_ms <= ms * CURVE_POINTS), DAY_MS)
 
 

@@ -50,8 +50,8 @@ def extents(stores: DataFrame) -> DataFrame:
         store, log_min, log_end, behind (bytes that another store has after its end).
     """
     longest = stores.agg(F.max("log_end").alias("longest"))
-    found = stores.crossJoin(longest).withColumn("behind", F.col("longest") - F.col("log_end"))
-    return found.select("store", "log_min", "log_end", "behind").orderBy("store")
+    ranges = stores.crossJoin(longest).withColumn("behind", F.col("longest") - F.col("log_end"))
+    return ranges.select("store", "log_min", "log_end", "behind").orderBy("store")
 
 
 def differences(messages: DataFrame, stores: DataFrame) -> DataFrame:
@@ -75,7 +75,7 @@ def differences(messages: DataFrame, stores: DataFrame) -> DataFrame:
         F.col("phys_offset") < F.col("common_end")
     )
     by_offset = records.crossJoin(F.broadcast(common)).where(in_common).groupBy("phys_offset")
-    found = by_offset.agg(
+    counts = by_offset.agg(
         F.count("*").alias("stores"),
         F.countDistinct("content").alias("contents"),
         F.first("count").alias("count"),
@@ -83,7 +83,7 @@ def differences(messages: DataFrame, stores: DataFrame) -> DataFrame:
     )
     is_missing = F.col("stores") < F.col("count")
     verdict = F.when(is_missing, MISSING).when(F.col("contents") > 1, DIFFERENT)
-    named = found.withColumn("verdict", verdict).where("verdict is not null")
+    named = counts.withColumn("verdict", verdict).where("verdict is not null")
     return named.select("phys_offset", "verdict", "have").orderBy("phys_offset")
 
 

@@ -74,25 +74,25 @@ class AuditRequest:
         return AuditConfig(**given, **more)  # type: ignore[arg-type]
 
 
-def check_request(wanted: AuditRequest) -> None:
+def check_request(request: AuditRequest) -> None:
     """Check stores and outputs before Java starts.
 
     Raises:
         UsageError: A directory is not a store, or the files cannot be written there.
     """
-    check_stores(wanted.stores)
-    if wanted.report is not None:
-        folder = wanted.report.absolute().parent
-        if wanted.report.is_dir() or not folder.is_dir():
+    check_stores(request.stores)
+    if request.report is not None:
+        folder = request.report.absolute().parent
+        if request.report.is_dir() or not folder.is_dir():
             reason = (
-                "it is a directory" if wanted.report.is_dir() else f"there is no folder {folder}"
+                "it is a directory" if request.report.is_dir() else f"there is no folder {folder}"
             )
-            raise UsageError(f"--report {wanted.report} cannot be written: {reason}")
-        if not os.access(wanted.report if wanted.report.exists() else folder, os.W_OK):
-            raise UsageError(f"--report {wanted.report} cannot be written: no permission")
-    out = Path(wanted.out.removeprefix("file://"))
-    if wanted.out and "://" not in str(wanted.out.removeprefix("file://")) and out.exists():
-        raise UsageError(f"--out {wanted.out} exists: name a new directory")
+            raise UsageError(f"--report {request.report} cannot be written: {reason}")
+        if not os.access(request.report if request.report.exists() else folder, os.W_OK):
+            raise UsageError(f"--report {request.report} cannot be written: no permission")
+    out = Path(request.out.removeprefix("file://"))
+    if request.out and "://" not in str(request.out.removeprefix("file://")) and out.exists():
+        raise UsageError(f"--out {request.out} exists: name a new directory")
 
 
 def absolute(store: str) -> str:
@@ -126,7 +126,7 @@ def _is_store(path: Path) -> bool:
     return bool(root.folders("consumequeue") or root.files("commitlog"))
 
 
-def run_audit(spark: SparkSession, wanted: AuditRequest, clock: Clock) -> Summary:
+def run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summary:
     """Audit stores; write the requested files.
 
     Raises:
@@ -137,29 +137,29 @@ def run_audit(spark: SparkSession, wanted: AuditRequest, clock: Clock) -> Summar
     from spark_reconciliation.audit.summary import summarize, write_parquet
     from spark_reconciliation.spark.read import audit_stores, count_stores
 
-    wanted = at_present(wanted, clock)
-    if wanted.brief:
-        brief, unread = count_stores(spark, wanted.stores, wanted.config)
+    request = at_present(request, clock)
+    if request.brief:
+        brief, unread = count_stores(spark, request.stores, request.config)
         return summarize(brief.rest, unread, kept=brief.kept)
-    verdicts, unread = audit_stores(spark, wanted.stores, wanted.config)
+    verdicts, unread = audit_stores(spark, request.stores, request.config)
     verdicts = verdicts.persist()
-    if wanted.out:
-        write_parquet(verdicts, wanted.out)
+    if request.out:
+        write_parquet(verdicts, request.out)
     summary = summarize(verdicts, unread)
-    if wanted.report is not None:
-        page = _page(spark, wanted, verdicts, summary, clock.now_ms())
-        wanted.report.write_text(page, encoding="utf-8")
+    if request.report is not None:
+        page = _page(spark, request, verdicts, summary, clock.now_ms())
+        request.report.write_text(page, encoding="utf-8")
     return summary
 
 
-def at_present(wanted: AuditRequest, clock: Clock) -> AuditRequest:
+def at_present(request: AuditRequest, clock: Clock) -> AuditRequest:
     """Return the request with the present time if it names none and a broker has the stores open.
 
     A broker that delivers nothing writes no record, so its newest record is no clock.
     """
-    if wanted.as_of_ms is not None or not all(map(_is_open, wanted.stores)):
-        return wanted
-    return replace(wanted, as_of_ms=clock.now_ms())
+    if request.as_of_ms is not None or not all(map(_is_open, request.stores)):
+        return request
+    return replace(request, as_of_ms=clock.now_ms())
 
 
 def _is_open(store: str) -> bool:
@@ -168,16 +168,16 @@ def _is_open(store: str) -> bool:
 
 
 def _page(
-    spark: SparkSession, wanted: AuditRequest, verdicts: DataFrame, summary: Summary, now_ms: int
+    spark: SparkSession, request: AuditRequest, verdicts: DataFrame, summary: Summary, now_ms: int
 ) -> str:
     from spark_reconciliation.report.page import html_report
 
     return html_report(
-        summary, stores=wanted.stores, pages=pages_of(spark, wanted, verdicts), at_ms=now_ms
+        summary, stores=request.stores, pages=pages_of(spark, request, verdicts), at_ms=now_ms
     )
 
 
-def pages_of(spark: SparkSession, wanted: AuditRequest, verdicts: DataFrame) -> Pages:
+def pages_of(spark: SparkSession, request: AuditRequest, verdicts: DataFrame) -> Pages:
     """Return the rows of the jobs that a report shows."""
     from delayed_delivery.ownership import OWNERSHIP_TOPIC
     from spark_reconciliation.audit.migration_proof import migration_proof, proof_totals
@@ -190,9 +190,9 @@ def pages_of(spark: SparkSession, wanted: AuditRequest, verdicts: DataFrame) -> 
 
     late = jobs.lateness(verdicts, bucket_ms=jobs.bucket_of(verdicts)).persist()
     load = jobs.forecast(verdicts).persist()
-    schedule = read_table(spark, wanted.stores, "schedule")
+    schedule = read_table(spark, request.stores, "schedule")
     columns = ("store", "phys_offset", "topic", "queue_id", "queue_offset", "level", "due_ms")
-    messages = read_table(spark, wanted.stores, "messages", (*columns, "body"))
+    messages = read_table(spark, request.stores, "messages", (*columns, "body"))
     proof: list[dict[str, object]] = []
     if not messages.where(f"topic = '{OWNERSHIP_TOPIC}'").isEmpty():
         proof = rows(proof_totals(migration_proof(verdicts, messages, schedule)))
@@ -201,7 +201,7 @@ def pages_of(spark: SparkSession, wanted: AuditRequest, verdicts: DataFrame) -> 
         lateness=rows(late),
         trend=rows(jobs.trend(late)),
         worst=rows(jobs.worst(verdicts)),
-        forecast=rows(jobs.capacity(load, rate_per_s=wanted.capacity_per_s or None)),
+        forecast=rows(jobs.capacity(load, rate_per_s=request.capacity_per_s or None)),
         days=rows(jobs.by_day(load)),
         proof=proof,
     )
@@ -218,14 +218,14 @@ class LedgerRow:
     ledger: Ledger | None
     audit_id: str
     started_ms: int
-    wanted: AuditRequest
+    request: AuditRequest
     clock: Clock
     warn: Callable[[str], None]
 
     @classmethod
     def begin(
         cls,
-        wanted: AuditRequest,
+        request: AuditRequest,
         url: str,
         *,
         clock: Clock,
@@ -244,15 +244,15 @@ class LedgerRow:
         from spark_reconciliation.jobs.audit_ledger import location_of, new_audit_id
 
         now_ms, ledger = clock.now_ms(), None
-        place = None if url == "none" else location_of(wanted.stores, url)
-        if place is not None:
+        location = None if url == "none" else location_of(request.stores, url)
+        if location is not None:
             try:
-                ledger = Ledger.open(place, now_ms=now_ms)
+                ledger = Ledger.open(location, now_ms=now_ms)
             except LedgerError as error:
                 if url:
                     raise
                 warn(f"{error}. The audit continues without a row there.")
-        return cls(ledger, new_audit_id(now_ms, salt), now_ms, wanted, clock, warn)
+        return cls(ledger, new_audit_id(now_ms, salt), now_ms, request, clock, warn)
 
     def done(self, summary: Summary) -> int:
         """Write the row of an audit that ran; return its exit code."""
@@ -276,17 +276,17 @@ class LedgerRow:
         self._write(self._record(exit_code=COULD_NOT_RUN, complete=False, why=reason))
         return COULD_NOT_RUN
 
-    def _record(self, **found: Any) -> AuditRecord:
+    def _record(self, **facts: Any) -> AuditRecord:
         from spark_reconciliation.jobs.audit_ledger import AuditRecord
 
         return AuditRecord(
             audit_id=self.audit_id,
             started_ms=self.started_ms,
             ended_ms=self.clock.now_ms(),
-            made_by=self.wanted.made_by,
-            stores=self.wanted.stores,
-            late_limit_ms=self.wanted.late_ms,
-            **found,
+            made_by=self.request.made_by,
+            stores=self.request.stores,
+            late_limit_ms=self.request.late_ms,
+            **facts,
         )
 
     def _write(self, record: AuditRecord) -> None:

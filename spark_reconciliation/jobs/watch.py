@@ -103,18 +103,22 @@ class Watch:
 
     def take(self, batch: DataFrame, number: int) -> None:
         """Audit one batch; another call with the same number replaces its output."""
-        known = self._state(number - 1)
-        rows = (batch if known is None else batch.unionByName(known["rows"])).persist()
+        state = self._state(number - 1)
+        rows = (batch if state is None else batch.unionByName(state["rows"])).persist()
         as_of_ms = self._as_of_ms(rows)
         survey = self._survey(rows, as_of_ms)
         verdicts = survey.verdicts(survey.histories(survey.plain), ids=True).persist()
-        found = verdicts.where(~F.col("verdict").isin(*CLEAN))
-        new = found if known is None else found.join(known["reported"], list(REPORTED), "left_anti")
+        findings = verdicts.where(~F.col("verdict").isin(*CLEAN))
+        new = (
+            findings
+            if state is None
+            else findings.join(state["reported"], list(REPORTED), "left_anti")
+        )
         path = f"{self.alarms}/batch={number}"
         new.withColumn("alarm_ms", F.lit(self._clock.now_ms())).write.mode("overwrite").parquet(
             path
         )
-        self._write_state(number, rows, verdicts, found, as_of_ms)
+        self._write_state(number, rows, verdicts, findings, as_of_ms)
         alarms = [row.asDict() for row in self._spark.read.parquet(path).collect()]
         self._report(sorted(alarms, key=lambda row: (row["store"], row["root"])))
         self._looked_ms = self._clock.now_ms()  # the next batch ends later
@@ -141,7 +145,7 @@ class Watch:
         return take_survey(reader_of(ahead), lambda topics: nothing, stores, config)
 
     def _write_state(
-        self, number: int, rows: DataFrame, verdicts: DataFrame, found: DataFrame, as_of_ms: int
+        self, number: int, rows: DataFrame, verdicts: DataFrame, findings: DataFrame, as_of_ms: int
     ) -> None:
         since_ms = as_of_ms - self._config.keep_ms
         pending = (F.col("deliveries") == 0) & F.col("verdict").isin("pending", "late", "lost")
@@ -150,7 +154,7 @@ class Watch:
         folder = self._folder(number)
         _records_of(rows, still).write.mode("overwrite").parquet(f"{folder}/rows")
         open_ones = still.select("store", "root")
-        reported = found.select(*REPORTED).join(open_ones, ["store", "root"], "left_semi")
+        reported = findings.select(*REPORTED).join(open_ones, ["store", "root"], "left_semi")
         reported.write.mode("overwrite").parquet(f"{folder}/told")
 
     def _state(self, number: int) -> dict[str, DataFrame] | None:
@@ -196,8 +200,8 @@ def _records_of(rows: DataFrame, histories: DataFrame) -> DataFrame:
             "left_semi",
         )
     )
-    found = by_name.unionByName(by_place).select(*rows.columns)
-    return found.dropDuplicates(["store", "phys_offset"])
+    records = by_name.unionByName(by_place).select(*rows.columns)
+    return records.dropDuplicates(["store", "phys_offset"])
 
 
 def _schema(table: str, columns: Sequence[str] = ()) -> str:

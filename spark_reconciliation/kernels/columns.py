@@ -159,9 +159,9 @@ def hash_bytes(data: Bytes, pos: int, size: int) -> Any:
 def find_byte(data: Bytes, pos: int, end: int, byte: int) -> int:
     """Return the first position of a byte in data[pos:end], `end` without one; 8 bytes a step."""
     ones, tops = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-    wanted = ones * np.uint64(byte)
+    pattern = ones * np.uint64(byte)
     while pos + 8 <= end:
-        word = load_u8(data, np.int64(pos)) ^ wanted
+        word = load_u8(data, np.int64(pos)) ^ pattern
         hits = (word - ones) & ~word & tops  # the lowest set byte is the first
         if hits != np.uint64(0):
             return pos + (trailing_zeros(hits) >> 3)
@@ -236,13 +236,13 @@ def spans(
                         0x9E3779B97F4A7C15
                     )
                     sums[i] += mixed
-                    place = place_of(seen, count, name)
-                    if place < count:  # the last of equal names applies
-                        sums[i] -= seen[2 * place + 1]
+                    index = place_of(seen, count, name)
+                    if index < count:  # the last of equal names applies
+                        sums[i] -= seen[2 * index + 1]
                     # names beyond SEEN_MAX are not compared with later ones
-                    if place < SEEN_MAX:
-                        seen[2 * place], seen[2 * place + 1] = name, mixed
-                        count = max(count, place + 1)
+                    if index < SEEN_MAX:
+                        seen[2 * index], seen[2 * index + 1] = name, mixed
+                        count = max(count, index + 1)
             pos = stop + 1
 
 
@@ -287,37 +287,41 @@ def select_unusual(
 
 
 @kernel
-def numbers(data: Bytes, starts: Any, found: Any, absent: int, out: Any) -> None:
+def numbers(data: Bytes, starts: Any, value_spans: Any, absent: int, out: Any) -> None:
     """Fill (n,) i8 with the decimal values of (n, 2) spans; `absent` where there is no number.
 
     `starts`: (n,) i8, positions in `data` from which spans count.
     """
     for i in range(out.size):
         out[i] = absent
-        if found[i, 0] < found[i, 1]:
-            out[i] = parse_number(data, starts[i] + found[i, 0], starts[i] + found[i, 1], absent)
+        if value_spans[i, 0] < value_spans[i, 1]:
+            out[i] = parse_number(
+                data, starts[i] + value_spans[i, 0], starts[i] + value_spans[i, 1], absent
+            )
 
 
 @kernel
-def hashes(data: Bytes, starts: Any, found: Any, out: Words) -> None:
+def hashes(data: Bytes, starts: Any, value_spans: Any, out: Words) -> None:
     """Fill (n,) u8 with the hashes of spans; 0 where one is empty."""
     for i in range(out.size):
         out[i] = 0
-        if found[i, 0] < found[i, 1]:
-            out[i] = hash_bytes(data, starts[i] + found[i, 0], np.int64(found[i, 1] - found[i, 0]))
+        if value_spans[i, 0] < value_spans[i, 1]:
+            out[i] = hash_bytes(
+                data, starts[i] + value_spans[i, 0], np.int64(value_spans[i, 1] - value_spans[i, 0])
+            )
 
 
 @kernel
 def hash_pairs(
-    data: Bytes, starts: Any, found: Any, others: Any, scratch: Bytes, out: Words
+    data: Bytes, starts: Any, value_spans: Any, others: Any, scratch: Bytes, out: Words
 ) -> None:
     """Fill (n,) u8 with the hashes of "found+others", or of the only value that is not empty.
 
     `scratch`: room for the longest text. The hash is 0 if both are empty.
     """
     for i in range(out.size):
-        first, second = found[i, 1] - found[i, 0], others[i, 1] - others[i, 0]
-        copy(scratch, 0, data, starts[i] + found[i, 0], first)
+        first, second = value_spans[i, 1] - value_spans[i, 0], others[i, 1] - others[i, 0]
+        copy(scratch, 0, data, starts[i] + value_spans[i, 0], first)
         size = np.int64(first)
         if first > 0 and second > 0:
             # topic+key, as a marker writes it (TimerMessageStore.buildDeleteKey)
@@ -329,16 +333,22 @@ def hash_pairs(
 
 
 @kernel
-def gather(data: Bytes, starts: Any, found: Any, ends: Any, out: Bytes) -> None:
+def gather(data: Bytes, starts: Any, value_spans: Any, ends: Any, out: Bytes) -> None:
     """Copy (n, 2) spans back to back; ends: (n + 1,) i4, start of each in `out`."""
-    for i in range(found.shape[0]):
-        copy(out, ends[i], data, starts[i] + found[i, 0], np.int64(found[i, 1] - found[i, 0]))
+    for i in range(value_spans.shape[0]):
+        copy(
+            out,
+            ends[i],
+            data,
+            starts[i] + value_spans[i, 0],
+            np.int64(value_spans[i, 1] - value_spans[i, 0]),
+        )
 
 
 @kernel
-def tag_codes(data: Bytes, starts: Any, found: Any, out: Any) -> None:
+def tag_codes(data: Bytes, starts: Any, value_spans: Any, out: Any) -> None:
     """Fill (n,) i8 with the tags codes of (n, 2) spans; 0 where one is empty."""
     for i in range(out.size):
         out[i] = 0
-        if found[i, 0] < found[i, 1]:
-            out[i] = java_hash(data, starts[i] + found[i, 0], starts[i] + found[i, 1])
+        if value_spans[i, 0] < value_spans[i, 1]:
+            out[i] = java_hash(data, starts[i] + value_spans[i, 0], starts[i] + value_spans[i, 1])

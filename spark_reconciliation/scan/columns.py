@@ -152,8 +152,8 @@ class MessageColumns:
 
     def _collect_topics(self, scan: RecordScan, rows: Rows, hashes: Numbers) -> None:
         """Note the names of the real topics of pending messages; a hash of 0: none."""
-        known = np.fromiter(self._names, np.int64, len(self._names))
-        new = np.flatnonzero((hashes != 0) & ~np.isin(hashes, known))
+        known_hashes = np.fromiter(self._names, np.int64, len(self._names))
+        new = np.flatnonzero((hashes != 0) & ~np.isin(hashes, known_hashes))
         if new.size:
             values, firsts = np.unique(hashes[new], return_index=True)
             texts = _Chunk(self, scan, rows[new[firsts]]).column("real_topic", pa.string())
@@ -205,9 +205,9 @@ class _Chunk:
 
     @cached_property
     def heads(self) -> Numbers:
-        found = np.zeros((self.rows.size, 5), np.int64)
-        kernels.heads(self._scan.data, self._scan.base, self.rows, found)
-        return found
+        values = np.zeros((self.rows.size, 5), np.int64)
+        kernels.heads(self._scan.data, self._scan.base, self.rows, values)
+        return values
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.int8]:
@@ -253,27 +253,27 @@ class _Chunk:
     def topic_hashes(self) -> Words:
         topics = self._scan.topics
         names = [hash_text(topics.name(index).encode()) for index in range(len(topics))]
-        mine = np.array(names, np.uint64)[self.rows["topic_index"]]
+        own_hashes = np.array(names, np.uint64)[self.rows["topic_index"]]
         if not self.redirected.any():
-            return np.asarray(mine)
+            return np.asarray(own_hashes)
         real = np.empty(self.rows.size, np.uint64)
         kernels.hashes(self._scan.data, self._starts, self._properties.spans("REAL_TOPIC"), real)
-        return np.where(self.redirected, real, mine)
+        return np.where(self.redirected, real, own_hashes)
 
     @cached_property
     def unit_times(self) -> Numbers:
         """Tags codes of the units of level messages; NONE for other records."""
-        found = np.full(self.rows.size, NONE, np.int64)
-        mine = np.flatnonzero(self.kinds == kernels.KIND_LEVEL)
-        if mine.size:
+        codes = np.full(self.rows.size, NONE, np.int64)
+        indexes = np.flatnonzero(self.kinds == kernels.KIND_LEVEL)
+        if indexes.size:
             assert self._made.units is not None
-            found[mine] = self._made.units.find(self.rows[mine])
+            codes[indexes] = self._made.units.find(self.rows[indexes])
             for queue_id, times in self._made.progress.promised.items():
-                for position in mine[self.rows["queue_id"][mine] == queue_id]:
-                    found[position] = times.get(
-                        int(self.rows[position]["queue_offset"]), found[position]
+                for position in indexes[self.rows["queue_id"][indexes] == queue_id]:
+                    codes[position] = times.get(
+                        int(self.rows[position]["queue_offset"]), codes[position]
                     )
-        return found
+        return codes
 
     def _store_id(self) -> pa.Array:
         return pa.array(np.full(self.rows.size, self._made.progress.number, np.int32))
@@ -326,45 +326,45 @@ class _Chunk:
 
     def _passed(self) -> pa.Array:
         progress, rows = self._made.progress, self.rows
-        found = np.full(rows.size, UNKNOWN, np.int8)
+        flags = np.full(rows.size, UNKNOWN, np.int8)
         timers = (self.kinds == kernels.KIND_TIMER) & (self.out_ms != ABSENT)
-        found[timers] = progress.of_timers(
+        flags[timers] = progress.of_timers(
             self.out_ms[timers], rows["queue_offset"][timers], rows["phys_offset"][timers]
         )
         levels = self.kinds == kernels.KIND_LEVEL
-        known = (self.unit_times >= TIME_MIN) & (self.unit_times <= DUE_MS_MAX)
-        times = np.where(known, self.unit_times, DUE_MS_MAX)  # an unknown time is never passed
+        has_time = (self.unit_times >= TIME_MIN) & (self.unit_times <= DUE_MS_MAX)
+        times = np.where(has_time, self.unit_times, DUE_MS_MAX)  # an unknown time is never passed
         for queue_id in np.unique(rows["queue_id"][levels]).tolist():
-            mine = levels & (rows["queue_id"] == queue_id)
-            found[mine] = progress.of_level(
-                queue_id, rows["queue_offset"][mine], times[mine], rows["phys_offset"][mine]
+            mask = levels & (rows["queue_id"] == queue_id)
+            flags[mask] = progress.of_level(
+                queue_id, rows["queue_offset"][mask], times[mask], rows["phys_offset"][mask]
             )
-        return pa.array(found.astype(np.int32), mask=found == UNKNOWN)
+        return pa.array(flags.astype(np.int32), mask=flags == UNKNOWN)
 
     def _other_time(self) -> pa.Array:
         """Return which level messages have a unit with a time that their level does not have."""
         progress, rows, times = self._made.progress, self.rows, self.unit_times
-        found = np.zeros(rows.size, np.bool_)
-        known = (self.kinds == kernels.KIND_LEVEL) & (times >= TIME_MIN)
+        is_other = np.zeros(rows.size, np.bool_)
+        has_time = (self.kinds == kernels.KIND_LEVEL) & (times >= TIME_MIN)
         own = self._properties.numbers("DUEMQ_DUE_MS")  # of a message that the timers returned
-        for queue_id in np.unique(rows["queue_id"][known]).tolist():
+        for queue_id in np.unique(rows["queue_id"][has_time]).tolist():
             delays = progress.delays.get(queue_id + 1, ())
-            mine = np.flatnonzero(known & (rows["queue_id"] == queue_id) & (times != own))
-            delay = times[mine] - rows["store_ms"][mine]
-            wrong = mine[~np.isin(delay, delays)] if delays else mine[:0]
+            indexes = np.flatnonzero(has_time & (rows["queue_id"] == queue_id) & (times != own))
+            delay = times[indexes] - rows["store_ms"][indexes]
+            wrong = indexes[~np.isin(delay, delays)] if delays else indexes[:0]
             promised = progress.promised.get(queue_id, {})
-            found[wrong] = [
+            is_other[wrong] = [
                 promised.get(int(rows[index]["queue_offset"])) != times[index]
                 for index in wrong.tolist()
             ]
-        return pa.array(found)
+        return pa.array(is_other)
 
     def _queued(self) -> pa.Array:
         topics, made = self._scan.topics, self._made
         assert made.delivery_units is not None
         names = [topics.name(index) for index in range(len(topics))]
         checked = LOOKED_UP[self.roles]
-        known, found = check_delivery_units(
+        is_checked, reachable = check_delivery_units(
             made.delivery_units,
             names,
             self.rows,
@@ -373,18 +373,18 @@ class _Chunk:
         )
         levels = checked & (self.kinds == kernels.KIND_LEVEL)
         if levels.any():
-            found[levels] = self.unit_times[levels] != NONE
-            known |= levels & made.delivery_units.is_required(
+            reachable[levels] = self.unit_times[levels] != NONE
+            is_checked |= levels & made.delivery_units.is_required(
                 self.rows["phys_offset"], self.rows["store_ms"]
             )
-        return pa.array(found, mask=~known)
+        return pa.array(reachable, mask=~is_checked)
 
-    def _text(self, found: npt.NDArray[np.int32], kind: pa.DataType) -> pa.Array:
-        sizes = found[:, 1] - found[:, 0]
+    def _text(self, spans: npt.NDArray[np.int32], kind: pa.DataType) -> pa.Array:
+        sizes = spans[:, 1] - spans[:, 0]
         ends = np.zeros(self.rows.size + 1, np.int32)
         np.cumsum(sizes, out=ends[1:])
         out = np.empty(int(ends[-1]), np.uint8)
-        kernels.gather(self._scan.data, self._starts, found, ends, out)
+        kernels.gather(self._scan.data, self._starts, spans, ends, out)
         there = pa.py_buffer(np.packbits(sizes > 0, bitorder="little").tobytes())
         values = [there, pa.py_buffer(ends), pa.py_buffer(out)]
         return pa.Array.from_buffers(kind, self.rows.size, values)
@@ -392,8 +392,8 @@ class _Chunk:
     def _part(self, name: str) -> pa.Array:
         """Return a part of each record as bytes; an empty part is not null."""
         start = self.rows[f"{name}_pos"]
-        found = np.stack([start, start + self.rows[f"{name}_len"]], axis=1)
-        return self._text(found, pa.binary()).fill_null(b"")
+        spans = np.stack([start, start + self.rows[f"{name}_len"]], axis=1)
+        return self._text(spans, pa.binary()).fill_null(b"")
 
     def _store(self) -> pa.Array:
         return pa.repeat(pa.scalar(self._scan.segment.store), self.rows.size)

@@ -34,8 +34,8 @@ def printable(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _byte(found: re.Match[bytes]) -> bytes:
-    return bytes([int(found[1], 16)])
+def _byte(match: re.Match[bytes]) -> bytes:
+    return bytes([int(match[1], 16)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ class Root:
 
     def _path_of(self, path: str) -> Path:
         """Return the path of a name below the root, with the escapes of `printable` undone."""
-        found = Path(self.url.removeprefix("file://")) / path
-        if "\\x" in path and not found.exists():
-            return Path(os.fsdecode(ESCAPED.sub(_byte, os.fsencode(found))))
-        return found
+        local_path = Path(self.url.removeprefix("file://")) / path
+        if "\\x" in path and not local_path.exists():
+            return Path(os.fsdecode(ESCAPED.sub(_byte, os.fsencode(local_path))))
+        return local_path
 
     def _remote(self) -> tuple[Any, str]:
         try:
@@ -75,10 +75,10 @@ class Root:
         except ImportError as error:
             raise UsageError(FSSPEC.format(url=self.url)) from error
         try:
-            found: tuple[object, str] = fsspec.core.url_to_fs(self.url)
+            location: tuple[object, str] = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:  # missing package, or unknown scheme
             raise UsageError(f"{self.url} cannot be read: {error}") from error
-        return found
+        return location
 
     def files(self, below: str) -> list[Entry]:
         """Return the files of a directory by name, without sub-directories; none if it is missing.
@@ -87,8 +87,8 @@ class Root:
             OSError: It cannot be read.
         """
         if not self.is_local:
-            found = [Entry(f"{below}/{name}", size) for name, size in self._listed(below, True)]
-            return sorted(found, key=lambda entry: entry.path)
+            entries = [Entry(f"{below}/{name}", size) for name, size in self._listed(below, True)]
+            return sorted(entries, key=lambda entry: entry.path)
         directory = self._path_of(below)
         if not directory.is_dir():
             return []

@@ -46,10 +46,10 @@ def levels_ms_of(text: str) -> tuple[int, ...]:
     Raises:
         UsageError: The text is malformed.
     """
-    found = [_LEVEL.fullmatch(word) for word in text.split()]
-    if not all(found):
+    matches = [_LEVEL.fullmatch(word) for word in text.split()]
+    if not all(matches):
         raise UsageError(f"{text!r} is not a list of levels; example: `1s 5s 1m 2h 1d`")
-    return tuple(int(one[1]) * UNITS_MS[one[2]] for one in found if one)
+    return tuple(int(one[1]) * UNITS_MS[one[2]] for one in matches if one)
 
 
 def stored_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
@@ -57,13 +57,13 @@ def stored_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
 
     A store without saved delays gets those of the other stores if these agree.
     """
-    found: dict[tuple[int, ...], list[int]] = {}
+    stores_by_levels: dict[tuple[int, ...], list[int]] = {}
     for number, levels in enumerate(map(_stored_levels, paths)):
-        found.setdefault(levels, []).append(number)
-    unknown = found.pop((), [])
-    if len(found) == 1:
-        found[next(iter(found))] += unknown
-    return found
+        stores_by_levels.setdefault(levels, []).append(number)
+    unknown = stores_by_levels.pop((), [])
+    if len(stores_by_levels) == 1:
+        stores_by_levels[next(iter(stores_by_levels))] += unknown
+    return stores_by_levels
 
 
 def tables_of(root: Root) -> tuple[tuple[int, ...], ...]:

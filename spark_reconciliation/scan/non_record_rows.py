@@ -52,13 +52,13 @@ def removed_rows(
     return batch_of_columns(schema, columns | {"prepared_offset": 0})
 
 
-def _place(found: Finding, number: int) -> dict[str, object]:
-    position = found.base + found.offset if found.base >= 0 else None
+def _place(finding: Finding, number: int) -> dict[str, object]:
+    position = finding.base + finding.offset if finding.base >= 0 else None
     return {
-        "store": found.store,
+        "store": finding.store,
         "store_id": number,
         "phys_offset": position,
-        "file": found.file,
-        "file_offset": found.offset,
-        "note": found.text,
+        "file": finding.file,
+        "file_offset": finding.offset,
+        "note": finding.text,
     }

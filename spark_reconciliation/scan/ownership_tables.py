@@ -63,8 +63,8 @@ def owned_by_timers(schedule: DataFrame, journals: Journals) -> DataFrame:
             for level, pieces in timers.pieces.items()
             for first, end, position in pieces
         ]
-    found = _units_in(schedule, ranges)
-    return found.select("store", "level", "queue_offset", "migration")
+    units = _units_in(schedule, ranges)
+    return units.select("store", "level", "queue_offset", "migration")
 
 
 def transferred_units(schedule: DataFrame, journals: Journals, migration_id: str = "") -> DataFrame:
@@ -105,8 +105,8 @@ def routes_of(schedule: DataFrame, journals: Journals) -> DataFrame:
 
 def _units_in(schedule: DataFrame, ranges: list[Range]) -> DataFrame:
     """Return units with each range that contains them."""
-    known = F.broadcast(schedule.sparkSession.createDataFrame(ranges, RANGES))
-    unit, one = schedule.alias("unit"), known.alias("one")
+    range_table = F.broadcast(schedule.sparkSession.createDataFrame(ranges, RANGES))
+    unit, one = schedule.alias("unit"), range_table.alias("one")
     within = (
         (F.col("unit.store") == F.col("one.store"))
         & (F.col("unit.level") == F.col("one.level"))

@@ -43,15 +43,15 @@ def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
     files = files_of_row(root, "commitlog")
     if not files and not root.folders("consumequeue"):
         raise UsageError(f"{path} is not a store: it has neither commitlog nor consumequeue")
-    found, unread = Progress(number), list[Finding]()
+    store_progress, unread = Progress(number), list[Finding]()
     if progress and files:
         whole = LogPlan.of_files(files)
-        found, unread = read_progress(number, root, whole)
-        found = _with_queues(found, root, whole, unread)
+        store_progress, unread = read_progress(number, root, whole)
+        store_progress = _with_queues(store_progress, root, whole, unread)
     plan = plan_log(root)
     if progress and files:
-        unread += impossible_positions(root, plan, found)
-    return Planned(root, plan, replace(found, log_min=plan.min), tuple(unread))
+        unread += impossible_positions(root, plan, store_progress)
+    return Planned(root, plan, replace(store_progress, log_min=plan.min), tuple(unread))
 
 
 def _with_queues(

@@ -149,13 +149,15 @@ def plan_log(root: Root) -> LogPlan:
         if durable:
             findings.append(Finding(store, "commitlog", 0, durable, "cut", text.format(durable), 0))
         return LogPlan((), 0, 0, tuple(findings))
-    end, last_ms, found = find_log_end(root, entries, durable)
-    if end < durable and not found:  # an unreadable file is a finding already
+    end, last_ms, end_findings = find_log_end(root, entries, durable)
+    if end < durable and not end_findings:  # an unreadable file is a finding already
         last = [entry for entry in entries if int(entry.name) <= end][-1]
         base, missing = int(last.name), durable - end
         reason = text.format(missing)
-        found.append(Finding(store, last.path, end - base, missing, "cut", reason, base))
-    return LogPlan(tuple(entries), int(entries[0].name), end, tuple(findings + found), last_ms)
+        end_findings.append(Finding(store, last.path, end - base, missing, "cut", reason, base))
+    return LogPlan(
+        tuple(entries), int(entries[0].name), end, tuple(findings + end_findings), last_ms
+    )
 
 
 def _durable(root: Root) -> int:
@@ -259,12 +261,12 @@ def log_segments(
     root: Root, plan: LogPlan, *, bytes_max: int, first: int = 0, end: int = OFFSET_MAX
 ) -> list[ScanSegment]:
     """Return segments of about `bytes_max` that cover the log from offset `first` to `end`."""
-    found: list[ScanSegment] = []
+    segments: list[ScanSegment] = []
     for entry in plan.files:
         whole = ScanSegment.whole(root, entry, plan.end)
         low, high = max(first - whole.base, 0), min(min(end, plan.end) - whole.base, whole.size)
-        found += replace(whole, start=low, end=high).pieces(bytes_max)
-    return found
+        segments += replace(whole, start=low, end=high).pieces(bytes_max)
+    return segments
 
 
 def grouped(items: Iterable[T], bytes_max: int, length: Callable[[T], int]) -> list[tuple[T, ...]]:

@@ -36,8 +36,8 @@ def segments_of_queues(root: Root, limit: int) -> list[ScanSegment]:
     Raises:
         OSError: A directory cannot be read.
     """
-    found, _ = queue_segments(root, limit)
-    return [segment for segment in found if not segment.topic.startswith(LIGHT_QUEUES)]
+    segments, _ = queue_segments(root, limit)
+    return [segment for segment in segments if not segment.topic.startswith(LIGHT_QUEUES)]
 
 
 class RecordPlaces:

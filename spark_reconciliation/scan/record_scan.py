@@ -158,10 +158,12 @@ class RecordScan:
         part = self.segment
         if pos < end or part.end >= min(part.size, part.limit - part.base):
             return
-        mine, other = pos, self._first(end)
-        if mine != other:
-            text = f"records from here on may be forged: {self.base + other} or {self.base + mine}"
-            self._find(part.end, abs(mine - other), "seam", text)
+        own_pos, other = pos, self._first(end)
+        if own_pos != other:
+            text = (
+                f"records from here on may be forged: {self.base + other} or {self.base + own_pos}"
+            )
+            self._find(part.end, abs(own_pos - other), "seam", text)
 
     def _name_topics(self, rows: Rows) -> None:
         """Assign indexes to new topics, in one pass over all rows."""

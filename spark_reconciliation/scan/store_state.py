@@ -106,17 +106,17 @@ class Progress:
         self, queue_id: int, offsets: Numbers, due_ms: Numbers, positions: Numbers
     ) -> Flags:
         """Return AHEAD, PASSED or UNKNOWN for units of a level's queue."""
-        found = np.full(offsets.size, UNKNOWN, np.int8)
+        flags = np.full(offsets.size, UNKNOWN, np.int8)
         if self.levels is not None:
-            found[:] = AHEAD
+            flags[:] = AHEAD
             for first, end in self.levels.get(queue_id, ()):
-                found[(offsets >= first) & (offsets < end)] = PASSED
-        for piece in self.owned.get(queue_id, ()):
-            mine = (offsets >= piece.first) & (offsets < piece.end)
-            found[mine] = UNKNOWN if self.read_ms is None else AHEAD
-            if piece.in_checkpoint and self.read_ms is not None:
-                found[mine & (due_ms <= self.read_ms) & ~is_among(positions, self.late)] = PASSED
-        return found
+                flags[(offsets >= first) & (offsets < end)] = PASSED
+        for owned_range in self.owned.get(queue_id, ()):
+            mask = (offsets >= owned_range.first) & (offsets < owned_range.end)
+            flags[mask] = UNKNOWN if self.read_ms is None else AHEAD
+            if owned_range.in_checkpoint and self.read_ms is not None:
+                flags[mask & (due_ms <= self.read_ms) & ~is_among(positions, self.late)] = PASSED
+        return flags
 
     def of_timers(self, out_ms: Numbers, offsets: Numbers, positions: Numbers) -> Flags:
         """Return AHEAD, PASSED or UNKNOWN for timers, by slot, queue offset and log offset."""
@@ -193,9 +193,9 @@ def is_void(root: Root, path: str) -> bool:
 
     The next start as master derives the progress again. Errors: see `read_json`.
     """
-    saved, known = read_json(root, path), read_json(root, TRUNCATIONS_FILE)
+    saved, truncations = read_json(root, path), read_json(root, TRUNCATIONS_FILE)
     generation, log_offset = saved.get("logGeneration", 0), saved.get("commitLogOffset", 0)
-    later = (offset for number, offset in known.get("truncations", ()) if number > generation)
+    later = (offset for number, offset in truncations.get("truncations", ()) if number > generation)
     return any(offset < log_offset for offset in later)
 
 
@@ -224,19 +224,19 @@ def _levels(saved: Any, journal: list[JournalEntry]) -> dict[int, tuple[Range, .
     """Return the queue offsets of delayOffset.json that levels have settled."""
     if not saved.get("offsetTable"):
         return None
-    found: dict[int, list[Range]] = {}
+    settled: dict[int, list[Range]] = {}
     for level, offset in saved["offsetTable"].items():
-        found[int(level)] = [(0, int(offset))] if int(offset) > 0 else []
+        settled[int(level)] = [(0, int(offset))] if int(offset) > 0 else []
     for name in ("deliveredAhead", "settledAhead"):
         for level, ranges in (saved.get(name) or {}).items():
             more = [(int(first), int(end)) for first, end in ranges]
-            found[int(level)] = plus(found.get(int(level), []), more)
+            settled[int(level)] = plus(settled.get(int(level), []), more)
     reached = saved.get("commitLogOffset")
     for entry in journal:  # units returned after the table was written are pending again
         change = change_of(entry.record)
         if change is not None and reached is not None and entry.phys_offset >= int(reached):
-            found[change.level] = minus(found.get(change.level, []), change.regained)
-    return {level - 1: tuple(ranges) for level, ranges in found.items()}
+            settled[change.level] = minus(settled.get(change.level, []), change.regained)
+    return {level - 1: tuple(ranges) for level, ranges in settled.items()}
 
 
 def _owned(

@@ -58,8 +58,8 @@ def queue_segments(
     for topic, queue_id, entries in queues_of(root, "consumequeue"):
         if topics and topic not in topics:
             continue
-        kept, found = row_of_files(root.url, entries)
-        findings += found
+        kept, row_findings = row_of_files(root.url, entries)
+        findings += row_findings
         whole = (ScanSegment.whole(root, entry, limit) for entry in kept)
         segments += [replace(one, topic=topic, queue_id=queue_id) for one in whole]
     return segments, findings
@@ -72,13 +72,13 @@ def file_segments(
     kept, findings = row_of_files(root.url, root.files(below))
     step = max(bytes_max // unit_bytes, 1) * unit_bytes
     whole = (ScanSegment.whole(root, entry, limit) for entry in kept)
-    return [piece for one in whole for piece in one.pieces(step)], findings
+    return [segment for one in whole for segment in one.pieces(step)], findings
 
 
 def named_files(root: Root, below: str, limit: int, name: str = "") -> list[ScanSegment]:
     """Return a segment for each non-empty file of a directory, or for the file `name`."""
-    found = (entry for entry in root.files(below) if entry.size and name in ("", entry.name))
-    return [replace(ScanSegment.whole(root, entry, limit), base=0) for entry in found]
+    entries = (entry for entry in root.files(below) if entry.size and name in ("", entry.name))
+    return [replace(ScanSegment.whole(root, entry, limit), base=0) for entry in entries]
 
 
 # -- reading ------------------------------------------------------------------------------------
@@ -118,11 +118,11 @@ def _faulty(segment: ScanSegment, values: Values, codes: Codes) -> Values:
 
 
 def _unreadable(segment: ScanSegment) -> Values:
-    place = np.array([segment.base // CQ_UNIT.itemsize], np.int64)
+    queue_offset = np.array([segment.base // CQ_UNIT.itemsize], np.int64)
     return {
         "topic": segment.topic,
         "queue_id": segment.queue_id,
-        "queue_offset": place,
+        "queue_offset": queue_offset,
         "phys_offset": None,
         "record_size": None,
         "tags_code": None,
@@ -133,15 +133,15 @@ def _unreadable(segment: ScanSegment) -> Values:
 
 def _fault_texts(codes: Codes, values: Values) -> npt.NDArray[np.object_]:
     """Return why units do not agree with their records; None for those that do."""
-    found = np.full(codes.size, None, np.object_)
+    texts = np.full(codes.size, None, np.object_)
     for index in np.flatnonzero(codes != verify.GOOD).tolist():
         facts = {
             "phys": int(values["phys_offset"][index]),
             "size": int(values["record_size"][index]),
             "code": int(values["tags_code"][index]),
         }
-        found[index] = FAULTS[int(codes[index])].format(**facts)
-    return found
+        texts[index] = FAULTS[int(codes[index])].format(**facts)
+    return texts
 
 
 def _compare(segment: ScanSegment, values: Values) -> Codes:
@@ -155,11 +155,11 @@ def _compare(segment: ScanSegment, values: Values) -> Codes:
         ("tags_code", "tags_code"),
     ):
         units[name] = values[column]
-    found = np.full(offsets.size, verify.GOOD, np.uint8)
+    codes = np.full(offsets.size, verify.GOOD, np.uint8)
     entries = files_of_row(root, "commitlog")
     if not entries or not offsets.size:
-        return found
-    found[offsets >= int(entries[0].name)] = verify.ELSEWHERE
+        return codes
+    codes[offsets >= int(entries[0].name)] = verify.ELSEWHERE
     topic = np.frombuffer(segment.topic.encode("utf-8", "surrogateescape"), np.uint8)
     is_due, unreadable = int(segment.topic == SCHEDULE_TOPIC), list[tuple[int, int]]()
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1  # units at other log offsets were left out
@@ -168,11 +168,11 @@ def _compare(segment: ScanSegment, values: Values) -> Codes:
         for data, start in _log_pieces(root, entries, offsets[first:end], unreadable):
             span = (start, start + data.size)
             verify.check_units(
-                units[first:end], data, span, topic, queue, scratch, found[first:end]
+                units[first:end], data, span, topic, queue, scratch, codes[first:end]
             )
     for low, high in unreadable:
-        found[(offsets >= low) & (offsets < high)] = verify.GOOD
-    return found
+        codes[(offsets >= low) & (offsets < high)] = verify.GOOD
+    return codes
 
 
 def _log_pieces(

@@ -76,6 +76,6 @@ class ClassArchive:
         kept = self.folder / f"{self.stem}-{made.stat().st_size}.jsa"
         made.replace(kept)
         for old in self.folder.glob("spark-*.jsa"):
-            mine = old.name.startswith(f"{self.stem}-")
-            if old != kept and (mine or old.stat().st_atime < kept.stat().st_mtime - UNUSED_S):
+            is_own = old.name.startswith(f"{self.stem}-")
+            if old != kept and (is_own or old.stat().st_atime < kept.stat().st_mtime - UNUSED_S):
                 old.unlink(missing_ok=True)

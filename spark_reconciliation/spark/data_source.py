@@ -69,19 +69,19 @@ class StoreSource(DataSource):
         Raises:
             UsageError: The table is not `messages`, or as for `reader`.
         """
-        wanted = parse_options(self.options)
-        if wanted.table != "messages":
-            raise UsageError(f"only the table messages can be streamed, not {wanted.table}")
-        return StoreStreamReader(wanted, self._reader(schema))
+        options = parse_options(self.options)
+        if options.table != "messages":
+            raise UsageError(f"only the table messages can be streamed, not {options.table}")
+        return StoreStreamReader(options, self._reader(schema))
 
     def _reader(self, schema: StructType) -> SparkStoreReader:
-        wanted = parse_options(self.options)
-        kinds = dict(TABLES[wanted.table])
+        options = parse_options(self.options)
+        kinds = dict(TABLES[options.table])
         for field in schema.fields:
             if kinds.get(field.name) != field.dataType.simpleString():
-                found = f"{field.name} {field.dataType.simpleString()}"
+                column = f"{field.name} {field.dataType.simpleString()}"
                 raise UsageError(
-                    f"the table {wanted.table} has no column {found}: {schema_of(wanted.table)}"
+                    f"the table {options.table} has no column {column}: {schema_of(options.table)}"
                 )
-        made = PushingReader if wanted.pushdown else SparkStoreReader
-        return made(wanted, [field.name for field in schema.fields])
+        made = PushingReader if options.pushdown else SparkStoreReader
+        return made(options, [field.name for field in schema.fields])

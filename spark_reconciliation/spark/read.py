@@ -52,17 +52,19 @@ def read_table(
     given = {"path": ",".join(paths), "table": table} | {k: str(v) for k, v in options.items()}
     if is_remote():
         return spark.read.format(FORMAT).schema(schema).options(**given).load()
-    wanted, names = parse_options(given), list(columns or kinds)
+    scan_options, names = parse_options(given), list(columns or kinds)
     if stores is None:
-        stores = [plan_store(number, path) for number, path in enumerate(wanted.paths)]
+        stores = [plan_store(number, path) for number, path in enumerate(scan_options.paths)]
     if "partitionbytes" not in {key.lower() for key in options}:
-        wanted = replace(wanted, partition_bytes=_piece_bytes(spark, stores))
-    parts = SparkStoreReader(wanted, names, stores).partitions()
+        scan_options = replace(scan_options, partition_bytes=_piece_bytes(spark, stores))
+    parts = SparkStoreReader(scan_options, names, stores).partitions()
     tasks = grouped(
-        parts, wanted.partition_bytes, ScanPart.length
+        parts, scan_options.partition_bytes, ScanPart.length
     )  # the start of a task takes 25 ms
     one_each = spark.range(0, len(tasks), 1, len(tasks))
-    return one_each.mapInArrow(partial(_read_parts, SparkStoreReader(wanted, names), tasks), schema)
+    return one_each.mapInArrow(
+        partial(_read_parts, SparkStoreReader(scan_options, names), tasks), schema
+    )
 
 
 def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
@@ -73,8 +75,8 @@ def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
     if not all(store.root.is_local for store in stores):
         return PARTITION_BYTES
     whole = sum(store.plan.end - store.plan.min for store in stores)
-    piece = whole // (spark.sparkContext.defaultParallelism * PIECES_PER_CORE)
-    return min(max(piece, PARTITION_BYTES), PIECE_BYTES_MAX)
+    task_bytes = whole // (spark.sparkContext.defaultParallelism * PIECES_PER_CORE)
+    return min(max(task_bytes, PARTITION_BYTES), PIECE_BYTES_MAX)
 
 
 def _read_parts(

@@ -60,7 +60,7 @@ class ScanPart(InputPartition):
 
     def length(self) -> int:
         """Return the bytes that the task reads."""
-        pieces = (piece.segment for piece in self.file_pieces)
+        pieces = (file_piece.segment for file_piece in self.file_pieces)
         return sum(map(ScanSegment.length, (*self.segments, *self.removed, *self.queues, *pieces)))
 
 
@@ -72,9 +72,9 @@ class SparkStoreReader(DataSourceReader):
     """
 
     def __init__(
-        self, wanted: ScanOptions, columns: Sequence[str], stores: Sequence[Planned] | None = None
+        self, options: ScanOptions, columns: Sequence[str], stores: Sequence[Planned] | None = None
     ) -> None:
-        self._wanted, self._columns, self._stores = wanted, list(columns), stores
+        self._wanted, self._columns, self._stores = options, list(columns), stores
 
     def partitions(self) -> Sequence[ScanPart]:
         """Return the parts.
@@ -89,48 +89,53 @@ class SparkStoreReader(DataSourceReader):
                 plan_store(number, path, progress=needs_progress)
                 for number, path in enumerate(self._wanted.paths)
             ]
-        found = [part for store in stores for part in self._parts(store)]
-        return found or [ScanPart()]
+        parts = [part for store in stores for part in self._parts(store)]
+        return parts or [ScanPart()]
 
     def _parts(self, store: Planned) -> list[ScanPart]:
-        wanted, root, plan = self._wanted, store.root, store.plan
+        options, root, plan = self._wanted, store.root, store.plan
         progress, number = store.progress, store.progress.number
         segments, findings = self._segments(root, plan)
-        with_findings = wanted.table == "findings" or Role.GAP in wanted.roles
-        if not NEED_PROGRESS & set(self._columns) and wanted.table != "tallies":
+        with_findings = options.table == "findings" or Role.GAP in options.roles
+        if not NEED_PROGRESS & set(self._columns) and options.table != "tallies":
             progress = Progress(number)  # only what workers need is sent to them
         if with_findings:
             findings = [*findings, *store.unread]
-        groups = grouped(segments, wanted.partition_bytes, ScanSegment.length)
-        found = [ScanPart(group, progress=progress) for group in groups]
+        groups = grouped(segments, options.partition_bytes, ScanSegment.length)
+        parts = [ScanPart(group, progress=progress) for group in groups]
         if with_findings:
             file_pieces, unread = plan_pieces(
-                root, plan, wanted.partition_bytes, store.progress, wanted.precision_ms
+                root, plan, options.partition_bytes, store.progress, options.precision_ms
             )
             findings = [*findings, *unread]
-            found += [ScanPart(file_pieces=(piece,), progress=progress) for piece in file_pieces]
-        if wanted.table == "tallies" or {Role.REMOVED_PENDING, Role.REMOVED_SETTLED} & wanted.roles:
+            parts += [
+                ScanPart(file_pieces=(file_piece,), progress=progress) for file_piece in file_pieces
+            ]
+        if (
+            options.table == "tallies"
+            or {Role.REMOVED_PENDING, Role.REMOVED_SETTLED} & options.roles
+        ):
             groups = grouped(
-                removed_segments(root, plan), wanted.partition_bytes, ScanSegment.length
+                removed_segments(root, plan), options.partition_bytes, ScanSegment.length
             )
-            found += [ScanPart(removed=group, progress=store.progress) for group in groups]
-        if Role.QUEUE in wanted.roles:
-            found += [
+            parts += [ScanPart(removed=group, progress=store.progress) for group in groups]
+        if Role.QUEUE in options.roles:
+            parts += [
                 ScanPart(queues=group, progress=store.progress)
                 for group in grouped(
-                    self._queues(root, plan), wanted.partition_bytes, ScanSegment.length
+                    self._queues(root, plan), options.partition_bytes, ScanSegment.length
                 )
             ]
-        if wanted.table == "cursors":
-            found.append(ScanPart(cursors=(root,)))
-        if wanted.table == "stores":
+        if options.table == "cursors":
+            parts.append(ScanPart(cursors=(root,)))
+        if options.table == "stores":
             last_ms = max(plan.last_ms, store.progress.read_ms or 0)
             facts = {"store_id": number, "store": root.url, "log_min": plan.min}
             facts |= {"log_end": plan.end, "last_ms": last_ms, "log_ms": plan.last_ms}
-            found.append(ScanPart(rows=(facts,)))
-        if findings and wanted.table in ("findings", "messages"):
-            found.append(ScanPart(findings=tuple(findings), progress=progress))
-        return found
+            parts.append(ScanPart(rows=(facts,)))
+        if findings and options.table in ("findings", "messages"):
+            parts.append(ScanPart(findings=tuple(findings), progress=progress))
+        return parts
 
     def _segments(self, root: Root, plan: LogPlan) -> tuple[list[ScanSegment], list[Finding]]:
         try:
@@ -145,22 +150,24 @@ class SparkStoreReader(DataSourceReader):
             return []
 
     def _segments_of(self, root: Root, plan: LogPlan) -> tuple[list[ScanSegment], list[Finding]]:
-        wanted, limit = self._wanted, plan.end
-        size = wanted.partition_bytes
-        if wanted.table in ("messages", "findings", "tallies"):
-            found = log_segments(root, plan, bytes_max=size, first=wanted.start, end=wanted.end)
-            return found, list(plan.findings)
-        if wanted.table in ("consume_queue", "schedule"):
-            is_schedule = wanted.table == "schedule"
-            topics = frozenset({SCHEDULE_TOPIC}) if is_schedule else wanted.topics
+        options, limit = self._wanted, plan.end
+        size = options.partition_bytes
+        if options.table in ("messages", "findings", "tallies"):
+            segments = log_segments(
+                root, plan, bytes_max=size, first=options.start, end=options.end
+            )
+            return segments, list(plan.findings)
+        if options.table in ("consume_queue", "schedule"):
+            is_schedule = options.table == "schedule"
+            topics = frozenset({SCHEDULE_TOPIC}) if is_schedule else options.topics
             return unit_tables.queue_segments(root, limit, topics=topics)
-        if wanted.table == "timer_log":
+        if options.table == "timer_log":
             return unit_tables.file_segments(
                 root, "timerlog", limit, unit_bytes=UNIT_BYTES, bytes_max=size
             )
-        if wanted.table == "timer_wheel":
+        if options.table == "timer_wheel":
             return unit_tables.named_files(root, "", limit, "timerwheel"), []
-        if wanted.table == "index":
+        if options.table == "index":
             return unit_tables.named_files(root, "index", limit), []
         return [], []
 
@@ -172,8 +179,8 @@ class SparkStoreReader(DataSourceReader):
         schema = arrow_schema(table, self._columns)
         if partition.findings and self._takes_gaps:
             yield from _finding_rows(schema, partition.findings, table, partition.progress.number)
-        for piece in partition.file_pieces:
-            findings = list(check_piece(piece))
+        for file_piece in partition.file_pieces:
+            findings = list(check_piece(file_piece))
             if Role.REMOVED_PENDING in self._wanted.roles and table == "messages":
                 yield from _removed(schema, findings, partition.progress.number)
             yield from _finding_rows(schema, findings, table, partition.progress.number)
@@ -232,16 +239,16 @@ class SparkStoreReader(DataSourceReader):
         return not self._wanted.roles or Role.GAP in self._wanted.roles
 
     def _messages(self, segment: ScanSegment, progress: Progress) -> Iterator[pa.RecordBatch]:
-        wanted = self._wanted
+        options = self._wanted
         columns = MessageColumns(
-            self._columns, wanted.precision_ms, wanted.roles, progress, check=wanted.check_body
+            self._columns, options.precision_ms, options.roles, progress, check=options.check_body
         )
-        scan = RecordScan(segment, clock=Role.CLOCK in wanted.roles)
+        scan = RecordScan(segment, clock=Role.CLOCK in options.roles)
         places, sums = RecordPlaces(), list[dict[str, object]]()
         for rows in scan.chunks() if scan.open() else ():
-            if Role.QUEUE in wanted.roles:
+            if Role.QUEUE in options.roles:
                 sums += places.take(scan, rows)
-            rows = wanted.keep(scan, rows)
+            rows = options.keep(scan, rows)
             made = columns.batch(scan, rows) if rows.size else None
             if made is not None:
                 yield made
@@ -286,10 +293,10 @@ def _removed(
 ) -> Iterator[pa.RecordBatch]:
     """Yield findings about removed records as rows of `messages`."""
     for kind, role in ((RECORD_REMOVED, Role.REMOVED_PENDING), (MARKER_REMOVED, Role.MARKER)):
-        mine = [one for one in findings if one.kind == kind]
-        offsets = np.array([one.offset for one in mine], np.int64)
-        slots_ms = np.array([one.base for one in mine], np.int64)
-        if mine:
+        selected = [one for one in findings if one.kind == kind]
+        offsets = np.array([one.offset for one in selected], np.int64)
+        slots_ms = np.array([one.base for one in selected], np.int64)
+        if selected:
             yield removed_rows(schema, number, offsets, role, slots_ms)
 
 
@@ -299,8 +306,8 @@ def _finding_rows(
     """Yield findings as rows of table `findings`, or of `messages`."""
     if table == "messages":
         removed = (RECORD_REMOVED, MARKER_REMOVED)
-        found = gap_rows(schema, [one for one in findings if one.kind not in removed], number)
-        if found is not None:
-            yield found
+        rows = gap_rows(schema, [one for one in findings if one.kind not in removed], number)
+        if rows is not None:
+            yield rows
     elif findings:
         yield batch_of_rows(schema, map(asdict, findings))

@@ -40,7 +40,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     home = environment.get("JAVA_HOME", "")
     if home and (Path(home) / "bin" / "java").is_file():
         return Path(home) / "bin" / "java"
-    found = shutil.which("java", path=environment.get("PATH"))
-    if found is None:
+    java = shutil.which("java", path=environment.get("PATH"))
+    if java is None:
         raise UsageError(WHY_JAVA)
-    return Path(found)
+    return Path(java)

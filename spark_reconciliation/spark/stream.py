@@ -42,8 +42,8 @@ TICK: Final = "@tick"
 class StoreStreamReader(DataSourceStreamReader):
     """Planner of micro-batches; `reader` reads their parts."""
 
-    def __init__(self, wanted: ScanOptions, reader: SparkStoreReader) -> None:
-        self._wanted, self._reader = wanted, reader
+    def __init__(self, options: ScanOptions, reader: SparkStoreReader) -> None:
+        self._wanted, self._reader = options, reader
 
     def initialOffset(self) -> Offsets:
         """Return the first offsets of the logs, or the option startOffset."""
@@ -51,31 +51,33 @@ class StoreStreamReader(DataSourceStreamReader):
 
     def latestOffset(self, start: Any = None, limit: object = None) -> Offsets:
         """Return the current ends of the logs, at least `start`."""
-        known = start or {}
+        previous_ends = start or {}
         ends = ((root.url, min(plan.end, self._wanted.end)) for root, plan in self._plans())
-        found = {url: max(end, known.get(url, 0)) for url, end in ends}
+        current_ends = {url: max(end, previous_ends.get(url, 0)) for url, end in ends}
         tick_ms = self._wanted.tick_ms
         if tick_ms:
-            found[TICK] = max(SystemClock().now_ms() // tick_ms * tick_ms, known.get(TICK, 0))
-        return found
+            current_ends[TICK] = max(
+                SystemClock().now_ms() // tick_ms * tick_ms, previous_ends.get(TICK, 0)
+            )
+        return current_ends
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the parts of one micro-batch."""
-        found: list[InputPartition] = []
+        parts: list[InputPartition] = []
         for number, (root, plan) in enumerate(self._plans()):
             first, until = start.get(root.url, plan.min), end.get(root.url, plan.end)
             bounded = replace(plan, end=until)
             size = self._wanted.partition_bytes
             segments = log_segments(root, bounded, bytes_max=size, first=first)
-            mine = Progress(number)
-            found += [
-                ScanPart(group, progress=mine)
+            progress = Progress(number)
+            parts += [
+                ScanPart(group, progress=progress)
                 for group in grouped(segments, size, ScanSegment.length)
             ]
             if first < min(plan.min, until):
                 lost = (_removed(root, plan, first, until),)
-                found.append(ScanPart(findings=lost, progress=mine))
-        return found or [ScanPart()]
+                parts.append(ScanPart(findings=lost, progress=progress))
+        return parts or [ScanPart()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of a part."""

@@ -110,9 +110,9 @@ def test_messages_removed_during_a_count_are_no_difference(rig: RetentionRig) ->
         next(pieces)
     assert rig.clean() > 1
     assert sum(1 for _ in pieces) > 0
-    assert counting.found is not None
-    assert counting.found.is_right, counting.found
-    assert counting.found.removed > 100
+    assert counting.result is not None
+    assert counting.result.is_right, counting.result
+    assert counting.result.removed > 100
 
 
 @pytest.mark.parametrize("end", ["within the mark that reaches across", "behind it"])
@@ -136,7 +136,7 @@ def test_a_missing_message_is_reported_despite_retention(end: str, rig: Retentio
     )  # not pending, and the log does not contain the reason
     found = rig.verify(4)
     assert not found.is_right
-    assert found.expected.count == found.found.count + 1
+    assert found.expected.count == found.actual.count + 1
     rig.timers.settled_timers.clear()
 
 

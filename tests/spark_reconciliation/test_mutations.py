@@ -27,8 +27,8 @@ MUTATIONS: Final = {  # dropped condition: module, text, replacement
     ),
     "deliveries by identity": (
         origins,
-        'join(known.drop("places"), ["store_id", "identity", "place"])',
-        'join(known.drop("places", "identity"), ["store_id", "place"])',
+        'join(pending.drop("places"), ["store_id", "identity", "place"])',
+        'join(pending.drop("places", "identity"), ["store_id", "place"])',
     ),
     "rolls by turn": (
         origins,
@@ -37,8 +37,8 @@ MUTATIONS: Final = {  # dropped condition: module, text, replacement
     ),
     "deliveries by store": (
         origins,
-        'made = mine.join(known.drop("places"), ["store_id", "identity", "place"])',
-        'made = mine.join(known.drop("places", "store_id"), ["identity", "place"])',
+        'made = deliveries.join(pending.drop("places"), ["store_id", "identity", "place"])',
+        'made = deliveries.join(pending.drop("places", "store_id"), ["identity", "place"])',
     ),
     "markers by slot": (
         origins,

@@ -246,8 +246,8 @@ class MigrationRig:
         folded = projection.restore(self.store).levels.get(level, LevelProjection(level=level))
         counting = Verification(self.levels, self.timers, self.store, level, folded)
         assert all(size >= 0 for size in counting.pieces())
-        assert counting.found is not None
-        return counting.found
+        assert counting.result is not None
+        return counting.result
 
     # -- state ----------------------------------------------------------------------------------
 

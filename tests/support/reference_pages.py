@@ -94,7 +94,7 @@ def _refused() -> list[str]:
     rows = []
     for refusal in REFUSALS:
         allowed = ", ".join(f"`{word}`" for word in refusal.allowed)
-        rows.append(f"| `{refusal.key}` | {allowed} | {refusal.why} |")
+        rows.append(f"| `{refusal.key}` | {allowed} | {refusal.reason} |")
     return [
         "## Values that stop the start",
         "",

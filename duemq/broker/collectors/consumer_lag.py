@@ -98,45 +98,45 @@ def _consumed(parts: BrokerComponents) -> Iterator[tuple[str, str, bool]]:
             yield name, topic, True
 
 
-def _add_queue(parts: BrokerComponents, lag: GroupLag, place: GroupQueue, now_ms: int) -> None:
+def _add_queue(parts: BrokerComponents, lag: GroupLag, queue: GroupQueue, now_ms: int) -> None:
     """Add one queue to the lag of a group that pulls.
 
     A group without a committed offset has no lag: it starts at the end. Source:
     ConsumerLagCalculator.getConsumerLagStats, getInFlightMsgStats, getAvailableMsgCount
     """
-    end = _end(parts, place)
-    committed = parts.offsets.query(place.group, place.topic, place.queue_id)
-    pulled = parts.offsets.query_pull(place.group, place.topic, place.queue_id)
+    end = _end(parts, queue)
+    committed = parts.offsets.query(queue.group, queue.topic, queue.queue_id)
+    pulled = parts.offsets.query_pull(queue.group, queue.topic, queue.queue_id)
     start = end if committed is None else committed
     in_flight = max((pulled or 0) - start, 0) if committed is not None else 0
-    _add(parts, lag, place, start, end if pulled is None else pulled, end, now_ms)
+    _add(parts, lag, queue, start, end if pulled is None else pulled, end, now_ms)
     lag.lag_messages += max(end - start, 0)
     lag.inflight_messages += in_flight
 
 
-def _add_popped(parts: BrokerComponents, lag: GroupLag, place: GroupQueue, now_ms: int) -> None:
+def _add_popped(parts: BrokerComponents, lag: GroupLag, queue: GroupQueue, now_ms: int) -> None:
     """Add one queue to the lag of a group that pops.
 
     Source: ConsumerLagCalculator, `isPop`
     """
     assert parts.pop is not None
-    end = _end(parts, place)
-    popped = parts.pop.offsets.popped(place)
+    end = _end(parts, queue)
+    popped = parts.pop.offsets.popped(queue)
     following = end if popped is None else popped
-    in_flight = parts.pop.figures.in_flight(place.group, place.topic, place.queue_id)
-    _add(parts, lag, place, following - in_flight, following, end, now_ms)
+    in_flight = parts.pop.figures.in_flight(queue.group, queue.topic, queue.queue_id)
+    _add(parts, lag, queue, following - in_flight, following, end, now_ms)
     lag.lag_messages += max(end - following, 0) + in_flight
     lag.inflight_messages += in_flight
 
 
-def _end(parts: BrokerComponents, place: GroupQueue) -> int:
-    return max(parts.store.readable_bounds(place.topic, place.queue_id)[1], 0)
+def _end(parts: BrokerComponents, queue: GroupQueue) -> int:
+    return max(parts.store.readable_bounds(queue.topic, queue.queue_id)[1], 0)
 
 
 def _add(
     parts: BrokerComponents,
     lag: GroupLag,
-    place: GroupQueue,
+    queue: GroupQueue,
     start: int,
     pulled: int,
     end: int,
@@ -144,10 +144,10 @@ def _add(
 ) -> None:
     """Add ready messages, and the ages of the first unconsumed and the first unpulled message."""
     lag.ready_messages += max(end - pulled, 0)
-    lag.lag_latency = max(lag.lag_latency, _age_ms(parts, place, start, now_ms))
-    lag.queueing_latency = max(lag.queueing_latency, _age_ms(parts, place, pulled, now_ms))
+    lag.lag_latency = max(lag.lag_latency, _age_ms(parts, queue, start, now_ms))
+    lag.queueing_latency = max(lag.queueing_latency, _age_ms(parts, queue, pulled, now_ms))
 
 
-def _age_ms(parts: BrokerComponents, place: GroupQueue, offset: int, now_ms: int) -> int:
-    store_ms = store_ms_at(parts.store, place.topic, place.queue_id, offset)
+def _age_ms(parts: BrokerComponents, queue: GroupQueue, offset: int, now_ms: int) -> int:
+    store_ms = store_ms_at(parts.store, queue.topic, queue.queue_id, offset)
     return max(now_ms - store_ms, 0) if store_ms >= 0 else 0

@@ -186,18 +186,18 @@ def leaf(data: Bytes, places: Places, program: Any, row: Any) -> int:
     if operation == FAIL:
         return ERROR
     if operation == TEXT:
-        found = text_equals(data, pos, end, texts, ends, argument)
+        is_match = text_equals(data, pos, end, texts, ends, argument)
     elif operation == BOOLEAN:
-        found = is_true_text(data, pos, end) == (argument == TRUE)
+        is_match = is_true_text(data, pos, end) == (argument == TRUE)
     elif operation == MEMBER:
-        found = is_member(data, pos, end, texts, ends, (argument, row[EXTRA]))
+        is_match = is_member(data, pos, end, texts, ends, (argument, row[EXTRA]))
     else:
         value = search(data, pos, end, texts, ends, argument, operation)
         if value == UNDECIDED:
             return value
-        found = value == TRUE
+        is_match = value == TRUE
     # the operator of these operations is 1 if the condition is negated
-    return TRUE if found != (row[OPERATOR] == 1) else FALSE
+    return TRUE if is_match != (row[OPERATOR] == 1) else FALSE
 
 
 @kernel
@@ -242,7 +242,7 @@ def match_records(
     data: Bytes,
     units: Rows,
     base: int,
-    place: Any,
+    queue: Any,
     names: Any,
     program: Any,
     scratch: Any,
@@ -252,7 +252,7 @@ def match_records(
 
     Args:
         data: The log from log offset `base` on.
-        place: (name of the queue's topic, queue id, queue offset of the unit with index 0,
+        queue: (name of the queue's topic, queue id, queue offset of the unit with index 0,
             1 if records must name all three).
         names: (texts, ends) of the properties' names.
         scratch: ((1,) SCANNED, (names, 2) places, (n,) stack).
@@ -264,14 +264,14 @@ def match_records(
         unit = units[i]
         pos, size = unit["phys_offset"] - base, np.int64(unit["size"])
         # A damaged unit must not give a consumer the message of another queue.
-        found = read_frame(data, pos, pos + size, unit["phys_offset"], frame) == size
-        if found and place[3] != 0:
-            found = (
-                frame["queue_id"] == place[1]
-                and frame["queue_offset"] == place[2] + unit["index"]
-                and equals(data, pos + frame["topic_pos"], np.int64(frame["topic_len"]), place[0])
+        is_sound = read_frame(data, pos, pos + size, unit["phys_offset"], frame) == size
+        if is_sound and queue[3] != 0:
+            is_sound = (
+                frame["queue_id"] == queue[1]
+                and frame["queue_offset"] == queue[2] + unit["index"]
+                and equals(data, pos + frame["topic_pos"], np.int64(frame["topic_len"]), queue[0])
             )
-        if not found:
+        if not is_sound:
             out[i] = FOREIGN
             foreign += 1
             continue

@@ -403,14 +403,16 @@ class Http2Server:
 
     # -- violations -------------------------------------------------------------------------------
 
-    def _check_begun(self, stream_id: int, what: str) -> None:
+    def _check_begun(self, stream_id: int, frame_name: str) -> None:
         """Check that a stream of the peer has begun.
 
         Raises:
             Http2Error: The stream has not begun.
         """
         if stream_id == 0 or stream_id > self._last_id or not stream_id & 1:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} of stream {stream_id}, not begun")
+            raise Http2Error(
+                ErrorCode.PROTOCOL_ERROR, f"{frame_name} of stream {stream_id}, not begun"
+            )
 
     def _reset(self, stream_id: int, code: ErrorCode) -> None:
         """Reset a stream after a violation by the peer."""
@@ -419,11 +421,11 @@ class Http2Server:
         if is_open:
             self._handler.on_reset(stream_id)
 
-    def _reset_closed(self, stream_id: int, what: str) -> None:
+    def _reset_closed(self, stream_id: int, frame_name: str) -> None:
         """Reset a stream that the peer or both sides have ended.
 
         Raises:
             Http2Error: The stream never began.
         """
-        self._check_begun(stream_id, what)
+        self._check_begun(stream_id, frame_name)
         self._reset(stream_id, ErrorCode.STREAM_CLOSED)

@@ -54,12 +54,12 @@ class CheckpointCopies:
     """Copies of one checkpoint in the batch.
 
     Attributes:
-        at: Queue offset of the checkpoint in the revive queue.
+        queue_offset: Queue offset of the checkpoint in the revive queue.
         offsets: Queue offsets of the messages, one per row.
         first: Index of the first row.
     """
 
-    at: int
+    queue_offset: int
     checkpoint: PopCheckpoint
     offsets: tuple[int, ...]
     first: int
@@ -87,7 +87,7 @@ class RetryCopies:
         self,
         position: int,
         checkpoint: PopCheckpoint,
-        found: RawRecords,
+        records: RawRecords,
         *,
         topic_index: int,
         now_ms: int,
@@ -96,7 +96,7 @@ class RetryCopies:
 
         Args:
             position: Queue offset of the checkpoint in the revive queue.
-            found: Unacknowledged messages of the checkpoint.
+            records: Unacknowledged messages of the checkpoint.
             topic_index: Topic index of the retry topic.
             now_ms: Current time, in ms since the epoch.
         Returns:
@@ -106,8 +106,8 @@ class RetryCopies:
             return False
         batch, (address, port) = self._batch, self._identity.host
         first_pop = encode_properties({FIRST_POP_TIME: str(checkpoint.pop_ms)})
-        number, count = int.from_bytes(address, "big"), len(found.offsets)
-        batch.reserve(count, found.data.size + count * (len(first_pop) + 1))
+        number, count = int.from_bytes(address, "big"), len(records.offsets)
+        batch.reserve(count, records.data.size + count * (len(first_pop) + 1))
         context = Context(
             topic_index,
             now_ms,
@@ -120,9 +120,9 @@ class RetryCopies:
         )
         end = np.array([batch.count, batch.staging_len], np.int64)
         output = Output(batch.rows, batch.staging, end)
-        if add_copies(found.data, found.log_offsets, self._frames, context, output) < count:
+        if add_copies(records.data, records.log_offsets, self._frames, context, output) < count:
             return False
-        self._assign_rows(position, checkpoint, found.offsets)
+        self._assign_rows(position, checkpoint, records.offsets)
         batch.count, batch.staging_len = end.tolist()
         return True
 
@@ -180,7 +180,7 @@ class RetryCopies:
             self._refuse_without_room(batch)
             self._put_path.put(batch)
         stored = np.isin(batch.filled["status"], STORED)
-        found = [
+        results = [
             CopyResult(each, list(each.offsets), {}, "")
             if stored[each.first : each.first + len(each.offsets)].all()
             else _result(each, batch)
@@ -189,7 +189,7 @@ class RetryCopies:
         batch.clear()
         if batch.staging.size > 2 * BYTES_MAX:
             self._batch = PutBatch(ROWS, 1)  # free the buffer of a large message
-        return found
+        return results
 
     def _refuse_without_room(self, batch: PutBatch) -> None:
         """Refuse copies that no pop could return with their receipt handle."""

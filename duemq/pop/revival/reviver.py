@@ -414,7 +414,7 @@ class Reviver:
         if self._copies.is_empty:
             return
         for result in self._copies.put():
-            position, checkpoint = result.copied.at, result.copied.checkpoint
+            position, checkpoint = result.copied.queue_offset, result.copied.checkpoint
             retries, key = self._figures.retries, (checkpoint.group, checkpoint.topic)
             if result.stored:
                 retries.add(*key, PUT, count=len(result.stored))

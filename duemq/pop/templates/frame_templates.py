@@ -108,11 +108,11 @@ class TemplateCache(Generic[T]):
     templates: list[T] = field(default_factory=list)
     unused: int = 0
 
-    def matched(self, place: int) -> None:
-        """Move the template at index `place`, which a frame has matched, to the front."""
+    def matched(self, index: int) -> None:
+        """Move the template at index `index`, which a frame has matched, to the front."""
         self.unused = 0
-        if place:
-            self.templates.insert(0, self.templates.pop(place))
+        if index:
+            self.templates.insert(0, self.templates.pop(index))
 
 
 class ConnectionTemplates(Generic[T]):

@@ -118,12 +118,12 @@ class IdentityFiles:
         return MemberIdentity(GroupName(cluster, name), int(number), *rest)
 
     def _corrupt(self, path: Path) -> CorruptStore:
-        what = "cluster#brokerName#brokerId"
+        form = "cluster#brokerName#brokerId"
         return CorruptStore(
             path,
             0,
-            f"the content of the file is not {what}",
-            f"Write {what} with this broker's id into it (mqadmin getSyncStateSet shows the ids), "
+            f"the content of the file is not {form}",
+            f"Write {form} with this broker's id into it (mqadmin getSyncStateSet shows the ids), "
             "or delete it: the broker then joins its group with a new id.",
         )
 

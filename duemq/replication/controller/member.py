@@ -146,7 +146,7 @@ class GroupMember:
         """Ids that must have a byte before it is acknowledged; empty: this member is no master."""
         if not self.is_master:
             return frozenset()
-        sent = [each.wanted.ids for each in self._proposals if each.is_sent]
+        sent = [each.new_set.ids for each in self._proposals if each.is_sent]
         return self.in_sync.ids.union(*sent)
 
     @property
@@ -367,9 +367,9 @@ class GroupMember:
 
     # -- the sync state set -----------------------------------------------------------------------
 
-    def _update_in_sync(self, found: SyncStateSet) -> None:
-        if found.epoch > self.in_sync.epoch:
-            self.in_sync = replace(found, ids=found.ids | {self.broker_id})
+    def _update_in_sync(self, received: SyncStateSet) -> None:
+        if received.epoch > self.in_sync.epoch:
+            self.in_sync = replace(received, ids=received.ids | {self.broker_id})
             self._proposals = []  # the open proposals would change an older set
 
     def _wanted(self, event: InSyncWanted) -> list[Command]:
@@ -388,14 +388,14 @@ class GroupMember:
         dead, and a replica may send any id in its handshake. Members are therefore removed first,
         and after a refusal others are added one at a time, in turn.
         """
-        known = self.in_sync.ids
-        joining = sorted(ids - known)
-        if known - ids or not joining:
-            return ids & known
+        in_sync = self.in_sync.ids
+        joining = sorted(ids - in_sync)
+        if in_sync - ids or not joining:
+            return ids & in_sync
         if not self._was_refused:
             return ids
         self._joined = next((each for each in joining if each > self._joined), joining[0])
-        return known | {self._joined}
+        return in_sync | {self._joined}
 
     def _altered(self, event: InSyncAltered) -> list[Command]:
         self._update_in_sync(event.in_sync)

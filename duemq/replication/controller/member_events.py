@@ -204,10 +204,10 @@ class Proposal:
 
     Attributes:
         number: Number by which events refer to the proposal.
-        wanted: The new ids, with the epoch of the set that they replace.
+        new_set: The new ids, with the epoch of the set that they replace.
         is_sent: Whether the proposal was sent; its outcome is then unknown.
     """
 
     number: int
-    wanted: SyncStateSet
+    new_set: SyncStateSet
     is_sent: bool = False

@@ -228,14 +228,14 @@ def view_of(code: RequestCode, response: Response) -> GroupView:
 
 
 def alter_sync_state_set(
-    group: GroupName, broker_id: int, epoch: int, wanted: SyncStateSet, now_ms: int
+    group: GroupName, broker_id: int, epoch: int, new_set: SyncStateSet, now_ms: int
 ) -> Request:
     """Return a master's request to change the sync state set.
 
     Args:
         broker_id: Id of the master.
         epoch: Epoch of the master.
-        wanted: The new set, with the epoch of the set that it replaces.
+        new_set: The new set, with the epoch of the set that it replaces.
     """
     fields = {
         "brokerName": group.broker_name,
@@ -244,7 +244,7 @@ def alter_sync_state_set(
         "invokeTime": str(now_ms),
     }
     return Request(
-        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, fields, body_of(wanted.ids, wanted.epoch)
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, fields, body_of(new_set.ids, new_set.epoch)
     )
 
 

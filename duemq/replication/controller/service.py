@@ -352,7 +352,7 @@ class GroupService:
         proposal, commands = self.member.send_proposal()
         self._execute(commands)
         self._sent_proposals[proposal.number] = self._clock.steady_ms()
-        target, now_ms = proposal.wanted, self._clock.now_ms()
+        target, now_ms = proposal.new_set, self._clock.now_ms()
         response = await self._call(
             requests.alter_sync_state_set(
                 self._group, self.member.broker_id, self.member.epoch, target, now_ms

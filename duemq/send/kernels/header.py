@@ -94,9 +94,9 @@ def field_slot(data: Bytes, pos: int, size: int) -> int:
         return letter if 0 <= letter < FIELD_NAMES.shape[0] else SLOT_NONE
     if size == 0:
         return SLOT_NONE
-    found = find_name(FIELD_NAMES, data, pos, size)
-    if found >= 0:
-        return found + SLOT_LONG
+    index = find_name(FIELD_NAMES, data, pos, size)
+    if index >= 0:
+        return index + SLOT_LONG
     if equals(data, pos, size, ACCESS_KEY):
         return SLOT_ACCESS_KEY
     return SLOT_SIGNATURE if equals(data, pos, size, SIGNATURE) else SLOT_NONE

@@ -83,11 +83,11 @@ def take_timer(kind: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
     """
     if end - pos > NUMBER_BYTES_MAX:
         return False
-    known = row["timer_kind"]
-    if known == TIMER_ILLEGAL:  # any of the three properties may be the invalid one
+    current_kind = row["timer_kind"]
+    if current_kind == TIMER_ILLEGAL:  # any of the three properties may be the invalid one
         return False
     # the order of the constants is Apache's precedence
-    if known == TIMER_NONE or kind <= known:
+    if current_kind == TIMER_NONE or kind <= current_kind:
         value = parse_number(data, pos, end, NO_NUMBER)
         row["timer_kind"] = TIMER_ILLEGAL if value == NO_NUMBER else kind
         row["timer_value"] = 0 if value == NO_NUMBER else value

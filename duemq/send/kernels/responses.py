@@ -48,9 +48,9 @@ class ResponseText(NamedTuple):
 
 
 @kernel
-def put_piece(text: Bytes, cuts: Offsets, piece: int, out: Bytes, position: int) -> int:
+def put_piece(text: Bytes, cuts: Offsets, index: int, out: Bytes, position: int) -> int:
     """Write a constant piece; return the position after it."""
-    start, size = cuts[piece], cuts[piece + 1] - cuts[piece]
+    start, size = cuts[index], cuts[index + 1] - cuts[index]
     copy(out, position, text, start, size)
     return position + size
 

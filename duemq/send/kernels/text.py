@@ -33,11 +33,11 @@ def plain_run(data: Bytes, pos: int, end: int) -> int:
     """Return the position of the first quote, backslash, control or non-ASCII byte, or `end`."""
     while pos + 8 <= end:
         x = load_u8(data, np.int64(pos))
-        # Set the high bit of each byte in `found` that ends the run: non-ASCII bytes by x itself,
+        # Set the high bit of each byte in `marks` that ends the run: non-ASCII bytes by x itself,
         # the others by the borrow of a subtraction.
         quote, slash = x ^ QUOTES, x ^ BACKSLASHES
-        found = x | ((x - BLANKS) & ~x) | ((quote - ONES) & ~quote) | ((slash - ONES) & ~slash)
-        if found & HIGHS != np.uint64(0):
+        marks = x | ((x - BLANKS) & ~x) | ((quote - ONES) & ~quote) | ((slash - ONES) & ~slash)
+        if marks & HIGHS != np.uint64(0):
             break
         pos += 8
     # the last bytes, or the byte that ended the run

@@ -12,8 +12,8 @@ from message_store.kernels.kernel import kernel
 @kernel
 def count_timers(rows: npt.NDArray[Any], count: int) -> int:
     """Return the number of rows with timer properties."""
-    found = 0
+    timer_count = 0
     for i in range(count):
         if rows[i]["timer_kind"] != 0:
-            found += 1
-    return found
+            timer_count += 1
+    return timer_count

@@ -72,14 +72,14 @@ def find_name(staging: Bytes, pos: int, end: int) -> int:
 
     -1 unless the text has exactly one DELAY and no DELAy.
     """
-    found, names = np.int64(-1), 0
+    position, names = np.int64(-1), 0
     while pos < end:
         until = entry_end(staging, pos, end)
         if staging[pos] == D and is_delay(staging, pos, until):
-            found = pos + DELA.size
+            position = pos + DELA.size
             names += 1
         pos = until + 1
-    return found if names == 1 and staging[found] == UPPER_Y else np.int64(-1)
+    return position if names == 1 and staging[position] == UPPER_Y else np.int64(-1)
 
 
 @kernel

@@ -44,8 +44,8 @@ def levels_of(data: Bytes, span: Any, rows: Rows, scratch: Scratch, out: Any) ->
         if text["exact_ms"] == NO_NUMBER or text["kind"] != TIMER_NONE:
             continue
         # DELAy: the name that routing gives to DELAY
-        found = find_value(data, start, size, MOVED_NAME)
-        if found[1] == 0:
-            found = find_value(data, start, size, DELAY_NAME)
-        if found[1] != 0:
-            out[i] = max(parse_level(data, np.int64(found[0]), np.int64(found[1])), 0)
+        value = find_value(data, start, size, MOVED_NAME)
+        if value[1] == 0:
+            value = find_value(data, start, size, DELAY_NAME)
+        if value[1] != 0:
+            out[i] = max(parse_level(data, np.int64(value[0]), np.int64(value[1])), 0)

@@ -63,22 +63,22 @@ def phases(run: MigrationRun) -> dict[str, list[SampleRecord]]:
     """Return the samples before, during and after a run."""
     first, _ = span_of(run)
     end = run.migration.ended_ms
-    found: dict[str, list[SampleRecord]] = {"before": [], "during": [], "after": []}
+    samples: dict[str, list[SampleRecord]] = {"before": [], "during": [], "after": []}
     for sample in run.samples:
         over = end is not None and sample.at_ms > end
-        found["after" if over else "before" if sample.at_ms <= first else "during"].append(sample)
-    return found
+        samples["after" if over else "before" if sample.at_ms <= first else "during"].append(sample)
+    return samples
 
 
 def _head(run: MigrationRun, store: str) -> str:
-    it = run.migration
-    by = f" by {_text(it.started_by)}" if it.started_by else ""
-    plan = f", plan <code>{_text(it.plan_id)}</code>" if it.plan_id else ""
-    end = NOTHING if it.ended_ms is None else f"{_time_text(it.ended_ms)} UTC"
+    record = run.migration
+    by = f" by {_text(record.started_by)}" if record.started_by else ""
+    plan = f", plan <code>{_text(record.plan_id)}</code>" if record.plan_id else ""
+    end = NOTHING if record.ended_ms is None else f"{_time_text(record.ended_ms)} UTC"
     return (
-        f"<h1>{_text(it.migration_id)}</h1>\n"
-        f'<p class="soft">Store <code>{_text(store)}</code>, {_text(it.mode)}{plan}</p>\n'
-        f'<p class="soft">Started {_time_text(it.started_ms)} UTC{by}; ended {end}</p>'
+        f"<h1>{_text(record.migration_id)}</h1>\n"
+        f'<p class="soft">Store <code>{_text(store)}</code>, {_text(record.mode)}{plan}</p>\n'
+        f'<p class="soft">Started {_time_text(record.started_ms)} UTC{by}; ended {end}</p>'
     )
 
 

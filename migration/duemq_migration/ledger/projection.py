@@ -97,7 +97,7 @@ class LedgerProjection:
         steps = self._steps.pop(key, None)
         if steps is not None and steps.extend(entry):
             self._steps[key] = steps
-            self._events[steps.place] = event = steps.event
+            self._events[steps.index] = event = steps.event
             return event
         event = event_of(entry)
         if isinstance(entry.record, Transfer | Return):
@@ -126,7 +126,7 @@ class LedgerProjection:
 class _Steps:
     """Consecutive steps of a level; `record` has their totals."""
 
-    place: int
+    index: int
     event: EventRecord
     record: Transfer | Return
     count: int = 1

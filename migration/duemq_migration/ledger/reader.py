@@ -57,13 +57,13 @@ class MigrationLedger(Ledger):
                 query = select(table).where(table.c.migration_id == migration_id).order_by(*order)
                 return read_rows(connection, query.limit(EVENTS_READ_MAX), kind)
 
-            found = rows(MigrationRecord, tables.MIGRATIONS)
-            if not found:
+            migrations = rows(MigrationRecord, tables.MIGRATIONS)
+            if not migrations:
                 raise UnknownRun(self.where, migration_id)
             newest = rows(EventRecord, tables.EVENTS, event.at_ms.desc(), event.key.desc())
             return MigrationRun(
-                migration=found[0],
-                plan=next(iter(_plans(connection, found[0].plan_id)), None),
+                migration=migrations[0],
+                plan=next(iter(_plans(connection, migrations[0].plan_id)), None),
                 levels=rows(LedgerLevel, tables.LEVELS, tables.LEVELS.c.level),
                 events=newest[::-1],
                 verifications=rows(
@@ -82,7 +82,7 @@ def _plans(connection: Connection, plan_id: str | None) -> list[Plan]:
     for row in connection.execute(query.limit(RUNS_READ_MAX)).mappings().all():
         levels = select(level).where(level.c.plan_id == row["plan_id"]).order_by(level.c.level)
         obstacles = select(obstacle).where(obstacle.c.plan_id == row["plan_id"])
-        found = connection.execute(obstacles.order_by(obstacle.c.position))
+        obstacle_rows = connection.execute(obstacles.order_by(obstacle.c.position))
         plans.append(
             Plan(
                 **{str(name): row[name] for name in row},
@@ -95,7 +95,7 @@ def _plans(connection: Connection, plan_id: str | None) -> list[Plan]:
                         text=item.text,
                         blocks=item.blocks,
                     )
-                    for item in found
+                    for item in obstacle_rows
                 ],
             )
         )
@@ -104,12 +104,12 @@ def _plans(connection: Connection, plan_id: str | None) -> list[Plan]:
 
 def _samples(connection: Connection, migration_id: str, count_max: int) -> list[SampleRecord]:
     sample = tables.SAMPLES.c
-    mine = sample.migration_id == migration_id
+    of_run = sample.migration_id == migration_id
     count, first, last = connection.execute(
-        select(func.count(), func.min(sample.at_ms), func.max(sample.at_ms)).where(mine)
+        select(func.count(), func.min(sample.at_ms), func.max(sample.at_ms)).where(of_run)
     ).one()
     if count <= count_max:
-        query = select(tables.SAMPLES).where(mine).order_by(sample.at_ms)
+        query = select(tables.SAMPLES).where(of_run).order_by(sample.at_ms)
         return read_rows(connection, query, SampleRecord)
     largest = ("late_p50_ms", "late_p99_ms", "late_max_ms", "batch_units", "pause_ms")
     merged = select(
@@ -120,5 +120,5 @@ def _samples(connection: Connection, migration_id: str, count_max: int) -> list[
         *(func.max(sample[name]).label(name) for name in largest),
     )
     bucket = (sample.at_ms - first) // ((last - first) // count_max + 1)
-    query = merged.where(mine).group_by(bucket).order_by(func.min(sample.at_ms))
+    query = merged.where(of_run).group_by(bucket).order_by(func.min(sample.at_ms))
     return read_rows(connection, query, SampleRecord)

@@ -78,10 +78,15 @@ class Migrations:
 
     def state_of(self, level: int) -> LevelState:
         """Return the state of a level; a level that was never migrated is PLANNED."""
-        found = self.journal.levels.get(level)
-        if found is None or not found.state:
+        level_projection = self.journal.levels.get(level)
+        if level_projection is None or not level_projection.state:
             return LevelState(level)
-        return LevelState(level, State(found.state), paused=bool(found.why), cause=found.why)
+        return LevelState(
+            level,
+            State(level_projection.state),
+            paused=bool(level_projection.why),
+            cause=level_projection.why,
+        )
 
     @property
     def active_levels(self) -> list[int]:
@@ -91,9 +96,9 @@ class Migrations:
     def remaining(self, level: int) -> int:
         """Return the maximum number of messages that are still to be moved."""
         state, owners = self.state_of(level).state, self._owners
-        found = owners.levels.levels.get(level)
-        if state in (State.ROUTING, State.DRAINING) and found is not None:
-            return found.cursor.pending
+        source_level = owners.levels.levels.get(level)
+        if state in (State.ROUTING, State.DRAINING) and source_level is not None:
+            return source_level.cursor.pending
         if state is State.ROLLING_BACK:
             return sum(end - first for first, end in self._return_units.remaining(level))
         return 0
@@ -196,10 +201,10 @@ class Migrations:
         """
         if self._owners.timers.transfers.incomplete:
             return False
-        found = self._owners.levels.levels.get(level)
-        if found is None or not found.cursor.undelivered:
+        source_level = self._owners.levels.levels.get(level)
+        if source_level is None or not source_level.cursor.undelivered:
             return True
-        return bool(found.cursor.first_undelivered >= self.journal.levels[level].fence)
+        return bool(source_level.cursor.first_undelivered >= self.journal.levels[level].fence)
 
     def cover(self) -> None:
         """Advance Apache's offsets of the levels to the timers' last checkpoint."""
@@ -216,8 +221,8 @@ class Migrations:
         """
         self.catch_up()
         for level in list(self.journal.levels):
-            found = self.journal.levels[level]
-            if found.routed and found.state in ("", State.ROLLED_BACK):
+            level_projection = self.journal.levels[level]
+            if level_projection.routed and level_projection.state in ("", State.ROLLED_BACK):
                 self._append_state(level, State.PLANNED, State.ROUTING, operator=RECOVERED_BY)
 
     # -- journal ------------------------------------------------------------------------------

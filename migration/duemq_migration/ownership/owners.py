@@ -72,9 +72,9 @@ def plugins_of(host: PluginHost) -> tuple[SchedulePlugin, TimerPlugin]:
     return levels, timers
 
 
-def _missing(what: str, name: str) -> str:
+def _missing(part: str, name: str) -> str:
     return (
-        f"this broker runs without DueMQ's {what}: install the plugin {name}, or remove it from "
+        f"this broker runs without DueMQ's {part}: install the plugin {name}, or remove it from "
         "brokerPluginDisabled, and start the broker again"
     )
 

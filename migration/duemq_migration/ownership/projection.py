@@ -68,24 +68,26 @@ def decode(value: Any) -> tuple[JournalProjection, int]:
     return projection, int(value.get("logGeneration", 0))
 
 
-def fitted(store: MessageStore, found: JournalProjection) -> JournalProjection:
+def fitted(store: MessageStore, projection: JournalProjection) -> JournalProjection:
     """Return a projection from a file if it matches this log, else an empty one.
 
     It matches if its last record is at its log offset, or retention has removed that record and
     later records follow. If the files of the queue were lost, the queue begins at 0 again.
     """
     first, end = ownership.bounds(store)
-    last = found.log_offset - 1
+    last = projection.log_offset - 1
     if last < store.min_offset:
-        return found if found.next_offset <= end else replace(found, next_offset=first)
+        return (
+            projection if projection.next_offset <= end else replace(projection, next_offset=first)
+        )
     if last >= store.max_offset:
         return JournalProjection()
     try:
         record = store.read_record(last)
     except RecordUnreadable:
         return JournalProjection()
-    expected = ownership.OWNERSHIP_TOPIC, found.next_offset - 1
-    return found if (record.topic, record.queue_offset) == expected else JournalProjection()
+    expected = ownership.OWNERSHIP_TOPIC, projection.next_offset - 1
+    return projection if (record.topic, record.queue_offset) == expected else JournalProjection()
 
 
 def load(store: MessageStore) -> JournalProjection:
@@ -96,9 +98,9 @@ def load(store: MessageStore) -> JournalProjection:
     """
     path = store.config_path(PROJECTION_FILE)
     newest = load_config(path, decode)
-    for found in (newest, _backup(path)):
-        if found is not None and found[0].log_offset <= store.unchanged_end(found[1]):
-            return fitted(store, found[0])
+    for stored in (newest, _backup(path)):
+        if stored is not None and stored[0].log_offset <= store.unchanged_end(stored[1]):
+            return fitted(store, stored[0])
     return JournalProjection()
 
 
@@ -112,13 +114,13 @@ def _backup(path: Path) -> tuple[JournalProjection, int] | None:
 def restore(store: MessageStore) -> JournalProjection:
     """Return the projection of the complete journal; the file replaces removed records."""
     try:
-        found = load(store)
+        projection = load(store)
     except CorruptStore as error:
         log.error("%s The ownership journal is read from the log instead.", error)
-        found = JournalProjection()
-    for entry in ownership.read(store, found.next_offset, quiet=True):
-        found = found.after(entry)
-    return found
+        projection = JournalProjection()
+    for entry in ownership.read(store, projection.next_offset, quiet=True):
+        projection = projection.after(entry)
+    return projection
 
 
 def write(store: MessageStore, projection: JournalProjection) -> None:

@@ -81,14 +81,14 @@ class PlanCount:
     Args:
         rate_per_s: Rate that the throttle allows, 0: no limit.
     Attributes:
-        found: Counts by level.
+        counts: Counts by level.
     """
 
     owners: Owners
     levels: Iterable[int]
     now_ms: int
     rate_per_s: int = 0
-    found: dict[int, LevelCount] = field(default_factory=dict)
+    counts: dict[int, LevelCount] = field(default_factory=dict)
 
     @property
     def _rate(self) -> int:
@@ -100,13 +100,15 @@ class PlanCount:
         timers = self.owners.timers
         far_ms = timers.position.staged_ms + timers.config.window_ms
         for level in self.levels:
-            counted = self.found[level] = LevelCount(level)
-            found = self.owners.levels.levels.get(level)
-            if found is None:
+            counted = self.counts[level] = LevelCount(level)
+            source_level = self.owners.levels.levels.get(level)
+            if source_level is None:
                 continue
-            soon_ms = self.now_ms + found.cursor.pending * 1_000 // self._rate
-            settled = np.array(sorted(found.cursor.settled), np.int64)
-            for first, end in [(s.appended, s.end) for s in found.cursor.segments if s.pending]:
+            soon_ms = self.now_ms + source_level.cursor.pending * 1_000 // self._rate
+            settled = np.array(sorted(source_level.cursor.settled), np.int64)
+            for first, end in [
+                (s.appended, s.end) for s in source_level.cursor.segments if s.pending
+            ]:
                 while first < end:
                     units = self.owners.queues.units(level, first, min(units_max(), end - first))
                     if not units.size:
@@ -136,9 +138,9 @@ class PlanCount:
     def plan(self, *, plan_id: str, store_id: str, made_by: str) -> Plan:
         """Return the plan with the counts."""
         delays = self.owners.delays_ms
-        levels = [item.planned(delays[n], self._rate) for n, item in self.found.items()]
+        levels = [item.planned(delays[n], self._rate) for n, item in self.counts.items()]
         needed = sum(level.unit_bytes for level in levels)
-        obstacles = [one for item in self.found.values() for one in _obstacles(item)]
+        obstacles = [one for item in self.counts.values() for one in _obstacles(item)]
         room = self.owners.store.retention.room
         if needed > room:
             text = f"{needed:,} bytes of timer units, room for {max(room, 0):,}: free disk space"

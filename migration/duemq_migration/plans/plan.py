@@ -113,7 +113,7 @@ class PlanError(UsageError):
     """Error: a plan cannot be used; the text has the plan, the reason and the remedy."""
 
     def __init__(self, plan_id: str, reason: str) -> None:
-        self.plan_id, self.why = plan_id, reason
+        self.plan_id, self.reason = plan_id, reason
         super().__init__(f"plan {plan_id}: {reason}. Make a new one with `duemq migrate plan`")
 
 
@@ -164,7 +164,7 @@ def check(
     Raises:
         PlanError: The plan cannot be used.
     """
-    known = {level.level: level for level in plan.levels}
+    planned = {level.level: level for level in plan.levels}
     if plan.store_id != store_id:
         reason = f"it was made for store {plan.store_id}, this is store {store_id}"
         raise PlanError(plan.plan_id, reason)
@@ -177,15 +177,15 @@ def check(
         raise PlanError(
             plan.plan_id, f"it is {days} days old, and its messages have been delivered"
         )
-    for level in known if levels is None else levels:
-        if level not in known:
-            names = ", ".join(map(str, sorted(known))) or "none"
+    for level in planned if levels is None else levels:
+        if level not in planned:
+            names = ", ".join(map(str, sorted(planned))) or "none"
             raise PlanError(plan.plan_id, f"level {level} is not in it (its levels: {names})")
         if level not in delays_ms:
             raise PlanError(plan.plan_id, f"level {level} no longer exists in messageDelayLevel")
-        if delays_ms[level] != known[level].delay_ms:
+        if delays_ms[level] != planned[level].delay_ms:
             reason = (
-                f"level {level} meant {known[level].delay_ms} ms when it was made and means "
+                f"level {level} meant {planned[level].delay_ms} ms when it was made and means "
                 f"{delays_ms[level]} ms now"
             )
             raise PlanError(plan.plan_id, reason)

@@ -118,8 +118,8 @@ class Drain:
 
     def is_empty(self, level: int) -> bool:
         """Return whether the level has no undelivered units."""
-        found = self._levels.levels.get(level)
-        return found is None or found.cursor.undelivered == 0
+        source_level = self._levels.levels.get(level)
+        return source_level is None or source_level.cursor.undelivered == 0
 
     def cover(self, keeper: CheckpointWriter) -> None:
         """Advance the levels' saved offsets to the timers' last checkpoint."""

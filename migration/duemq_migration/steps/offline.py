@@ -67,7 +67,7 @@ class OfflineStopped(StoreError):
     """Error: an offline migration stopped; the store is intact, and the same command continues."""
 
     def __init__(self, level: int, reason: str) -> None:
-        self.level, self.why = level, reason
+        self.level, self.reason = level, reason
         super().__init__(
             f"level {level}: {reason}. The store is intact; remove the cause and run the same "
             "command again to continue"
@@ -157,11 +157,11 @@ def migrate_offline(
         raise UsageError(f"{root} is not a store: it has no directory commitlog")
     wall = FakeClock(now_ms)
     with _opened(root, properties, wall) as (store, clock, owners, level_keeper):
-        wanted = sorted(set(levels)) or sorted(owners.delays_ms)
-        unknown = [level for level in wanted if level not in owners.delays_ms]
+        numbers = sorted(set(levels)) or sorted(owners.delays_ms)
+        unknown = [level for level in numbers if level not in owners.delays_ms]
         if unknown:
             raise UsageError(f"no level {unknown[0]} here; there are 1 to {len(owners.delays_ms)}")
-        count = PlanCount(owners, wanted, wall.now_ms())
+        count = PlanCount(owners, numbers, wall.now_ms())
         for _ in count.pieces():
             pass
         config_directory = store.config_path("")
@@ -174,7 +174,7 @@ def migrate_offline(
             return OfflineResult(plan)
         check(plan, store_id=plan.store_id, delays_ms=owners.delays_ms, now_ms=wall.now_ms())
         work = _Work(root, store, clock, wall, owners, plan, operator, shown)
-        return asyncio.run(work.run(wanted, level_keeper))
+        return asyncio.run(work.run(numbers, level_keeper))
 
 
 @contextmanager
@@ -322,9 +322,9 @@ class _Work:
             if not current.is_working:
                 break
             if current.state is State.VERIFYING:
-                found = await service.verify(level)
-                if not found.is_right:
-                    raise OfflineStopped(level, difference(found))
+                verified = await service.verify(level)
+                if not verified.is_right:
+                    raise OfflineStopped(level, difference(verified))
                 migrations.verified(level)
                 continue
             migrations.step(level, service.throttle.batch_max)
@@ -345,5 +345,5 @@ class _Work:
             raise OfflineStopped(level, service.migrations.blocked_by[level])
 
     def _transferred(self, service: MigrationService, level: int) -> int:
-        found = service.migrations.journal.levels.get(level)
-        return 0 if found is None else found.transferred
+        projection = service.migrations.journal.levels.get(level)
+        return 0 if projection is None else projection.transferred

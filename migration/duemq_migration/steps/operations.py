@@ -203,23 +203,23 @@ class Operations:
     async def _verify(self, command: MigrationRequest) -> Done:
         allowed = (State.DRAINING, State.VERIFYING, State.DONE)
         levels = self._chosen(command, lambda level: self._state_of(level).state in allowed)
-        found = [await self._service.verify(level) for level in levels]
+        verifications = [await self._service.verify(level) for level in levels]
         return Done(
             action="verify",
             levels=levels,
-            remarks={item.level: difference(item) for item in found},
+            remarks={item.level: difference(item) for item in verifications},
             more={
-                "right": all(item.is_right for item in found),
-                "verified": [plain(item) for item in found],
+                "right": all(item.is_right for item in verifications),
+                "verified": [plain(item) for item in verifications],
             },
         )
 
     def _chosen(self, command: MigrationRequest, fits: Callable[[int], bool]) -> list[int]:
         """Return the levels of a command; if it names none, all levels that it applies to."""
-        known = self._service.migrations.journal.levels
+        owned = self._service.migrations.journal.levels
         if not command.levels:
-            return [level for level in sorted(known) if fits(level)]
-        return _known(command.levels, known)
+            return [level for level in sorted(owned) if fits(level)]
+        return _known(command.levels, owned)
 
     def _state_of(self, level: int) -> LevelState:
         return self._service.migrations.state_of(level)
@@ -231,18 +231,18 @@ class Operations:
         return (current.state, event) in MOVES
 
 
-def _known(levels: Iterable[int], known: Iterable[int]) -> list[int]:
+def _known(levels: Iterable[int], numbers: Iterable[int]) -> list[int]:
     """Return levels in order, without repetitions.
 
     Raises:
         UsageError: A level is not among the known ones.
     """
-    found, there = sorted(set(levels)), set(known)
-    unknown = [str(level) for level in found if level not in there]
+    chosen, there = sorted(set(levels)), set(numbers)
+    unknown = [str(level) for level in chosen if level not in there]
     if unknown:
         names = ", ".join(str(level) for level in sorted(there)) or "none"
         raise UsageError(f"no level {', '.join(unknown)} here; there are: {names}")
-    return found
+    return chosen
 
 
 assert set(ROLL_BACK_MEANS) >= WORKING - {State.ROLLING_BACK}

@@ -191,7 +191,7 @@ class RoutedReturn:
 
     def _pending_timers(self, level: int) -> Rows:
         """Return the pending timers of a level, sorted by due time."""
-        found = [self._found.get(level, NO_TIMERS)]
+        blocks = [self._found.get(level, NO_TIMERS)]
         position = self._read_to.get(level, -1)
         if position < 0:
             position = PendingTimers(self._timers).first_pending()
@@ -200,9 +200,9 @@ class RoutedReturn:
             rows, position = self._timers.fetch.fetch_queue(
                 position, min(PIECE_UNITS, end - position)
             )
-            found.append(rows[self._levels_of(rows) == level].copy())
+            blocks.append(rows[self._levels_of(rows) == level].copy())
         self._read_to[level] = max(position, end)
-        rows = np.concatenate(found)
+        rows = np.concatenate(blocks)
         rows = rows[self._timers.decisions.is_pending(rows)]
         order = np.lexsort((rows["phys_offset"], rows["due_ms"]))
         return np.asarray(rows[order])

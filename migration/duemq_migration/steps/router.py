@@ -121,7 +121,7 @@ class Router:
     def _route(
         self, batch: PutBatch, rows: Rows, count: int, report: npt.NDArray[np.uint8]
     ) -> tuple[int, int]:
-        found: tuple[int, int] = kernels.route(
+        routed: tuple[int, int] = kernels.route(
             rows,
             count,
             batch.staging,
@@ -131,7 +131,7 @@ class Router:
             self._numbers,
             report,
         )
-        return found
+        return routed
 
     def _note(self, delays: Delays) -> None:
         """Compute the delay of each level; levels above the highest have its delay."""

@@ -93,14 +93,14 @@ class MigrationService:
         Raises:
             NoOwners: They do not run now.
         """
-        found = self._find()
-        if found is None:
+        owners = self._find()
+        if owners is None:
             raise NoOwners(
                 "levels and timers do not run now: try again after the start of the broker"
             )
         if self.owners is None:
-            self._bind(found)
-        return found
+            self._bind(owners)
+        return owners
 
     def _bind(self, owners: Owners) -> None:
         self.owners = owners
@@ -241,24 +241,24 @@ class MigrationService:
         finally:
             self._counted[level] -= 1
             self._wake.set()
-        assert work.found is not None
-        self.verified[level] = work.found
-        self.ledger.write(record_of(work.found, journal.migration, self._clock.now_ms()))
-        return work.found
+        assert work.result is not None
+        self.verified[level] = work.result
+        self.ledger.write(record_of(work.result, journal.migration, self._clock.now_ms()))
+        return work.result
 
     async def _verify_and_move(self, level: int) -> None:
         try:
-            found = await self.verify(level)
+            verified = await self.verify(level)
         except NoOwners:
             return
         current = self.migrations.state_of(level)
         if current.state is not State.VERIFYING or not current.is_working:
             return  # another command changed the state during the count
         try:
-            if found.is_right:
+            if verified.is_right:
                 self.migrations.verified(level)
             else:
-                self.migrations.pause(level, difference(found), operator="verification")
+                self.migrations.pause(level, difference(verified), operator="verification")
         except OwnershipRefused as error:
             self.migrations.blocked_by[level] = f"the store is not writable: {error}"
 
@@ -308,33 +308,33 @@ class MigrationService:
             log.error("the projection of the ownership journal cannot be written: %s", error)
 
 
-def difference(found: Verified) -> str:
+def difference(verified: Verified) -> str:
     """Return the difference that a verification found, or an empty text."""
-    if found.is_right:
+    if verified.is_right:
         return ""
-    rest, there = found.expected, found.found
+    rest, there = verified.expected, verified.actual
     return (
         f"both sides differ: the ownership journal has {rest.count} transferred messages, the "
         f"timers own or settled {there.count}; checksums {rest.sum:016x} and {there.sum:016x}"
     )
 
 
-def record_of(found: Verified, migration: str, at_ms: int) -> VerificationRecord:
+def record_of(verified: Verified, migration: str, at_ms: int) -> VerificationRecord:
     """Return the ledger's record of a verification."""
-    rest, there = found.expected, found.found
+    rest, there = verified.expected, verified.actual
     return VerificationRecord(
         migration_id=migration,
-        level=found.level,
+        level=verified.level,
         at_ms=at_ms,
         levels_count=rest.count,
         levels_checksum=rest.sum,
         timers_count=there.count,
         timers_checksum=there.sum,
-        text=difference(found),
+        text=difference(verified),
     )
 
 
-def plain(found: Verified) -> dict[str, object]:
+def plain(verified: Verified) -> dict[str, object]:
     """Return a verification as a dictionary of numbers."""
     names = (
         "level_pending",
@@ -346,10 +346,10 @@ def plain(found: Verified) -> dict[str, object]:
         "gone",
     )
     return {
-        "level": found.level,
-        "right": found.is_right,
-        "text": difference(found),
-        "removed": found.removed,
-        **{name: getattr(found, name).count for name in names},
-        "checksums": {name: f"{getattr(found, name).sum:016x}" for name in names},
+        "level": verified.level,
+        "right": verified.is_right,
+        "text": difference(verified),
+        "removed": verified.removed,
+        **{name: getattr(verified, name).count for name in names},
+        "checksums": {name: f"{getattr(verified, name).sum:016x}" for name in names},
     }

@@ -71,14 +71,14 @@ class Verified:
     gone: TransferTally
 
     @property
-    def found(self) -> TransferTally:
+    def actual(self) -> TransferTally:
         """Messages that are pending timers or settled."""
         return self.timers_pending.plus(self.settled)
 
     @property
     def is_right(self) -> bool:
         """Whether both owners agree."""
-        return self.expected == self.found
+        return self.expected == self.actual
 
     @property
     def removed(self) -> int:
@@ -104,12 +104,12 @@ class Verification:
         self._levels, self._timers, self._store = levels, timers, store
         self._level, self._journal = level, journal
         self._units_max: Callable[[], int]
-        self.found: Verified | None = None
+        self.result: Verified | None = None
 
     def pieces(self, units_max: Callable[[], int] = lambda: PIECE_UNITS) -> Iterator[int]:
         """Count piece by piece; yield the number of units of each, at most `units_max()`.
 
-        `found` has the result afterwards.
+        `result` has the counts afterwards.
         """
         self._units_max, low = units_max, -1
         while low != self._low():
@@ -132,7 +132,7 @@ class Verification:
         pending, before, not_pending = yield from self._count_timers(border)
         settled = yield from self._settled(not_pending)
         journal = self._journal
-        self.found = Verified(
+        self.result = Verified(
             self._level,
             at_level,
             pending,
@@ -156,12 +156,12 @@ class Verification:
 
     def _changes(self) -> Counting[list[Change]]:
         """Return the changes of this level in the retained journal."""
-        found: list[Change] = []
+        changes: list[Change] = []
         for number, entry in enumerate(ownership.read(self._store, quiet=True)):
-            found += changes_of([entry], self._level)
+            changes += changes_of([entry], self._level)
             if number % PIECE_RECORDS == 0:
                 yield 0
-        return found
+        return changes
 
     def _count_timers(
         self, border: int

@@ -169,7 +169,11 @@ def test_a_name_server_that_refuses_is_not_one_without_the_topic(tmp_path: Path)
     async def refusals(target: Target) -> set[str]:
         async with target.cluster() as cluster:
             found = set()
-            for work in (cluster.queues("T", wanted=READ), cluster.brokers(), cluster.members()):
+            for work in (
+                cluster.queues("T", permission=READ),
+                cluster.brokers(),
+                cluster.members(),
+            ):
                 with pytest.raises(RequestError) as refused:
                     await work
                 assert refused.value.code == ResponseCode.NO_PERMISSION

@@ -135,4 +135,4 @@ def test_kinds_of_topics_that_are_not_served_are_refused(
 @pytest.mark.finding("D5")
 def test_unknown_attributes_of_groups_are_refused() -> None:
     with pytest.raises(ValueError, match=r"unsupported key: there is no attribute 'queue.type'"):
-        alter_attributes(None, {"+queue.type": "50"}, known=GROUP_ATTRIBUTES)
+        alter_attributes(None, {"+queue.type": "50"}, supported=GROUP_ATTRIBUTES)

@@ -267,7 +267,9 @@ class GroupLoad:
 
     async def _find_queues(self, wanted: int) -> None:
         try:
-            self._queues = await self._cluster.queues(self._topic, wanted=wanted) or self._queues
+            self._queues = (
+                await self._cluster.queues(self._topic, permission=wanted) or self._queues
+            )
         except (ConnectionError, DueMQError) as error:
             self.failure = str(error)
 

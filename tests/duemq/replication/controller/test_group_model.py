@@ -305,7 +305,7 @@ def next_request_of(process: Process, now_ms: int) -> tuple[Request, Decode] | N
         case NextRequest.ALTER_SYNC_STATE_SET:
             proposal, _ = member.send_proposal()
             request = requests.alter_sync_state_set(
-                GROUP, me, member.epoch, proposal.wanted, now_ms
+                GROUP, me, member.epoch, proposal.new_set, now_ms
             )
             return (
                 request,

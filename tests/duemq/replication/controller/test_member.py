@@ -309,7 +309,7 @@ def proposed(*wanted: int) -> tuple[GroupMember, int]:
     found.receive(InSyncWanted(ids(*wanted)))
     assert found.next_request is NextRequest.ALTER_SYNC_STATE_SET
     proposal, commands = found.send_proposal()
-    assert proposal.wanted == SyncStateSet(ids(1, *wanted), 1)
+    assert proposal.new_set == SyncStateSet(ids(1, *wanted), 1)
     assert commands == [Require(ids(1, *wanted))]
     return found, proposal.number
 
@@ -368,7 +368,7 @@ def wants(found: GroupMember, *wanted: int) -> tuple[frozenset[int], int]:
     """Return the set that is proposed on the way to this one, and the number of the proposal."""
     found.receive(InSyncWanted(ids(*wanted)))
     proposal, _ = found.send_proposal()
-    return proposal.wanted.ids, proposal.number
+    return proposal.new_set.ids, proposal.number
 
 
 def test_members_leave_before_others_join() -> None:
