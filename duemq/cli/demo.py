@@ -136,8 +136,8 @@ class Demo:
         sent_ms = self._clock.now_ms()
         promised_ms = sent_ms + (delay_ms or DELAYS_MS[level])
         self.lines[key] = Line(key, level, sent_ms, promised_ms, exact=not level)
-        at_text = str(promised_ms) if delay_ms else ""
-        outgoing = Outgoing(TOPIC, "", level=level, key=key, queue_id=0, at=at_text)
+        due_text = str(promised_ms) if delay_ms else ""
+        outgoing = Outgoing(TOPIC, "", level=level, key=key, queue_id=0, due_text=due_text)
         async for _ in sending(cluster, outgoing, f"hello from {key}".encode()):
             pass
 

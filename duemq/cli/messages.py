@@ -74,12 +74,12 @@ def send_messages(outgoing: Outgoing, target: Target) -> None:
 
 async def _send_all(outgoing: Outgoing, target: Target) -> None:
     now_ms = SystemClock().now_ms()
-    due_ms = parse_time(outgoing.due_text, now_ms) if outgoing.at else None
+    due_ms = parse_time(outgoing.due_text, now_ms) if outgoing.due_text else None
     if due_ms is not None and due_ms <= now_ms:
         notice(f"{outgoing.due_text} is in the past: the message is delivered now")
         outgoing, due_ms = replace(outgoing, due_text=""), None
     elif due_ms is not None:
-        outgoing = replace(outgoing, at=str(due_ms))  # same time for all copies
+        outgoing = replace(outgoing, due_text=str(due_ms))  # same time for all copies
     body = sys.stdin.buffer.read() if outgoing.body == "-" else outgoing.body.encode()
     async with target.cluster() as cluster:
         delay_ms = await _delay_of(cluster, outgoing.level) if outgoing.level else None
