@@ -24,6 +24,7 @@ INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 
 T = TypeVar("T")
+_OPTIONS: dict[type, tuple[Option, ...]] = {}  # of the classes that were read
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,14 @@ def unit_of(name: str) -> str:
     return UNITS.get(name.removesuffix("_max").rpartition("_")[2], "")
 
 
-def options(section: type) -> list[Option]:
+def options(section: type) -> tuple[Option, ...]:
     """Return the keys of a configuration class, in order of declaration."""
+    if section not in _OPTIONS:
+        _OPTIONS[section] = _declared(section)
+    return _OPTIONS[section]
+
+
+def _declared(section: type) -> tuple[Option, ...]:
     hints = typing.get_type_hints(section)
     keys = []
     for item in dataclasses.fields(section):
@@ -108,7 +115,7 @@ def options(section: type) -> list[Option]:
             metadata["unit"] = unit_of(item.name)
         kind, name = hints[item.name], section.__name__
         keys.append(Option(item.name, default=item.default, kind=kind, section=name, **metadata))
-    return keys
+    return tuple(keys)
 
 
 def from_properties(section: type[T], properties: Mapping[str, str]) -> T:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from delayed_delivery.plugin import ENTRY_POINT_GROUP
+from duemq.broker.plugins import installed_entries
 from message_store.retention.pins import UNKNOWN, FirstPending, Pin
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def stored_pins(store: MessageStore, loaded: Collection[str]) -> dict[str, Pin]:
     Args:
         loaded: Names of the loaded plugins, which provide their own pins.
     """
-    entries = entry_points(group=ENTRY_POINT_GROUP)
+    entries = installed_entries()
     return {item.name: _constant(_read(store, item)) for item in entries if item.name not in loaded}
 
 

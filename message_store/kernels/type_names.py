@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 import numba
@@ -41,6 +42,7 @@ _TOKEN: Final = re.compile(r"[\w.]+|\[[:,1]*\]|[(),]")
 TUPLE_OF: Final[Any] = types.BaseTuple.from_types
 
 
+@cache
 def types_of(text: str) -> tuple[Any, ...]:
     """Return the Numba types that a comma-separated list names.
 

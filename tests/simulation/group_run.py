@@ -6,7 +6,9 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from weakref import WeakKeyDictionary
 
+from message_store.store import MessageStore
 from message_store.verify import StoreFinding
 from tests.simulation.group_checks import (
     Confirmed,
@@ -34,6 +36,8 @@ HEAL_US: Final = (
 )  # simulated time in which the group must recover and deliver all due messages
 LOOK_US: Final = SECOND // 2
 HISTORY: Final = 40
+_ends_pending: Final = WeakKeyDictionary[MessageStore, int]()
+"""End of the log of an open store when it was last found to have pending messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +156,11 @@ def is_whole(rig: GroupRig) -> bool:
         return False
     stores = [member.store for member in rig.members]
     ends = {store.max_offset for store in stores} | {store.confirm_offset for store in stores}
-    if len(ends) > 1:
+    if len(ends) > 1 or _ends_pending.get(master.store) == master.store.max_offset:
         return False
     records = log_records(master.store)
     if pending_in(records) or undecided_in(records):
+        _ends_pending[master.store] = master.store.max_offset
         return False
     return not working_levels(master.store)
 
