@@ -57,18 +57,22 @@ def script(store: str) -> Counter[str]:
     sent: dict[int, list[tuple[Any, ...]]] = {}
     for path in sorted(Path(store, "commitlog").iterdir()):
         data, base = memoryview(path.read_bytes()), int(path.name)
-        at = 0
-        while at + 8 <= len(data) and data[at + 4] == 0xDA:
-            record = decode_record(data[at:], base + at)
+        position = 0
+        while position + 8 <= len(data) and data[position + 4] == 0xDA:
+            record = decode_record(data[position:], base + position)
             properties = record.properties
             if record.topic == TIMER_TOPIC:
                 target = (properties["REAL_TOPIC"], int(properties["REAL_QID"]))
-                pending[base + at] = (*target, record.body_crc, int(properties["TIMER_DELIVER_MS"]))
+                pending[base + position] = (
+                    *target,
+                    record.body_crc,
+                    int(properties["TIMER_DELIVER_MS"]),
+                )
             elif record.prepared_offset < 0:
                 delivery = (record.topic, record.queue_id, record.body_crc, record.store_ms)
                 sent.setdefault(-record.prepared_offset - 1, []).append(delivery)
-            at += record.total_size
-    return Counter(_verdict(facts, sent.get(at, [])) for at, facts in pending.items())
+            position += record.total_size
+    return Counter(_verdict(facts, sent.get(position, [])) for position, facts in pending.items())
 
 
 def _verdict(facts: tuple[Any, ...], sent: list[tuple[Any, ...]]) -> str:

@@ -41,9 +41,9 @@ def main(words: list[str]) -> int:
     )
     parser.add_argument("--out", type=Path, default=TARGET)
     args = parser.parse_args(words)
-    found = measured(args.scale, args.ballast)
-    args.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found["p99_ratio"]))
+    figures = measured(args.scale, args.ballast)
+    args.out.write_text(json.dumps(figures, indent=1) + "\n")
+    print(json.dumps(figures["p99_ratio"]))
     return 0
 
 
@@ -80,8 +80,8 @@ def measured(scale: float, ballast: int) -> dict[str, Any]:
 def late(bench: Bench) -> dict[str, float]:
     """Return the lateness of timers at a low rate, and counts of delivery errors."""
     received = trickled(bench)[0]
-    found = {name: received["late_at_store_ms"][name] for name in ("p50", "p99", "p999")}
-    return found | {name: received[name] for name in ("lost", "duplicates", "early")}
+    times = {name: received["late_at_store_ms"][name] for name in ("p50", "p99", "p999")}
+    return times | {name: received[name] for name in ("lost", "duplicates", "early")}
 
 
 def store_of(home: Path) -> Path:

@@ -180,10 +180,10 @@ class Bench:
     @contextmanager
     def cpu(self) -> Iterator[list[float]]:
         """Measure the broker's processor seconds during the block; append them at its end."""
-        found: list[float] = []
+        seconds: list[float] = []
         before = self.server.broker.cpu_seconds()
-        yield found
-        found.append(self.server.broker.cpu_seconds() - before)
+        yield seconds
+        seconds.append(self.server.broker.cpu_seconds() - before)
 
     def _spawn(
         self, mode: str, topic: str, count: int, options: dict[str, object]
@@ -213,8 +213,8 @@ class Bench:
             raise
         if process.returncode:
             raise RuntimeError(f"wireload: {errors.strip()}")
-        found: Found = json.loads(out)
-        return found
+        report: Found = json.loads(out)
+        return report
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,21 +45,21 @@ class ComparisonPage:
 
     def filled(self, text: str, name: str) -> str:
         """Return the page with the figures of a file in benchmarks/results between its markers."""
-        found = page.read(name)
-        goals = page.goals_table(found, self.goals)
+        results = page.read(name)
+        goals = page.goals_table(results, self.goals)
         return page.replaced(
-            text, [page.about(name, found, self.loads), goals, self._comparison(found)]
+            text, [page.about(name, results, self.loads), goals, self._comparison(results)]
         )
 
-    def _comparison(self, found: Found) -> str:
+    def _comparison(self, results: Found) -> str:
         rows = ["| load | figure | Apache 5.3.3 | DueMQ |", "|---|---|---|---|"]
         for load in self.loads:
-            theirs, ours = (figures(found, load, server) for server in (run.APACHE, run.OURS))
+            theirs, ours = (figures(results, load, server) for server in (run.APACHE, run.OURS))
             title = f"`{load}`"
             for name, (_, unit) in (theirs | ours).items():
                 cells = [
-                    f"{number(known[name][0])} {unit}" if name in known else "-"
-                    for known in (theirs, ours)
+                    f"{number(values[name][0])} {unit}" if name in values else "-"
+                    for values in (theirs, ours)
                 ]
                 rows.append(f"| {title} | {name} | {' | '.join(cells)} |")
                 title = ""

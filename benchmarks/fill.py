@@ -157,9 +157,9 @@ def _note(timers: TimerStore, batch: PutBatch) -> None:
 def write_digits(out: npt.NDArray[np.uint8], numbers: Times, count: int, base: int) -> None:
     """Write numbers with `count` digits to the start of each row of `out`."""
     remaining = numbers.copy()
-    for at in range(count - 1, -1, -1):
+    for column in range(count - 1, -1, -1):
         if not remaining.any():
-            out[:, at] = HEX[0]
+            out[:, column] = HEX[0]
             continue
         remaining, digit = np.divmod(remaining, base)
-        out[:, at] = HEX[digit]
+        out[:, column] = HEX[digit]

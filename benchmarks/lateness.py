@@ -50,7 +50,7 @@ def main(words: list[str]) -> int:
 def measured(scale: float) -> dict[str, Any]:
     """Measure both brokers, one after the other; return the lateness and facts of the machine."""
     about, wireload = machine.describe(), go_program(WIRELOAD)
-    found: dict[str, Found] = {}
+    summaries: dict[str, Found] = {}
     with machine.shared_with_others() as shared:
         for name in (APACHE, OURS):
             print(f"{name} ...", flush=True)
@@ -59,14 +59,14 @@ def measured(scale: float) -> dict[str, Any]:
                 with server:
                     bench = Bench(server, wireload, scale)
                     bench.warm_up()
-                    found[name] = summary(trickled(bench)[0])
+                    summaries[name] = summary(trickled(bench)[0])
     about["load after"] = machine.load()
     about |= shared.as_text()
     return {
         "what": f"lateness at the store of timers sent at {TRICKLE_PER_S}/s, due 3 s later, ms",
         "command": "python -m benchmarks.lateness",
         "machine": about,
-        "servers": found,
+        "servers": summaries,
     }
 
 
@@ -91,18 +91,18 @@ def draw(numbers: dict[str, Any], folder: Path) -> None:
 
     matplotlib.rcParams.update({"svg.hashsalt": NAME, "font.size": 10})
     figure, axes = pyplot.subplots(figsize=(8, 4.8))
-    for name, found in numbers["servers"].items():
-        late_ms, counts = np.array(found["late_counts"]).T
+    for name, results in numbers["servers"].items():
+        late_ms, counts = np.array(results["late_counts"]).T
         later = 1 - np.cumsum(counts) / counts.sum()
         shares = np.concatenate([[1.0], later]).clip(0.5 / counts.sum())
         late = (
             np.concatenate([[0], late_ms.clip(0)]) + 1
         )  # shifted by 1 ms: a logarithmic axis has no 0
-        axes.step(late, shares, where="post", color=COLOURS[name], label=label(name, found))
+        axes.step(late, shares, where="post", color=COLOURS[name], label=label(name, results))
         axes.fill_between(late, shares, 1e-6, step="post", color=COLOURS[name], alpha=0.08)
     axes.set(xscale="log", yscale="log", ylim=(1e-5, 1.2), xlim=(1, None))
     ticks = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
-    top = max(found["late_counts"][-1][0] for found in numbers["servers"].values())
+    top = max(results["late_counts"][-1][0] for results in numbers["servers"].values())
     shown = [tick for tick in ticks if tick <= 1.5 * top]
     axes.set_xticks([tick + 1 for tick in shown], [f"{tick:,}" for tick in shown])
     axes.set_xticks([], minor=True)
@@ -122,9 +122,9 @@ def draw(numbers: dict[str, Any], folder: Path) -> None:
     figure.savefig(folder / f"{NAME}.png", dpi=130, metadata={"Software": None})
 
 
-def label(name: str, found: Found) -> str:
+def label(name: str, results: Found) -> str:
     """Return the legend text of one broker."""
-    late = found["late_at_store_ms"]
+    late = results["late_at_store_ms"]
     marks = ", ".join(f"{mark} {late[mark.replace('.', '')]:,.0f}" for mark in MARKS)
     return f"{TITLES[name]}: {marks} ms"
 

@@ -19,7 +19,7 @@ PACKAGES = ("numpy", "numba", "uvloop", "msgspec")
 def describe() -> dict[str, str]:
     """Return the hardware, the kernel, and the versions of the relevant software."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = {
+    facts = {
         "cpu": _cpu(),
         "cores": str(os.cpu_count()),
         "memory": f"{memory_bytes / GIB:.1f} GiB",
@@ -32,10 +32,10 @@ def describe() -> dict[str, str]:
     }
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            facts[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "missing"
-    return found
+            facts[package] = "missing"
+    return facts
 
 
 def load() -> str:
@@ -69,13 +69,13 @@ def shared_with_others() -> Iterator[Shared]:
 
     This process and its children that have ended before the end of the block are excluded.
     """
-    found, start = Shared(), time.monotonic()
+    shared, start = Shared(), time.monotonic()
     (busy, stolen), ours = _busy_s(), _ours_s()
-    yield found
+    yield shared
     seconds = max(time.monotonic() - start, 1e-3)
     busy_then, stolen_then = _busy_s()
-    found.others = max((busy_then - busy) - (_ours_s() - ours), 0.0) / seconds
-    found.stolen = (stolen_then - stolen) / seconds
+    shared.others = max((busy_then - busy) - (_ours_s() - ours), 0.0) / seconds
+    shared.stolen = (stolen_then - stolen) / seconds
 
 
 def _busy_s() -> tuple[float, float]:

@@ -67,18 +67,18 @@ def main(words: list[str]) -> int:
 
 def filled(text: str, name: str) -> str:
     """Return a page with the figures of a file in benchmarks/results between its markers."""
-    found = page.read(name)
+    results = page.read(name)
     kills = json.loads(KILLS.read_text()) if KILLS.exists() else None
-    parts = [page.about(name, found, LOADS), page.goals_table(found, GOALS)]
-    parts += [page.all_figures(found, (LIVE, TRAFFIC, OFFLINE)), _by_hand(found)]
+    parts = [page.about(name, results, LOADS), page.goals_table(results, GOALS)]
+    parts += [page.all_figures(results, (LIVE, TRAFFIC, OFFLINE)), _by_hand(results)]
     parts += [_kills(kills)] if kills else []
     return page.replaced(text, parts)
 
 
-def _by_hand(found: Found) -> str:
+def _by_hand(results: Found) -> str:
     """Return the table that compares migration with reading and resending by a client."""
-    theirs, ours = (figures(found, BY_HAND, server) for server in (run.APACHE, run.OURS))
-    live = figures(found, LIVE)
+    theirs, ours = (figures(results, BY_HAND, server) for server in (run.APACHE, run.OURS))
+    live = figures(results, LIVE)
     moved = {
         "read and sent": live.get("drain"),
         "cpu": live.get("drain, cpu"),

@@ -54,16 +54,16 @@ def newest(loads: set[str]) -> str:
 
 def named(page: str) -> str:
     """Return the name of the file of figures that a page links to."""
-    found = re.search(r"\(\.\./\.\./benchmarks/results/(\S+\.json)\)", page)
-    if found is None:
+    match = re.search(r"\(\.\./\.\./benchmarks/results/(\S+\.json)\)", page)
+    if match is None:
         raise ValueError("the page has no link to a file in benchmarks/results")
-    return found[1]
+    return match[1]
 
 
 def read(name: str) -> Found:
     """Return the figures in a file of benchmarks/results."""
-    found: Found = json.loads((RESULTS / name).read_text())
-    return found
+    results: Found = json.loads((RESULTS / name).read_text())
+    return results
 
 
 def replaced(page: str, parts: Iterable[str]) -> str:
@@ -75,22 +75,22 @@ def replaced(page: str, parts: Iterable[str]) -> str:
     return head + BEGIN + "\n" + "\n\n".join(parts) + "\n" + END + tail
 
 
-def figures(found: Found, load: str, server: str = run.OURS) -> dict[str, tuple[float, str]]:
+def figures(results: Found, load: str, server: str = run.OURS) -> dict[str, tuple[float, str]]:
     """Return the figures of a load, (value, unit) by name; empty if the load failed."""
-    for outcome in found["outcomes"]:
+    for outcome in results["outcomes"]:
         if (outcome["load"], outcome["server"]) == (load, server):
             return {m["name"]: (float(m["value"]), str(m["unit"])) for m in outcome["median"]}
     return {}
 
 
-def about(name: str, found: Found, loads: Sequence[str]) -> str:
+def about(name: str, results: Found, loads: Sequence[str]) -> str:
     """Return the source of the figures, and a note if the machine was busy."""
-    machine = found["machine"]
-    busy = _cores("work of others", found, loads)
-    stolen = _cores("stolen by the host", found, loads)
+    machine = results["machine"]
+    busy = _cores("work of others", results, loads)
+    stolen = _cores("stolen by the host", results, loads)
     took = f"; the hypervisor took up to {max(stolen):.1f}" if stolen else ""
     text = (
-        f"`{found['command']}` at commit {machine['commit']}: {machine['cores']} cores of "
+        f"`{results['command']}` at commit {machine['commit']}: {machine['cores']} cores of "
         f"{machine['cpu']}, {machine['memory']}, {machine['kernel']}; other programs kept "
         f"{min(busy, default=0):.1f} to {max(busy, default=0):.1f} cores busy{took}. All figures: "
         f"[{name}](../../benchmarks/results/{name})."
@@ -99,47 +99,47 @@ def about(name: str, found: Found, loads: Sequence[str]) -> str:
         text += (
             "\n\n**The machine was busy**: rely on ratios and processor times, not on wall times."
         )
-    if found["scale"] != 1.0:
+    if results["scale"] != 1.0:
         text += (
-            f"\n\n**Scale {found['scale']:g}**, not full size: most of a command's time is"
+            f"\n\n**Scale {results['scale']:g}**, not full size: most of a command's time is"
             " its start, and wall times are not meaningful."
         )
     return text
 
 
-def _cores(name: str, found: Found, loads: Sequence[str]) -> list[float]:
+def _cores(name: str, results: Found, loads: Sequence[str]) -> list[float]:
     """Return the values of a figure in cores, for each load."""
-    known = [figures(found, load, server) for load in loads for server in SERVERS]
-    return [each[name][0] for each in known if name in each]
+    tables = [figures(results, load, server) for load in loads for server in SERVERS]
+    return [each[name][0] for each in tables if name in each]
 
 
-def goals_table(found: Found, goals: Sequence[Goal]) -> str:
+def goals_table(results: Found, goals: Sequence[Goal]) -> str:
     """Return a table of the goals and whether they are met."""
     rows = ["| work | measured | required | target | |", "|---|---|---|---|---|"]
     for goal in goals:
-        value = value_of(goal, found)
+        value = value_of(goal, results)
         if value is None:
             rows.append(f"| {goal.work} | failed | {_limits(goal)} | |")
             continue
-        counts = found["scale"] == 1.0 or goal.any_size
+        counts = results["scale"] == 1.0 or goal.any_size
         word = verdict_of(goal, value) if counts else "not at this scale"
         rows.append(f"| {goal.work} | {number(value)} {goal.unit} | {_limits(goal)} | {word} |")
     return "\n".join(rows)
 
 
-def value_of(goal: Goal, found: Found) -> float | None:
+def value_of(goal: Goal, results: Found) -> float | None:
     """Return the measured value, in the unit of the goal; None if a load failed."""
-    ours, base = _sum(goal, found, run.OURS), _sum(goal, found, run.APACHE)
+    ours, base = _sum(goal, results, run.OURS), _sum(goal, results, run.APACHE)
     if not goal.to_apache:
         return ours
     return None if ours is None or not base else ours / base
 
 
-def _sum(goal: Goal, found: Found, server: str) -> float | None:
-    known = figures(found, goal.load, server)
-    if not known.keys() >= set(goal.names):
+def _sum(goal: Goal, results: Found, server: str) -> float | None:
+    values = figures(results, goal.load, server)
+    if not values.keys() >= set(goal.names):
         return None
-    return sum(known[name][0] for name in goal.names) * goal.factor
+    return sum(values[name][0] for name in goal.names) * goal.factor
 
 
 def _limits(goal: Goal) -> str:
@@ -155,12 +155,12 @@ def verdict_of(goal: Goal, value: float) -> str:
     return "target met" if is_met(goal.target) else "met" if is_met(goal.required) else "**missed**"
 
 
-def all_figures(found: Found, loads: Sequence[str]) -> str:
+def all_figures(results: Found, loads: Sequence[str]) -> str:
     """Return a table of every figure of DueMQ."""
     rows = ["| load | figure | value |", "|---|---|---|"]
     for load in loads:
         title = f"`{load}`"
-        for name, (value, unit) in figures(found, load).items():
+        for name, (value, unit) in figures(results, load).items():
             rows.append(f"| {title} | {name} | {number(value)} {unit} |")
             title = ""
     return "\n".join(rows)

@@ -27,13 +27,13 @@ class Outcome:
     @property
     def metrics(self) -> dict[str, Metric]:
         """Medians of the figures."""
-        found = {}
+        medians = {}
         for metric in self.runs[0] if self.runs else []:
             values = [m.value for run in self.runs for m in run if m.name == metric.name]
-            found[metric.name] = Metric(
+            medians[metric.name] = Metric(
                 name=metric.name, value=median(values), unit=metric.unit, better=metric.better
             )
-        return found
+        return medians
 
 
 def table(outcomes: list[Outcome], *, base: str, ours: str) -> str:
@@ -41,8 +41,8 @@ def table(outcomes: list[Outcome], *, base: str, ours: str) -> str:
     rows: list[Row] = [("work", "figure", "unit", base, ours, "ratio", "")]
     loads = dict.fromkeys(outcome.load.name for outcome in outcomes)
     for name in loads:
-        found = {o.server: o for o in outcomes if o.load.name == name}
-        rows += _rows(name, found.get(base), found.get(ours))
+        by_server = {o.server: o for o in outcomes if o.load.name == name}
+        rows += _rows(name, by_server.get(base), by_server.get(ours))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -52,14 +52,14 @@ def table(outcomes: list[Outcome], *, base: str, ours: str) -> str:
 
 def _rows(name: str, base: Outcome | None, ours: Outcome | None) -> list[Row]:
     rows: list[Row] = []
-    known = [outcome for outcome in (base, ours) if outcome]
-    figures = {m.name: m for outcome in known for m in outcome.metrics.values()}
+    present = [outcome for outcome in (base, ours) if outcome]
+    figures = {m.name: m for outcome in present for m in outcome.metrics.values()}
     for figure, metric in figures.items():
         left = base.metrics.get(figure) if base else None
         right = ours.metrics.get(figure) if ours and ours is not base else None
         rows.append((name, figure, metric.unit, _value(left), _value(right), *_ratio(left, right)))
         name = ""
-    for outcome in known:
+    for outcome in present:
         if outcome.error:
             rows.append((name, f"{outcome.server}: {outcome.error.splitlines()[0]}", *[""] * 5))
     return rows
@@ -86,7 +86,7 @@ def save(outcomes: list[Outcome], facts: dict[str, Any], folder: Path) -> Path:
     """Write all outcomes as JSON and return the path of the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
-    found = [
+    entries = [
         {
             "load": outcome.load.name,
             "what": outcome.load.what,
@@ -98,6 +98,6 @@ def save(outcomes: list[Outcome], facts: dict[str, Any], folder: Path) -> Path:
         for outcome in outcomes
     ]
     part = path.with_suffix(".tmp")
-    part.write_text(json.dumps({**facts, "outcomes": found}, indent=1) + "\n")
+    part.write_text(json.dumps({**facts, "outcomes": entries}, indent=1) + "\n")
     part.rename(path)
     return path

@@ -85,10 +85,10 @@ def try_once(outcome: Outcome, options: Options, wireload: Path) -> None:
     """Run a load once; add its figures or its error to the outcome."""
     try:
         with machine.shared_with_others() as shared:
-            found = measure(outcome.load, outcome.server, options, wireload)
+            metrics = measure(outcome.load, outcome.server, options, wireload)
         named = {"work of others": shared.others, "stolen by the host": shared.stolen}
-        found += [Metric(name=n, value=v, unit="cores", better="less") for n, v in named.items()]
-        outcome.runs.append(found)
+        metrics += [Metric(name=n, value=v, unit="cores", better="less") for n, v in named.items()]
+        outcome.runs.append(metrics)
     except Exception as error:  # a failed load does not stop the others
         outcome.error = f"{type(error).__name__}: {error}"
         print(outcome.error, file=sys.stderr)

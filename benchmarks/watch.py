@@ -46,8 +46,8 @@ class Watch:
 
     def at(self, time_ms: int) -> Sample:
         """Return the first sample at or after a time; if there is none, the last sample."""
-        found = bisect_left(self.samples, time_ms, key=lambda sample: sample.at_ms)
-        return self.samples[min(found, len(self.samples) - 1)]
+        index = bisect_left(self.samples, time_ms, key=lambda sample: sample.at_ms)
+        return self.samples[min(index, len(self.samples) - 1)]
 
     def cpu_s(self, first_ms: int, end_ms: int) -> float:
         """Return the processor time between two times, in seconds."""

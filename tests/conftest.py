@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out |= {item for item in items if item.nodeid.startswith(RUST_TESTS)}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
-    places = {nodeid: place for place, nodeid in enumerate(ordered([i.nodeid for i in items]))}
+    places = {nodeid: rank for rank, nodeid in enumerate(ordered([i.nodeid for i in items]))}
     items.sort(key=lambda item: places[item.nodeid])
 
 
@@ -169,8 +169,8 @@ def migration_kills(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def migration_results(request: pytest.FixtureRequest) -> Path | None:
-    found: Path | None = request.config.getoption("--migration-results")
-    return found
+    path: Path | None = request.config.getoption("--migration-results")
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -47,10 +47,10 @@ def main(count: int) -> None:
         read_matching(data, 0, data.size, parts, numbers, ends)
 
     def by_codec() -> None:
-        at = 0
-        while (frame := codec.next_frame(data.data, at, data.size)) is not None:
+        position = 0
+        while (frame := codec.next_frame(data.data, position, data.size)) is not None:
             codec.decode_frame(data.data, frame)
-            at = frame.end
+            position = frame.end
 
     def templates() -> None:
         AckTemplate.of(frames[0], acknowledgement(0))

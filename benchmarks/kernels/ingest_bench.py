@@ -26,7 +26,7 @@ from message_store.queues.topic_table import TopicTable
 
 SUFFIX = b"MSG_REGION\x01DefaultRegion\x02CLUSTER\x01DefaultCluster\x02TRACE_ON\x01true\x02"
 REPEAT_S = 1.0
-WHO = Credentials("bench", "bench-secret")
+CREDENTIALS = Credentials("bench", "bench-secret")
 
 
 class Bench:
@@ -39,16 +39,16 @@ class Bench:
 
     def secret(self, access_key: str) -> str:
         """Return the secret."""
-        return WHO.secret
+        return CREDENTIALS.secret
 
 
-def frame(opaque: int, who: Credentials | None = None) -> bytes:
+def frame(opaque: int, credentials: Credentials | None = None) -> bytes:
     """Return the frame of a send of 100 bytes with a delay level, as the Java client encodes it."""
     properties = f"UNIQ_KEY\x017F000001{opaque:024X}\x02WAIT\x01true\x02DELAY\x013\x02"
     values = ("p_bench", "bench", "TBW102", "4", str(opaque % 4), "0", "1700000000000", "0")
     fields = dict(zip(layout.SEND_LETTERS, (*values, properties, "0", "false"), strict=False))
     made = Request(310, fields | {"m": "false"}, b"x" * 100, opaque=opaque)
-    return codec.encode_request(made if who is None else who.sign(made))
+    return codec.encode_request(made if credentials is None else credentials.sign(made))
 
 
 def measure(name: str, count: int, work: Callable[[], None]) -> None:
@@ -79,8 +79,8 @@ def main(count: int) -> None:
     peer = (b"\x7f\0\0\1", 50_000)
     anyone, grants = Grants(None, topics).sender(peer), Grants(Bench(), topics)
     account = grants.sender(peer)
-    grants.extend(account, Request(310, {"b": "bench", "AccessKey": WHO.access_key}))
-    signed = np.frombuffer(b"".join(frame(i, WHO) for i in range(count)), np.uint8).copy()
+    grants.extend(account, Request(310, {"b": "bench", "AccessKey": CREDENTIALS.access_key}))
+    signed = np.frombuffer(b"".join(frame(i, CREDENTIALS) for i in range(count)), np.uint8).copy()
     into = (batch.rows, wire, batch.staging, suffix, turn)
     output = response_text(
         batch.rows.size, region="DefaultRegion", trace_on=True, broker_name="broker-a"

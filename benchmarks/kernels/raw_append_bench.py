@@ -64,10 +64,10 @@ def make_log(root: Path, count: int, body_bytes: int) -> npt.NDArray[np.uint8]:
 def framed(log: npt.NDArray[np.uint8], piece_bytes: int) -> bytes:
     """Return the log in the frames of a master."""
     frames = bytearray()
-    for at in range(0, log.size, piece_bytes):
-        piece = log[at : at + piece_bytes]
-        frames += TRANSFER.pack(at, piece.size)
-        frames += piece.data
+    for offset in range(0, log.size, piece_bytes):
+        part = log[offset : offset + piece_bytes]
+        frames += TRANSFER.pack(offset, part.size)
+        frames += part.data
     return bytes(frames)
 
 
@@ -78,10 +78,10 @@ def copy(root: Path, data: bytes, *, index: bool) -> tuple[float, float, float]:
         stream.place(0)
         view = memoryview(buffer)
         started = [clock() for clock in CLOCKS]
-        for at in range(0, len(data), RECEIVE_BYTES):
-            piece = data[at : at + RECEIVE_BYTES]
-            buffer[: len(piece)] = piece  # as recv_into does
-            stream.feed(view[: len(piece)])
+        for position in range(0, len(data), RECEIVE_BYTES):
+            part = data[position : position + RECEIVE_BYTES]
+            buffer[: len(part)] = part  # as recv_into does
+            stream.feed(view[: len(part)])
             if stream.is_partial:
                 continue
             while taken := store.append_raw(stream.offset, stream.pending):

@@ -39,15 +39,15 @@ def fill(store: MessageStore, count: int) -> None:
     batch = PutBatch(FILL_ROWS)
     for first in range(0, count, FILL_ROWS):
         batch.clear()
-        for at in range(first, min(first + FILL_ROWS, count)):
+        for number in range(first, min(first + FILL_ROWS, count)):
             properties = {
-                "UNIQ_KEY": f"7F00000100002A139A55{at:012X}",
+                "UNIQ_KEY": f"7F00000100002A139A55{number:012X}",
                 "WAIT": "true",
                 "TAGS": "paid",
-                "share": str(at % 100),
-                "region": ("eu", "us", "cn")[at % 3],
-                "price": f"{at % 97}.{at % 10}",
-                "name": f"customer-{at % 1_000}",
+                "share": str(number % 100),
+                "region": ("eu", "us", "cn")[number % 3],
+                "price": f"{number % 97}.{number % 10}",
+                "name": f"customer-{number % 1_000}",
             }
             batch.add(
                 topic_index=topic,
@@ -67,13 +67,13 @@ def pull_all(store: MessageStore, expression: Expression, *, compiled: bool) -> 
     count = units_evaluated(expression, compiled=compiled)
     while offset < end:
         units = store.units(TOPIC, 0, offset, min(count, end - offset))
-        place = (TOPIC, 0, offset)
-        passing = RecordFilter(store, place, expression, compiled=compiled).passing(
+        position = (TOPIC, 0, offset)
+        passing = RecordFilter(store, position, expression, compiled=compiled).passing(
             units, COUNT_MAX
         )
-        found = np.flatnonzero(passing)
-        matches += min(found.size, COUNT_MAX)
-        offset += int(found[COUNT_MAX]) if found.size > COUNT_MAX else passing.size
+        indexes = np.flatnonzero(passing)
+        matches += min(indexes.size, COUNT_MAX)
+        offset += int(indexes[COUNT_MAX]) if indexes.size > COUNT_MAX else passing.size
     return matches
 
 

@@ -44,14 +44,14 @@ def fill(store: MessageStore, timers: TimerStore, clock: FakeClock, pending: int
     batch = PutBatch(FILL_ROWS)
     for first in range(0, pending, FILL_ROWS):
         batch.clear()
-        for at in range(first, min(first + FILL_ROWS, pending)):
+        for number in range(first, min(first + FILL_ROWS, pending)):
             due_ms = clock.now_ms() + 60_000 + int(random.integers(DAY_MS))
             batch.add(
                 topic_index=topic,
                 queue_id=0,
                 body=b"x" * 100,
                 properties=encode_properties(
-                    {"UNIQ_KEY": f"K{at}", "TIMER_DELIVER_MS": str(due_ms)}
+                    {"UNIQ_KEY": f"K{number}", "TIMER_DELIVER_MS": str(due_ms)}
                 ),
                 born_ms=clock.now_ms(),
                 born_host=LOOPBACK,
@@ -110,30 +110,30 @@ def run(store: MessageStore, timers: TimerStore, clock: FakeClock, offsets: Any,
     later = np.full(size, clock.now_ms() + DAY_MS)
     print(f"{timers.counts.total} pending, {size} a batch")
     for number in range(ROUNDS):
-        mine = [order[(BATCHES * number + k) * size :][:size] for k in range(BATCHES)]
-        keys = [f"K{at}" for at in mine[0].tolist()]
-        found = measure(
+        batches = [order[(BATCHES * number + k) * size :][:size] for k in range(BATCHES)]
+        keys = [f"K{chosen}" for chosen in batches[0].tolist()]
+        timers_found = measure(
             "find by unique key",
             size,
             lambda keys=keys: asyncio.run(decide.by_key("bench", keys, unique=True)),  # type: ignore[misc]
         )
-        assert found.offsets.size == size
+        assert timers_found.offsets.size == size
         while store.index.lag_bytes:
             store.index.catch_up()
         measure(
             "find by offset",
             size,
-            lambda at=mine[1]: asyncio.run(decide.by_offset(offsets[at])),  # type: ignore[misc]
+            lambda part=batches[1]: asyncio.run(decide.by_offset(offsets[part])),  # type: ignore[misc]
         )
         done = [
-            measure("cancel", size, lambda at=found.offsets: decide.cancel(at)),  # type: ignore[misc]
-            measure("cancel by offset", size, lambda at=mine[1]: decide.cancel(offsets[at])),  # type: ignore[misc]
+            measure("cancel", size, lambda part=timers_found.offsets: decide.cancel(part)),  # type: ignore[misc]
+            measure("cancel by offset", size, lambda part=batches[1]: decide.cancel(offsets[part])),  # type: ignore[misc]
             measure(
                 "move",
                 size,
-                lambda at=mine[2]: decide.move(offsets[at], later, lambda *_: None),  # type: ignore[misc]
+                lambda part=batches[2]: decide.move(offsets[part], later, lambda *_: None),  # type: ignore[misc]
             ),
-            measure("fire", size, lambda at=mine[3]: decide.fire(offsets[at])),  # type: ignore[misc]
+            measure("fire", size, lambda part=batches[3]: decide.fire(offsets[part])),  # type: ignore[misc]
         ]
         assert all((one.verdicts == Verdict.DONE).all() for one in done)
 

@@ -144,7 +144,7 @@ def measure_gather(store: MessageStore, rows: Rows, batch_rows: int) -> None:
 
 def measure_chain(store: MessageStore, rows: Rows, batch_rows: int) -> None:
     """Measure take, gather and put in sequence."""
-    deliverer, found = TimerDeliverer(store, PRECISION_MS), []
+    deliverer, times = TimerDeliverer(store, PRECISION_MS), []
     for _ in range(ROUNDS):
         stage = NearStage(int(rows.size))
         wall, loop, all_s = time.perf_counter(), time.thread_time(), time.process_time()
@@ -152,8 +152,8 @@ def measure_chain(store: MessageStore, rows: Rows, batch_rows: int) -> None:
         count, _ = drain(stage, batch_rows, lambda rows: deliverer.deliver_batch(rows, DUE_MS))
         assert count == rows.size
         ends = (time.perf_counter() - wall, time.thread_time() - loop, time.process_time() - all_s)
-        found.append([1e9 * end / count for end in ends])
-    wall_ns, loop_ns, all_ns = np.min(found, axis=0)
+        times.append([1e9 * end / count for end in ends])
+    wall_ns, loop_ns, all_ns = np.min(times, axis=0)
     print(
         f"{'due to appended':<28} wall {wall_ns:.0f} ns ({1e3 / wall_ns:.2f} M/s), "
         f"loop {loop_ns:.0f} ns ({1e3 / loop_ns:.2f} M/s), all threads {all_ns:.0f} ns"

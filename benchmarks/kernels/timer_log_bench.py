@@ -94,13 +94,15 @@ def measure_many(units: TimerUnits, pending: int) -> None:
     rows = timers(pending, DAY_MS)
     once(f"add {pending:,}, a day, fresh", pending, lambda: add_all(units, rows, 2_048))
     slots = units.wheel.live(NOW_MS)["tick"] * SECOND_MS
-    once("read_slot, each", pending, lambda: [units.read_slot(at) for at in slots.tolist()])
+    once(
+        "read_slot, each", pending, lambda: [units.read_slot(slot_ms) for slot_ms in slots.tolist()]
+    )
     which = np.random.default_rng(2).integers(0, pending, 10_000)
-    wanted, at = rows["phys_offset"][which], rows["slot_ms"][which]
-    measure("find 10,000 in queue order", 10_000, lambda: units.find(wanted, at))
-    places = units.find(wanted, at)
+    phys_offsets, slot_ms = rows["phys_offset"][which], rows["slot_ms"][which]
+    measure("find 10,000 in queue order", 10_000, lambda: units.find(phys_offsets, slot_ms))
+    places = units.find(phys_offsets, slot_ms)
     once("settle 10,000", 10_000, lambda: units.settle(places))
-    measure("find settled ones, by walking", 10_000, lambda: units.find(wanted, at))
+    measure("find settled ones, by walking", 10_000, lambda: units.find(phys_offsets, slot_ms))
     measure("check every slot", slots.size, lambda: units.check(NOW_MS))
     measure("scan", pending, lambda: [chunk.size for chunk in units.log.scan()])
     once("relink", pending, lambda: units.relink(NOW_MS))

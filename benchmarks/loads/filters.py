@@ -107,9 +107,9 @@ def _pull(topic: str, offset: int) -> Request:
 
 def _count(response: Response) -> int:
     """Return the number of records in the body of a response."""
-    at = count = 0
-    while at < len(response.body):
-        at += int.from_bytes(response.body[at : at + 4], "big")
+    position = count = 0
+    while position < len(response.body):
+        position += int.from_bytes(response.body[position : position + 4], "big")
         count += 1
     return count
 

@@ -190,11 +190,11 @@ def _offline(root: Path, count: int) -> list[Metric]:
         until(lambda: not child.running, seconds=COMMAND_S, what="the command", poll_s=0.01)
         seconds = stopwatch.seconds
     text = out.read_text()
-    at = text.find("\n{") + 1 if not text.startswith("{") else 0
-    if not text[at:].startswith("{"):
+    start = text.find("\n{") + 1 if not text.startswith("{") else 0
+    if not text[start:].startswith("{"):
         raise RuntimeError(f"migrate offline: {text.strip()}")
-    found = json.loads(text[at:])
-    moved = sum(found["moved"].values())
+    report = json.loads(text[start:])
+    moved = sum(report["moved"].values())
     if moved != count:
         raise RuntimeError(f"{moved} of {count} messages moved")
     last = watch.samples[-1]
@@ -217,13 +217,13 @@ def by_hand(bench: Bench, *, messages: int) -> list[Metric]:
     before = _log_end(bench.server)
     with watching(bench.server.broker) as watch, bench.cpu() as cpu_s:
         first = watch.samples[0]
-        found = bench.resend(LEVEL, _delay_ms(LEVEL), count)
-    if found["sent"] != count:
-        raise RuntimeError(f"{found['sent']} of {count} were sent again: {found}")
+        report = bench.resend(LEVEL, _delay_ms(LEVEL), count)
+    if report["sent"] != count:
+        raise RuntimeError(f"{report['sent']} of {count} were sent again: {report}")
     grown = _log_end(bench.server) - before
     written = watch.samples[-1].written_bytes - first.written_bytes
     return [
-        Metric(name="read and sent", value=found["per_second"], unit="msg/s", better="more"),
+        Metric(name="read and sent", value=report["per_second"], unit="msg/s", better="more"),
         Metric(name="cpu", value=count / cpu_s[0], unit="msg/s of cpu", better="more"),
         _less("commit log", grown / count, "B/msg"),
         _less("pages made dirty", written / count, "B/msg"),
@@ -264,7 +264,7 @@ def migrate(server: Server, action: str) -> Done:
         if mark["kind"] == "state" and mark["source"] != mark["target"]
     ]
     ends = [at_ms for at_ms, _ in into[1:]] + [whole.end_ms]
-    states = {name: Span(at, end) for (at, name), end in zip(into, ends, strict=True)}
+    states = {name: Span(start_ms, end) for (start_ms, name), end in zip(into, ends, strict=True)}
     return Done(whole, states, sum(record.total_size for record in records), moved)
 
 
@@ -300,8 +300,8 @@ def _unit_bytes(server: Server) -> int:
 
 def _log_end(server: Server) -> int:
     response = call(server.broker_port, RUNTIME_INFO, {})
-    found: Found = json.loads(response.body)
-    return int(found["table"]["commitLogMaxOffset"])
+    answer: Found = json.loads(response.body)
+    return int(answer["table"]["commitLogMaxOffset"])
 
 
 def _written(watch: Watch, span: Span) -> int:

@@ -14,12 +14,12 @@ SETTLED_S = 4  # after the invisible time, until the broker has settled every ch
 def pop_and_acknowledge(bench: Bench) -> list[Metric]:
     """Fill a topic, pop all messages, and acknowledge each with a separate request."""
     _popped(bench, bench.count(MESSAGES))  # warm up JIT compilers
-    cpu_us, found = _popped(bench, bench.count(MESSAGES))
+    cpu_us, report = _popped(bench, bench.count(MESSAGES))
     return [
-        Metric(name="popped, acked", value=found["per_second"], unit="msg/s", better="more"),
+        Metric(name="popped, acked", value=report["per_second"], unit="msg/s", better="more"),
         Metric(name="broker", value=cpu_us, unit="us/msg", better="less"),
-        *_latencies(found),
-        *_faults(found, found["duplicates"]),
+        *_latencies(report),
+        *_faults(report, report["duplicates"]),
     ]
 
 
@@ -40,14 +40,19 @@ def settled(bench: Bench) -> list[Metric]:
 def visible_again(bench: Bench) -> list[Metric]:
     """Pop messages without acknowledging them; acknowledge them at their redelivery."""
     count = bench.count(LEFT)
-    _, found = _popped(bench, count, leave=True, invisible=INVISIBLE_MS)
-    late = found["late_visible_ms"]
+    _, report = _popped(bench, count, leave=True, invisible=INVISIBLE_MS)
+    late = report["late_visible_ms"]
     return [
         *(
-            Metric(name=f"visible again, {at}", value=late[at], unit="ms late", better="less")
-            for at in ("min", "p50", "p99", "max")
+            Metric(
+                name=f"visible again, {quantile}",
+                value=late[quantile],
+                unit="ms late",
+                better="less",
+            )
+            for quantile in ("min", "p50", "p99", "max")
         ),
-        *_faults(found, found["duplicates"] - count),
+        *_faults(report, report["duplicates"] - count),
     ]
 
 
@@ -56,23 +61,23 @@ def _popped(bench: Bench, count: int, **options: object) -> tuple[float, Found]:
     topic = bench.topic()
     bench.send(topic, count)
     with bench.cpu() as seconds:
-        found = bench.pop(topic, count, **options)
-    return seconds[0] / count * 1e6, found
+        report = bench.pop(topic, count, **options)
+    return seconds[0] / count * 1e6, report
 
 
-def _latencies(found: Found) -> list[Metric]:
+def _latencies(report: Found) -> list[Metric]:
     return [
-        Metric(name=f"{what}, p99", value=found[key]["p99"], unit="ms", better="less")
-        for what, key in (("pop", "pop_ms"), ("acknowledgement", "ack_ms"))
+        Metric(name=f"{action}, p99", value=report[key]["p99"], unit="ms", better="less")
+        for action, key in (("pop", "pop_ms"), ("acknowledgement", "ack_ms"))
     ]
 
 
-def _faults(found: Found, duplicates: int) -> list[Metric]:
+def _faults(report: Found, duplicates: int) -> list[Metric]:
     counts = {
-        "lost": found["lost"],
+        "lost": report["lost"],
         "duplicates": duplicates,
-        "damaged": found["corrupt"],
-        "refused": found["rejected"],
+        "damaged": report["corrupt"],
+        "refused": report["rejected"],
     }
     return [Metric(name=n, value=v, unit="messages", better="less") for n, v in counts.items()]
 

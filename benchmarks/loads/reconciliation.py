@@ -51,7 +51,7 @@ def fill(root: Path, count: int) -> None:
             start_ms = engine.clock.now_ms() + 2_000
             engine.filler.fill(
                 some,
-                lambda n, at=start_ms: at + random.integers(0, SPAN_MS, n.size),  # type: ignore[misc]
+                lambda n, begin_ms=start_ms: begin_ms + random.integers(0, SPAN_MS, n.size),  # type: ignore[misc]
             )
             for _ in range((SPAN_MS + 2_500) // STEP_MS):
                 engine.clock.advance(STEP_MS)
@@ -107,25 +107,25 @@ def audit(
     folder: Path,
     scale: float,
     *,
-    of: float = 1.0,
+    share: float = 1.0,
     scans: Sequence[str] = SCANS[1:2],
     ways: Sequence[str] = (),
 ) -> list[Metric]:
     """Measure scans, the command, and its alternatives."""
-    count = max(1_000, int(MESSAGES * of * scale))
+    count = max(1_000, int(MESSAGES * share * scale))
     store = folder / "store"
     fill(store, count)
-    found: list[Metric] = []
+    metrics: list[Metric] = []
     for name in scans:  # the first scan also compiles the kernels
         _, _, text = run_child([sys.executable, "-m", TOOL, "scan", name, str(store)], folder)
         rate = 2 * count / float(text)
-        found.append(Metric(name=f"scan, {name}", value=rate, unit="msg/s", better="more"))
+        metrics.append(Metric(name=f"scan, {name}", value=rate, unit="msg/s", better="more"))
     command = [sys.executable, "-m", "duemq", "reconcile", "run", str(store), "--json"]
     took, most, text = run_child(command, folder)
     summary = json.loads(text)
     if summary["verdicts"] != {"ok": count}:
-        raise RuntimeError(f"the audit says {summary['verdicts']} of {count} messages")
-    found += [
+        raise RuntimeError(f"the audit reports {summary['verdicts']} of {count} messages")
+    metrics += [
         Metric(name=f"command, {count:,}", value=took, unit="s", better="less"),
         Metric(name=f"command, {count:,}: memory", value=most, unit="MB", better="less"),
     ]
@@ -135,11 +135,11 @@ def audit(
         except RuntimeError as error:
             print(error, file=sys.stderr)
             continue
-        found += [
+        metrics += [
             Metric(name=f"{name}, {count:,}", value=took, unit="s", better="less"),
             Metric(name=f"{name}, {count:,}: memory", value=most, unit="MB", better="less"),
         ]
-    return found
+    return metrics
 
 
 def first(folder: Path, scale: float) -> list[Metric]:
@@ -147,7 +147,7 @@ def first(folder: Path, scale: float) -> list[Metric]:
     store = folder / "store"
     fill(store, max(1_000, int(10_000 * scale)))
     command = [sys.executable, "-m", "duemq", "reconcile", "run", str(store), "--json"]
-    found = []
+    metrics = []
     for name, value in (("before there is a class archive", "off"), ("", str(folder / "java"))):
         env = {**os.environ, "DUEMQ_CLASS_ARCHIVE": value}
         if value != "off":
@@ -156,8 +156,8 @@ def first(folder: Path, scale: float) -> list[Metric]:
         seconds = sorted(_first_output_s(command, env) for _ in range(3))
         for which, took in (("", seconds[0]), ("slowest of 3", seconds[-1])):
             title = ", ".join(filter(None, ("first result", name, which)))
-            found.append(Metric(name=title, value=took, unit="s", better="less"))
-    return found
+            metrics.append(Metric(name=title, value=took, unit="s", better="less"))
+    return metrics
 
 
 def _first_output_s(words: list[str], env: dict[str, str]) -> float:
@@ -186,8 +186,8 @@ LOADS = [
         make(
             name=f"audit-{size.split()[0]}m",
             what=f"the command on {size} messages; the small ones without it, too",
-            alone=partial(audit, of=of, ways=ALTERNATIVES.get(size, ())),
+            alone=partial(audit, share=share, ways=ALTERNATIVES.get(size, ())),
         )
-        for size, of in SIZES.items()
+        for size, share in SIZES.items()
     ),
 ]

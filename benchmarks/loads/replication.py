@@ -46,7 +46,7 @@ def replicated(bench: Bench) -> Iterator[Server]:
 
 def ingest_async(bench: Bench) -> list[Metric]:
     """Send alternately without and with an asynchronous replica."""
-    found: dict[str, list[float]] = {}
+    rates: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         alone, alone_us, _ = _ingest(bench, None)
         with replicated(bench) as replica:
@@ -58,8 +58,8 @@ def ingest_async(bench: Bench) -> list[Metric]:
             ("master cpu with replica", master_us),
             ("replica cpu", replica_us),
         ):
-            found.setdefault(name, []).append(value)
-    middle = {name: median(values) for name, values in found.items()}
+            rates.setdefault(name, []).append(value)
+    middle = {name: median(values) for name, values in rates.items()}
     return [
         Metric(
             name="with replica / alone",
@@ -109,10 +109,10 @@ def latency(bench: Bench) -> list[Metric]:
         alone = replace(bench, server=other)
         for each in (alone, bench):
             each.warm_up()
-        found = [(_steady(alone), _steady(bench)) for _ in range(ROUNDS)]
+        reports = [(_steady(alone), _steady(bench)) for _ in range(ROUNDS)]
     metrics = []
     for quantile in ("p50", "p99"):
-        plain, sync = (median(run[i]["ack_ms"][quantile] for run in found) for i in (0, 1))
+        plain, sync = (median(run[i]["ack_ms"][quantile] for run in reports) for i in (0, 1))
         values = {"alone": plain, "SYNC_MASTER": sync, "added": sync - plain}
         metrics += [
             Metric(name=f"send {quantile}, {name}", value=value, unit="ms", better="less")
@@ -150,20 +150,20 @@ def catch_up(bench: Bench, *, body_bytes: int) -> list[Metric]:
 @contextmanager
 def _first_bytes(directory: Path) -> Iterator[list[Stopwatch]]:
     """Yield a list that gets a stopwatch, started when the first bytes of a log are written."""
-    found, ended = [Stopwatch()], Event()
+    watches, ended = [Stopwatch()], Event()
 
     def look() -> None:
         while not ended.is_set():
             watch = Stopwatch()
             if any(path.stat().st_blocks for path in directory.glob("*")):
                 return
-            found[0] = watch
+            watches[0] = watch
             ended.wait(POLL_S)
 
     with ThreadPoolExecutor(1) as pool:
         looking = pool.submit(look)
         try:
-            yield found
+            yield watches
         finally:
             ended.set()
             looking.result()
@@ -171,10 +171,10 @@ def _first_bytes(directory: Path) -> Iterator[list[Stopwatch]]:
 
 def disk_bytes_per_s(path: Path, size: int) -> float:
     """Write and sync a file; return the rate in bytes/s."""
-    piece, watch = os.urandom(DISK_PIECE_BYTES), Stopwatch()
+    block, watch = os.urandom(DISK_PIECE_BYTES), Stopwatch()
     with path.open("wb", buffering=0) as file:
         for _ in range(max(size // DISK_PIECE_BYTES, 1)):
-            file.write(piece)
+            file.write(block)
         os.fdatasync(file.fileno())
     seconds = watch.seconds
     path.unlink()

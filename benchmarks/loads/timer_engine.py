@@ -112,23 +112,23 @@ def link(folder: Path, scale: float) -> list[Metric]:
     log.load()
     units = TimerUnits(log, TimerWheel(folder / "timerwheel", SECOND_MS))
     with spent.spending(count):
-        for at in range(0, count, LINK_ROWS):
-            units.add(rows[at : at + LINK_ROWS], write_ms=now_ms, read_ms=now_ms)
+        for first in range(0, count, LINK_ROWS):
+            units.add(rows[first : first + LINK_ROWS], write_ms=now_ms, read_ms=now_ms)
     units.close()
     return spent.metrics("linked")
 
 
 def due(folder: Path, scale: float) -> list[Metric]:
     """Deliver timers that are all due within one millisecond, and within one second."""
-    count, found = max(ROWS, int(DUE * scale)), []
+    count, metrics = max(ROWS, int(DUE * scale)), []
     for span_ms, name in ((1, "one ms"), (SECOND_MS, "one second")):
         best = Spent(wall_s=1e9, count=1)
         for number in range(ROUNDS):
             with Engine(folder / f"{span_ms}-{number}") as engine:
                 spent = _deliver(engine, count, span_ms)
             best = min(best, spent, key=lambda each: each.wall_s)
-        found += best.metrics(f"due to appended, {name}")
-    return found
+        metrics += best.metrics(f"due to appended, {name}")
+    return metrics
 
 
 def _deliver(engine: Engine, count: int, span_ms: int) -> Spent:
@@ -149,7 +149,7 @@ def _deliver(engine: Engine, count: int, span_ms: int) -> Spent:
 
 def grow(folder: Path, scale: float) -> list[Metric]:
     """Put and deliver timers at growing numbers of pending timers; compare with the first size."""
-    found: list[Metric] = []
+    metrics: list[Metric] = []
     first: dict[str, float] = {}
     with Engine(folder) as engine:
         times = far(engine.clock.now_ms())
@@ -161,11 +161,11 @@ def grow(folder: Path, scale: float) -> list[Metric]:
                 first.setdefault(name, spent.loop_ns)
                 ratio = spent.loop_ns / first[name]
                 title = f"{name}, {engine.timers.counts.total:,} wait"
-                found += [
+                metrics += [
                     Metric(name=title, value=spent.loop_ns, unit="ns/msg", better="less"),
                     Metric(name=f"{title}: times", value=ratio, unit="x", better="less"),
                 ]
-    return found
+    return metrics
 
 
 def _probe(engine: Engine) -> dict[str, Spent]:

@@ -112,8 +112,8 @@ def _in_background(work: partial[Found]) -> Iterator[Future[Found]]:
         yield pool.submit(work)
 
 
-def _ordinary_metrics(name: str, found: tuple[Found, Found]) -> list[Metric]:
-    sent, received = found
+def _ordinary_metrics(name: str, reports: tuple[Found, Found]) -> list[Metric]:
+    sent, received = reports
     ack, late = sent["ack_ms"], received["late_at_client_ms"]
     return [
         *(

@@ -54,8 +54,8 @@ class Endpoint:
         )
         if done.returncode or not done.stdout.strip():
             raise RuntimeError(f"the load generator failed: {done.stderr[-2_000:]}")
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return report
 
 
 @contextmanager
@@ -80,11 +80,11 @@ def send(home: Path, scale: float, *, is_apache: bool) -> list[Metric]:
     with endpoint(home, is_apache=is_apache) as where:
         typed_topic(where.server, "V5Send", "DELAY")
         before_s = where.cpu_seconds()
-        found = where.run(
+        report = where.run(
             "send", "V5Send", count, warm=count // 2, in_flight=IN_FLIGHT, delay_ms=DELAY_MS
         )
         cpu_us = (where.cpu_seconds() - before_s) / (count + count // 2) * 1e6
-    return [*_speed(found, cpu_us), *_counts(found, "failed")]
+    return [*_speed(report, cpu_us), *_counts(report, "failed")]
 
 
 def receive(home: Path, scale: float, *, is_apache: bool) -> list[Metric]:
@@ -96,9 +96,9 @@ def receive(home: Path, scale: float, *, is_apache: bool) -> list[Metric]:
             where.run("send", topic, count, in_flight=IN_FLIGHT)
         where.run("receive", "V5Warm", count, lanes=LANES)
         before_s = where.cpu_seconds()
-        found = where.run("receive", "V5Receive", count, lanes=LANES)
+        report = where.run("receive", "V5Receive", count, lanes=LANES)
         cpu_us = (where.cpu_seconds() - before_s) / count * 1e6
-    return [*_speed(found, cpu_us), *_counts(found, "failed", "duplicates")]
+    return [*_speed(report, cpu_us), *_counts(report, "failed", "duplicates")]
 
 
 def lateness(home: Path, scale: float, *, is_apache: bool) -> list[Metric]:
@@ -106,27 +106,27 @@ def lateness(home: Path, scale: float, *, is_apache: bool) -> list[Metric]:
     count = max(200, int(LATE_MESSAGES * scale))
     with endpoint(home, is_apache=is_apache) as where:
         typed_topic(where.server, "V5Late", "DELAY")
-        found = where.run(
+        report = where.run(
             "late", "V5Late", count, warm=count // 3, rate=RATE, lanes=LANES, delay_ms=LATE_DELAY_MS
         )
     return [
         *(
-            Metric(name=f"lateness, {name}", value=found[name], unit="ms", better="less")
+            Metric(name=f"lateness, {name}", value=report[name], unit="ms", better="less")
             for name in ("p50", "p99", "max")
         ),
-        *_counts(found, "lost", "early", "duplicates", "failed"),
+        *_counts(report, "lost", "early", "duplicates", "failed"),
     ]
 
 
-def _speed(found: dict[str, Any], cpu_us: float) -> list[Metric]:
+def _speed(report: dict[str, Any], cpu_us: float) -> list[Metric]:
     return [
-        Metric(name="speed", value=found["per_second"], unit="msg/s", better="more"),
+        Metric(name="speed", value=report["per_second"], unit="msg/s", better="more"),
         Metric(name="broker and proxy", value=cpu_us, unit="us/msg", better="less"),
     ]
 
 
-def _counts(found: dict[str, Any], *names: str) -> list[Metric]:
-    return [Metric(name=n, value=found[n], unit="messages", better="less") for n in names]
+def _counts(report: dict[str, Any], *names: str) -> list[Metric]:
+    return [Metric(name=n, value=report[n], unit="messages", better="less") for n in names]
 
 
 LOADS = [

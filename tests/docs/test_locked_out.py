@@ -48,11 +48,11 @@ def run(home: Path, words: list[str], secret: str) -> subprocess.CompletedProces
     )
 
 
-def code_of(server: DueMQ, who: Credentials, code: int, fields: dict[str, str]) -> int:
+def code_of(server: DueMQ, credentials: Credentials, code: int, fields: dict[str, str]) -> int:
     """Return the code of the answer to a signed request."""
 
     async def call() -> int:
-        async with RemotingClient(server.broker_address, sign=who.sign) as client:
+        async with RemotingClient(server.broker_address, sign=credentials.sign) as client:
             return (await client.call(Request(code, fields), timeout_s=ANSWER_S)).code
 
     return asyncio.run(call())
@@ -68,7 +68,9 @@ def test_an_operator_who_is_locked_out_gets_in_again(tmp_path: Path) -> None:
         lost = json.dumps({"password": BROKEN.secret, "userStatus": "disable"}).encode()
         steps.append((RequestCode.AUTH_UPDATE_USER, {"username": "root"}, lost))
         prepare(server.broker_address, ROOT, steps)
-        assert {code_of(server, who, *users) for who in (ROOT, BROKEN)} == {NO_PERMISSION}
+        assert {code_of(server, credentials, *users) for credentials in (ROOT, BROKEN)} == {
+            NO_PERMISSION
+        }
 
         refused = run(tmp_path, setting, FOUND.secret)  # another process has the accounts in force
         assert refused.returncode != 0
@@ -81,7 +83,9 @@ def test_an_operator_who_is_locked_out_gets_in_again(tmp_path: Path) -> None:
 
         server.start()
         assert code_of(server, FOUND, *users) == 0
-        assert {code_of(server, who, *users) for who in (ROOT, BROKEN)} == {NO_PERMISSION}
+        assert {code_of(server, credentials, *users) for credentials in (ROOT, BROKEN)} == {
+            NO_PERMISSION
+        }
         stats = RequestCode.GET_TOPIC_STATS_INFO, place
         assert code_of(server, ALICE, *stats) != NO_PERMISSION
         assert code_of(server, ALICE, *users) == NO_PERMISSION

@@ -367,9 +367,9 @@ REFUSED |= {
 }
 
 
-@pytest.mark.parametrize(("data", "code", "says"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("data", "code", "reason"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_bad_request_gets_its_code_and_the_connection_continues(
-    house: House, data: bytes, code: int, says: str
+    house: House, data: bytes, code: int, reason: str
 ) -> None:
     async def main() -> Response:
         async with await house.connect() as peer:
@@ -381,7 +381,7 @@ def test_a_bad_request_gets_its_code_and_the_connection_continues(
 
     response = house.run(main())
     assert response.code == code, response.remark
-    assert says in (response.remark or "")
+    assert reason in (response.remark or "")
     assert len(response.remark or "") <= 1_000
 
 

@@ -1,4 +1,4 @@
-"""A broker that starts on damage: it repairs it and says so, or ends with one line that states
+"""A broker that starts on damage: it repairs and reports it, or ends with one line that states
 what to do and the exit code of a damaged store."""
 
 from __future__ import annotations
@@ -191,9 +191,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("damage", "says"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("damage", "reason"), REFUSED.values(), ids=REFUSED.keys())
 def test_damage_that_needs_a_human_ends_the_start_with_one_line(
-    pristine: Path, tmp_path: Path, damage: Callable[[Path], None], says: str
+    pristine: Path, tmp_path: Path, damage: Callable[[Path], None], reason: str
 ) -> None:
     root = _copy(pristine, tmp_path / "store")
     damage(root)
@@ -201,7 +201,7 @@ def test_damage_that_needs_a_human_ends_the_start_with_one_line(
     with pytest.raises(DueMQError) as caught:
         start(root)
     text = str(caught.value)
-    assert says in text
+    assert reason in text
     assert str(root) in text
     assert "\n" not in text
     assert exit_code(caught.value) == Exit.STORE

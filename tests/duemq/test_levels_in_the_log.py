@@ -36,7 +36,7 @@ def replica_at(root: Path, **keys: str) -> RoleRunner:
     return RoleRunner(new_broker, REPLICA)
 
 
-@pytest.mark.parametrize("knows_master", [True, False], ids=["asks", "from the log"])
+@pytest.mark.parametrize("knows_master", [True, False], ids=["from the master", "from the log"])
 def test_a_promoted_replica_is_not_early(tmp_path: Path, knows_master: bool) -> None:
     async def main() -> None:
         async with running(small(tmp_path / "master", **MASTERS)) as (master, client):

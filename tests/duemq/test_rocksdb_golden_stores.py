@@ -51,7 +51,7 @@ def opened(store: str, tmp_path: Path) -> tuple[dict[str, str], FakeClock]:
     if store == EXPORTED:
         with pytest.raises(ConfigError, match="rocksDBConfigToJson"):
             check_tables(root)
-        for name in ROCKSDB_TABLES:  # as the error says; Apache's broker wrote the JSON files
+        for name in ROCKSDB_TABLES:  # as the error instructs; Apache's broker wrote the JSON files
             shutil.rmtree(root / "config" / name, ignore_errors=True)
     [end] = lines(store, "end")
     return properties, FakeClock(int(end["at"]))

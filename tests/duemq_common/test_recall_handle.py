@@ -40,7 +40,7 @@ def encoded(raw: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("rule", "text", "says"),
+    ("rule", "text", "reason"),
     [
         ("nothing", "", "empty"),
         ("no base64", "not a handle!", "not base64"),
@@ -54,8 +54,8 @@ def encoded(raw: bytes) -> str:
         ("far too long", "A" * 5_000, "5000 characters"),
     ],
 )
-def test_malformed_handles(rule: str, text: str, says: str) -> None:
-    with pytest.raises(HandleError, match=says):
+def test_malformed_handles(rule: str, text: str, reason: str) -> None:
+    with pytest.raises(HandleError, match=reason):
         decode_handle(text)
 
 

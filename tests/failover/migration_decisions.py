@@ -49,13 +49,13 @@ class Decision:
     """A command with its answer.
 
     Attributes:
-        who: Name that identifies the command in the log.
+        name: Name that identifies the command in the log.
         levels: Levels to which it was applied; without an answer, those that it may apply to.
         answered: Whether its success was answered.
         migration: Name of the migration that a start began.
     """
 
-    who: str
+    name: str
     action: str
     levels: tuple[int, ...]
     answered: bool

@@ -141,16 +141,16 @@ class Operator:
         timeout_s: float = COMMAND_S_MAX,
     ) -> bool:
         """Send a command to a master; return whether its success was answered."""
-        who = f"operator-{next(self._numbers)}"
+        operator = f"operator-{next(self._numbers)}"
         try:
             async with asyncio.timeout(timeout_s), _client(master) as client:
-                done = await client.command(action, levels=levels or [], operator=who)
+                done = await client.command(action, levels=levels or [], operator=operator)
         except (OSError, TimeoutError, DueMQError) as error:
-            self.refusals.append(f"{who}, {action}: {error!r}")
+            self.refusals.append(f"{operator}, {action}: {error!r}")
             chosen = tuple(levels or self.decisions.possible)
-            self.decisions.add(Decision(who, action, chosen, answered=False))
+            self.decisions.add(Decision(operator, action, chosen, answered=False))
             return False
-        found = Decision(who, action, tuple(done["levels"]), True, done["migration"])
+        found = Decision(operator, action, tuple(done["levels"]), True, done["migration"])
         self.decisions.add(found)
         return True
 

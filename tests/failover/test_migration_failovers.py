@@ -79,7 +79,7 @@ def check_journal(stores: Sequence[MessageStore], decisions: Decisions) -> None:
     )
     for each in decisions.made:
         for level in each.levels:
-            count = counts[each.who, level]
+            count = counts[each.name, level]
             assert count == 1 or (count == 0 and not each.answered), f"{count} times: {each}"
 
 

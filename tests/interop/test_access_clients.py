@@ -22,7 +22,7 @@ from tests.support.server import Server
 
 N = 4
 TOPIC, GROUP = "orders", "billing"
-WHO = Credentials("alice12", "alice-secret")
+CREDENTIALS = Credentials("alice12", "alice-secret")
 ADMIN = Credentials("admin12", "admin-secret")
 FOREIGN = Credentials(
     "foreign12", "geh\xe4m-\u0441\u0435\u043a\u0440\u0435\u0442-\u5bc6\u7801-\U0001f511"
@@ -30,8 +30,8 @@ FOREIGN = Credentials(
 PLAIN_ACL = f"""
 accounts:
   - {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret}, admin: true}}
-  - accessKey: {WHO.access_key}
-    secretKey: {WHO.secret}
+  - accessKey: {CREDENTIALS.access_key}
+    secretKey: {CREDENTIALS.secret}
     topicPerms: [{TOPIC}=PUB|SUB]
     groupPerms: [{GROUP}=SUB]
   - accessKey: {FOREIGN.access_key}
@@ -65,7 +65,11 @@ def checked(
     home = tmp_path_factory.mktemp("checked")
     if request.param == "users":
         with DueMQ(home, keys=KEYS) as server:
-            users = [step for who in (WHO, FOREIGN) for step in user_steps(who, PERMISSIONS)]
+            users = [
+                step
+                for credentials in (CREDENTIALS, FOREIGN)
+                for step in user_steps(credentials, PERMISSIONS)
+            ]
             prepare(server.broker_address, ROOT, [*topics(), *users])
             yield server
         return
@@ -113,21 +117,23 @@ def test_a_right_secret_sends_and_consumes_and_a_wrong_one_is_refused(
     checked: Server, make: Callable[[Server, Path], Client], tmp_path: Path
 ) -> None:
     client = make(checked, tmp_path)
-    who = {"access_key": WHO.access_key, "secret_key": WHO.secret}
+    credentials = {"access_key": CREDENTIALS.access_key, "secret_key": CREDENTIALS.secret}
     try:
         body = make.__name__
-        sent = client.events("produce", "sent", topic=TOPIC, n=N, body=body, **who)
+        sent = client.events("produce", "sent", topic=TOPIC, n=N, body=body, **credentials)
         assert_accepted(sent, N)
-        options = {"topic": TOPIC, "group": GROUP, "until": N, **who}
+        options = {"topic": TOPIC, "group": GROUP, "until": N, **credentials}
         assert_once(client.events("push-consume", "message", **options), series(N, body))
         with pytest.raises(ClientFailed):
-            client.run("produce", topic=TOPIC, body=body, **who | {"secret_key": "wrong-secret"})
+            client.run(
+                "produce", topic=TOPIC, body=body, **credentials | {"secret_key": "wrong-secret"}
+            )
     finally:
         client.close()
     refused = re.findall(
         r'"event":"refused","user":"(\w+)"', (checked.home / "broker.log").read_text()
     )
-    assert set(refused) == {WHO.access_key}
+    assert set(refused) == {CREDENTIALS.access_key}
 
 
 @pytest.mark.parametrize("make", [go, cpp, extended(java_4), java_5])
@@ -136,14 +142,23 @@ def test_a_secret_and_text_that_are_not_ascii_are_signed_in_utf_8(
 ) -> None:
     """A secret that differs in its last character only is refused."""
     client = make(checked, tmp_path)
-    who = {"access_key": FOREIGN.access_key, "secret_key": FOREIGN.secret, "instance": "right"}
+    credentials = {
+        "access_key": FOREIGN.access_key,
+        "secret_key": FOREIGN.secret,
+        "instance": "right",
+    }
     try:
         body, tag = f"{make.__name__}-gr\xfc\xdfe", "gr\xfcn-\u7eff"
-        sent = client.events("produce", "sent", topic=TOPIC, n=N, body=body, tags=tag, **who)
+        sent = client.events(
+            "produce", "sent", topic=TOPIC, n=N, body=body, tags=tag, **credentials
+        )
         assert_accepted(sent, N)
-        options = {"topic": TOPIC, "group": GROUP, "until": N, "tags": tag, **who}
+        options = {"topic": TOPIC, "group": GROUP, "until": N, "tags": tag, **credentials}
         assert_once(client.events("push-consume", "message", **options), series(N, body))
-        wrong = who | {"secret_key": FOREIGN.secret[:-1] + "\U0001f512", "instance": "wrong"}
+        wrong = credentials | {
+            "secret_key": FOREIGN.secret[:-1] + "\U0001f512",
+            "instance": "wrong",
+        }
         with pytest.raises(ClientFailed):
             client.run("produce", topic=TOPIC, body=body, send_timeout_ms=3_000, **wrong)
     finally:

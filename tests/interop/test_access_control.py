@@ -38,12 +38,14 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DueMQ]:
         yield started
 
 
-def admin_of(server: Server, home: Path, who: tuple[str, str], *, version: str = "5.3.3") -> Admin:
+def admin_of(
+    server: Server, home: Path, credentials: tuple[str, str], *, version: str = "5.3.3"
+) -> Admin:
     """Return mqadmin as this account, against the server."""
     conf = home / "rmq" / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     (conf / "logback_tools.xml").write_text(LOGBACK)
-    (conf / "tools.yml").write_text(f"accessKey: {who[0]}\nsecretKey: {who[1]}\n")
+    (conf / "tools.yml").write_text(f"accessKey: {credentials[0]}\nsecretKey: {credentials[1]}\n")
 
     def run(*arguments: str) -> str:
         return mqadmin(version, home, *arguments, "-n", server.namesrv_address)
@@ -77,7 +79,7 @@ def java(request: pytest.FixtureRequest, checked: DueMQ, tmp_path: Path) -> Iter
         yield session
 
 
-def who(account: tuple[str, str]) -> dict[str, object]:
+def options_of(account: tuple[str, str]) -> dict[str, object]:
     return {"access_key": account[0], "secret_key": account[1], "instance": "of-" + account[1]}
 
 
@@ -85,14 +87,14 @@ def test_signed_clients_send_and_consume_and_others_are_refused(
     java: ClientSession, alice: tuple[str, str], request: pytest.FixtureRequest
 ) -> None:
     body = request.node.callspec.id
-    consumer = java.start("push-consume", group="g", topic="orders", until=2, **who(alice))
+    consumer = java.start("push-consume", group="g", topic="orders", until=2, **options_of(alice))
     consumer.wait_for("started")
-    java.run("produce", topic="orders", n=2, body=body, **who(alice))
+    java.run("produce", topic="orders", n=2, body=body, **options_of(alice))
     consumer.wait_for("message", 2)
     consumer.result()
     for account, topic in ((("alice", "wrong-secret"), "orders"), (alice, "others")):
         with pytest.raises(ClientFailed, match=r"CODE: 16|No route info"):
-            java.run("produce", topic=topic, send_timeout_ms=3_000, **who(account))
+            java.run("produce", topic=topic, send_timeout_ms=3_000, **options_of(account))
     with pytest.raises(ClientFailed, match=r"No route info"):
         java.run("produce", topic="orders", instance="stranger", send_timeout_ms=3_000)
 
@@ -109,14 +111,14 @@ def test_clients_of_plain_acl_send_and_consume(version: str, tmp_path: Path) -> 
     with DueMQ(tmp_path / "broker", keys=keys) as server:
         at, home = server.namesrv_address, tmp_path / "java"
         with ClientSession("java", command, namesrv=at, home=home) as java:
-            java.run("produce", topic="orders", n=2, **who(PLAIN))
+            java.run("produce", topic="orders", n=2, **options_of(PLAIN))
             options = {"group": "billing", "topic": "orders", "until": 2}
-            consumer = java.start("push-consume", **options, **who(PLAIN))
+            consumer = java.start("push-consume", **options, **options_of(PLAIN))
             consumer.wait_for("message", 2)
             consumer.result()
             for account, topic in ((PLAIN, "others"), (("alice12", "wrong-secret"), "orders")):
                 with pytest.raises(ClientFailed, match=r"CODE: 1 |No route info"):
-                    java.run("produce", topic=topic, send_timeout_ms=3_000, **who(account))
+                    java.run("produce", topic=topic, send_timeout_ms=3_000, **options_of(account))
 
 
 def test_mqadmin_manages_users_and_acls(checked: DueMQ, admin: Admin, alice: object) -> None:

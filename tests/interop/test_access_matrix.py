@@ -75,7 +75,7 @@ GROUPS = ("billing", "billing-eu", "x")
 class Cell:
     """One request."""
 
-    who: Credentials | None
+    credentials: Credentials | None
     code: int
     fields: dict[str, str]
     body: bytes = b""
@@ -84,7 +84,7 @@ class Cell:
     def request(self) -> Request:
         """The request, signed."""
         made = Request(self.code, dict(self.fields), self.body, version=479)
-        return made if self.who is None else self.who.sign(made)
+        return made if self.credentials is None else self.credentials.sign(made)
 
 
 def acl_of(chance: random.Random) -> bytes:
@@ -175,7 +175,9 @@ def cells(users: list[Credentials]) -> list[Cell]:
     requests += [each for t in TOPICS for g in GROUPS for each in of_both(t, g)]
     requests += of_cluster()
     strangers = (None, Credentials("absent", "x"), Credentials("u0", "wrong"))
-    found = [Cell(who, *request) for who in (*users, *strangers) for request in requests]
+    found = [
+        Cell(credentials, *request) for credentials in (*users, *strangers) for request in requests
+    ]
     random.Random(SEED).shuffle(found)
     return found
 

@@ -186,8 +186,8 @@ def test_mqadmin_manages_accounts(tmp_path: Path) -> None:
     write_files(tmp_path)
     keys = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "rmq")}
     with DueMQ(tmp_path, keys=keys) as server:
-        who = (ADMIN.access_key, ADMIN.secret)
-        admin = admin_of(server, tmp_path / "admin", who, version="4.9.7")
+        credentials = (ADMIN.access_key, ADMIN.secret)
+        admin = admin_of(server, tmp_path / "admin", credentials, version="4.9.7")
         at = ("-b", server.broker_address)
         path = str(conf_of(server) / "plain_acl.yml")
         bob = ("-a", "bob12345", "-s", "bob-secret", "-t", "orders=PUB", "-m", "false")

@@ -66,7 +66,7 @@ def cells(users: list[Credentials]) -> list[Cell]:
         requests.append((38, {"consumerGroup": group}, b""))
         requests.append((207, {"groupName": group}, b""))
     strangers = (None, Credentials("absent12", "x"), Credentials(users[0].access_key, "wrong"))
-    found = [Cell(who, *each) for who in (*users, *strangers) for each in requests]
+    found = [Cell(credentials, *each) for credentials in (*users, *strangers) for each in requests]
     found = [cell for cell in found if cell.code not in UNCHECKED]
     random.Random(SEED).shuffle(found)
     return found

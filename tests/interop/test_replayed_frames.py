@@ -24,7 +24,7 @@ from tests.support.server import Server
 
 NO_PERMISSION = 16
 TOPIC, OTHER = "orders", "others"
-WHO = Credentials("alice", "alice-secret")
+CREDENTIALS = Credentials("alice", "alice-secret")
 TOPIC_FIELDS = {
     "defaultTopic": "TBW102",
     "readQueueNums": "1",
@@ -65,13 +65,13 @@ def checked(
     with made as server:
         fields = [TOPIC_FIELDS | {"topic": name} for name in (TOPIC, OTHER)]
         steps: list[Step] = [(RequestCode.UPDATE_AND_CREATE_TOPIC, each, b"") for each in fields]
-        steps += user_steps(WHO, {f"Topic:{TOPIC}": ["Pub", "Sub", "Get"]})
+        steps += user_steps(CREDENTIALS, {f"Topic:{TOPIC}": ["Pub", "Sub", "Get"]})
         prepare(server.broker_address, ROOT, steps)
         yield server
 
 
 def signed(code: int, fields: dict[str, str], body: bytes = b"") -> Request:
-    return WHO.sign(Request(code, dict(fields), body, version=479))
+    return CREDENTIALS.sign(Request(code, dict(fields), body, version=479))
 
 
 def response(server: Server, request: Request) -> Response:
@@ -141,7 +141,10 @@ def test_an_older_frame_is_refused_after_a_change_of_the_account(
     checked: Server,
 ) -> None:
     """A change of the ACL, the status or the secret of the account."""
-    user, subject = {"username": WHO.access_key}, {"subject": f"User:{WHO.access_key}"}
+    user, subject = (
+        {"username": CREDENTIALS.access_key},
+        {"subject": f"User:{CREDENTIALS.access_key}"},
+    )
     frame = signed(RequestCode.SEND_MESSAGE, SEND, b"once")
     assert response(checked, frame).code == 0
     off = (RequestCode.AUTH_UPDATE_USER, user, json.dumps({"userStatus": "disable"}).encode())
@@ -153,10 +156,14 @@ def test_an_older_frame_is_refused_after_a_change_of_the_account(
     prepare(checked.broker_address, ROOT, [(RequestCode.AUTH_DELETE_ACL, subject, b"")])
     assert response(checked, frame).code == NO_PERMISSION
     permissions = {f"Topic:{TOPIC}": ["Pub", "Sub", "Get"]}
-    prepare(checked.broker_address, ROOT, user_steps(WHO, permissions)[1:])
+    prepare(checked.broker_address, ROOT, user_steps(CREDENTIALS, permissions)[1:])
     assert response(checked, frame).code == 0
     secret = (RequestCode.AUTH_UPDATE_USER, user, json.dumps({"password": "new"}).encode())
     prepare(checked.broker_address, ROOT, [secret])
     assert response(checked, frame).code == NO_PERMISSION
-    back = (RequestCode.AUTH_UPDATE_USER, user, json.dumps({"password": WHO.secret}).encode())
+    back = (
+        RequestCode.AUTH_UPDATE_USER,
+        user,
+        json.dumps({"password": CREDENTIALS.secret}).encode(),
+    )
     prepare(checked.broker_address, ROOT, [back])

@@ -121,7 +121,7 @@ def test_a_record_inside_a_body_is_no_message(
     store: MessageStore, topic: str, queue_offset: int
 ) -> None:
     at = planted(store, topic, queue_offset)
-    assert store.read_record(at).body == b"boo"  # its bytes say that it is one
+    assert store.read_record(at).body == b"boo"  # its bytes have the form of a record
     assert not store.is_queued(at)
     with pytest.raises(RecordUnreadable, match="no consume queue"):
         store.read_queued(at)

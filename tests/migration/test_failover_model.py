@@ -238,7 +238,7 @@ class Member:
         return owners + int(rig.timers.decisions.is_pending(rows)[0])
 
     def state(self) -> dict[str, Any]:
-        """Return what is derived from the log, but for what says who enqueued a message and when.
+        """Return what is derived from the log without traces of the enqueueing broker.
 
         These are the letter that a transfer changes, and the time at which a broker enqueued it.
         """

@@ -1,4 +1,4 @@
-"""Migrations of levels in a simulated group of brokers, and what the last log says about them.
+"""Migrations of levels in a simulated group of brokers, and their records in the last log.
 
 An operator starts, rolls back, pauses and resumes at the member that is master by then. A migration
 that a master has begun continues on its successor, from the ownership journal alone: states follow
@@ -46,7 +46,9 @@ LEGAL: Final = {(source.value, target.value) for (source, _), target in MOVES.it
     (state.value, state.value) for state in WORKING
 }
 FIRST: Final = ("", "rolled_back")  # a route that has no state record yet is as if planned
-VERIFICATION: Final = "verification"  # who pauses a level whose owners differ
+VERIFICATION: Final = (
+    "verification"  # operator in the record that pauses a level whose owners differ
+)
 
 
 async def no_ledger(writer: LedgerWriter, *call: object) -> None:

@@ -95,7 +95,7 @@ def test_the_number_of_steps_is_limited(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(steps_of(tmp_path, FILE_BYTES)) == 3
 
 
-# -- what an audit says, all in one run of Spark ------------------------------------------------
+# -- verdicts of an audit, all in one run of Spark ------------------------------------------------
 
 
 def rig_at(root: Path) -> TimerRig:

@@ -61,7 +61,7 @@ def test_messages(store: PlainStore) -> None:
         for row in rows
     ] == [
         (
-            one.at,
+            one.log_offset,
             one.size,
             one.topic,
             one.queue,
@@ -81,7 +81,7 @@ def test_messages(store: PlainStore) -> None:
 
 
 def test_units_of_queues(store: PlainStore) -> None:
-    end = max(record.at + record.size for record in store.records())
+    end = max(record.log_offset + record.size for record in store.records())
     expected = {
         (topic, queue, number, *unit)
         for topic, queue in store.queues()
@@ -104,7 +104,7 @@ def test_each_record_has_exactly_one_unit(store: PlainStore) -> None:
     for record in store.records():
         if record.sys_flag & 0xC in (0, 8):
             at, size, code = units.pop((record.topic, record.queue, record.number))
-            assert (at, size) == (record.at, record.size)
+            assert (at, size) == (record.log_offset, record.size)
             if record.topic != plain_store.SCHEDULE:
                 assert code == java_hash(record.properties.get("TAGS", ""))
     assert not units
@@ -113,7 +113,7 @@ def test_each_record_has_exactly_one_unit(store: PlainStore) -> None:
 def test_units_of_timers_and_cursors(store: PlainStore) -> None:
     names = ("pos", "prev_pos", "magic", "write_ms", "phys_offset", "record_size", "topic_hash")
     rows = read(store.root, "timer_log", *names, "slot_ms", "due_ms")
-    end = max(record.at + record.size for record in store.records())
+    end = max(record.log_offset + record.size for record in store.records())
     expected = [
         (pos, unit[1], unit[2], unit[3], unit[5], unit[6], unit[7], unit[3] + unit[4], unit[8])
         for pos, unit in store.timer_units()

@@ -45,7 +45,7 @@ class Host:
 
 
 class Runs:
-    """Audit runs that end when the test says so."""
+    """Audit runs that end on a signal of the test."""
 
     def __init__(self, result: Result | None = None) -> None:
         self.commands: list[Any] = []

@@ -119,7 +119,7 @@ def with_bad_sector(
     damage = partial(break_sector, disk, root, place)
     found = examine(store, root, **{"after_start" if running else "before": damage})
     if running and ("refused" in found or any(FAILED in line for line in found["warnings"])):
-        again = examine(store, root)  # the broker's message asks for a restart
+        again = examine(store, root)  # the broker's message requests a restart
         again["warnings"] = [*found["warnings"], *again["warnings"]]
         return again
     return found

@@ -27,22 +27,24 @@ from typing import Any, NoReturn
 from duemq.registry import table_file
 from tests.storage_faults.call_sites import Site
 from tests.storage_faults.injector import FAULTS, Fault, Injector
-from tests.storage_faults.workload import AGED, ANSWER_S, STRICT, Lives, Report, Workload
+from tests.storage_faults.workload import AGED, ANSWER_S, STRICT, Endings, Report, Workload
 
 RUN_S_MAX = 300  # on a busy machine
 FIRST_RUN_S_MAX = 400  # the first run may compile the kernels
 
 
-def run_here(home: Path, injector: Injector, lives: Lives, *, answer_s: float = ANSWER_S) -> Report:
+def run_here(
+    home: Path, injector: Injector, endings: Endings, *, answer_s: float = ANSWER_S
+) -> Report:
     """Run the workload in this process."""
     # Tables have changes.
     table_file.WHOLE_BYTES_MAX = table_file.CHANGES_BYTES_MIN = 256  # type: ignore[misc]
     injector.install()
     with asyncio.Runner() as runner:
-        return runner.run(Workload(home, injector, lives, answer_s=answer_s).run())
+        return runner.run(Workload(home, injector, endings, answer_s=answer_s).run())
 
 
-def run_apart(fault: Fault | None, lives: Lives) -> dict[str, Any]:
+def run_apart(fault: Fault | None, endings: Endings) -> dict[str, Any]:
     """Run the workload in a child process; return its report as plain data."""
     home = Path(tempfile.mkdtemp(prefix="storage-fault-"))
 
@@ -51,7 +53,7 @@ def run_apart(fault: Fault | None, lives: Lives) -> dict[str, Any]:
         injector = Injector(fault)
         # Without a fault, each request has its response, however busy the machine is.
         answer_s = ANSWER_S if fault else FIRST_RUN_S_MAX
-        report = run_here(home, injector, lives, answer_s=answer_s).as_dict()
+        report = run_here(home, injector, endings, answer_s=answer_s).as_dict()
         counts = [[s.file, s.line, s.call, count] for s, count in injector.counts.items()]
         return report | {"counts": counts}
 
@@ -121,19 +123,19 @@ def _ended(child: int, seconds: float) -> bool:
     return bool(ready)
 
 
-def reached_sites(lives: Lives) -> dict[Site, int]:
+def reached_sites(endings: Endings) -> dict[Site, int]:
     """Return the number of calls at each call site, without a fault.
 
     Raises:
         RuntimeError: The workload fails without a fault.
     """
-    report = run_apart(None, lives)
+    report = run_apart(None, endings)
     if report["problems"]:
         raise RuntimeError(f"the workload fails without a fault: {report['problems']}")
     return {Site(file, line, line, call): count for file, line, call, count in report["counts"]}
 
 
-def reached_by_lives() -> dict[Lives, dict[Site, int]]:
+def reached_by_endings() -> dict[Endings, dict[Site, int]]:
     """Return the call sites by kind of run; sites reached by both belong to the strict run."""
     strict, aged = reached_sites(STRICT), reached_sites(AGED)
     return {STRICT: strict, AGED: {site: n for site, n in aged.items() if site not in strict}}
@@ -158,19 +160,21 @@ def main(words: list[str]) -> int:
     parser.add_argument("--count", type=int, default=40, help="faults of a part")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(words)
-    by_lives = reached_by_lives()
-    reached = sorted((str(s), n) for sites in by_lives.values() for s, n in sites.items())
+    by_endings = reached_by_endings()
+    reached = sorted((str(s), n) for sites in by_endings.values() for s, n in sites.items())
     _write({"reached": reached})
-    faults = [(fault, lives) for lives, sites in by_lives.items() for fault in faults_for(sites)]
-    faults = [(fault, lives) for fault, lives in faults if options.only in str(fault.site)]
+    faults = [
+        (fault, endings) for endings, sites in by_endings.items() for fault in faults_for(sites)
+    ]
+    faults = [(fault, endings) for fault, endings in faults if options.only in str(fault.site)]
     if not options.all and not options.only:
         faults = random.Random(options.seed).sample(faults, min(options.count, len(faults)))
     failed = 0
-    for fault, lives in faults:
-        report = run_apart(fault, lives)
+    for fault, endings in faults:
+        report = run_apart(fault, endings)
         report.pop("counts", None)
         failed += bool(report["problems"])
-        _write({"fault": str(fault), "lives": lives} | report)
+        _write({"fault": str(fault), "endings": endings} | report)
     return 1 if failed else 0
 
 

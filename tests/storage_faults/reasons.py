@@ -40,7 +40,7 @@ UNREACHED: Final = {
     "message_store/queues/queue_sums.py unlink": "no queue file is removed; "
     "tests/message_store/queues/test_queue_sums.py",
     "message_store/recovery/checkpoint.py": AFTER_ERROR,
-    "message_store/recovery/store_lock.py open": "a reader asks whether a broker runs; "
+    "message_store/recovery/store_lock.py open": "a reader tests whether a broker runs; "
     "tests/duemq/cli/test_reconcile.py",
     "message_store/recovery/truncated_bytes.py": "no log is truncated; "
     "tests/message_store/replication/test_truncation.py",

@@ -24,7 +24,7 @@ fail, with every error that it can return, and checks afterwards that no promise
 {runs} runs; **{broken} broke a promise**.
 
 One run is a whole broker (levels, timers, transactions, name server, index, tables) on a clock
-that is moved by hand, with `flushDiskType=SYNC_FLUSH`, and several lives: one ends by a stop, one
+that is moved by hand, with `flushDiskType=SYNC_FLUSH`, and several runs: one ends by a stop, one
 by a power cut that leaves half a record, one by a stop. Calls that only the retention makes are
 tried in runs of their own, in which delivered messages are removed. One call of the product fails:
 once, at one of four points of the run, or from the middle on. Then the disk works again, the broker

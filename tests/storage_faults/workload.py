@@ -1,12 +1,12 @@
 """Workload of a complete broker on a failing disk, and checks after the next start.
 
-The broker is started several times ("lives"). In a `STRICT` run the lives end with a stop, with a
-power cut that leaves half a record at the end of the log, and with a stop; no message may be lost.
-In an `AGED` run the last period is longer than the retention time, so that files with delivered
-messages are removed. The workload writes every kind of file: commit log, queues, index, timer log
-and wheel, checkpoints, tables, offsets. It uses a fake clock and SYNC_FLUSH. After the disk has
-recovered and the broker was restarted, each acknowledged message must be delivered exactly once,
-and delayed messages not before their time.
+The broker is started several times. A `STRICT` run ends it by a stop, by a power cut that leaves
+half a record at the end of the log, and by another stop; no message may be lost. In an `AGED` run
+the last period is longer than the retention time, so that files with delivered messages are
+removed. The workload writes every kind of file: commit log, queues, index, timer log and wheel,
+checkpoints, tables, offsets. It uses a fake clock and SYNC_FLUSH. After the disk has recovered and
+the broker was restarted, each acknowledged message must be delivered exactly once, and delayed
+messages not before their time.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ ROUNDS = 5
 FAR_MS = 500_000
 TAGS = ("A", "C", "B")  # the codes of A and C, and those of C and B, differ in one bit
 RETENTION_MS = 100 * 3_600_000
-Lives = tuple[str, ...]
-STRICT: Lives = ("stop", "cut", "stop")
-AGED: Lives = ("stop", "age")
+Endings = tuple[str, ...]
+STRICT: Endings = ("stop", "cut", "stop")
+AGED: Endings = ("stop", "age")
 GIVEN_UP = (DueMQError, OSError)
 
 
@@ -98,7 +98,7 @@ class Workload:
     """Workload of a broker on one directory.
 
     Args:
-        lives: Kind of end of each period between a start and its end.
+        endings: Kind of end of each period between a start and its end.
         rounds: Number of rounds of work in each period, of one second each.
         answer_s: Timeout of a request, in seconds.
     """
@@ -107,7 +107,7 @@ class Workload:
         self,
         home: Path,
         injector: Injector,
-        lives: Lives = STRICT,
+        endings: Endings = STRICT,
         *,
         properties: dict[str, str] = PROPERTIES,
         rounds: int = ROUNDS,
@@ -115,7 +115,7 @@ class Workload:
     ) -> None:
         self.patch = pytest.MonkeyPatch()
         self.rig = Rig(home, Gate(self.patch), Random(1), properties)
-        self.injector, self.lives, self.rounds = injector, lives, rounds
+        self.injector, self.endings, self.rounds = injector, endings, rounds
         self.report = Report()
         self._serial, self._answer_s = 0, answer_s
 
@@ -141,7 +141,7 @@ class Workload:
             await (self.rig.die(cut=False) if killed else self._end(cut=False))
 
     async def _with_fault(self) -> None:
-        for number, ending in enumerate(self.lives):
+        for number, ending in enumerate(self.endings):
             if not await self._start():
                 return
             try:

@@ -34,28 +34,28 @@ PROVIDERS: Final = {
 Step = tuple[int, Mapping[str, str], bytes]
 
 
-def user_steps(who: Credentials, permissions: Mapping[str, Iterable[str]]) -> list[Step]:
+def user_steps(credentials: Credentials, permissions: Mapping[str, Iterable[str]]) -> list[Step]:
     """Return the requests that create a user and allow it actions by resource."""
-    body = json.dumps({"password": who.secret, "userType": "Normal"}).encode()
-    steps: list[Step] = [(RequestCode.AUTH_CREATE_USER, {"username": who.access_key}, body)]
+    body = json.dumps({"password": credentials.secret, "userType": "Normal"}).encode()
+    steps: list[Step] = [(RequestCode.AUTH_CREATE_USER, {"username": credentials.access_key}, body)]
     entries = [
         {"resource": resource, "actions": list(actions), "decision": "Allow"}
         for resource, actions in permissions.items()
     ]
     policies = json.dumps({"policies": [{"policyType": "Custom", "entries": entries}]}).encode()
-    subject = {"subject": f"User:{who.access_key}"}
+    subject = {"subject": f"User:{credentials.access_key}"}
     return [*steps, (RequestCode.AUTH_CREATE_ACL, subject, policies)]
 
 
-def prepare(address: str, who: Credentials, steps: Iterable[Step]) -> None:
+def prepare(address: str, credentials: Credentials, steps: Iterable[Step]) -> None:
     """Send requests signed by an account, and check that each succeeds."""
 
-    asyncio.run(prepare_all(address, who, steps))
+    asyncio.run(prepare_all(address, credentials, steps))
 
 
-async def prepare_all(address: str, who: Credentials, steps: Iterable[Step]) -> None:
+async def prepare_all(address: str, credentials: Credentials, steps: Iterable[Step]) -> None:
     """Send requests signed by an account, and check that each succeeds."""
-    async with RemotingClient(address, sign=who.sign) as client:
+    async with RemotingClient(address, sign=credentials.sign) as client:
         for code, fields, body in steps:
             response = await client.call(Request(code, dict(fields), body), timeout_s=ANSWER_S)
             assert response.code == ResponseCode.SUCCESS, (code, response)

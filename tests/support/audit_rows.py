@@ -49,9 +49,9 @@ class AuditTables:
         self.queues = [
             row
             | {"store_id": self.numbers[row["store"]]}
-            | {"fault": FAULT if row.get("second") or place not in held else None}
+            | {"fault": FAULT if row.get("second") or record_key not in held else None}
             for row in queues
-            for place in [(row["store"], row["phys_offset"])]
+            for record_key in [(row["store"], row["phys_offset"])]
         ]
         self.sums = [
             {"store_id": 0, "role": Role.QUEUE, "topic": topic, "identity": 1, "file": "units"}

@@ -68,8 +68,8 @@ class BadDisk:
         library.mmap.restype = ctypes.c_void_p
         flags = mmap.MAP_SHARED | MAP_FIXED
         where, size = ctypes.c_void_p(address), ctypes.c_size_t(PAGE_BYTES)
-        found = library.mmap(where, size, protection, flags, self._empty, ctypes.c_int64(0))
-        assert found == address
+        mapped = library.mmap(where, size, protection, flags, self._empty, ctypes.c_int64(0))
+        assert mapped == address
 
     def _mapped(self) -> Any:
         def initialize(pages: GuardedMap, path: Path, fd: int, size: int, **more: Any) -> None:

@@ -12,5 +12,5 @@ def damage(store: MessageStore, log_offset: int, body: bytes) -> None:
     file = store.log.file_of(log_offset)
     with file.path.open("r+b") as opened:
         opened.seek(log_offset - file.base)
-        at = opened.tell() + opened.read(500).index(body)
-        os.pwrite(opened.fileno(), b"?", at)
+        position = opened.tell() + opened.read(500).index(body)
+        os.pwrite(opened.fileno(), b"?", position)

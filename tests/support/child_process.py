@@ -102,14 +102,14 @@ class Child:
 
     def memory_bytes(self) -> dict[str, int]:
         """Return the resident memory with children: `rss`, `anonymous`, `file`. Linux only."""
-        found = {"rss": 0, "anonymous": 0, "file": 0}
+        sizes = {"rss": 0, "anonymous": 0, "file": 0}
         names = {"VmRSS": "rss", "RssAnon": "anonymous", "RssFile": "file"}
         for _, text in self._of_family("status"):
             for line in text.splitlines():
                 key, _, rest = line.partition(":")
                 if key in names:
-                    found[names[key]] += int(rest.split()[0]) * 1_024
-        return found
+                    sizes[names[key]] += int(rest.split()[0]) * 1_024
+        return sizes
 
     def cpu_seconds(self) -> float:
         """Return the processor time with children. Linux only."""
@@ -123,15 +123,15 @@ class Child:
 
     def _of_family(self, name: str) -> list[tuple[int, str]]:
         """Return (pid, text) of a file in `/proc` for the process and its running children."""
-        found = [(self.pid, Path(f"/proc/{self.pid}/{name}").read_text())]
+        texts = [(self.pid, Path(f"/proc/{self.pid}/{name}").read_text())]
         for task in Path(f"/proc/{self.pid}/task").iterdir():
             children = ""
             with suppress(OSError):  # the thread has ended
                 children = (task / "children").read_text()
             for pid in children.split():
                 with suppress(OSError):  # the process has ended
-                    found.append((int(pid), Path(f"/proc/{pid}/{name}").read_text()))
-        return found
+                    texts.append((int(pid), Path(f"/proc/{pid}/{name}").read_text()))
+        return texts
 
 
 def wait_for_child(child: Child, probe: object, *, seconds: float, what: str) -> None:

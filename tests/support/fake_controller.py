@@ -111,12 +111,12 @@ class ControllerModel:
 
     def _heartbeat(self, fields: Mapping[str, str], channel: object) -> Response:
         key = fields["brokerName"], int(fields["brokerId"])
-        found = self.alive.get(key)
-        if found is None:
-            found = self.alive[key] = Alive(0, 0, channel, -1, -1)
-        found.at_ms, found.limit_ms = self.now_ms(), int(fields["heartbeatTimeoutMills"])
-        found.epoch, found.max_offset = max(
-            (found.epoch, found.max_offset), (int(fields["epoch"]), int(fields["maxOffset"]))
+        broker = self.alive.get(key)
+        if broker is None:
+            broker = self.alive[key] = Alive(0, 0, channel, -1, -1)
+        broker.at_ms, broker.limit_ms = self.now_ms(), int(fields["heartbeatTimeoutMills"])
+        broker.epoch, broker.max_offset = max(
+            (broker.epoch, broker.max_offset), (int(fields["epoch"]), int(fields["maxOffset"]))
         )
         return Response(remark="Heart beat success")  # the channel stays the first one
 
@@ -205,24 +205,24 @@ class ControllerModel:
         group = self.groups.get(name)
         if group is None or member not in group.members:
             return Response(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "unknown")
-        found = {"clusterName": fields["clusterName"], "brokerName": name}
+        response_fields = {"clusterName": fields["clusterName"], "brokerName": name}
         if group.master is not None and self.is_alive(name, group.master):
-            found |= _master_fields(group)
+            response_fields |= _master_fields(group)
         group.members[member] = fields["brokerAddress"], group.members[member][1]
-        return Response(fields=found, body=_set_body(group))
+        return Response(fields=response_fields, body=_set_body(group))
 
     def _replica_info(self, fields: Mapping[str, str]) -> Response:
         group = self.groups.get(fields["brokerName"])
         if group is None:
             return Response(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "no group")
-        found = {"masterEpoch": str(group.epoch)} | _master_fields(group)
-        return Response(fields=found, body=_set_body(group))
+        response_fields = {"masterEpoch": str(group.epoch)} | _master_fields(group)
+        return Response(fields=response_fields, body=_set_body(group))
 
     def _alter(self, fields: Mapping[str, str], body: Mapping[str, object]) -> Response:
         name = fields["brokerName"]
-        group, wanted = self.groups[name], body["syncStateSet"]
-        assert isinstance(wanted, list)
-        ids = frozenset(wanted)
+        group, new_ids = self.groups[name], body["syncStateSet"]
+        assert isinstance(new_ids, list)
+        ids = frozenset(new_ids)
         refusals = (
             (ids == group.in_sync, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED),
             (group.master != int(fields["masterBrokerId"]), ResponseCode.CONTROLLER_INVALID_MASTER),

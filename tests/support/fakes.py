@@ -84,8 +84,8 @@ class FakeTopics(TopicManager):
     def find(self, name: str) -> TopicConfig | None:
         return self.known.get(name)
 
-    async def ensure_all(self, wanted: Sequence[TopicConfig]) -> None:
-        for topic in wanted:
+    async def ensure_all(self, topics: Sequence[TopicConfig]) -> None:
+        for topic in topics:
             await self.ensure(topic.name, queues=topic.read_queues, perm=topic.perm)
 
     async def ensure(self, name: str, *, queues: int, perm: int = 6) -> TopicConfig:
@@ -135,11 +135,11 @@ class FakeOffsets(OffsetManager):
         self.resets[group, topic, queue_id] = offset
 
     def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
-        found: dict[str, dict[int, int]] = {}
+        offsets: dict[str, dict[int, int]] = {}
         for (name, topic, queue_id), offset in self.table.items():
             if name == group:
-                found.setdefault(topic, {})[queue_id] = offset
-        yield from found.items()
+                offsets.setdefault(topic, {})[queue_id] = offset
+        yield from offsets.items()
 
 
 class FakeRepair:

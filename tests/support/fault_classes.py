@@ -53,7 +53,15 @@ def filler(record: Record) -> bytes:
     size = record.size - 91 - len("filler")
     body = b"x" * size
     head = HEAD.pack(
-        record.size, V1, zlib.crc32(body) & 0x7FFF_FFFF, 0, 0, 0, record.at, 0, record.born_ms
+        record.size,
+        V1,
+        zlib.crc32(body) & 0x7FFF_FFFF,
+        0,
+        0,
+        0,
+        record.log_offset,
+        0,
+        record.born_ms,
     )
     tail = struct.pack(">iqi", 0, 0, size) + body + b"\x06filler" + struct.pack(">h", 0)
     return head + bytes(8) + struct.pack(">q", record.store_ms) + bytes(8) + tail
@@ -67,14 +75,14 @@ def on_delivery(change: Callable[[PlainStore, Record], None]) -> Fault:
     def do(scene: Scene) -> int:
         held, sent = scene.take()
         change(scene.store, sent)
-        return held.at
+        return held.log_offset
 
     return do
 
 
 def field_at(offset: int, form: str, change: Callable[[Record], int]) -> Fault:
     """Change a field of the head of a delivery."""
-    return on_delivery(lambda store, sent: store.put(sent.at + offset, form, change(sent)))
+    return on_delivery(lambda store, sent: store.put(sent.log_offset + offset, form, change(sent)))
 
 
 def on_unit(change: Callable[[int, int, int], tuple[int, int, int]]) -> Fault:
@@ -84,20 +92,20 @@ def on_unit(change: Callable[[int, int, int], tuple[int, int, int]]) -> Fault:
         held, sent = scene.take()
         unit = change(*scene.unit(sent))
         scene.store.put_unit(sent.topic, sent.queue, sent.number, unit)
-        return held.at
+        return held.log_offset
 
     return do
 
 
 def flip_with_crc(store: PlainStore, sent: Record) -> None:
     flip(store, sent)
-    store.fix_crc(sent.at)
+    store.fix_crc(sent.log_offset)
 
 
 def change_property(store: PlainStore, sent: Record) -> None:
-    raw = store.log.read(sent.properties_at, sent.at + sent.size - sent.properties_at)
-    at = raw.index(b"KEYS\x01") + 5
-    store.put(sent.properties_at + at, "B", raw[at] ^ 1)
+    raw = store.log.read(sent.properties_at, sent.log_offset + sent.size - sent.properties_at)
+    position = raw.index(b"KEYS\x01") + 5
+    store.put(sent.properties_at + position, "B", raw[position] ^ 1)
 
 
 def stored(by_ms: int) -> Fault:
@@ -108,17 +116,17 @@ def on_pending(topic: str, change: Callable[[PlainStore, Record], None]) -> Faul
     def do(scene: Scene) -> int:
         record = scene.wait(topic)
         change(scene.store, record)
-        return record.at
+        return record.log_offset
 
     return do
 
 
 def overwrite(store: PlainStore, record: Record) -> None:
-    store.log.write(record.at, filler(record))
+    store.log.write(record.log_offset, filler(record))
 
 
 def zero(store: PlainStore, record: Record) -> None:
-    store.log.write(record.at, bytes(record.size))
+    store.log.write(record.log_offset, bytes(record.size))
 
 
 def flip(store: PlainStore, record: Record) -> None:
@@ -130,7 +138,7 @@ def neighbour_of_pending(topic: str) -> Fault:
         record = scene.wait(topic)
         units = scene.store.units(topic, record.queue)
         scene.store.put_unit(topic, record.queue, record.number, units[record.number - 1])
-        return record.at
+        return record.log_offset
 
     return do
 
@@ -139,7 +147,7 @@ def second_unit(scene: Scene) -> int:
     held, sent = scene.take()
     number = len(scene.store.units(sent.topic, sent.queue))
     scene.store.put_unit(sent.topic, sent.queue, number, scene.unit(sent))
-    return held.at
+    return held.log_offset
 
 
 def foreign_unit(scene: Scene) -> int:
@@ -147,14 +155,14 @@ def foreign_unit(scene: Scene) -> int:
     topic, queue = next(key for key in scene.queued if key[0] != sent.topic)
     number = len(scene.store.units(topic, queue))
     scene.store.put_unit(topic, queue, number, scene.unit(sent))
-    return held.at
+    return held.log_offset
 
 
 def duplicate(scene: Scene) -> int:
     held, sent = scene.take()
-    raw = scene.store.log.read(sent.at, sent.size)
+    raw = scene.store.log.read(sent.log_offset, sent.size)
     scene.store.append(raw, sent.queue, scene.store.records()[-1].store_ms + 1)
-    return held.at
+    return held.log_offset
 
 
 FAULTS: Final[Mapping[str, Fault]] = {
@@ -311,7 +319,7 @@ def move_cursor(scene: Scene, by: int) -> int:
         len(scene.store.units(SCHEDULE, record.queue)) + by
     )
     scene.store.write_json(OFFSETS, saved)
-    return record.at
+    return record.log_offset
 
 
 def made_store(root: Path, count: int = EACH) -> Path:
@@ -347,47 +355,49 @@ def reported(spark: Any, planted: Planted) -> dict[tuple[str, str], str]:
     verdicts, unread = audit_stores(spark, planted.stores, ids=False)
     rows = {(row["store"], row["root"]): row for row in verdicts.collect()}
     kinds = {(row["store"], row["damage"]) for row in unread.collect()}
-    found = {}
-    for key, place in planted.roots.items():
-        row = rows.get(place)
+    texts_by_key = {}
+    for key, root in planted.roots.items():
+        row = rows.get(root)
         if row is None:
             text = "no row"
         else:
             text = NOTHING if row["verdict"] in CLEAN else f"`{row['verdict']}`: {row['why']}"
-        if key[1] == BEYOND and (place[0], "impossible") in kinds:
+        if key[1] == BEYOND and (root[0], "impossible") in kinds:
             text += "; `impossible`: the file"
-        found[key] = text
+        texts_by_key[key] = text
     for key, store in planted.whole.items():
         bad = {(r["verdict"], r["why"]) for r in rows.values() if r["store"] == store}
-        texts = [f"`{verdict}`: {why}" for verdict, why in sorted(bad) if verdict not in CLEAN]
-        texts += [f"`{kind}`: a file" for at, kind in sorted(kinds) if at == store]
-        found[key] = "; ".join(texts) or NOTHING
-    return found
+        texts = [
+            f"`{verdict}`: {reason}" for verdict, reason in sorted(bad) if verdict not in CLEAN
+        ]
+        texts += [f"`{kind}`: a file" for store_name, kind in sorted(kinds) if store_name == store]
+        texts_by_key[key] = "; ".join(texts) or NOTHING
+    return texts_by_key
 
 
-def page_text(found: Mapping[tuple[str, str], str]) -> str:
+def page_text(reports: Mapping[tuple[str, str], str]) -> str:
     """Return docs/reference/audit-faults.md."""
-    return "\n".join(_lines(found)) + "\n"
+    return "\n".join(_lines(reports)) + "\n"
 
 
-def table_row(found: Mapping[tuple[str, str], str], name: str) -> str:
+def table_row(reports: Mapping[tuple[str, str], str], name: str) -> str:
     """Return the line of a class in the page."""
-    cells = (found.get((broker, name), "not possible") for broker in BROKERS)
+    cells = (reports.get((broker, name), "not possible") for broker in BROKERS)
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def _lines(found: Mapping[tuple[str, str], str]) -> Iterator[str]:
+def _lines(reports: Mapping[tuple[str, str], str]) -> Iterator[str]:
     head = f"| fault | {BROKERS[0]} | {BROKERS[1]} |", "|---|---|---|"
     yield from (INTRODUCTION, "", *head)
-    yield from (table_row(found, name) for name in (*FAULTS, CURSOR, BEYOND))
+    yield from (table_row(reports, name) for name in (*FAULTS, CURSOR, BEYOND))
     yield from (OF_STORES, *head)
-    yield from (table_row(found, name) for name in STORE_FAULTS)
+    yield from (table_row(reports, name) for name in STORE_FAULTS)
     yield from ("", "| no finding | why |", "|---|---|")
-    yield from (f"| {name} | {why} |" for name, why in DERIVED.items())
+    yield from (f"| {name} | {reason} |" for name, reason in DERIVED.items())
     yield END
     yield "| fault | why |"
     yield "|---|---|"
-    yield from (f"| {name} | {why} |" for name, why in UNDETECTABLE.items())
+    yield from (f"| {name} | {reason} |" for name, reason in UNDETECTABLE.items())
 
 
 def main() -> None:

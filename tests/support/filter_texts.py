@@ -94,14 +94,14 @@ def spaced(random: Random, tokens: list[str]) -> list[str]:
 
 def damage(random: Random, tokens: list[str]) -> None:
     """Insert, remove, repeat or replace a token, or append some."""
-    at = random.randrange(len(tokens) + 1)
+    index = random.randrange(len(tokens) + 1)
     match random.randrange(4):
         case 0:
-            tokens.insert(at, random.choice(STRANGE))
+            tokens.insert(index, random.choice(STRANGE))
         case 1:
-            del tokens[at : at + 1]
+            del tokens[index : index + 1]
         case 2:
-            tokens[at : at + 1] = [random.choice(STRANGE)]
+            tokens[index : index + 1] = [random.choice(STRANGE)]
         case _:
             tokens += random.choices((*STRANGE, *NAMES, *LITERALS), k=2)
 

@@ -95,8 +95,8 @@ def _send(topic: str, properties: dict[str, str]) -> Request:
     return Request(RequestCode.SEND_MESSAGE_V2, fields, b"body", version=479)
 
 
-def _report(what: str, started: float) -> None:
-    sys.stdout.write(f"{monotonic() - started:6.1f} s  {what}\n")
+def _report(step: str, started: float) -> None:
+    sys.stdout.write(f"{monotonic() - started:6.1f} s  {step}\n")
     sys.stdout.flush()
 
 

@@ -130,14 +130,14 @@ class Wire(asyncio.Transport):
 
     def take(self) -> list[tuple[dict[str, Any], bytes]]:
         """Return the frames written since the last call."""
-        found, data = [], bytes(self.written)
+        frames, data = [], bytes(self.written)
         self.written.clear()
         while data:
-            length, head = (int.from_bytes(data[at : at + 4], "big") for at in (0, 4))
+            length, head = (int.from_bytes(data[pos : pos + 4], "big") for pos in (0, 4))
             size = head & 0xFF_FFFF
-            found.append((json.loads(data[8 : 8 + size]), data[8 + size : 4 + length]))
+            frames.append((json.loads(data[8 : 8 + size]), data[8 + size : 4 + length]))
             data = data[4 + length :]
-        return found
+        return frames
 
 
 @dataclass(slots=True)
@@ -232,14 +232,14 @@ class Replay:
         return sum(connection.requests_in_flight for connection, _ in self._wires.values())
 
     def _take(self, server: str, number: int, header: dict[str, Any], body: bytes) -> None:
-        found = header.get("extFields") or {}
+        fields = header.get("extFields") or {}
         if not header["flag"] & 1:
             self.pushed["ours"].append(header["code"])
             if header["code"] == 39:
-                self._checks.append(found)
+                self._checks.append(fields)
             return
         exchange = self.exchanges[server, number, header["opaque"]]
-        exchange.ours = Answer(header["code"], found, header.get("remark"), body)
+        exchange.ours = Answer(header["code"], fields, header.get("remark"), body)
         self._learn(exchange)
 
     async def _send(self, frame: Frame) -> None:

@@ -12,5 +12,5 @@ async def handled(handler: Handler, request: Request) -> Response | None:
     Raises:
         RequestError: The handler refused the request.
     """
-    found = handler(request)
-    return found if isinstance(found, Response) else await found
+    result = handler(request)
+    return result if isinstance(result, Response) else await result

@@ -47,8 +47,8 @@ class FakeHost:
     kernels: Preparation = field(default_factory=Preparation)
     master_address: str | None = None
 
-    def stop(self, why: str) -> None:
-        self.stopped.append(why)
+    def stop(self, reason: str) -> None:
+        self.stopped.append(reason)
 
 
 @dataclass

@@ -106,7 +106,7 @@ def bodies_of(broker: Broker, topic: str = "T", queue_id: int = 1) -> list[bytes
 def faults_of(root: Path) -> list[StoreFinding]:
     """Return the faults of a closed store."""
     report = verify_store(root)
-    return [found for found in report.findings if found.severity != "note"]
+    return [finding for finding in report.findings if finding.severity != "note"]
 
 
 def frame(request: Request, *, serialize_type: int = 0) -> bytes:

@@ -113,7 +113,7 @@ class Changes(ast.NodeVisitor):
 
     def __init__(self, source: bytes) -> None:
         self._lines = source.splitlines()
-        self.found: list[tuple[int, int, int, str]] = []
+        self.changes: list[tuple[int, int, int, str]] = []
 
     def visit_Module(self, node: ast.Module) -> None:
         for function in ast.walk(node):
@@ -186,7 +186,7 @@ class Changes(ast.NodeVisitor):
 
     def _replace(self, node: ast.stmt | ast.expr, text: str) -> None:
         if node.lineno == node.end_lineno and node.end_col_offset is not None:
-            self.found.append((node.lineno, node.col_offset, node.end_col_offset, text))
+            self.changes.append((node.lineno, node.col_offset, node.end_col_offset, text))
 
     def _negate(self, test: ast.expr) -> None:
         if test.lineno == test.end_lineno and not isinstance(test, (ast.Compare, ast.BoolOp)):
@@ -202,17 +202,17 @@ class Changes(ast.NodeVisitor):
         operator = text.strip("() ")
         if operator in others:
             new = text.replace(operator, others[operator], 1)
-            self.found.append((right.lineno, begin, end, new))
+            self.changes.append((right.lineno, begin, end, new))
 
 
 def mutants_of(package: str) -> list[Mutant]:
     """Return all mutants of a package, in order."""
-    found = []
+    mutants = []
     for path in sorted((TOP / package).rglob("*.py")):
         changes = Changes(path.read_bytes())
         changes.visit(ast.parse(path.read_bytes()))
-        found += [Mutant(package, str(path.relative_to(TOP)), *each) for each in changes.found]
-    return found
+        mutants += [Mutant(package, str(path.relative_to(TOP)), *each) for each in changes.changes]
+    return mutants
 
 
 def steps_of(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:

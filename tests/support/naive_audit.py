@@ -44,15 +44,15 @@ def naive_audit(
     Args:
         levels_ms: Delays of the levels, for stores that have them.
     """
-    found = {}
+    verdicts = {}
     for store in {row["store"] for row in messages}:
-        mine = [
+        tables = [
             [row for row in rows if row["store"] == store] for rows in (messages, queues, cursors)
         ]
         own = replace(config, levels_ms=(levels_ms or {}).get(store, config.levels_ms))
-        for root, verdict in _Store(*mine, own).verdicts().items():  # type: ignore[call-arg]
-            found[store, root] = verdict
-    return found
+        for root, verdict in _Store(*tables, own).verdicts().items():  # type: ignore[call-arg]
+            verdicts[store, root] = verdict
+    return verdicts
 
 
 class _Store:
@@ -78,9 +78,9 @@ class _Store:
         self._name_rolls()
         self._name_deliveries()
         self.copies: dict[int, list[int]] = defaultdict(list)
-        for at, row in self.held.items():
-            if row["origin"] is not None and row["origin"] < at:
-                self.copies[row["origin"]].append(at)
+        for offset, row in self.held.items():
+            if row["origin"] is not None and row["origin"] < offset:
+                self.copies[row["origin"]].append(offset)
 
     @staticmethod
     def _counts(row: Row) -> bool:
@@ -101,8 +101,8 @@ class _Store:
     def _name_deliveries(self) -> None:
         ended = {r["origin"] for r in self.rows if r["kind"] in ("delivery", "quarantine")}
         open_rows: dict[Any, list[Row]] = defaultdict(list)
-        for at, row in self.held.items():
-            if at not in ended:
+        for offset, row in self.held.items():
+            if offset not in ended:
                 open_rows[_identity(row)].append(row)
         seen: dict[Any, int] = defaultdict(int)
         for row in self.rows:
@@ -116,24 +116,24 @@ class _Store:
             if target < row["phys_offset"]:
                 row["kind"], row["origin"] = "delivery", target
 
-    def _root(self, at: int) -> int:
+    def _root(self, offset: int) -> int:
         above = {copy: parent for parent, copies in self.copies.items() for copy in copies}
-        while at in above:
-            at = above[at]
-        return at
+        while offset in above:
+            offset = above[offset]
+        return offset
 
     def verdicts(self) -> dict[int, str]:
         """Return the verdict of each root."""
         histories: dict[int, History] = defaultdict(History)
         for row in self.rows:
-            for at in self._targets(row):
-                history = histories[self._root(at)]
+            for offset in self._targets(row):
+                history = histories[self._root(offset)]
                 part = {
                     "held": history.held,
                     "delivery": history.sent,
                     "quarantine": history.parked,
                 }
-                part.get(row["kind"], history.cancels).append(row | {"origin": at})
+                part.get(row["kind"], history.cancels).append(row | {"origin": offset})
         markers = {
             r["phys_offset"]
             for r in self.rows
@@ -153,16 +153,16 @@ class _Store:
             return [row["phys_offset"]]
         if row["kind"] == "cancel" and row["origin"] is None:
             return [
-                at
-                for at, held in self.held.items()
-                if at < row["phys_offset"]
+                offset
+                for offset, held in self.held.items()
+                if offset < row["phys_offset"]
                 and held["out_ms"] == row["out_ms"] is not None
                 and held["unique_id"] is not None
                 and "+".join(x for x in (held["real_topic"], held["unique_id"]) if x is not None)
                 == row["cancels"]
             ]
-        wanted = row["kind"] not in ("candidate", None) and row["origin"] is not None
-        return [row["origin"]] if wanted else []
+        has_origin = row["kind"] not in ("candidate", None) and row["origin"] is not None
+        return [row["origin"]] if has_origin else []
 
     def _judge(self, history: History) -> str:
         if not history.held and history.root < self.log_min:
@@ -213,7 +213,7 @@ class _Store:
         if due_ms is not None and first["store_ms"] < due_ms:
             marks = history.cancels
             named = [r["phys_offset"] for r in marks if r["prepared_offset"] < 0]
-            return "moved" if any(at > first["phys_offset"] for at in named) else "early"
+            return "moved" if any(offset > first["phys_offset"] for offset in named) else "early"
         if due_ms is not None and first["store_ms"] - due_ms > self.config.late_ms:
             return "late"
         copies = [row for row in history.held if row["phys_offset"] != history.root]
@@ -243,8 +243,8 @@ class _Store:
     def _due_ms(self, history: History, leaf: Row) -> int | None:
         if leaf["topic"] == TIMER_TOPIC:
             return leaf["due_ms"]
-        mine = [unit for unit in history.units if unit["phys_offset"] == leaf["phys_offset"]]
-        times = [unit["tags_code"] for unit in mine if unit["topic"] == SCHEDULE_TOPIC]
+        units = [unit for unit in history.units if unit["phys_offset"] == leaf["phys_offset"]]
+        times = [unit["tags_code"] for unit in units if unit["topic"] == SCHEDULE_TOPIC]
         if times and abs(max(times)) >= 1 << 31:
             return max(times)
         if leaf["out_ms"] is None and leaf["due_ms"] is not None:

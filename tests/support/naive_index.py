@@ -89,20 +89,20 @@ def naive_files(
 
 def records_of(root: Path, file_bytes: int = LOG_FILE_BYTES) -> list[Record]:
     with open_log(root, file_bytes) as log:
-        found, at = list[Any](), log.min_offset
+        records, position = list[Any](), log.min_offset
         while True:
-            file = next((f for f in log.files if f.base <= at < f.base + f.size), None)
+            file = next((f for f in log.files if f.base <= position < f.base + f.size), None)
             if file is None:
-                return found
-            view = file.data[at - file.base :].data
+                return records
+            view = file.data[position - file.base :].data
             size = int.from_bytes(view[:4], "big")
             if view[4:8] == layout.MAGIC_BLANK.to_bytes(4, "big", signed=True):
-                at = file.base + file.size
+                position = file.base + file.size
             elif not size:
-                return found
+                return records
             else:
-                found.append(decode_record(view, at))
-                at += size
+                records.append(decode_record(view, position))
+                position += size
 
 
 @contextmanager

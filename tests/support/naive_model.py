@@ -69,7 +69,7 @@ class Model:
     def faults(self, records: list[Record], now_ms: int) -> list[str]:
         """Compare the log's records in real topics and the quarantine; return the faults."""
         counts: Counter[tuple[str, bytes]] = Counter()
-        found = []
+        faults = []
         order: dict[tuple[int, str, int], list[Message]] = defaultdict(list)
         for record in records:
             if record.topic in (SCHEDULE, HALF, OPS, TIMER, BRIDGE_TOPIC[: len(record.topic)]):
@@ -78,25 +78,25 @@ class Model:
             counts[key] += 1
             message = self.messages.get(key)
             if message is None:
-                found.append(f"no client sent {key}")
+                faults.append(f"no client sent {key}")
                 continue
             if record.store_ms < message.due_ms:
-                found.append(f"{key} came {message.due_ms - record.store_ms} ms early")
+                faults.append(f"{key} came {message.due_ms - record.store_ms} ms early")
             if message.level and not parked:
                 order[message.level, record.topic, record.queue_id].append(message)
-        found += [self._count_fault(m, counts[k], now_ms) for k, m in self.messages.items()]
-        found += [fault for arrived in order.values() for fault in order_faults(arrived)]
-        return [fault for fault in found if fault]
+        faults += [self._count_fault(m, counts[k], now_ms) for k, m in self.messages.items()]
+        faults += [fault for arrived in order.values() for fault in order_faults(arrived)]
+        return [fault for fault in faults if fault]
 
     @staticmethod
     def _count_fault(message: Message, count: int, now_ms: int) -> str:
-        who = f"{message.fate.name} message {message.body!r} of level {message.level}"
+        subject = f"{message.fate.name} message {message.body!r} of level {message.level}"
         if count > 1:
-            return f"{who} is there {count} times"
+            return f"{subject} is there {count} times"
         if count and message.fate is Fate.NEVER:
-            return f"{who} is there although it was rolled back"
+            return f"{subject} is there although it was rolled back"
         if not count and message.fate is Fate.TAKEN and now_ms >= message.there_ms + HOLD_MS:
-            return f"{who} is not there {now_ms - message.there_ms} ms after it was due"
+            return f"{subject} is not there {now_ms - message.there_ms} ms after it was due"
         return ""
 
 
@@ -104,21 +104,21 @@ def key_of(record: Record) -> tuple[tuple[str, bytes], bool]:
     """Return (topic, body) of a message, and whether it is in the quarantine."""
     if QUARANTINE_PROPERTY in record.properties:
         inner = record.properties["DUEMQ_TOPIC"]
-        found = BODY.search(record.body)  # the body there is the whole schedule record
-        assert found is not None
-        return (inner, found.group()), True
+        match = BODY.search(record.body)  # the body there is the whole schedule record
+        assert match is not None
+        return (inner, match.group()), True
     return (record.topic, record.body), False
 
 
 def order_faults(arrived: list[Message]) -> list[str]:
     """Return the messages of one level and queue that were delivered out of order."""
-    found = []
-    for at, message in enumerate(arrived):
-        for later in arrived[at + 1 :]:
+    faults = []
+    for index, message in enumerate(arrived):
+        for later in arrived[index + 1 :]:
             if later.number < message.number and later.due_ms <= message.due_ms:
-                found.append(f"{message.body!r} came before its elder {later.body!r}")
+                faults.append(f"{message.body!r} came before its elder {later.body!r}")
                 break
-    return found
+    return faults
 
 
 def pending_of(records: list[Record], units: set[int]) -> Counter[int]:

@@ -143,10 +143,10 @@ class Model:
 
     def pending(self, tick: int, skip: Iterable[int] = ()) -> list[tuple[int, Unit]]:
         """Return `in_slot` without settled units, and one unit for each record."""
-        found = self.in_slot(tick)
-        seen = {*skip, *(unit.phys_offset for _, unit in found if unit.due_ms < -1)}
+        units = self.in_slot(tick)
+        seen = {*skip, *(unit.phys_offset for _, unit in units if unit.due_ms < -1)}
         kept = []
-        for pos, unit in found:
+        for pos, unit in units:
             if unit.phys_offset not in seen and unit.due_ms >= 0:
                 kept.append((pos, unit))
                 seen.add(unit.phys_offset)
@@ -169,17 +169,17 @@ class Model:
         """Drop the units from `end` on and recount their slots."""
         self.units = {pos: unit for pos, unit in self.units.items() if pos < end}
         self.end = end
-        for place, slot in list(self.slots.items()):
+        for index, slot in list(self.slots.items()):
             if slot.last_pos >= end:
-                del self.slots[place]
+                del self.slots[index]
                 self.link_slot(slot.tick)
 
     def link_slot(self, tick: int) -> None:
         """Rebuild a slot from the existing units."""
-        found = self.in_slot(tick)
-        if found:
-            pending = [unit for _, unit in found if unit.due_ms >= 0 and not unit.is_marker]
-            self.slots[tick % LAP] = Slot(tick, found[0][0], found[-1][0], len(pending))
+        units = self.in_slot(tick)
+        if units:
+            pending = [unit for _, unit in units if unit.due_ms >= 0 and not unit.is_marker]
+            self.slots[tick % LAP] = Slot(tick, units[0][0], units[-1][0], len(pending))
 
 
 def staged(pos: int, unit: Unit, precision_ms: int) -> tuple[int, ...]:
@@ -213,12 +213,12 @@ def columns(rows: Any) -> list[tuple[int, ...]]:
 
 def fault(data: bytes, base: int, pos: int, tick: int | None = None, precision_ms: int = 1) -> int:
     """Return the FAULT_* of the unit at `pos`, which must be of the slot `tick`."""
-    at = pos - base
-    if at % 52 or at + 52 > len(data):
+    position = pos - base
+    if position % 52 or position + 52 > len(data):
         return chain.FAULT_PLACE
-    if int.from_bytes(data[at : at + 4], "big") != 52:
+    if int.from_bytes(data[position : position + 4], "big") != 52:
         return chain.FAULT_SIZE
-    unit = unpack(data, at)
+    unit = unpack(data, position)
     if not 0 <= unit.magic <= 15:
         return chain.FAULT_MAGIC
     if not -1 <= unit.prev_pos < pos:
@@ -252,15 +252,15 @@ def follow(
     Args:
         window_ms: Roll window; None: the times of the units are not checked.
     """
-    found: list[Any] = []
+    units: list[Any] = []
     while pos >= base and pos >= limit_pos:
         wrong = fault(data, base, pos, tick, precision_ms)
         if not wrong and window_ms is not None:
             matches = times_match(unpack(data, pos - base), precision_ms, window_ms)
             wrong = 0 if matches else chain.FAULT_TIMES
         if wrong:
-            return found, pos, wrong
+            return units, pos, wrong
         unit = unpack(data, pos - base)
-        found.append((pos, unit))
+        units.append((pos, unit))
         pos = unit.prev_pos
-    return found, pos, 0
+    return units, pos, 0

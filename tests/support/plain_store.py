@@ -39,7 +39,7 @@ class Record:
         origin: Log offset of the record that this one names (DueMQ), None without one.
     """
 
-    at: int
+    log_offset: int
     size: int
     crc: int
     queue: int
@@ -66,15 +66,15 @@ class Record:
         return -self.prepared - 1 if self.prepared < 0 else None
 
 
-def parse(data: bytes, at: int) -> Record:
-    """Return the record at the start of `data`, whose log offset is `at`.
+def parse(data: bytes, log_offset: int) -> Record:
+    """Return the record at the start of `data`, whose log offset is `log_offset`.
 
     Raises:
         ValueError, struct.error, IndexError: There is no record.
     """
     size, magic, crc, queue, flag, number, offset, sys_flag, born_ms = HEAD.unpack_from(data)
-    if magic not in (V1, V2) or offset != at:
-        raise ValueError(f"no record at {at}")
+    if magic not in (V1, V2) or offset != log_offset:
+        raise ValueError(f"no record at {log_offset}")
     pos = HEAD.size + (20 if sys_flag & IPV6_BORN else 8)
     host, store_ms_at = data[HEAD.size : pos], pos
     (store_ms,) = struct.unpack_from(">q", data, pos)
@@ -88,11 +88,11 @@ def parse(data: bytes, at: int) -> Record:
     (properties_size,) = struct.unpack_from(">h", data, pos)
     pos += 2
     if pos + properties_size != size:
-        raise ValueError(f"the lengths of the record at {at} disagree")
+        raise ValueError(f"the lengths of the record at {log_offset} disagree")
     text = data[pos : pos + properties_size].decode("utf-8", "replace")
     pairs = (entry.partition("\x01") for entry in text.split("\x02"))
     return Record(
-        at,
+        log_offset,
         size,
         crc,
         queue,
@@ -107,12 +107,12 @@ def parse(data: bytes, at: int) -> Record:
         data[topic_at : topic_at + topic_size].decode("utf-8", "replace"),
         {name: value for name, _, value in pairs if name and value},
         data[body_at : body_at + body_size],
-        at + store_ms_at,
-        at + reconsumed_at,
-        at + reconsumed_at + 4,
-        at + body_at,
-        at + topic_at,
-        at + pos,
+        log_offset + store_ms_at,
+        log_offset + reconsumed_at,
+        log_offset + reconsumed_at + 4,
+        log_offset + body_at,
+        log_offset + topic_at,
+        log_offset + pos,
     )
 
 
@@ -137,16 +137,16 @@ class FileRow:
         named = (path for path in self.folder.iterdir() if re.fullmatch(r"\d{20}", path.name))
         return sorted(path for path in named if path.stat().st_size)
 
-    def file_at(self, at: int) -> Path:
+    def file_at(self, position: int) -> Path:
         """Return the file with a position."""
-        return self._place(at)[0]
+        return self._place(position)[0]
 
-    def _place(self, at: int) -> tuple[Path, int]:
+    def _place(self, position: int) -> tuple[Path, int]:
         for path in reversed(self.files()):
             base = int(path.name)
-            if base <= at < base + path.stat().st_size:
-                return path, at - base
-        raise KeyError(at)
+            if base <= position < base + path.stat().st_size:
+                return path, position - base
+        raise KeyError(position)
 
     def split(self, size: int) -> None:
         """Divide the files into files of a size."""
@@ -156,16 +156,16 @@ class FileRow:
             for pos in range(0, len(data), size):
                 path.with_name(f"{int(path.name) + pos:020d}").write_bytes(data[pos : pos + size])
 
-    def read(self, at: int, size: int) -> bytes:
-        path, pos = self._place(at)
+    def read(self, position: int, size: int) -> bytes:
+        path, pos = self._place(position)
         with path.open("rb") as file:
             file.seek(pos)
             return file.read(size)
 
-    def write(self, at: int, data: bytes) -> None:
+    def write(self, position: int, data: bytes) -> None:
         """Overwrite bytes; adds a file if they begin right after the last one."""
         try:
-            path, pos = self._place(at)
+            path, pos = self._place(position)
         except KeyError:
             last = self.files()[-1]
             path, pos = last.with_name(f"{int(last.name) + last.stat().st_size:020d}"), 0
@@ -186,20 +186,20 @@ class PlainStore:
 
     def records(self) -> list[Record]:
         """Return all records in order; bytes that are not a record end their file."""
-        found = []
+        records = []
         for path in self.log.files():
             data, base, pos = path.read_bytes(), int(path.name), 0
             while pos + 8 <= len(data):
                 size, magic = struct.unpack_from(">II", data, pos)
                 if magic == BLANK or magic not in (V1, V2):
                     break
-                found.append(parse(data[pos : pos + size], base + pos))
+                records.append(parse(data[pos : pos + size], base + pos))
                 pos += size
-        return found
+        return records
 
-    def record(self, at: int) -> Record:
-        (size,) = struct.unpack(">I", self.log.read(at, 4))
-        return parse(self.log.read(at, size), at)
+    def record(self, log_offset: int) -> Record:
+        (size,) = struct.unpack(">I", self.log.read(log_offset, 4))
+        return parse(self.log.read(log_offset, size), log_offset)
 
     def queues(self) -> list[tuple[str, int]]:
         """Return topic and number of every queue."""
@@ -211,13 +211,13 @@ class PlainStore:
 
     def units(self, topic: str, queue: int) -> dict[int, Unit]:
         """Return the units of a queue by number, up to the first empty one."""
-        found: dict[int, Unit] = {}
+        units: dict[int, Unit] = {}
         for path in self.queue(topic, queue).files():
             for n, unit in enumerate(CQ.iter_unpack(path.read_bytes())):
                 if unit[1] <= 0:
-                    return found
-                found[int(path.name) // CQ.size + n] = unit
-        return found
+                    return units
+                units[int(path.name) // CQ.size + n] = unit
+        return units
 
     def timer_units(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield position and fields of the units of the timer log."""
@@ -240,21 +240,21 @@ class PlainStore:
         (self.root / "config" / name).write_text(json.dumps(value))
         (self.root / "config" / f"{name}.bak").unlink(missing_ok=True)
 
-    def put(self, at: int, form: str, *values: Any) -> None:
+    def put(self, log_offset: int, form: str, *values: Any) -> None:
         """Write packed values at a log offset."""
-        self.log.write(at, struct.pack(form, *values))
+        self.log.write(log_offset, struct.pack(form, *values))
 
     def put_unit(self, topic: str, queue: int, number: int, unit: Unit) -> None:
         self.queue(topic, queue).write(number * CQ.size, CQ.pack(*unit))
 
-    def fix_crc(self, at: int) -> None:
+    def fix_crc(self, log_offset: int) -> None:
         """Set the CRC of a record to that of its body."""
-        self.put(at + 8, ">I", zlib.crc32(self.record(at).body) & 0x7FFF_FFFF)
+        self.put(log_offset + 8, ">I", zlib.crc32(self.record(log_offset).body) & 0x7FFF_FFFF)
 
     def end(self) -> int:
         """Return the log offset after the last record."""
         last = self.records()[-1]
-        return last.at + last.size
+        return last.log_offset + last.size
 
     def append(self, raw: bytes, queue: int, store_ms: int, prepared: int | None = None) -> int:
         """Append a copy of a record and its unit; return its log offset."""
@@ -313,8 +313,8 @@ class Scene:
             if "TIMER_DEL_UNIQKEY" in record.properties or name in cancelled:
                 continue
             named = by_name.get(name, [])
-            one = by_origin.get(record.at) or (named[0] if len(named) == 1 else None)
-            if one is not None and one.at > record.at:
+            one = by_origin.get(record.log_offset) or (named[0] if len(named) == 1 else None)
+            if one is not None and one.log_offset > record.log_offset:
                 scene.sent.append((record, one))
             elif not named:
                 scene.waiting[record.topic].append(record)
@@ -326,8 +326,8 @@ class Scene:
 
     def wait(self, topic: str) -> Record:
         """Return a pending record that is not the first of its queue."""
-        at = next(n for n, record in enumerate(self.waiting[topic]) if record.number > 0)
-        return self.waiting[topic].pop(at)
+        index = next(n for n, record in enumerate(self.waiting[topic]) if record.number > 0)
+        return self.waiting[topic].pop(index)
 
     def unit(self, record: Record) -> tuple[int, int, int]:
         return self.store.units(record.topic, record.queue)[record.number]

@@ -159,12 +159,12 @@ class _Planting:
         """Send messages, one batch per millisecond, and drain the level to be migrated."""
         clock, first_ms = self.rig.clock, self.rig.clock.now_ms()
         for first in range(0, histories.size, ROWS):
-            piece = histories[first : first + ROWS]
+            part = histories[first : first + ROWS]
             clock.set_ms(clock.now_ms() + 1)
             for timer in (True, False):
-                mine = np.flatnonzero((piece["holder"] == 0) == timer)
-                later_ms = self.random.integers(0, SPREAD_MS // 100, mine.size) * 100
-                self.senders[timer].send(piece, mine, first_ms + NEAR_MS + later_ms)
+                indexes = np.flatnonzero((part["holder"] == 0) == timer)
+                later_ms = self.random.integers(0, SPREAD_MS // 100, indexes.size) * 100
+                self.senders[timer].send(part, indexes, first_ms + NEAR_MS + later_ms)
             self.rig.work()
         for level in (3, 4):
             while self.rig.drain.step(level, ROWS, migration="planted").processed:
@@ -194,11 +194,11 @@ class _Planting:
         copies = self._of_origins(TIMER_TOPIC)
         twice = self.places("duplicated", "cancelled_but_fired").tolist()
         copied = self.places("moved_twice").tolist()
-        self.put([self._copy("T", at, at) for at in twice])
-        self.put([self._copy(TIMER_TOPIC, at, copies[at]) for at in copied])
+        self.put([self._copy("T", offset, offset) for offset in twice])
+        self.put([self._copy(TIMER_TOPIC, offset, copies[offset]) for offset in copied])
         count = self.each * len(HOLDERS)
         self.unexpected = self.put([("T", b"plain", b"", 0)] * count)
-        self.put([("T", b"unexpected", b"", origin_of(at)) for at in self.unexpected])
+        self.put([("T", b"unexpected", b"", origin_of(offset)) for offset in self.unexpected])
 
     def _copy(self, topic: str, origin: int, like: int) -> tuple[str, bytes, bytes, int]:
         record = self.rig.store.read_record(like)
@@ -221,55 +221,55 @@ class _Planting:
         batch.trusted = True
         store.put(batch)
         assert not batch.filled["status"].any(), batch.remarks
-        found: list[int] = batch.filled["phys_offset"].tolist()
-        return found
+        offsets: list[int] = batch.filled["phys_offset"].tolist()
+        return offsets
 
     def change_log(self) -> None:
         """Change bytes of the log."""
         log, sent = Log(self.root, self.file_bytes), self._of_origins("T")
 
         def deliveries(kind: str) -> Iterator[int]:
-            return (sent[at] for at in self.places(kind).tolist())
+            return (sent[offset] for offset in self.places(kind).tolist())
 
-        for at in deliveries("lost"):
-            log.head(at)["sys_flag"] = layout.SYS_ROLLBACK
-        for at in deliveries("early"):
-            log.head(at)["store_ms"] -= NEAR_MS // 2
-        for at in deliveries("misrouted"):
-            log.head(at)["queue_id"] = (log.head(at)["queue_id"] + 1) % QUEUES
-        for at in deliveries("body"):
-            log.flip(at + layout.RECORD_HEAD.itemsize)
-        for at in deliveries("properties"):
-            log.flip(log.find(b"UNIQ_KEY\x01", at) + 12)
-        for at in self.places("unreadable").tolist():
-            log.head(at)["magic"] = 0
+        for offset in deliveries("lost"):
+            log.head(offset)["sys_flag"] = layout.SYS_ROLLBACK
+        for offset in deliveries("early"):
+            log.head(offset)["store_ms"] -= NEAR_MS // 2
+        for offset in deliveries("misrouted"):
+            log.head(offset)["queue_id"] = (log.head(offset)["queue_id"] + 1) % QUEUES
+        for offset in deliveries("body"):
+            log.flip(offset + layout.RECORD_HEAD.itemsize)
+        for offset in deliveries("properties"):
+            log.flip(log.find(b"UNIQ_KEY\x01", offset) + 12)
+        for offset in self.places("unreadable").tolist():
+            log.head(offset)["magic"] = 0
         self.change_units(log, deliveries("unreachable"), "T", bytes(CQ_UNIT.itemsize))
-        for number, at in enumerate(self.places("other_time", holder="level").tolist()):
+        for number, offset in enumerate(self.places("other_time", holder="level").tolist()):
             late = ((1 << 42) + (number << 20)).to_bytes(8, "big")  # farther away than any level's
-            self.change_units(log, iter([at]), SCHEDULE_TOPIC, late)
+            self.change_units(log, iter([offset]), SCHEDULE_TOPIC, late)
         log.close()
 
     def change_units(self, log: Log, places: Iterator[int], topic: str, end: bytes) -> None:
         """Change the last bytes of the units of some records."""
-        for at in places:
-            head = log.head(at)
+        for offset in places:
+            head = log.head(offset)
             folder = self.root / "consumequeue" / topic / str(int(head["queue_id"][0]))
-            place = int(head["queue_offset"][0] + 1) * CQ_UNIT.itemsize - len(end)
+            position = int(head["queue_offset"][0] + 1) * CQ_UNIT.itemsize - len(end)
             files = sorted(folder.iterdir())
-            path = [path for path in files if int(path.name) <= place][-1]
+            path = [path for path in files if int(path.name) <= position][-1]
             with path.open("r+b") as file:
-                file.seek(place - int(path.name))
+                file.seek(position - int(path.name))
                 file.write(end)
 
     # -- state ----------------------------------------------------------------------------------
 
     def places(self, *kinds: str, holder: str = "") -> Numbers:
         """Return the log offsets of messages of some kinds."""
-        mine = np.isin(self.histories["kind"], [KINDS.index(kind) for kind in kinds])
+        mask = np.isin(self.histories["kind"], [KINDS.index(kind) for kind in kinds])
         if holder:
-            mine &= self.histories["holder"] == HOLDERS.index(holder)
-        found: Numbers = self.histories["at"][mine]
-        return found
+            mask &= self.histories["holder"] == HOLDERS.index(holder)
+        offsets: Numbers = self.histories["at"][mask]
+        return offsets
 
     def _of_origins(self, topic: str) -> dict[int, int]:
         """Return the first record of a topic by its origin."""
@@ -327,31 +327,34 @@ class _Sender:
         name = b"TIMER_DELIVER_MS\x01" if timer else b"DELAY\x01"
         self.delay_offset = body + text.index(name) + len(name)
 
-    def send(self, histories: npt.NDArray[Any], at: Numbers, near_ms: Numbers) -> None:
+    def send(self, histories: npt.NDArray[Any], indexes: Numbers, near_ms: Numbers) -> None:
         """Send the histories at given indexes.
 
         Args:
             near_ms: Delivery times of timers, in ms since the epoch.
         """
-        batch, size = self.batch, at.size
+        batch, size = self.batch, indexes.size
         batch.clear()
         batch.rows[:size], batch.count, batch.staging_len = self.made[:size], size, self.staged
-        rows, texts, kinds = batch.filled, self.texts[:size], histories["kind"][at]
+        rows, texts, kinds = batch.filled, self.texts[:size], histories["kind"][indexes]
         texts[:] = self.pristine
         # timers have even numbers, level messages odd ones
         numbers = 2 * np.arange(self.count, self.count + size) + int(not self.timer)
-        for place in self.keys_at:
-            write_digits(texts[:, place:], numbers, KEY_DIGITS, 16)
+        for column in self.keys_at:
+            write_digits(texts[:, column:], numbers, KEY_DIGITS, 16)
         is_far = (kinds >= len(NEAR)) & (kinds < KINDS.index("late"))
         if self.timer:
             rows["timer_value"] = near_ms + np.where(is_far, 2 * HOUR_MS, 0)
             write_digits(texts[:, self.delay_offset :], rows["timer_value"], TIME_DIGITS, 10)
         else:
-            rows["delay_level"] = 2 * histories["holder"][at] - 1 + is_far
+            rows["delay_level"] = 2 * histories["holder"][indexes] - 1 + is_far
             write_digits(texts[:, self.delay_offset :], rows["delay_level"], 1, 10)
         rows["topic_index"] = np.where(kinds == KINDS.index("gone"), *self.topics[::-1])
         rows["born_ms"] = self.rig.clock.now_ms()
         self.rig.put(batch)
         assert not rows["status"].any(), batch.remarks
-        histories["at"][at], histories["size"][at] = rows["phys_offset"], rows["record_size"]
+        histories["at"][indexes], histories["size"][indexes] = (
+            rows["phys_offset"],
+            rows["record_size"],
+        )
         self.count += size

@@ -98,7 +98,7 @@ def popped(response: Response, topic: str, broker_name: str = "test") -> list[Po
     fields = response.fields or {}
     starts = dict(_entries(fields["startOffsetInfo"]))
     offsets = {key: text.split(",") for key, text in _entries(fields["msgOffsetInfo"])}
-    found = []
+    messages = []
     for record in records_of(response):
         handle = record.properties.get("POP_CK")
         if handle is None:
@@ -108,17 +108,17 @@ def popped(response: Response, topic: str, broker_name: str = "test") -> list[Po
             handle = " ".join(
                 [*parts, "0", broker_name, str(record.queue_id), str(record.queue_offset)]
             )
-        found.append(
+        messages.append(
             Popped(record.body, topic, record.queue_id, record.queue_offset, handle, record)
         )
-    return found
+    return messages
 
 
 def _entries(text: str) -> list[tuple[str, str]]:
     parts = [entry.split(" ") for entry in text.split(";") if entry]
-    found = [(f"{flag}@{queue}", value) for flag, queue, value in parts]
-    assert len(dict(found)) == len(found), "the client refuses two entries of one queue"
-    return found
+    pairs = [(f"{flag}@{queue}", value) for flag, queue, value in parts]
+    assert len(dict(pairs)) == len(pairs), "the client refuses two entries of one queue"
+    return pairs
 
 
 async def send(remote: BrokerClient, *bodies: bytes, topic: str = "T", **properties: str) -> None:

@@ -110,13 +110,13 @@ class PopRig:
 
     async def pop_all(self, count: int, topic: str = "T") -> list[Popped]:
         """Pop until there are `count` messages."""
-        found: list[Popped] = []
-        while len(found) < count:
+        messages: list[Popped] = []
+        while len(messages) < count:
             more = await self.client.pop(topic)
-            assert more, f"{len(found)} of {count} messages"
-            found += more
-        assert len(found) == count
-        return found
+            assert more, f"{len(messages)} of {count} messages"
+            messages += more
+        assert len(messages) == count
+        return messages
 
     def pop_request(self, opaque: int, **changes: Any) -> Request:
         """Return a pop request without long polling."""
@@ -135,11 +135,11 @@ class PopRig:
 
     def requests_measured(self, code: int) -> dict[int, int]:
         """Return the broker's metric of requests of a code, by response code."""
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for (requested, answered, *_), buckets, _ in self.broker.parts.rpc.ms:
             if requested == code:
-                found[answered] = found.get(answered, 0) + int(buckets[-1][1])
-        return found
+                counts[answered] = counts.get(answered, 0) + int(buckets[-1][1])
+        return counts
 
 
 def ack_request(message: Popped, opaque: int, **changes: Any) -> Request:
@@ -162,16 +162,16 @@ def write(peer: RawPeer, requests: Sequence[Request], sign: Sign = as_they_are) 
 
 async def responses(peer: RawPeer, count: int) -> dict[int, Response]:
     """Return the next responses by opaque."""
-    found = [await peer.read_response() for _ in range(count)]
-    assert len({response.opaque for response in found}) == count
-    return {response.opaque: response.response for response in found}
+    received = [await peer.read_response() for _ in range(count)]
+    assert len({response.opaque for response in received}) == count
+    return {response.opaque: response.response for response in received}
 
 
 async def codes(peer: RawPeer, requests: Sequence[Request], **signed: Sign) -> dict[int, int]:
     """Write several requests in one write; return the response codes by opaque."""
     write(peer, requests, **signed)
-    found = await responses(peer, len(requests))
-    return {opaque: response.code for opaque, response in found.items()}
+    by_opaque = await responses(peer, len(requests))
+    return {opaque: response.code for opaque, response in by_opaque.items()}
 
 
 @asynccontextmanager

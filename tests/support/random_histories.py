@@ -23,7 +23,7 @@ class RandomStore:
         self.messages: list[Row] = []
         self.queues: list[Row] = []
         self.cursors: list[Row] = []
-        self.at = self.random.choice([0, 0, 10_000])
+        self.log_offset = self.random.choice([0, 0, 10_000])
         self.now_ms = START_MS
         self.numbers: dict[str, int] = {}
         self.held: list[Row] = []
@@ -36,12 +36,12 @@ class RandomStore:
 
     def row(self, topic: str, **more: Any) -> Row:
         """Append a record."""
-        self.at += self.random.randint(100, 300)
+        self.log_offset += self.random.randint(100, 300)
         self.now_ms += self.random.randint(0, STEP_MS)
         number = self.numbers[topic] = self.numbers.get(topic, -1) + 1
         made = {
             "store": self.name,
-            "phys_offset": self.at,
+            "phys_offset": self.log_offset,
             "topic": topic,
             "queue_id": 0,
             "queue_offset": number,
@@ -73,14 +73,14 @@ class RandomStore:
                     "topic": topic,
                     "queue_id": made["queue_id"],
                     "queue_offset": number,
-                    "phys_offset": self.at,
+                    "phys_offset": self.log_offset,
                     "record_size": 100,
                     "tags_code": self.now_ms + 1_000 if self.chance(0.8) else 77,
                 }
             )
         if self.queues and self.chance(0.03):
-            place = {"queue_offset": 500 + len(self.queues), "second": True}
-            self.queues.append(self.random.choice(self.queues) | place)
+            other_unit = {"queue_offset": 500 + len(self.queues), "second": True}
+            self.queues.append(self.random.choice(self.queues) | other_unit)
         return made
 
     def step(self) -> None:
@@ -88,7 +88,7 @@ class RandomStore:
         kinds = [self.level, self.timer, self.copy, self.end, self.end, self.end, self.marker]
         self.random.choice(kinds)()
         if self.chance(0.05):
-            origin = self.random.choice([self.random.randint(0, self.at + 500)] * 3 + FAR)
+            origin = self.random.choice([self.random.randint(0, self.log_offset + 500)] * 3 + FAR)
             self.row("Plain", prepared_offset=~origin)
         if self.chance(0.05):
             self.unrelated()
@@ -169,7 +169,7 @@ class RandomStore:
 
     def unrelated(self) -> None:
         """Append a record whose origin is an offset without a record, sometimes with a unit."""
-        place = self.at + 10
+        origin = self.log_offset + 10
         if self.chance(0.5):
             self.queues.append(
                 {
@@ -177,19 +177,19 @@ class RandomStore:
                     "topic": SCHEDULE_TOPIC,
                     "queue_id": 0,
                     "queue_offset": 1_000 + len(self.queues),
-                    "phys_offset": place,
+                    "phys_offset": origin,
                     "record_size": 100,
                     "tags_code": self.now_ms + 1_000,
                 }
             )
         topic = self.random.choice([QUARANTINE_TOPIC, DECISION_TOPIC])
-        self.row(topic, prepared_offset=~place)
+        self.row(topic, prepared_offset=~origin)
 
     def removed(self) -> None:
         """Add a queue unit with an offset before the log, sometimes with a settled state."""
         if not self.messages or not (log_min := self.messages[0]["phys_offset"]):
             return
-        place = self.random.randrange(min(log_min, 6))
+        origin = self.random.randrange(min(log_min, 6))
         if self.chance(0.7):
             self.queues.append(
                 {
@@ -198,14 +198,14 @@ class RandomStore:
                     "queue_offset": 2_000 + len(self.queues),
                     "topic": self.random.choice([SCHEDULE_TOPIC, TIMER_TOPIC]),
                     "record_size": 100,
-                    "phys_offset": place,
+                    "phys_offset": origin,
                     "tags_code": self.now_ms,
                     "pending": self.chance(0.5),
                 }
             )
         if self.chance(0.5):
             topic = self.random.choice(["T", "T", DECISION_TOPIC, QUARANTINE_TOPIC])
-            self.row(topic, prepared_offset=~place)
+            self.row(topic, prepared_offset=~origin)
 
     def write_cursors(self) -> None:
         """Write or omit the offsets of services."""

@@ -109,16 +109,16 @@ def _refused() -> list[str]:
 
 def _without_effect() -> list[str]:
     by_reason: dict[str, list[str]] = {}
-    for key, why in WITHOUT_EFFECT.items():
-        by_reason.setdefault(why, []).append(key)
+    for key, reason in WITHOUT_EFFECT.items():
+        by_reason.setdefault(reason, []).append(key)
     lines = [
         "## Apache's keys without effect",
         "",
         "They are ignored, with one line in the log.",
         "",
     ]
-    for why, keys in by_reason.items():
-        lines += [f"- {why}: {', '.join(f'`{key}`' for key in sorted(keys))}"]
+    for reason, keys in by_reason.items():
+        lines += [f"- {reason}: {', '.join(f'`{key}`' for key in sorted(keys))}"]
     return lines
 
 

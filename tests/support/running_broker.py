@@ -85,18 +85,22 @@ class BrokerClient:
 
 def bodies_of(response: Response) -> list[bytes]:
     """Return the bodies of the messages in the response to a pull, in order."""
-    found, data = [], memoryview(bytes(response.body))
+    bodies, data = [], memoryview(bytes(response.body))
     while data:
         record = decode_record(data, 0)
-        found.append(record.body)
+        bodies.append(record.body)
         data = data[record.total_size :]
-    return found
+    return bodies
 
 
 @asynccontextmanager
-async def connected(address: str, who: Credentials | None = None) -> AsyncIterator[BrokerClient]:
-    """Yield a client of the server at `address`; `who` signs its requests."""
-    async with RemotingClient(address, sign=who.sign if who is not None else None) as client:
+async def connected(
+    address: str, credentials: Credentials | None = None
+) -> AsyncIterator[BrokerClient]:
+    """Yield a client of the server at `address`; `credentials` signs its requests."""
+    async with RemotingClient(
+        address, sign=credentials.sign if credentials is not None else None
+    ) as client:
         yield BrokerClient(client)
 
 

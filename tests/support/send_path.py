@@ -231,9 +231,9 @@ def send_request(
 def row_of(batch: PutBatch, index: int = 0) -> dict[str, Any]:
     """Return the values of a row that do not depend on positions."""
     row = batch.rows[index]
-    found = {name: int(row[name]) for name in INPUTS}
+    values = {name: int(row[name]) for name in INPUTS}
     start, size = int(row["uniq_pos"]), int(row["uniq_len"])
-    return found | {
+    return values | {
         "body": batch.body(index),
         "properties": batch.property_text(index),
         "unique_id": batch.staging[start : start + size].tobytes(),

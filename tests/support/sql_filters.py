@@ -96,7 +96,7 @@ def leaves(draw: st.DrawFn) -> Tree:
     truths = st.tuples(st.just("truth"), st.booleans())
     words = st.lists(st.sampled_from(WORDS), min_size=1)
     measures = st.one_of(names, names, numbers, signed)
-    found: Tree = draw(
+    tree: Tree = draw(
         st.one_of(
             st.tuples(st.sampled_from(("<", "<=", ">", ">=")), measures, measures),
             st.tuples(
@@ -124,7 +124,7 @@ def leaves(draw: st.DrawFn) -> Tree:
             st.just(("null",)),
         )
     )
-    return found
+    return tree
 
 
 def render(tree: Tree) -> str:
@@ -228,9 +228,9 @@ def truth_of(tree: Tree, values: Mapping[str, str]) -> bool | None:
             if value is None or value[0] != "String":
                 return False
             text = value[1]
-            at = {"contains": word in text, "startswith": text[: len(word)] == word}
-            at["endswith"] = text[-len(word) :] == word
-            return at[operator] is not negated
+            results = {"contains": word in text, "startswith": text[: len(word)] == word}
+            results["endswith"] = text[-len(word) :] == word
+            return results[operator] is not negated
         case ("between", operand, low, high):
             return truth_of(("and", (">=", operand, low), ("<=", operand, high)), values)
         case ("not between", operand, low, high):
@@ -314,10 +314,10 @@ def number(text: str, java_class: str) -> int | float:
 
 def double(text: str) -> float:
     """Parse a text as Double.valueOf does; supports the texts in VALUES and decimal numbers."""
-    known = {"5d": 5.0, "0x10p1": 32.0, "NaN": math.nan, "-Infinity": -math.inf}
+    values = {"5d": 5.0, "0x10p1": 32.0, "NaN": math.nan, "-Infinity": -math.inf}
     plain = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text.strip())
-    if text in known:
-        return known[text]
+    if text in values:
+        return values[text]
     if plain is None:
         raise JavaError(text)
     return float(text)

@@ -122,10 +122,12 @@ def early_after_a_clock_step(scene: Scene, other: Path) -> None:
     """Store some records an hour ahead; after the clock was set back, deliver one early."""
     store = scene.store
     records = store.records()
-    numbers = {record.at: number for number, record in enumerate(records)}
-    held, sent = max(scene.sent, key=lambda pair: numbers[pair[1].at] - numbers[pair[0].at])
-    first = numbers[held.at] + 1
-    assert numbers[sent.at] >= first + BAND
+    numbers = {record.log_offset: number for number, record in enumerate(records)}
+    held, sent = max(
+        scene.sent, key=lambda pair: numbers[pair[1].log_offset] - numbers[pair[0].log_offset]
+    )
+    first = numbers[held.log_offset] + 1
+    assert numbers[sent.log_offset] >= first + BAND
     for record in records[first : first + BAND]:
         store.put(record.store_ms_at, ">q", record.store_ms + HOUR_MS)
     store.put(sent.store_ms_at, ">q", sent.store_ms - EARLY_MS)
@@ -133,8 +135,8 @@ def early_after_a_clock_step(scene: Scene, other: Path) -> None:
 
 def later_times_of_a_level(scene: Scene, other: Path) -> None:
     """Let all units of a level have a later due time than its deliveries."""
-    for number, (at, size, due_ms) in scene.store.units(SCHEDULE, 0).items():
-        scene.store.put_unit(SCHEDULE, 0, number, (at, size, due_ms + LATER_MS))
+    for number, (phys_offset, size, due_ms) in scene.store.units(SCHEDULE, 0).items():
+        scene.store.put_unit(SCHEDULE, 0, number, (phys_offset, size, due_ms + LATER_MS))
 
 
 STORE_FAULTS: Final[Mapping[str, StoreFault]] = {

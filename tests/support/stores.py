@@ -72,12 +72,12 @@ def put_one(
 def records_of(store: MessageStore, topic: str, queue_id: int = 0) -> list[Record]:
     """Return the records of a queue."""
     first, end = store.queue_bounds(topic, queue_id)
-    found: list[Record] = []
+    records: list[Record] = []
     while first < end:
         units = store.units(topic, queue_id, first, 1_000)
-        found += [store.read_record(int(unit["phys_offset"])) for unit in units]
+        records += [store.read_record(int(unit["phys_offset"])) for unit in units]
         first += int(units.size)
-    return found
+    return records
 
 
 def crash(store: MessageStore) -> None:

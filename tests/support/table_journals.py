@@ -77,8 +77,8 @@ class Master:
         self.journal = journal_on(fake, epoch=epoch)
         self.table, self.version = dict(table or {}), version or DataVersion()
         self.is_replayed = False
-        if (found := self.journal.replay(self.version)) is not None:
-            self.table, self.version = found.applied_to(self.table), found.version
+        if (replayed := self.journal.replay(self.version)) is not None:
+            self.table, self.version = replayed.applied_to(self.table), replayed.version
             self.is_replayed = True
 
     def change(self, *topics: TopicConfig, deleted: str = "") -> None:

@@ -72,12 +72,13 @@ def assert_same_wheel(units: TimerUnits, model: Model) -> None:
     slots = units.wheel.data.view(layout.TIMER_SLOT)
     pages = slots["tick"].reshape(-1, PAGE_SLOTS)
     places = [
-        int(page) * PAGE_SLOTS + int(at)
+        int(page) * PAGE_SLOTS + int(index)
         for page in np.flatnonzero(units.wheel.pages)
-        for at in np.flatnonzero(pages[page])
+        for index in np.flatnonzero(pages[page])
     ]
-    found = {at: tuple(slots[at].tolist()[:4]) for at in places}
-    wanted = {
-        at: (slot.tick, slot.first_pos, slot.last_pos, slot.num) for at, slot in model.slots.items()
+    actual = {index: tuple(slots[index].tolist()[:4]) for index in places}
+    expected = {
+        index: (slot.tick, slot.first_pos, slot.last_pos, slot.num)
+        for index, slot in model.slots.items()
     }
-    assert found == wanted
+    assert actual == expected

@@ -30,11 +30,11 @@ def pending_unit_records(timers: TimerStore) -> npt.NDArray[np.int64]:
 
     Source: TimerMessageStore.dequeue
     """
-    found = [np.empty(0, np.int64)]
+    blocks = [np.empty(0, np.int64)]
     for rows in timers.units.log.scan():
         cancels = (rows["magic"] & layout.MAGIC_DELETE) != 0
-        found.append(rows["phys_offset"][(rows["slot_ms"] >= timers.position.read_ms) & ~cancels])
-    return np.concatenate(found)
+        blocks.append(rows["phys_offset"][(rows["slot_ms"] >= timers.position.read_ms) & ~cancels])
+    return np.concatenate(blocks)
 
 
 def assert_each_once_for_apache(timers: TimerStore) -> None:

@@ -27,9 +27,13 @@ _NUMBERS = count()
 
 def metadata(client_id: str = "c@1", **more: str) -> list[tuple[str, str]]:
     """Return the metadata of a client; underscores become hyphens, None omits a field."""
-    found = {"x-mq-client-id": client_id, "x-mq-language": "PYTHON", "x-mq-client-version": "5.1.2"}
-    found |= {name.replace("_", "-"): value for name, value in more.items()}
-    return [(name, value) for name, value in found.items() if value]
+    fields = {
+        "x-mq-client-id": client_id,
+        "x-mq-language": "PYTHON",
+        "x-mq-client-version": "5.1.2",
+    }
+    fields |= {name.replace("_", "-"): value for name, value in more.items()}
+    return [(name, value) for name, value in fields.items() if value]
 
 
 def signed(access_key: str, secret: str, client_id: str = "c@1") -> list[tuple[str, str]]:
@@ -80,10 +84,10 @@ class V5Caller:
             response_deserializer=api.ReceiveMessageResponse.FromString,
         )
         work = method(request.SerializeToString(), metadata=self.fields, timeout=timeout_s)
-        found = [each async for each in work]
-        [status] = [each.status for each in found if each.HasField("status")]
-        assert found[-1].HasField("delivery_timestamp")
-        return status, [each.message for each in found if each.HasField("message")]
+        responses = [each async for each in work]
+        [status] = [each.status for each in responses if each.HasField("status")]
+        assert responses[-1].HasField("delivery_timestamp")
+        return status, [each.message for each in responses if each.HasField("message")]
 
     async def ack(self, topic: str, group: str, *handles: str) -> list[int]:
         """Acknowledge messages; return the code of each."""
@@ -134,17 +138,17 @@ async def typed_topic(broker: Broker, name: str, kind: str, *, queues: int = 1) 
 
 def message(topic: str, body: bytes = b"body", **system: Any) -> v2.Message:
     """Return a message with a unique id."""
-    found = v2.Message(topic=v2.Resource(name=topic), body=body)
-    found.system_properties.message_id = f"01{next(_NUMBERS):032X}"
-    found.system_properties.body_encoding = v2.IDENTITY
+    made = v2.Message(topic=v2.Resource(name=topic), body=body)
+    made.system_properties.message_id = f"01{next(_NUMBERS):032X}"
+    made.system_properties.body_encoding = v2.IDENTITY
     if (deliver_ms := system.pop("deliver_ms", None)) is not None:
-        found.system_properties.delivery_timestamp.FromMilliseconds(deliver_ms)
+        made.system_properties.delivery_timestamp.FromMilliseconds(deliver_ms)
     for name, value in system.items():
         if isinstance(value, list):
-            getattr(found.system_properties, name).extend(value)
+            getattr(made.system_properties, name).extend(value)
         else:
-            setattr(found.system_properties, name, value)
-    return found
+            setattr(made.system_properties, name, value)
+    return made
 
 
 def sending(*messages: v2.Message) -> api.SendMessageRequest:

@@ -46,27 +46,27 @@ class LogWriter:
 
     def add(self, body: bytes, *, plant: int = 0, **more: str) -> int:
         """Append a record whose body ends with `plant` embedded records with matching offsets."""
-        at = len(self.data)
-        made = self._made(at, body, plant, more)
-        left = self.file_bytes - at % self.file_bytes
+        position = len(self.data)
+        made = self._made(position, body, plant, more)
+        left = self.file_bytes - position % self.file_bytes
         if len(made) + 8 > left:
             self.data += BLANK.pack(left, layout.MAGIC_BLANK).ljust(left, b"\0")
-            at += left
-            made = self._made(at, body, plant, more)
+            position += left
+            made = self._made(position, body, plant, more)
         self.data += made
-        self.places.append((at, len(made)))
-        return at
+        self.places.append((position, len(made)))
+        return position
 
-    def _made(self, at: int, body: bytes, plant: int, more: dict[str, str]) -> bytes:
+    def _made(self, position: int, body: bytes, plant: int, more: dict[str, str]) -> bytes:
         for _ in range(plant):
-            body += record_at(at + 88 + len(body), b"planted", topic="Planted")
-        return record_at(at, body, number=len(self.places), **more)
+            body += record_at(position + 88 + len(body), b"planted", topic="Planted")
+        return record_at(position, body, number=len(self.places), **more)
 
     def write(self) -> Path:
         """Write the files; return the store's root."""
         folder = self.root / "commitlog"
         folder.mkdir(parents=True, exist_ok=True)
         for base in range(0, len(self.data), self.file_bytes):
-            piece = bytes(self.data[base : base + self.file_bytes])
-            (folder / f"{base:020d}").write_bytes(piece.ljust(self.file_bytes, b"\0"))
+            part = bytes(self.data[base : base + self.file_bytes])
+            (folder / f"{base:020d}").write_bytes(part.ljust(self.file_bytes, b"\0"))
         return self.root

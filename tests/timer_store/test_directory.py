@@ -122,7 +122,7 @@ def test_a_batch_and_its_refusals(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "queue_id", "says"),
+    ("topic", "queue_id", "reason"),
     [
         ("", 0, "name"),
         ("a/b", 0, "name"),
@@ -130,10 +130,12 @@ def test_a_batch_and_its_refusals(tmp_path: Path) -> None:
         ("Orders", 1 << 20, "is not in"),
     ],
 )
-def test_refused_puts_give_the_reason(tmp_path: Path, topic: str, queue_id: int, says: str) -> None:
+def test_refused_puts_give_the_reason(
+    tmp_path: Path, topic: str, queue_id: int, reason: str
+) -> None:
     async def steps() -> None:
         async with opened(tmp_path, FakeClock()) as run:
-            with pytest.raises(ValueError, match=says):
+            with pytest.raises(ValueError, match=reason):
                 run.timers.put(topic, b"", run.clock.now_ms(), queue_id=queue_id)
             assert run.timers.store.max_offset == 0
 

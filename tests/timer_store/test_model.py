@@ -220,7 +220,7 @@ class TimerStoreMachine(RuleBasedStateMachine):
         self.crash_rig.clock.advance(-step_ms)
         self.rig.work()
 
-    # -- lives ----------------------------------------------------------------------------------
+    # -- starts ---------------------------------------------------------------------------------
 
     @rule()
     def persist(self) -> None:

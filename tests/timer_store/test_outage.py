@@ -156,7 +156,7 @@ def test_a_damaged_chain_is_rebuilt_while_running(rig: TimerRig) -> None:
     assert rig.timers.counts.total == 0
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["lives on", "killed"])
+@pytest.mark.parametrize("killed", [False, True], ids=["running", "killed"])
 @pytest.mark.parametrize("checkpoints", [0, 1, 2])
 def test_a_cancel_during_a_roll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: int, killed: bool

@@ -58,7 +58,7 @@ def test_groups_that_cannot_be(broker: AdminBroker, code: int, body: bytes) -> N
 
 
 def test_a_group_is_created_when_it_is_asked_for(broker: AdminBroker) -> None:
-    """Apache's gRPC proxy asks for a group before the first heartbeat of its consumers."""
+    """Apache's gRPC proxy queries a group before the first heartbeat of its consumers."""
     assert broker.see(352, group="G")["groupName"] == "G"
     assert broker.groups.known("G") is not None
     broker.groups.auto_create = False
@@ -203,7 +203,7 @@ def test_cloning_an_unknown_topic_is_refused(broker: AdminBroker) -> None:
     assert refused.value.code == 1
 
 
-# -- who consumes what ----------------------------------------------------------------------------
+# -- consumers of a topic ------------------------------------------------------------------------
 
 
 def test_topics_of_a_group(broker: AdminBroker) -> None:

@@ -101,9 +101,9 @@ async def rig_of(kind: str, tmp_path: Path, more: dict[str, str]) -> AsyncIterat
     ):
         if kind == "users":
             actions = ["Pub", "Sub", "Get", "Update"]
-            for who, names in ((ALICE, ALICES), (BOB, BOBS)):
+            for credentials, names in ((ALICE, ALICES), (BOB, BOBS)):
                 permissions = dict.fromkeys(names, actions)
-                await prepare_all(broker.address, ROOT, user_steps(who, permissions))
+                await prepare_all(broker.address, ROOT, user_steps(credentials, permissions))
         stored = await bob.send("secret", MESSAGE, KEYS="k1")
         half = await send_half(bob)
         pending = await bob.send("secret", b"later", **PENDING)
@@ -272,16 +272,16 @@ def test_a_half_message_goes_only_to_producers_that_may_publish(kind: str, tmp_p
         assert transactions is not None
 
         async def connect(
-            stack: AsyncExitStack, who: Credentials, group: str, topic: str
+            stack: AsyncExitStack, credentials: Credentials, group: str, topic: str
         ) -> RemotingClient:
             def check(request: Request) -> Response:
-                requested.append(who.access_key)
+                requested.append(credentials.access_key)
                 was_requested.set()
                 return Response()
 
             handlers = {RequestCode.CHECK_TRANSACTION_STATE: check}
             address = rig.broker.address
-            client = RemotingClient(address, handlers, sign=who.sign)
+            client = RemotingClient(address, handlers, sign=credentials.sign)
             await stack.enter_async_context(client)
             body = heartbeat(group, topic, producer="pb")
             response = await client.call(Request(34, {}, body, version=479), timeout_s=60)

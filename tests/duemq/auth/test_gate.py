@@ -56,9 +56,11 @@ def gate(
     return Gate(accounts, rules, AuditLog(lambda: 0))
 
 
-def request(code: int, who: Credentials | None, body: bytes = b"", **fields: Any) -> Request:
+def request(
+    code: int, credentials: Credentials | None, body: bytes = b"", **fields: Any
+) -> Request:
     made = Request(code, {k: str(v) for k, v in fields.items()}, body, version=479)
-    signed = who.sign(made) if who is not None else made
+    signed = credentials.sign(made) if credentials is not None else made
     signed.peer = Here()  # type: ignore[assignment]
     return signed
 

@@ -54,10 +54,14 @@ def gate(text: str = TEXT) -> PlainGate:
 
 
 def requested(
-    code: int, who: Credentials | None, body: bytes = b"", at: str = "10.0.0.1", **fields: str
+    code: int,
+    credentials: Credentials | None,
+    body: bytes = b"",
+    at: str = "10.0.0.1",
+    **fields: str,
 ) -> Request:
     made = Request(code, dict(fields), body, version=399)
-    signed = who.sign(made) if who is not None else made
+    signed = credentials.sign(made) if credentials is not None else made
 
     class Here:
         address = (at, 5_012)

@@ -77,8 +77,8 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-async def code_of_send(broker: Broker, who: Credentials) -> int:
-    async with connected(broker.address, who) as client:
+async def code_of_send(broker: Broker, credentials: Credentials) -> int:
+    async with connected(broker.address, credentials) as client:
         return (await client.send("orders", b"x")).code
 
 

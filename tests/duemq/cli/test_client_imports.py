@@ -1,4 +1,4 @@
-"""What a command that only asks a broker imports."""
+"""Imports of a command that only sends requests to a broker."""
 
 from __future__ import annotations
 

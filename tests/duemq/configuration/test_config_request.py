@@ -1,4 +1,4 @@
-"""A request changes a key only if its declaration says so."""
+"""A request changes a key only if its declaration allows it."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_without_a_recall_port_a_recall_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("rule", "config", "changes", "code", "says"),
+    ("rule", "config", "changes", "code", "reason"),
     [
         ("switched off", {"recall_enable": False}, {}, 16, "recallMessageEnable"),
         ("not yet", {"start_accept_ms": 1 << 50}, {}, 14, "until"),
@@ -101,7 +101,7 @@ def test_codes_of_refused_recalls(
     config: dict[str, int],
     changes: dict[str, str | int],
     code: int,
-    says: str,
+    reason: str,
 ) -> None:
     rig = Rig(store, **config)
     topic = changes.get("topic", "T")
@@ -111,7 +111,7 @@ def test_codes_of_refused_recalls(
         made = {name: changes[name] for name in ("late_ms", "broker") if name in changes}
         handle = changes.get("handle") or rig.handle(**made)  # type: ignore[assignment]
     error = refused(run, rig, handle, topic)
-    assert (error.code, says in error.remark) == (code, True), (rule, error.remark)
+    assert (error.code, reason in error.remark) == (code, True), (rule, error.remark)
 
 
 def test_recalls_are_accepted_while_the_broker_is_not_writable_by_default(

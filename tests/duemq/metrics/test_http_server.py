@@ -50,7 +50,7 @@ def get(path: str, *lines: str, method: str = "GET") -> bytes:
 
 @pytest.mark.finding("B18")
 @pytest.mark.parametrize(
-    ("request_bytes", "status", "says"),
+    ("request_bytes", "status", "reason"),
     [
         (get("/metrics"), 200, b"one 1.0"),
         (get("/metrics?name[]=two"), 200, b"two 2.0"),
@@ -65,10 +65,10 @@ def get(path: str, *lines: str, method: str = "GET") -> bytes:
         (get("/metrics", "X: " + "x" * HEAD_BYTES_MAX), 400, b""),
     ],
 )
-def test_paths(request_bytes: bytes, status: int, says: bytes) -> None:
+def test_paths(request_bytes: bytes, status: int, reason: bytes) -> None:
     found, _, body = serve(lambda port: fetch(port, request_bytes))
     assert found == status
-    assert says in body
+    assert reason in body
 
 
 @pytest.mark.finding("B18")

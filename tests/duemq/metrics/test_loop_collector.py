@@ -1,4 +1,4 @@
-"""Figures are read on the event loop's thread, whichever thread asks for them."""
+"""Figures are read on the event loop's thread, whichever thread reads them."""
 
 from __future__ import annotations
 

@@ -180,9 +180,11 @@ def test_a_heartbeat_keeps_a_broker(server: Server) -> None:
     assert server.call(105, topic="T").code == 0
 
 
-@pytest.mark.parametrize(("counter", "changed", "lives"), [(1, "false", True), (2, "true", False)])
+@pytest.mark.parametrize(
+    ("counter", "changed", "is_registered"), [(1, "false", True), (2, "true", False)]
+)
 def test_a_version_question_keeps_a_broker_when_nothing_changed(
-    server: Server, counter: int, changed: str, lives: bool
+    server: Server, counter: int, changed: str, is_registered: bool
 ) -> None:
     server.clock.advance(100_000)
     version = json.dumps(DataVersion(counter).to_json()).encode()
@@ -191,7 +193,7 @@ def test_a_version_question_keeps_a_broker_when_nothing_changed(
     assert body(response) == DataVersion(1).to_json()
     server.clock.advance(100_000)
     server.processor.expire()
-    assert (server.table.route("T") is not None) is lives
+    assert (server.table.route("T") is not None) is is_registered
 
 
 def test_a_version_question_of_an_unknown_broker() -> None:

@@ -193,14 +193,14 @@ def test_a_closed_connection_takes_the_brokers_heard_on_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heard_ms", "now_ms", "lives"), [(0, 100, True), (0, 101, False), (50, 150, True)]
+    ("heard_ms", "now_ms", "is_registered"), [(0, 100, True), (0, 101, False), (50, 150, True)]
 )
-def test_silent_brokers_expire(heard_ms: int, now_ms: int, lives: bool) -> None:
+def test_silent_brokers_expire(heard_ms: int, now_ms: int, is_registered: bool) -> None:
     table = table_of(reported())
     assert table.record_heartbeat(BrokerAddrInfo("C", "1:1"), heard_ms)
     gone = table.expire(now_ms)
-    assert gone == ([] if lives else [BrokerAddrInfo("C", "1:1")])
-    assert (table.route("T") is not None) is lives
+    assert gone == ([] if is_registered else [BrokerAddrInfo("C", "1:1")])
+    assert (table.route("T") is not None) is is_registered
 
 
 def test_the_broker_in_our_process_never_expires() -> None:

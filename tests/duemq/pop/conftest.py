@@ -34,7 +34,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunScene:
         scene: Callable[[PopRig], Awaitable[None]],
         *,
         compiled: bool = True,
-        who: Credentials | None = None,
+        credentials: Credentials | None = None,
         **keys: str,
     ) -> None:
         async def main() -> None:
@@ -43,10 +43,10 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunScene:
             properties = small(tmp_path, **keys)
             async with (
                 running(properties, clock=clock, kernels=kernels) as (broker, _),
-                connected(broker.address, who) as client,
-                pop_rig(broker, clock, client, PopClient(client, clock)) as found,
+                connected(broker.address, credentials) as client,
+                pop_rig(broker, clock, client, PopClient(client, clock)) as pops,
             ):
-                await scene(found)
+                await scene(pops)
 
         asyncio.run(main())
 

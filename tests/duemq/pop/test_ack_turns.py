@@ -242,7 +242,7 @@ def test_each_acknowledgement_requires_a_signature(rig: Callable[..., Any]) -> N
         await advance(rig.broker, rig.clock, 70_000)
         assert [m.body for m in await rig.client.pop()] == [b"0-1", b"0-2"]
 
-    rig(scene, who=ROOT, **KEYS)
+    rig(scene, credentials=ROOT, **KEYS)
 
 
 def test_messages_of_refused_acknowledgements_are_visible_again(rig: Callable[..., Any]) -> None:

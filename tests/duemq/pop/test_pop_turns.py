@@ -340,7 +340,7 @@ def test_each_pop_of_a_turn_requires_a_signature(rig: Callable[..., Any]) -> Non
         assert 0 not in (found[0].code, found[1].code)
         assert sorted(bodies_of(found[2])) == sorted(sent)
 
-    rig(scene, who=ROOT, **KEYS)
+    rig(scene, credentials=ROOT, **KEYS)
 
 
 def test_a_connection_closed_in_a_turn_does_not_affect_others(rig: Callable[..., Any]) -> None:

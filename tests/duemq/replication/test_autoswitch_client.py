@@ -69,7 +69,7 @@ class Rig:
                 writer.write(MasterHandshake(self.log_end, self.epochs).encode())
 
     async def requested(self, offset: int) -> asyncio.StreamWriter:
-        """Return the next connection once the replica asks for the log from `offset` on."""
+        """Return the next connection once the replica requests the log from `offset` on."""
         writer = await self.master.connected.get()
         await self.master.reported(offset)
         return writer

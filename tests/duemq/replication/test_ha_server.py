@@ -216,7 +216,7 @@ def test_an_idle_connection_gets_heartbeats(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_has_not_asked_gets_nothing(tmp_path: Path) -> None:
-    """Apache's replicas ask 5 s after they connected."""
+    """Apache's replicas send a request 5 s after they connected."""
 
     async def work(bench: Bench) -> None:
         peer = await bench.connect()

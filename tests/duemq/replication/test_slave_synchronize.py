@@ -31,7 +31,7 @@ OURS = json_dialect.loads(encode_saved(Saved({1: 5}, log_offset=300, generation=
 
 
 class Master:
-    """A broker that answers from a table; its log is as long as a test says."""
+    """A broker that answers from a table; its log has the length that a test sets."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock, self.address = clock, ""

@@ -57,11 +57,13 @@ def frame(code: int, fields: dict[str, Any], body: bytes, *, ascii: bool = True)
     return frame_of(json.dumps(header, ensure_ascii=ascii).encode(), body)
 
 
-def granted(who: Credentials, table: TopicTable, *names: str) -> Rows:
-    grants = Grants(Access(who), table)
+def granted(credentials: Credentials, table: TopicTable, *names: str) -> Rows:
+    grants = Grants(Access(credentials), table)
     sender = grants.sender(BORN)
     for name in names:
-        grants.extend(sender, Request(310, fields_of(310, name) | {"AccessKey": who.access_key}))
+        grants.extend(
+            sender, Request(310, fields_of(310, name) | {"AccessKey": credentials.access_key})
+        )
     return grants.record(sender)
 
 
@@ -94,11 +96,11 @@ texts = st.text(
 def test_the_kernel_accepts_a_signed_send(
     code: int, name: str, secret: str, text: str, body: bytes, ascii: bool
 ) -> None:
-    who, table = Credentials(name, secret), topics("T")
+    credentials, table = Credentials(name, secret), topics("T")
     properties = encode_properties({"UNIQ_KEY": "7F00", **({"KEYS": text} if text else {})})
-    fields = who.fields(fields_of(code, properties=properties.decode()), body, VERSION)
+    fields = credentials.fields(fields_of(code, properties=properties.decode()), body, VERSION)
     taken = len(name) <= layout.ACCESS_KEY_BYTES_MAX
-    grants = Grants(Access(who), table)
+    grants = Grants(Access(credentials), table)
     sender = grants.sender(BORN)
     grants.extend(sender, Request(code, fields))
     assert is_taken(table, grants.record(sender), frame(code, fields, body, ascii=ascii)) == taken
@@ -155,8 +157,8 @@ def test_another_account_or_a_new_version_resets_the_grant() -> None:
     access = Access(ALICE, bob)
     grants = Grants(access, table)
 
-    def sent(who: Credentials, topic: str) -> bytes:
-        return frame(310, who.fields(fields_of(310, topic), b"x", VERSION), b"x")
+    def sent(credentials: Credentials, topic: str) -> bytes:
+        return frame(310, credentials.fields(fields_of(310, topic), b"x", VERSION), b"x")
 
     sender = grants.sender(BORN)
     assert not is_taken(table, grants.record(sender), sent(ALICE, "T"))

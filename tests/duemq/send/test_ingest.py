@@ -303,7 +303,7 @@ def test_a_connection_closed_while_it_waits_is_released(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "reason"),
     [
         (b"\x16\x03\x01\x02\x00\x01", "TLS"),
         (b"\x00\x00\x00\x06\x00\x00\x00\x02{]", "JSON header"),
@@ -311,7 +311,7 @@ def test_a_connection_closed_while_it_waits_is_released(run: Run) -> None:
     ],
 )
 def test_a_malformed_stream_is_closed_after_its_valid_frames(
-    run: Run, caplog: pytest.LogCaptureFixture, data: bytes, says: str
+    run: Run, caplog: pytest.LogCaptureFixture, data: bytes, reason: str
 ) -> None:
     async def main() -> None:
         front = SendPath()
@@ -322,7 +322,7 @@ def test_a_malformed_stream_is_closed_after_its_valid_frames(
 
     with caplog.at_level(logging.WARNING):
         run(main())
-    assert says in caplog.text
+    assert reason in caplog.text
 
 
 def test_an_exception_in_the_python_path_is_reported_with_code_1(

@@ -93,7 +93,7 @@ def test_a_reply_is_pushed_and_stored(
 
 
 @pytest.mark.parametrize(
-    ("properties", "response", "says"),
+    ("properties", "response", "reason"),
     [
         ("", None, "REPLY_TO_CLIENT"),
         ("REPLY_TO_CLIENT\x01gone\x02", None, "not found"),
@@ -107,13 +107,13 @@ def test_a_reply_whose_push_fails_gets_code_1_and_is_stored(
     store: MessageStore,
     properties: str,
     response: Any | Response | None,
-    says: str,
+    reason: str,
 ) -> None:
     rig = Rig(store)
     rig.asker.responses[326] = response or Response()
     found = run(rig.reply(properties=properties))
     assert found.code == 1
-    assert says in found.remark
+    assert reason in found.remark
     assert store.queue_bounds("C_REPLY_TOPIC", 0) == (0, 1)
 
 

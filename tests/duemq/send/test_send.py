@@ -35,7 +35,7 @@ def batch_body(*entries: tuple[bytes, bytes], flag: int = 3) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "says"),
+    ("changes", "code", "reason"),
     [
         ({"topic": " "}, 29, "blank"),
         ({"topic": "a b"}, 29, "character"),
@@ -54,12 +54,12 @@ def batch_body(*entries: tuple[bytes, bytes], flag: int = 3) -> bytes:
         ({"bornTimestamp": None}, 1, "<g>"),
     ],
 )
-def test_codes_of_refused_sends(changes: dict[str, Any], code: int, says: str) -> None:
+def test_codes_of_refused_sends(changes: dict[str, Any], code: int, reason: str) -> None:
     front = SendPath()
     front.topics.install("%RETRY%absent", 1)
     error = refused(front, send_request(**changes))
     assert error.code == code
-    assert pytest.raises(RequestError, match=says).matches(error)
+    assert pytest.raises(RequestError, match=reason).matches(error)
 
 
 def test_a_negative_queue_id_selects_any_queue() -> None:

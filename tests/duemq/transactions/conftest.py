@@ -95,8 +95,8 @@ class Rig:
             "commitOrRollback": verdict,
             "msgId": "u",
         } | changes
-        found = {name: str(value) for name, value in fields.items()}
-        return await self.service.end(Request(37, found))
+        texts = {name: str(value) for name, value in fields.items()}
+        return await self.service.end(Request(37, texts))
 
     def records(self, topic: str, queue_id: int = 0) -> list[Record]:
         low, high = self.store.queue_bounds(topic, queue_id)

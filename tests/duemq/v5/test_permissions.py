@@ -184,7 +184,7 @@ def acl_of(user: str, entries: Sequence[Mapping[str, object]]) -> tuple[int, dic
 def test_permissions_of_a_network_apply_to_every_call(
     tmp_path: Path, network: str, code: object
 ) -> None:
-    who = Credentials("near", "secret-near")
+    credentials = Credentials("near", "secret-near")
     entries = [
         {"resource": name, "actions": ["Pub", "Sub"], "sourceIps": [network], "decision": "Allow"}
         for name in ("Topic:orders", f"Group:{GROUP}")
@@ -195,9 +195,9 @@ def test_permissions_of_a_network_apply_to_every_call(
         async with Broker(small(tmp_path, **keys)) as broker:
             await typed_topic(broker, "orders", "NORMAL")
             await broker.parts.groups.update([GroupConfig(name=GROUP)])
-            steps = user_steps(who, {"Topic:other": ["Sub"]})
+            steps = user_steps(credentials, {"Topic:other": ["Sub"]})
             await prepare_all(broker.address, ROOT, [*steps, acl_of("near", entries)])
-            fields = signed(who.access_key, who.secret)
+            fields = signed(credentials.access_key, credentials.secret)
             async with v5_caller(broker.grpc_port, fields) as caller:
                 target = {"topic": resource("orders"), "group": resource(GROUP)}
                 found = [

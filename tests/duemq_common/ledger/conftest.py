@@ -19,8 +19,8 @@ Opener = Callable[..., MigrationLedger]
 def open_ledger(
     url: str, *, store_id: str = "s", store_path: str = "/", busy_ms: int = BUSY_MS
 ) -> MigrationLedger:
-    place = LedgerLocation(url=url, store_id=store_id, store_path=store_path, busy_ms=busy_ms)
-    return MigrationLedger.open(place, now_ms=NOW_MS)
+    location = LedgerLocation(url=url, store_id=store_id, store_path=store_path, busy_ms=busy_ms)
+    return MigrationLedger.open(location, now_ms=NOW_MS)
 
 
 @pytest.fixture(scope="session")

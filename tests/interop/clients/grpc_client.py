@@ -45,7 +45,7 @@ def configuration(command: Command) -> Any:
 
 
 class Checker(TransactionChecker):  # type: ignore[misc]
-    """Resolution of half messages that the broker asks about: --checked commit or rollback."""
+    """Resolution of half messages that the broker checks: --checked commit or rollback."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -78,7 +78,7 @@ def produce(command: Command) -> None:
 
 
 def send(command: Command, producer: Any, made: Any) -> Any:
-    """Send one message, and end its transaction as --end says."""
+    """Send one message, and end its transaction as --end names."""
     end = command.text("end")
     if not end:
         return producer.send(made)

@@ -168,7 +168,7 @@ def test_a_kill_between_any_two_steps_is_completed(tmp_path: Path, ending: str) 
             began = False
             for turn in range(times):
                 disk.steps_left = steps if turn == 0 else chance.randrange(20)
-                done |= lives(root, offset) and turn == 0
+                done |= continues(root, offset) and turn == 0
                 began |= bool(list((root / "config").glob("duemq.truncations.json")))
                 disk.restart()
             patch.undo()
@@ -182,7 +182,7 @@ def test_a_kill_between_any_two_steps_is_completed(tmp_path: Path, ending: str) 
     assert steps > 20
 
 
-def lives(root: Path, offset: int) -> bool:
+def continues(root: Path, offset: int) -> bool:
     """Truncate; return whether the process lived on."""
     try:
         truncate(root, offset)

@@ -128,7 +128,7 @@ def test_units_not_yet_needed(tmp_path: Path) -> None:
     rig = filled(tmp_path)
     rig.kill()
     zeros(tmp_path / "consumequeue/T")
-    assert unreachable(tmp_path) == {}, "the mark does not say that they were on the disk"
+    assert unreachable(tmp_path) == {}, "the mark does not show that they were on the disk"
 
 
 def test_end_of_apaches_queues(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ def truncated(tmp_path: Path) -> tuple[Path, set[int], set[int]]:
     markers = [record for record in records if "TIMER_DEL_UNIQKEY" in record.properties]
     slots = {record.properties["TIMER_OUT_MS"] for record in markers}
     size = store.log.files()[0].stat().st_size
-    timers = [r for r in records if r not in markers and r.at < size]
-    cancelled = {r.at for r in timers if r.properties["TIMER_OUT_MS"] in slots}
-    waiting = {record.at for record in scene.waiting[TIMERS]} - cancelled
+    timers = [r for r in records if r not in markers and r.log_offset < size]
+    cancelled = {r.log_offset for r in timers if r.properties["TIMER_OUT_MS"] in slots}
+    waiting = {record.log_offset for record in scene.waiting[TIMERS]} - cancelled
     store.log.files()[0].unlink()
     return store.root, waiting, cancelled
 

@@ -73,8 +73,8 @@ class Group:
         """Return the replication state of a member; None if it does not respond."""
         if member.process.is_running:
             with suppress(ConnectionError, DueMQError):
-                found: View = await self._cluster.view(member.address, VIEW)
-                return found
+                view: View = await self._cluster.view(member.address, VIEW)
+                return view
         return None
 
     async def views(self) -> list[View | None]:

@@ -161,9 +161,9 @@ class GroupLoad:
 
     def account(self) -> Account:
         """Return the current counts."""
-        found = self.messages.values()
-        acknowledged = [each for each in found if each.acknowledged_ms is not None]
-        arrived = [each for each in found if each.arrivals]
+        messages = self.messages.values()
+        acknowledged = [each for each in messages if each.acknowledged_ms is not None]
+        arrived = [each for each in messages if each.arrivals]
         times = self._acknowledged_ms
         gaps = [after - before for before, after in itertools.pairwise(times)]
         late = [each.arrivals[0] - each.due_ms for each in arrived if not each.level]
@@ -173,7 +173,7 @@ class GroupLoad:
             unknown=len(self.messages) - len(acknowledged),
             arrived=len(arrived),
             pending=sum(not each.arrivals for each in acknowledged),
-            doubled=sum(len(each.arrivals) > 1 for each in found),
+            doubled=sum(len(each.arrivals) > 1 for each in messages),
             early=sum(min(each.arrivals) < each.due_ms for each in arrived),
             gap_ms=max(gaps, default=0),
             late_ms=max(late, default=0),
@@ -265,10 +265,10 @@ class GroupLoad:
             finally:
                 self._looking_up.clear()
 
-    async def _find_queues(self, wanted: int) -> None:
+    async def _find_queues(self, permission: int) -> None:
         try:
             self._queues = (
-                await self._cluster.queues(self._topic, permission=wanted) or self._queues
+                await self._cluster.queues(self._topic, permission=permission) or self._queues
             )
         except (ConnectionError, DueMQError) as error:
             self.failure = str(error)

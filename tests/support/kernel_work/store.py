@@ -52,7 +52,7 @@ def _use(store: MessageStore) -> None:
     properties = encode_properties({"KEYS": "a b", "UNIQ_KEY": "U", "TAGS": "é", "DELAY": "1"})
     batch = PutBatch(4, 1)
     for queue_id in (0, 1):
-        at = batch.add(
+        row_index = batch.add(
             topic_index=store.topics.add("T"),
             queue_id=queue_id,
             body=b"x" * 1_500,
@@ -61,7 +61,7 @@ def _use(store: MessageStore) -> None:
             born_host=LOOPBACK,
             store_host=LOOPBACK,
         )
-        batch.rows[at]["real_topic_index"] = batch.rows[at]["topic_index"]
+        batch.rows[row_index]["real_topic_index"] = batch.rows[row_index]["topic_index"]
     store.put(batch)
     encode.revert_queue_offsets(batch.rows, 0, 0, store.topics.arrays)  # a refused write
     store.gather("T", 0, 0, store.units("T", 0, 0, 10))

@@ -92,15 +92,15 @@ async def _decide(timers: TimerStore, clock: FakeClock) -> None:
     """Cancel, move and fire timers, found by each kind of lookup, staged or not."""
     pending = PendingTimers(timers)
     for _ in range(2):
-        found = await pending.by_key("T", ["W0", "W4", "W6", "none"], unique=True)
-        pending.cancel(found.offsets[:2])
+        selection = await pending.by_key("T", ["W0", "W4", "W6", "none"], unique=True)
+        pending.cancel(selection.offsets[:2])
         await pending.by_key("T", ["W0"], unique=False)
-        for piece in pending.by_topic("U", 0, clock.now_ms() + 5_000):
-            moved, fired = piece.offsets[::2].copy(), piece.offsets[1:4:2].copy()
+        for part in pending.by_topic("U", 0, clock.now_ms() + 5_000):
+            moved, fired = part.offsets[::2].copy(), part.offsets[1:4:2].copy()
             later = np.full(moved.size, clock.now_ms() + 6_000)
             pending.move(moved, later, lambda batch, now_ms: None)
             pending.fire(fired)
-            await pending.by_offset(piece.offsets[:8])
+            await pending.by_offset(part.offsets[:8])
             break
         clock.advance(100)
         timers.turn(clock.now_ms())
@@ -127,7 +127,7 @@ def _note(timers: TimerStore, batch: PutBatch) -> None:
     timers.on_put(batch)
 
 
-def _no_bar(what: str, done: int, whole: int) -> None:
+def _no_bar(phase: str, done: int, whole: int) -> None:
     """Show no progress."""
 
 

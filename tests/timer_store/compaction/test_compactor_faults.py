@@ -120,7 +120,9 @@ class CompactedStore:
         log_end = self.crash_rig.crash(cut=cut)
         if cut:
             self.states = [[f for f in states if f[0] <= log_end] for states in self.states]
-            self.arrived = {at: who for at, who in self.arrived.items() if at < log_end}
+            self.arrived = {
+                offset: name for offset, name in self.arrived.items() if offset < log_end
+            }
         self.reopen()
 
     def reopen(self) -> None:

@@ -189,7 +189,7 @@ def test_other_messages_are_unchanged(
 
 @pytest.mark.finding("3U5")
 @pytest.mark.parametrize(
-    ("rule", "properties", "says"),
+    ("rule", "properties", "reason"),
     [
         ("no number", {"TIMER_DELAY_SEC": "soon"}, "TIMER_DELAY_SEC=soon is not a whole number"),
         ("the first decides", {"TIMER_DELAY_SEC": "1.5", "TIMER_DELIVER_MS": "9"}, "=1.5"),
@@ -209,13 +209,13 @@ def test_other_messages_are_unchanged(
     ],
 )
 def test_impossible_delays_are_refused_with_code_13_and_the_maximum(
-    topics: TopicTable, rule: str, properties: dict[str, str], says: str
+    topics: TopicTable, rule: str, properties: dict[str, str], reason: str
 ) -> None:
     batch = PutBatch(4, 1)
     add(topics, batch, properties)
     hook_of(topics)(batch, NOW)
     assert batch.rows[0]["status"] == 13, rule
-    assert says in batch.remarks[0]
+    assert reason in batch.remarks[0]
     assert f"{MAX_MS}ms" in batch.remarks[0]
 
 
@@ -256,7 +256,7 @@ def test_properties_of_an_earlier_delivery_are_removed(topics: TopicTable, name:
         ("no TIMER_OUT_MS", {"TIMER_OUT_MS": ""}, 13),
         ("TIMER_OUT_MS no number", {"TIMER_OUT_MS": "x"}, 13),
         ("too far", {"TIMER_OUT_MS": str(NOW + MAX_MS)}, 13),
-        ("held longer than its slot says", {"DUEMQ_DUE_MS": "999999999999999999"}, 13),
+        ("held longer than until its slot", {"DUEMQ_DUE_MS": "999999999999999999"}, 13),
         ("no topic", {"REAL_TOPIC": ""}, 13),
         ("an unknown topic", {"REAL_TOPIC": "Nowhere"}, 13),
         ("the timer topic", {"REAL_TOPIC": TIMER_TOPIC}, 13),

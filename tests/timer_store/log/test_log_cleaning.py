@@ -94,7 +94,7 @@ def test_units_of_settled_timers_keep_no_file(rig: TimerRig) -> None:
     rig.timers.decisions.cancel(units["phys_offset"][60:].copy())
     rig.advance(31_000)
     rig.persist()
-    assert len(files(rig)) == 3, "the units do not say so yet"
+    assert len(files(rig)) == 3, "the units do not show it yet"
     rig.persist(last=True)
     assert len(files(rig)) == 1
     rig.kill()

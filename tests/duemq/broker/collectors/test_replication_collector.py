@@ -89,10 +89,10 @@ def test_a_pair_of_brokers(tmp_path: Path) -> None:
                 [name] = [
                     n for n in series(master.parts.replication()) if n.startswith("lag_bytes")
                 ]
-                who = name.removeprefix("lag_bytes ")
+                replica_name = name.removeprefix("lag_bytes ")
                 found = series(master.parts.replication())
                 assert [
-                    found[f"lag_{unit} {who}"] for unit in ("bytes", "messages", "seconds")
+                    found[f"lag_{unit} {replica_name}"] for unit in ("bytes", "messages", "seconds")
                 ] == [0] * 3
                 await until(lambda: "lag_bytes itself" in series(replica.parts.replication()))
                 mine = series(replica.parts.replication())
@@ -101,10 +101,10 @@ def test_a_pair_of_brokers(tmp_path: Path) -> None:
                 ] == [0] * 3
                 protocol: Any = master.parts.ha_server.connections[0].protocol
                 protocol.acknowledged = 0
-                assert series(master.parts.replication())[f"lag_messages {who}"] >= 1
+                assert series(master.parts.replication())[f"lag_messages {replica_name}"] >= 1
                 assert series(master.parts.replication())[name] == end
                 protocol.acknowledged = 7  # inside a record
-                assert f"lag_messages {who}" not in series(master.parts.replication())
+                assert f"lag_messages {replica_name}" not in series(master.parts.replication())
 
     asyncio.run(main())
 

@@ -223,7 +223,7 @@ class Rig:
         self.returned = [each for each in self.returned if self.chance.random() < 0.3]
 
     def run_quietly(self) -> None:
-        """Have members ask and be answered at once, as they mostly are."""
+        """Have members send requests and receive responses at once, as they mostly are."""
         for _ in range(12):
             before = len(self.sent)
             self.chance.choice([self.query, self.look])()
