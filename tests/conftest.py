@@ -115,7 +115,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--filter-expressions", type=int, default=10_000, help="number of random SQL92 filters"
     )
-    group.addoption("--fuzz-inputs", type=int, default=30_000, help="number of hostile inputs")
+    group.addoption("--fuzz-inputs", type=int, default=15_000, help="number of hostile inputs")
     group.addoption("--seed", type=int, default=None, help="repeat the run of another day")
     group.addoption(
         "--days", type=int, default=1, help="days for all extended tests; run the part of this day"

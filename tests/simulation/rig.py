@@ -151,10 +151,6 @@ class Rig:
         """Return the timer store."""
         return self.broker.plugins.plugins["timer_store"].parts.timers
 
-    @property
-    def _timer_service(self) -> Any:
-        return self.broker.plugins.plugins["timer_store"].parts.service
-
     # -- running the event loop -----------------------------------------------------------------
 
     @property
@@ -194,7 +190,7 @@ class Rig:
     async def rest(self) -> None:
         """Run until the broker has no more work at this time; syncs must not be suspended."""
         await self.turn(REST_TURNS)
-        await self.until(lambda: self.service.is_idle and self._timer_service.is_idle)
+        await self.until(lambda: self.service.is_idle and self.timers.is_idle)
 
     async def confirmed(self) -> None:
         """Wait until the whole log is confirmed; syncs must not be suspended."""

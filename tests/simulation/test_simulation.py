@@ -21,7 +21,7 @@ from tests.simulation.rig import Gate, Rig
 from tests.simulation.steps import CHANGING, Simulation
 from tests.support.loopback_broker import faults_of
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "8"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "5"))
 FIRST = int(os.environ.get("SIMULATION_FIRST", "1"))
 LOSE_PAGES = bool(os.environ.get("SIMULATION_PAGES"))
 STEPS = 60

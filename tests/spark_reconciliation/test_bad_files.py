@@ -19,6 +19,7 @@ from spark_reconciliation.scan.planning import row_of_files
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.scan.tables import TABLES
 from spark_reconciliation.spark.reader import SparkStoreReader
+from tests.support.extended import extended
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.plain_store import FileRow
 from tests.support.timer_rig import TimerRig
@@ -161,29 +162,29 @@ def torn(name: str) -> Damage:
     ("damage", "place"),
     [
         (edit(LOG, 3 * UNIT_BYTES, bytes(UNIT_BYTES)), (LOG, 3 * UNIT_BYTES, "gap")),
-        (edit(LOG, 5 * UNIT_BYTES, FOREIGN[:60]), (LOG, 5 * UNIT_BYTES, "gap")),
+        extended(edit(LOG, 5 * UNIT_BYTES, FOREIGN[:60]), (LOG, 5 * UNIT_BYTES, "gap")),
         (cut(LOG, 10 * UNIT_BYTES + 7), (LOG, 10 * UNIT_BYTES + 7, "gap")),
-        (zero(LOG), (LOG, 0, "gap")),
+        extended(zero(LOG), (LOG, 0, "gap")),
         (lambda root: shutil.rmtree(root / "timerlog"), ("timerlog", 0, "gap")),
         (
             lambda root: (root / LOG).with_name("notes").write_text("?"),
             ("timerlog/notes", 0, "stray-file"),
         ),
         (edit("timerwheel", 640, FOREIGN[:64]), ("timerwheel", 640, "gap")),
-        (cut("timerwheel", 6_400), ("timerwheel", 6_400, "gap")),
+        extended(cut("timerwheel", 6_400), ("timerwheel", 6_400, "gap")),
         (cut("timerwheel", 6_411), ("timerwheel", 6_411, "gap")),
-        (
+        extended(
             lambda root: np.memmap(root / "timerwheel", np.uint8, "w+", shape=(WHEEL_BYTES,)),
             ("timerwheel", 0, "gap"),
         ),
-        (cut("timerwheel", 0), ("timerwheel", 0, "gap")),
+        extended(cut("timerwheel", 0), ("timerwheel", 0, "gap")),
         (lambda root: (root / "timerwheel").unlink(), ("timerwheel", 0, "gap")),
         (zero(CHECK), (CHECK, 0, "unreadable")),
-        (cut(CHECK, 20), (CHECK, 0, "unreadable")),
-        (cut(CHECK, 0), (CHECK, 0, "unreadable")),
-        (edit(CHECK, 0, b"foreign bytes" * 5), (CHECK, 0, "unreadable")),
+        extended(cut(CHECK, 20), (CHECK, 0, "unreadable")),
+        extended(cut(CHECK, 0), (CHECK, 0, "unreadable")),
+        extended(edit(CHECK, 0, b"foreign bytes" * 5), (CHECK, 0, "unreadable")),
         (torn("delayOffset.json"), ("config/delayOffset.json", 0, "unreadable")),
-        (torn("consumerOffset.json"), ("config/consumerOffset.json", 0, "unreadable")),
+        extended(torn("consumerOffset.json"), ("config/consumerOffset.json", 0, "unreadable")),
     ],
 )
 def test_damage_is_reported_with_its_position(

@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -79,6 +80,7 @@ class Site:
         return f"{self.file}:{self.line} {self.call}"
 
 
+@cache
 def static_sites() -> list[Site]:
     """Return the sorted call sites of the product that reach a disk."""
     found = set[Site]()

@@ -1,19 +1,22 @@
 """Recorder of the kernels' argument types, from which kernels are compiled ahead.
 
     python -m tests.support.kernel_signatures           record all groups, write signatures.txt
-    python -m tests.support.kernel_signatures GROUP     print the kernels that a workload calls
+    python -m tests.support.kernel_signatures GROUP...  print the kernels that workloads call
 
-Each group's workload runs in a separate process. A process that compiles also compiles the kernels
-that other kernels call; a second process loads the compiled kernels, and therefore lists only those
-that Python code calls.
+Each group's workload runs in a child of one process that has imported the modules. A child that
+compiles also compiles the kernels that other kernels call; a second child loads the compiled
+kernels, and therefore lists only those that Python code calls.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -48,7 +51,7 @@ def run(group: str) -> None:
     with loading, tempfile.TemporaryDirectory(prefix="duemq-kernels-") as directory:
         work(Path(directory))
     lines = [COMPILED] if compiled_here() else called_here()
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.write("".join(f"{group} {line}\n" for line in lines))
 
 
 GROUPS = ("send", "ingest", "levels", "timers", "pending_timers", "migration", "store", "broker")
@@ -81,28 +84,53 @@ def compiled_here() -> bool:
     return any(kernel.stats.cache_misses for kernel in kernels_here().values())
 
 
-def recorded(group: str) -> list[str]:
-    """Return the kernels that a group's workload calls, recorded in another process.
+def run_apart(group: str) -> None:
+    """Run the workload of a group in a child process, which prints the kernels that it called."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            run(group)
+            sys.stdout.flush()
+            code = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise SystemExit(f"the workload of {group} failed")
+
+
+def recorded(groups: Collection[str]) -> dict[str, list[str]]:
+    """Return the kernels that the workload of each group calls, recorded in other processes.
 
     Raises:
-        RuntimeError: The workload failed, or its second run compiled a kernel again.
+        RuntimeError: A workload failed, or its second run compiled a kernel again.
     """
-    command = [sys.executable, "-m", "tests.support.kernel_signatures", group]
-    for _ in range(ROUNDS_MAX):
+    lists: dict[str, list[str]] = {}
+    for _ in range(ROUNDS_MAX + 1):
+        ahead = [group for group in groups if group not in lists]
+        if not ahead:
+            return lists
+        command = [sys.executable, "-m", "tests.support.kernel_signatures", *ahead]
         done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RuntimeError(f"the workload of {group} failed:\n{done.stderr}")
-        lines = done.stdout.splitlines()
-        if COMPILED not in lines:
-            return lines
-    raise RuntimeError(f"each run of the workload of {group} compiles a kernel")
+            raise RuntimeError(done.stderr)
+        lines = [line.partition(" ") for line in done.stdout.splitlines()]
+        compiling = {group for group, _, line in lines if line == COMPILED}
+        for group in set(ahead) - compiling:
+            lists[group] = [line for name, _, line in lines if name == group]
+    raise RuntimeError(f"each run of a workload compiles a kernel: {set(groups) - lists.keys()}")
 
 
 def write_list() -> None:
     """Record all groups and write the list."""
     groups_of: defaultdict[str, list[str]] = defaultdict(list)
+    lists = recorded(GROUPS)
     for group in GROUPS:
-        for line in recorded(group):
+        for line in lists[group]:
             groups_of[line].append(group)
     listed = "".join(f"{' '.join(groups_of[line])}  {line}\n" for line in sorted(groups_of))
     SIGNATURES.write_text(HEAD + listed)
@@ -110,6 +138,9 @@ def write_list() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        run(sys.argv[1])
+        from tests.support.kernel_work import broker, levels, migrations, store, timers  # noqa: F401
+
+        for name in sys.argv[1:]:
+            run_apart(name)
     else:
         write_list()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from delayed_delivery.pending import Verdict
+from tests.support.extended import one_in
 from tests.support.failing_disk import Disk
 from tests.support.timer_rig import TimerRig
 from timer_store.config import TimerConfig
@@ -239,9 +240,10 @@ def test_a_kill_after_the_clock_passed_several_windows_rebuilds_nothing(
     rig.close()
 
 
-@pytest.mark.parametrize("ends", [False, True], ids=["", "persist and kill"])
-@pytest.mark.parametrize("how", ["cancel", "fire", "move"])
-@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("ends", "how", "which"),
+    one_in(2, product([False, True], ["cancel", "fire", "move"], [0, 1, 2])),
+)
 def test_a_decision_while_delivery_has_stopped_for_several_windows(
     tmp_path: Path, which: int, how: str, ends: bool
 ) -> None:
@@ -273,10 +275,18 @@ def test_a_decision_while_delivery_has_stopped_for_several_windows(
     rig.close()
 
 
-@pytest.mark.parametrize("slots", [{}, {"precision_ms": 100, "roll_window_slots": 60}])
-@pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
-@pytest.mark.parametrize("end", ["close", "kill"])
-@pytest.mark.parametrize("when", ["running", "running, loaded", "closed"])
+@pytest.mark.parametrize(
+    ("slots", "step_ms", "end", "when"),
+    one_in(
+        4,
+        product(
+            [{}, {"precision_ms": 100, "roll_window_slots": 60}],
+            [HOUR_MS, -HOUR_MS],
+            ["close", "kill"],
+            ["running", "running, loaded", "closed"],
+        ),
+    ),
+)
 def test_a_start_after_a_clock_step_recovers_from_the_checkpoint(
     tmp_path: Path, slots: dict[str, int], step_ms: int, end: str, when: str
 ) -> None:

@@ -65,7 +65,7 @@ Ledger.open(LedgerLocation(url=sys.argv[1], store_id="s-1", store_path="/"), now
 def test_processes_may_open_a_new_ledger_concurrently(url: str, opener: Opener) -> None:
     command_line = [sys.executable, "-c", OPEN_AT_ONCE, url]
     pipe = subprocess.PIPE
-    some = [subprocess.Popen(command_line, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
+    some = [subprocess.Popen(command_line, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
     for process in some:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -75,5 +75,5 @@ def test_processes_may_open_a_new_ledger_concurrently(url: str, opener: Opener) 
         process.stdin.flush()
     for process in some:
         process.communicate(timeout=60)
-    assert [process.returncode for process in some] == [0, 0, 0, 0]
+    assert [process.returncode for process in some] == [0, 0, 0]
     assert opener().migrations() == []

@@ -19,6 +19,7 @@ from duemq_migration.ownership.states import State
 from duemq_migration.steps import offline
 from duemq_migration.steps.offline import OfflineStopped, copy_store, migrate_offline
 from tests.migration.bench import PLUGINS, Bench
+from tests.support.extended import extended
 from tests.support.golden_stores import (
     INDEX_ITEMS,
     INDEX_SLOTS,
@@ -58,7 +59,7 @@ def digest(root: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", ["apache-4.9.7-clean", "apache-4.9.7-running"])
+@pytest.mark.parametrize("name", ["apache-4.9.7-running", extended("apache-4.9.7-clean")])
 def test_messages_of_a_golden_store_are_delivered_on_time(name: str, tmp_path: Path) -> None:
     source = copy_golden_store(name, tmp_path / "source")
     before, target = digest(source), tmp_path / "target"

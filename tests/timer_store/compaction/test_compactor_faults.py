@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delayed_delivery.pending import Verdict
+from tests.support.extended import extended
 from tests.support.failing_disk import SimulatedCrash
 from tests.support.full_timer_disk import FullDisk, PinningRig
 from tests.support.naive_model import log_records
@@ -201,8 +202,9 @@ def scenario(compacted: CompactedStore) -> None:
         compacted.fill()
 
 
-@pytest.mark.parametrize("cut", [False, True], ids=["kill", "power"])
-@pytest.mark.parametrize("torn", [0, 60])
+@pytest.mark.parametrize(
+    ("torn", "cut"), [(0, False), (60, True), extended(0, True), extended(60, False)]
+)
 def test_a_crash_at_every_write(torn: int, cut: bool) -> None:
     every = int(os.environ.get("COMPACT_EVERY", "8"))
     steps, done = torn % every, False
