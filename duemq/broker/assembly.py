@@ -51,9 +51,9 @@ from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.filter_file import FilterFile
 from duemq.registry.groups import GroupConfig, GroupManager
-from duemq.registry.journal_log import JOURNAL_TOPIC, StoreLog
+from duemq.registry.journal_log import JOURNAL_TOPIC, StoreLog, TableKind
 from duemq.registry.managers import Identity
-from duemq.registry.table_journal import TableJournal, TableKind
+from duemq.registry.table_journal import TableJournal
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq.replication.ha_server import HaServer

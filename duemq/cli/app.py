@@ -11,7 +11,15 @@ from duemq.cli.cache_home import use_writable_cache
 from duemq.cli.command import command
 from duemq.cli.exits import MEANINGS, errors_become_exits
 from duemq.cli.groups import Group, LazyGroup, group
-from duemq.cli.options import AsJson, Configuration, EventsAsJson, LoggingFile, Target
+from duemq.cli.options import (
+    AsJson,
+    Configuration,
+    ConsumeOptions,
+    EventsAsJson,
+    LoggingFile,
+    Outgoing,
+    Target,
+)
 from duemq.cli.output import notice
 from duemq_common.config import Properties
 from duemq_common.errors import UsageError
@@ -122,21 +130,8 @@ def namesrv(
 
 @command(app, example="send orders hello --at +90s")
 def send(
-    topic: Annotated[str, typer.Argument(help="Topic to send to.")] = "",
-    body: Annotated[
-        str | None, typer.Argument(help="Body text; - reads standard input.", show_default=False)
-    ] = None,
-    level: Annotated[int, typer.Option(help="Delay level, 0: none.", min=0)] = 0,
-    due_text: Annotated[
-        str,
-        typer.Option(
-            "--at", metavar="TIME", help="Delivery time: 2026-11-22T10:00 (UTC), +90s, +2h, or ms."
-        ),
-    ] = "",
-    count: Annotated[int, typer.Option(help="Number of copies.", min=1, max=1_000_000)] = 1,
-    tag: Annotated[str, typer.Option(help="Tag.")] = "",
-    key: Annotated[str, typer.Option(help="Keys, separated by blanks.")] = "",
-    queue: Annotated[int, typer.Option(help="Queue id; -1: in turn.", min=-1)] = -1,
+    *,
+    outgoing: Outgoing,
     from_file: Annotated[
         Path | None,
         typer.Option(
@@ -148,59 +143,43 @@ def send(
     yes: Annotated[
         bool, typer.Option("--yes", help="With --from: send the missing messages.")
     ] = False,
-    *,
     target: Target,
 ) -> None:
     """Send a message, optionally with a level or a delivery time, and print where it is stored."""
-    from duemq.cli.messages import Outgoing, send_messages
+    from duemq.cli.messages import send_messages
     from duemq.cli.send_file import send_file
 
     if from_file is not None:
-        if topic or body is not None:
+        if outgoing.topic or outgoing.body is not None:
             raise UsageError(
                 f"{from_file} contains topics and bodies: omit TOPIC and BODY to resend its "
                 "messages, "
                 "or omit --from to send a new message"
             )
-        own = {"--level": level, "--at": due_text, "--tag": tag, "--key": key}
-        own |= {"--count": count > 1, "--queue": queue >= 0}
+        own = {
+            "--level": outgoing.level,
+            "--at": outgoing.due_text,
+            "--tag": outgoing.tag,
+            "--key": outgoing.key,
+            "--count": outgoing.count > 1,
+            "--queue": outgoing.queue_id >= 0,
+        }
         if named := [name for name, value in own.items() if value]:
             raise UsageError(
                 f"{from_file} contains the properties of its messages: omit {', '.join(named)}"
             )
         send_file(from_file, target, really=yes)
         return
-    if not topic or body is None:
+    if not outgoing.topic or outgoing.body is None:
         raise UsageError("no message given: give a topic and a body, or --from FILE")
-    outgoing = Outgoing(
-        topic, body, level=level, tag=tag, key=key, queue_id=queue, count=count, due_text=due_text
-    )
     send_messages(outgoing, target)
 
 
 @command(app, example="consume orders --count 10")
-def consume(
-    topic: Annotated[str, typer.Argument(help="Topic to read.")],
-    group: Annotated[str, typer.Option(help="Consumer group whose offsets are used.")] = (
-        "duemq_cli"
-    ),
-    count: Annotated[int, typer.Option(help="Stop after this many messages; 0: never.", min=0)] = 0,
-    wait_s: Annotated[
-        float, typer.Option("--wait", help="Stop after this many seconds; 0: never.", min=0)
-    ] = 0.0,
-    tag: Annotated[str, typer.Option(help="Tag filter such as 'a || b'.")] = "*",
-    from_first: Annotated[
-        bool, typer.Option("--from-first", help="A new group starts at the oldest message.")
-    ] = False,
-    *,
-    target: Target,
-) -> None:
+def consume(*, options: ConsumeOptions, target: Target) -> None:
     """Read a topic and print each message as it arrives."""
-    from duemq.cli.consume import ConsumeOptions, consume_messages
+    from duemq.cli.consume import consume_messages
 
-    options = ConsumeOptions(
-        topic, group, count=count, wait_s=wait_s, tag=tag, from_first=from_first
-    )
     consume_messages(options, target)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.cli.client import (
@@ -22,7 +21,7 @@ from duemq.cli.client import (
     pull_fields,
 )
 from duemq.cli.messages import describe, time_text
-from duemq.cli.options import Target
+from duemq.cli.options import ConsumeOptions, Target
 from duemq.cli.output import print_json_line, printable, reader_has_closed
 from duemq.cli.quarantined import parsed, summary
 from duemq.cli.retrying import Retrying
@@ -39,18 +38,6 @@ BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # during 
 
 Show = Callable[[Queue, Record], None]
 """Called with each message and the queue it was read from."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeOptions:
-    """Arguments of `duemq consume`."""
-
-    topic: str
-    group: str
-    count: int = 0
-    wait_s: float = 0
-    tag: str = "*"
-    from_first: bool = False
 
 
 class Reader:

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duemq.cli.client import Cluster, Queue
-from duemq.cli.consume import ConsumeOptions, Reader
+from duemq.cli.consume import Reader
 from duemq.cli.decision_client import DecisionClient
 from duemq.cli.exits import Exit, fail
 from duemq.cli.kernels import compile_for_demo
-from duemq.cli.messages import Outgoing, sending, time_text
+from duemq.cli.messages import sending, time_text
+from duemq.cli.options import ConsumeOptions, Outgoing
 from duemq.cli.output import console, print_json
 from duemq_common.clock import SystemClock
 from duemq_common.errors import DueMQError

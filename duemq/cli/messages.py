@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 from duemq.cli.client import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, WRITE, Cluster, Queue
-from duemq.cli.options import Target
+from duemq.cli.options import Outgoing, Target
 from duemq.cli.output import notice, print_json_line, printable
 from duemq.cli.times import duration_text, parse_time
 from duemq.net.codes import RequestCode, ResponseCode
@@ -29,20 +29,6 @@ STORED = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: "stored, not yet on a slave",
     ResponseCode.SLAVE_NOT_AVAILABLE: "stored, no slave",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=False)
-class Outgoing:
-    """Arguments of `duemq send`; `due_text` is a time as typed."""
-
-    topic: str
-    body: str
-    level: int = 0
-    tag: str = ""
-    key: str = ""
-    queue_id: int = -1
-    count: int = 1
-    due_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +66,7 @@ async def _send_all(outgoing: Outgoing, target: Target) -> None:
         outgoing, due_ms = replace(outgoing, due_text=""), None
     elif due_ms is not None:
         outgoing = replace(outgoing, due_text=str(due_ms))  # same time for all copies
-    body = sys.stdin.buffer.read() if outgoing.body == "-" else outgoing.body.encode()
+    body = sys.stdin.buffer.read() if outgoing.body == "-" else (outgoing.body or "").encode()
     async with target.cluster() as cluster:
         delay_ms = await _delay_of(cluster, outgoing.level) if outgoing.level else None
         async for sent in sending(cluster, outgoing, body):

@@ -255,6 +255,57 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Message of `duemq send`."""
+
+    topic: Annotated[str, typer.Argument(help="Topic to send to.")] = ""
+    body: Annotated[
+        str | None, typer.Argument(help="Body text; - reads standard input.", show_default=False)
+    ] = None
+    level: Annotated[int, typer.Option(help="Delay level, 0: none.", min=0)] = 0
+    due_text: Annotated[
+        str,
+        typer.Option(
+            "--at", metavar="TIME", help="Delivery time: 2026-11-22T10:00 (UTC), +90s, +2h, or ms."
+        ),
+    ] = ""
+    count: Annotated[int, typer.Option(help="Number of copies.", min=1, max=1_000_000)] = 1
+    tag: Annotated[str, typer.Option(help="Tag.")] = ""
+    key: Annotated[str, typer.Option(help="Keys, separated by blanks.")] = ""
+    queue_id: Annotated[int, typer.Option("--queue", help="Queue id; -1: in turn.", min=-1)] = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOptions:
+    """What `duemq consume` reads."""
+
+    topic: Annotated[str, typer.Argument(help="Topic to read.")]
+    group: Annotated[str, typer.Option(help="Consumer group whose offsets are used.")] = "duemq_cli"
+    count: Annotated[int, typer.Option(help="Stop after this many messages; 0: never.", min=0)] = 0
+    wait_s: Annotated[
+        float, typer.Option("--wait", help="Stop after this many seconds; 0: never.", min=0)
+    ] = 0.0
+    tag: Annotated[str, typer.Option(help="Tag filter such as 'a || b'.")] = "*"
+    from_first: Annotated[
+        bool, typer.Option("--from-first", help="A new group starts at the oldest message.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSelection:
+    """Page of pending timers; empty texts select all."""
+
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only timers of this topic.")] = ""
+    key: Annotated[
+        str, typer.Option(metavar="KEY", help="Only timers with this key or unique key.")
+    ] = ""
+    from_time: From = ""
+    to_time: To = ""
+    limit: Annotated[int, typer.Option(help="Timers per page.", min=1, max=1_000)] = 20
+    page: Annotated[int, typer.Option(help="Number of the page.", min=1)] = 1
+
+
+@dataclass(frozen=True, slots=True)
 class SparkOptions:
     """Spark session of a command."""
 

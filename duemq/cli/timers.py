@@ -8,14 +8,11 @@ import typer
 
 from duemq.cli.command import command, expanded
 from duemq.cli.groups import group
-from duemq.cli.options import DryRun, From, Target, To
+from duemq.cli.options import DryRun, From, Target, TimerSelection
 from duemq.cli.timers_decide import add_commands
 from duemq_common.errors import UsageError
 
 timers_app = group(no_args_is_help=False)
-
-Topic = Annotated[str, typer.Option(metavar="TOPIC", help="Only timers of this topic.")]
-Key = Annotated[str, typer.Option(metavar="KEY", help="Only timers with this key or unique key.")]
 
 
 def timers(context: typer.Context, target: Target) -> None:
@@ -66,20 +63,10 @@ def forecast(
 
 
 @command(timers_app, "list", example="timers list --topic orders --to +1h")
-def list_pending(
-    topic: Topic = "",
-    key: Key = "",
-    from_time: From = "",
-    to_time: To = "",
-    limit: Annotated[int, typer.Option(help="Timers per page.", min=1, max=1_000)] = 20,
-    page: Annotated[int, typer.Option(help="Number of the page.", min=1)] = 1,
-    *,
-    target: Target,
-) -> None:
+def list_pending(*, selection: TimerSelection, target: Target) -> None:
     """List pending timers, earliest first. Exit code 1: no timer has the key."""
-    from duemq.cli.timers_list import TimerSelection, list_timers
+    from duemq.cli.timers_list import list_timers
 
-    selection = TimerSelection(topic, key, from_time, to_time, limit=limit, page=page)
     list_timers(selection, target)
 
 

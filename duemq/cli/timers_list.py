@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.exits import Exit, fail
-from duemq.cli.options import Target
+from duemq.cli.options import Target, TimerSelection
 from duemq.cli.output import console, heading, print_json, printable
 from duemq.cli.timers_show import LIST_VIEW, list_row, timers_table
 from duemq.cli.times import parse_time
@@ -16,31 +15,20 @@ from duemq_common.clock import SystemClock
 REQUEST_TIMERS_MAX = 1_000  # timers per request
 
 
-@dataclass(frozen=True, slots=True)
-class TimerSelection:
-    """Selection of timers; empty texts select all."""
-
-    topic: str
-    key: str
-    from_time: str
-    to_time: str
-    limit: int = 20
-    page: int = 1
-
-    def fields(self, now_ms: int) -> dict[str, object]:
-        """Return the fields of the request."""
-        fields: dict[str, object] = {"topic": self.topic, "key": self.key}
-        if self.from_time:
-            fields["from_ms"] = parse_time(self.from_time, now_ms)
-        if self.to_time:
-            fields["to_ms"] = parse_time(self.to_time, now_ms)
-        return fields
+def _fields(selection: TimerSelection, now_ms: int) -> dict[str, object]:
+    """Return the fields of the request."""
+    fields: dict[str, object] = {"topic": selection.topic, "key": selection.key}
+    if selection.from_time:
+        fields["from_ms"] = parse_time(selection.from_time, now_ms)
+    if selection.to_time:
+        fields["to_ms"] = parse_time(selection.to_time, now_ms)
+    return fields
 
 
 def list_timers(selection: TimerSelection, target: Target) -> None:
     """Print one page."""
     now_ms = SystemClock().now_ms()
-    shown, more, damage = asyncio.run(_collect(selection, selection.fields(now_ms), target))
+    shown, more, damage = asyncio.run(_collect(selection, _fields(selection, now_ms), target))
     if target.as_json:
         print_json(
             {

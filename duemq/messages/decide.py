@@ -98,8 +98,8 @@ class DecideProcessor:
         clock: Clock,
         broker_name: str,
     ) -> None:
-        self._store, self._ports, self._hooks = store, ports, hooks
-        self._clock, self._broker_name = clock, broker_name
+        self.store, self.ports, self._hooks = store, ports, hooks
+        self._clock, self.broker_name = clock, broker_name
         self.turn = asyncio.Lock()
         self.waiting: dict[Hashable, _Job] = {}
 
@@ -126,11 +126,11 @@ class DecideProcessor:
         except StoreError as error:
             text = str(error)
             if job.log_end:
-                missing = await self._store.wait_confirmed(job.log_end)
+                missing = await self.store.wait_confirmed(job.log_end)
                 text += f"; {job.decided_count} messages were decided on before"
                 text += ", but this is not confirmed" if missing else ""
             raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
-        if job.log_end and (missing := await self._store.wait_confirmed(job.log_end)):
+        if job.log_end and (missing := await self.store.wait_confirmed(job.log_end)):
             count = sum(one.messages for one in results)
             raise not_confirmed(f"{count} messages were decided on", missing)
         return Response(body=msgspec.json.encode(DecisionResponse(results, command.dry_run)))
@@ -172,20 +172,6 @@ class DecideProcessor:
         """Run the put hooks on a batch."""
         for hook in self._hooks:
             hook(batch, now_ms)
-
-    def ports(self) -> Sequence[PendingMessages]:
-        """Return the components that own pending messages."""
-        return self._ports()
-
-    @property
-    def store(self) -> MessageStore:
-        """The message store."""
-        return self._store
-
-    @property
-    def broker_name(self) -> str:
-        """Broker name in recall handles of this broker."""
-        return self._broker_name
 
 
 class _Job:

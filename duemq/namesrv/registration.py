@@ -19,7 +19,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from duemq.namesrv.registration_body import crc_of, encode_body
 from duemq.namesrv.route_table import BrokerAddrInfo, Registration
@@ -31,7 +31,11 @@ from duemq.registry.topic_routes import GRPC
 from duemq_common.clock import Clock
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import PeerError
-from duemq_common.request import Peer, Request, Response
+from duemq_common.request import Peer, Request
+
+if TYPE_CHECKING:
+    from duemq.namesrv.server import NameServer
+    from duemq.registry.topics import TopicManager
 
 log = logging.getLogger(__name__)
 CHANGE_TIMEOUT_S = 2.0  # a client waits 3 s for the request that changed the topic
@@ -64,30 +68,6 @@ def hint_of(error: Exception) -> str:
     if isinstance(error, ConnectionResetError):
         return "its log has the reason; check useTLS and tls.client.certPath if it requires TLS"
     return "check that it runs and that its address in namesrvAddr is right"
-
-
-class TopicSource(Protocol):
-    """Topics and version to register; implemented by the topic manager."""
-
-    @property
-    def version(self) -> DataVersion: ...
-    def __iter__(self) -> Iterator[TopicConfig]: ...
-
-
-class LocalNamesrv(Protocol):
-    """Name server embedded in this process."""
-
-    def register_local(self, registration: Registration) -> None: ...
-    def unregister_local(self, key: BrokerAddrInfo) -> None: ...
-    def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
-
-
-class Outbound(Protocol):
-    """Client of one name server; implemented by RemotingClient."""
-
-    async def connect(self) -> Peer: ...
-    async def call(self, request: Request, *, timeout_s: float) -> Response: ...
-    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +120,7 @@ class RegistrationSnapshot:
     def __init__(
         self,
         broker: BrokerAddress,
-        topics: TopicSource,
+        topics: TopicManager,
         clock: Clock,
         permission: Callable[[], int],
     ) -> None:
@@ -195,7 +175,7 @@ class NameServerRegistration:
         self,
         address: str,
         snapshot: RegistrationSnapshot,
-        client: Outbound,
+        client: RemotingClient,
         clock: Clock,
         *,
         timeout_s: float,
@@ -357,15 +337,15 @@ class Registrar:
     def __init__(
         self,
         broker: BrokerAddress,
-        topics: TopicSource,
+        topics: TopicManager,
         clock: Clock,
         *,
         addresses: Sequence[str] = (),
-        local: LocalNamesrv | None = None,
+        local: NameServer | None = None,
         interval_ms: int = 30_000,
         timeout_s: float = 24.0,
         permission: Callable[[], int] = lambda: PERM_READ | PERM_WRITE,
-        connect: Callable[[str], Outbound] = RemotingClient,
+        connect: Callable[[str], RemotingClient] = RemotingClient,
         on_registered: OnRegistered = lambda fields: None,
         second_master: SecondMaster | None = None,
     ) -> None:

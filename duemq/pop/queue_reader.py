@@ -29,7 +29,7 @@ from message_store.log.properties import (
     PROPERTIES_BYTES_MAX,
     encode_properties,
 )
-from message_store.log.record import Record, encode_again, is_sound, split_records
+from message_store.log.record import Record, encode_record, is_sound, split_records
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -208,7 +208,7 @@ class QueueReader:
             part = result.data[position : position + record.total_size]
             if RECEIPT_NAME in record.property_text and is_sound(record):
                 text = _with_receipt(record, None)
-                part = encode_again(replace(record, property_text=text))
+                part = encode_record(replace(record, property_text=text))
             parts.append(part)
             position += record.total_size
         return b"".join(parts)
@@ -290,7 +290,7 @@ class QueueReader:
         for record in split_records(result.data, check_crc=False):
             text = _with_receipt(record, receipt.text(record.queue_offset))
             if len(text) <= PROPERTIES_BYTES_MAX and is_sound(record):
-                pieces.append(encode_again(replace(record, topic=topic, property_text=text)))
+                pieces.append(encode_record(replace(record, topic=topic, property_text=text)))
         return b"".join(pieces)
 
 

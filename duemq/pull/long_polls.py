@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from duemq.registry.subscriptions import Subscription
 from duemq_common.clock import Clock
 from duemq_common.request import Peer
 from message_store.log.batch import PutBatch
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
 
 BUCKET_MS = 250
 HOLD_MS_MAX = 120_000
@@ -100,16 +103,6 @@ class PollGroup:
         return next((poll for poll in self.members if poll.awaits is None), None)
 
 
-class ConfirmedLog(Protocol):
-    """Interface of the message store for the end of what consumers may read."""
-
-    @property
-    def confirm_offset(self) -> int: ...
-    @property
-    def max_offset(self) -> int: ...
-    def when_confirmed(self, offset: int, call: Callable[[], None]) -> None: ...
-
-
 class LongPolls:
     """The long polls of a broker; a context manager whose task resumes them at their deadline.
 
@@ -122,7 +115,7 @@ class LongPolls:
     def __init__(
         self,
         clock: Clock,
-        log: ConfirmedLog,
+        log: MessageStore,
         *,
         polls_max: int = 100_000,
         memory: MemoryBudget | None = None,

@@ -18,7 +18,7 @@ from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject, sound_rows
 from duemq.registry.stored_table import StoredTable
 from duemq.registry.table_file import TableFile
-from duemq.registry.table_journal import NoLog, TableJournal, TableKind
+from duemq.registry.table_journal import TableJournal
 from duemq.registry.topic_config import GROUP_ATTRIBUTES, alter_attributes
 from duemq_common.clock import Clock
 from duemq_common.data_version import DataVersion, boolean, integer
@@ -156,7 +156,7 @@ class GroupManager(StoredTable[GroupConfig]):
     Args:
         auto_create: Whether the first use of an unknown group creates it.
         groups_max: Maximum number of groups.
-        journal: Journal of changes in the log; None: changes are in the file only.
+        journal: Journal of changes in the log.
     """
 
     def __init__(
@@ -166,11 +166,11 @@ class GroupManager(StoredTable[GroupConfig]):
         *,
         auto_create: bool = True,
         groups_max: int = GROUPS_MAX,
-        journal: TableJournal[GroupConfig] | None = None,
+        journal: TableJournal[GroupConfig],
     ) -> None:
         super().__init__(
             TableFile(file, "subscriptionGroupTable"),
-            journal or TableJournal(TableKind.GROUP, NoLog(), GroupConfig.from_json),
+            journal,
             clock,
             ResponseCode.SYSTEM_ERROR,
         )

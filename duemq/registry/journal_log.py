@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from delayed_delivery.own_records import put_own
@@ -10,7 +11,6 @@ from delayed_delivery.plugin import SystemTopic
 from delayed_delivery.quarantine import NO_HOST
 from duemq.net.codes import ResponseCode
 from duemq.registry.internal_topics import TABLES_TOPIC
-from duemq.registry.table_journal import TableKind
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
 from message_store.replication.acknowledgement import Missing
@@ -20,11 +20,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PERM_READ: Final = 4
+
+
+class TableKind(Enum):
+    """Table that a record changes; the value is the queue id of its records."""
+
+    TOPIC = 0
+    GROUP = 1
+
+
 JOURNAL_TOPIC: Final = SystemTopic(TABLES_TOPIC, len(TableKind), PERM_READ)
 
 
 class StoreLog:
-    """Journal queues in a store (a `JournalLog`)."""
+    """Journal queues in a store."""
 
     def __init__(self, store: MessageStore, clock: Clock) -> None:
         self._store, self._clock = store, clock

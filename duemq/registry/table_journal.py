@@ -38,11 +38,11 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import JsonObject
+from duemq.registry.journal_log import StoreLog, TableKind
 from duemq.registry.table_file import Row
 from duemq_common import json_dialect
 from duemq_common.data_version import DataVersion, integer
@@ -57,82 +57,7 @@ SKIPPED_MAX: Final = 10_000
 SHOWN_CHARACTERS, SHOWN_MAX = 100, 3  # malformed records in one log line
 
 
-class TableKind(Enum):
-    """Table that a record changes; the value is the queue id of its records."""
-
-    TOPIC = 0
-    GROUP = 1
-
-
 R = TypeVar("R", bound=Row)
-
-
-class JournalLog(Protocol):
-    """Interface of the message store to the journal."""
-
-    @property
-    def is_copied(self) -> bool:
-        """Whether replicas copy the log or are configured."""
-        ...
-
-    @property
-    def is_read_only(self) -> bool:
-        """Whether the log is written by another broker, as on a replica."""
-        ...
-
-    @property
-    def refusal(self) -> str:
-        """Reason why appends are refused; empty: they are accepted."""
-        ...
-
-    def bounds(self, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset and the end offset of a queue."""
-        ...
-
-    def body(self, queue_id: int, offset: int) -> bytes:
-        """Return the body of a record.
-
-        Raises:
-            RecordUnreadable: The record is missing or damaged.
-            ValueError: The record was not written by a broker.
-        """
-        ...
-
-    def append(self, queue_id: int, body: bytes) -> None:
-        """Append a record.
-
-        Raises:
-            RequestError: The append is refused; nothing has changed.
-        """
-        ...
-
-    async def confirm(self) -> None:
-        """Wait until the log is confirmed by disk and replicas, as for messages.
-
-        Raises:
-            RequestError: The confirmation timed out.
-        """
-        ...
-
-
-class NoLog:
-    """Journal log of a table without a journal."""
-
-    is_copied, is_read_only, refusal = False, False, ""
-
-    def bounds(self, queue_id: int) -> tuple[int, int]:
-        """Return the bounds of an empty queue."""
-        return 0, 0
-
-    def body(self, queue_id: int, offset: int) -> bytes:
-        """Raise: there is no record."""
-        raise RecordUnreadable(offset, "there is no journal")
-
-    def append(self, queue_id: int, body: bytes) -> None:
-        """Drop the record."""
-
-    async def confirm(self) -> None:
-        """Return at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +126,7 @@ class TableJournal(Generic[R]):
     def __init__(
         self,
         kind: TableKind,
-        journal_log: JournalLog,
+        journal_log: StoreLog,
         read_row: Callable[[JsonObject, str], R],
         *,
         epoch: int = 0,
@@ -326,7 +251,7 @@ class _Reader(Generic[R]):
     """Reader of one journal queue; collects malformed records for one log line."""
 
     def __init__(
-        self, kind: TableKind, journal_log: JournalLog, read_row: Callable[[JsonObject, str], R]
+        self, kind: TableKind, journal_log: StoreLog, read_row: Callable[[JsonObject, str], R]
     ) -> None:
         self._kind, self._log, self._read_row = kind, journal_log, read_row
         self._skipped: dict[int, str] = {}

@@ -24,7 +24,7 @@ from duemq.registry.default_topics import PERM_BOTH, at_least, default_topics
 from duemq.registry.internal_topics import SYSTEM_PREFIX, is_internal
 from duemq.registry.stored_table import StoredTable
 from duemq.registry.table_file import TableFile
-from duemq.registry.table_journal import NoLog, TableJournal, TableKind
+from duemq.registry.table_journal import TableJournal
 from duemq.registry.topic_config import (
     PERM_INHERIT,
     RETRY_PREFIX,
@@ -55,7 +55,7 @@ class TopicManager(StoredTable[TopicConfig]):
     Args:
         config: Names of cluster and broker, settings of automatic creation.
         system_topics: Topics of plugins with their minimum number of queues.
-        journal: Journal of changes in the log; None: changes are in the file only.
+        journal: Journal of changes in the log.
     Attributes:
         changed: Awaited after topics were created or changed; see `TopicListener`.
         removed: Called with the name of a deleted topic.
@@ -71,11 +71,11 @@ class TopicManager(StoredTable[TopicConfig]):
         *,
         system_topics: Sequence[SystemTopic] = (),
         changed: TopicListener | None = None,
-        journal: TableJournal[TopicConfig] | None = None,
+        journal: TableJournal[TopicConfig],
     ) -> None:
         super().__init__(
             TableFile(file, "topicConfigTable"),
-            journal or TableJournal(TableKind.TOPIC, NoLog(), TopicConfig.from_json),
+            journal,
             clock,
             ResponseCode.SERVICE_NOT_AVAILABLE,
         )

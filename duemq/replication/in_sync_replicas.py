@@ -11,23 +11,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from duemq.configuration.ha_server_config import HaServerConfig
 from message_store.replication.acknowledgement import Missing, Replicated
 from message_store.store import SERVICE_NOT_AVAILABLE
 
+if TYPE_CHECKING:
+    from duemq.replication.replica_connection import ReplicaConnection
+
 log = logging.getLogger(__name__)
 MASTER = 1  # the master, which counts as a replica in sync
-
-
-class AcknowledgingReplica(Protocol):
-    """A replica's connection, as this module uses it."""
-
-    @property
-    def acknowledged(self) -> int | None:
-        """End of the replica's log; None before its first report."""
-        ...
 
 
 class InSyncReplicas:
@@ -44,14 +38,14 @@ class InSyncReplicas:
         self,
         replicated: Replicated,
         config: Callable[[], HaServerConfig],
-        replicas: Callable[[], Iterable[AcknowledgingReplica]],
+        replicas: Callable[[], Iterable[ReplicaConnection]],
         log_end: Callable[[], int],
     ) -> None:
         self._replicated, self._config = replicated, config
         self._replicas, self._log_end = replicas, log_end
         self._was_possible: bool | None = None
 
-    def is_in_sync(self, replica: AcknowledgingReplica) -> bool:
+    def is_in_sync(self, replica: ReplicaConnection) -> bool:
         """Return whether a replica's lag is below haMaxGapNotInSync."""
         end = replica.acknowledged
         return end is not None and self._log_end() - end < self._config().gap_bytes_max

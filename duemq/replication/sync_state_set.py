@@ -23,30 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from duemq.configuration.ha_server_config import HaServerConfig
 from duemq.replication.in_sync_replicas import refusal_of
 from message_store.replication.acknowledgement import Replicated
 
-
-class Member(Protocol):
-    """A replica's connection, as the sync state set uses it."""
-
-    @property
-    def acknowledged(self) -> int | None:
-        """End of the replica's log; None before its first report."""
-        ...
-
-    @property
-    def replica_id(self) -> int | None:
-        """Id of the replica; None before its handshake."""
-        ...
-
-    @property
-    def is_learner(self) -> bool:
-        """Whether the replica never joins the sync state set."""
-        ...
+if TYPE_CHECKING:
+    from duemq.replication.replica_connection import ReplicaConnection
 
 
 @dataclass(slots=True)
@@ -85,7 +69,7 @@ class SyncStateSetReplicas:
         replicated: Replicated,
         own_id: int,
         required: Callable[[], frozenset[int]],
-        replicas: Callable[[], Iterable[Member]],
+        replicas: Callable[[], Iterable[ReplicaConnection]],
         log_end: Callable[[], int],
         epoch_start: Callable[[], int],
         steady_ms: Callable[[], int],
@@ -103,7 +87,7 @@ class SyncStateSetReplicas:
         self._known: frozenset[int] = frozenset()
         replicated.is_possible = True  # a lost member reconnects, or is removed from the set
 
-    def is_in_sync(self, replica: Member) -> bool:
+    def is_in_sync(self, replica: ReplicaConnection) -> bool:
         """Return whether a replica is in the sync state set."""
         return replica.replica_id in self._required()
 

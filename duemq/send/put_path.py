@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from duemq.net.codes import ResponseCode
 from duemq_common.clock import Clock
@@ -25,18 +25,10 @@ from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
 
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
 log = logging.getLogger(__name__)
-
-
-class LogStore(Protocol):
-    """Interface of the message store to the put path."""
-
-    @property
-    def max_offset(self) -> int: ...
-    @property
-    def refusal(self) -> str: ...
-    def put(self, batch: PutBatch) -> None: ...
-    async def wait_confirmed(self, end_offset: int) -> Missing | None: ...
 
 
 class PutPath:
@@ -46,7 +38,7 @@ class PutPath:
         hooks: Put hooks in call order; those of plugins are added when the plugins run.
     """
 
-    def __init__(self, store: LogStore, hooks: Sequence[PutHook], clock: Clock) -> None:
+    def __init__(self, store: MessageStore, hooks: Sequence[PutHook], clock: Clock) -> None:
         self.store = store
         self._hooks = hooks
         self._clock = clock

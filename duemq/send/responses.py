@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,6 @@ from duemq.send.layout import (
     RESPONSE_WAIT,
     RESPONSES,
 )
-from duemq.send.put_path import LogStore
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Request, Response
 from message_store.kernels.kernel import entry
@@ -51,6 +50,9 @@ from message_store.log.batch import PutBatch
 from message_store.log.offset_id import encode_offset_id
 from message_store.queues.topic_table import TopicTable
 from message_store.replication.acknowledgement import Missing
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
 UNCONFIRMED_TURNS_MAX: Final = 8  # turns whose responses wait for confirmation
@@ -138,7 +140,7 @@ class SendResponses:
 
     def __init__(
         self,
-        store: LogStore,
+        store: MessageStore,
         topics: TopicTable,
         settings: SendSettings,
         on_release: Callable[[], None],

@@ -19,7 +19,7 @@ from duemq.transactions.half_messages import (
 from duemq_common.request import Request
 from message_store.log.offset_id import encode_offset_id
 from message_store.log.properties import PROPERTIES_BYTES_MAX, encode_properties
-from message_store.log.record import Host, Record, encode_again
+from message_store.log.record import Host, Record, encode_record
 
 
 def producer_of(
@@ -85,7 +85,7 @@ def check_request(
         "bname": identity.broker_name,
     }
     return Request(
-        RequestCode.CHECK_TRANSACTION_STATE, request_fields, encode_again(message), oneway=True
+        RequestCode.CHECK_TRANSACTION_STATE, request_fields, encode_record(message), oneway=True
     )
 
 

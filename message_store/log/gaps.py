@@ -30,7 +30,7 @@ from message_store.kernels.verify import find_record
 from message_store.layout import Row
 from message_store.log.commit_log import BLANK, CommitLog, LogFile
 from message_store.log.frames import frame_at, topic_of
-from message_store.log.record import encode_record
+from message_store.log.record import Record, encode_record
 from message_store.queues.consume_queues import QueueSet
 
 TRIES_MAX = 1_000  # maximum units that are tried before one has a valid record
@@ -157,16 +157,23 @@ def _filler(gap: Gap, size: int, store_ms: int, *, ends_file: bool) -> bytes:
     if ends_file:
         return BLANK.pack(size, layout.MAGIC_BLANK)[:size]
     topic = BRIDGE_TOPIC[: size - layout.RECORD_FIXED_BYTES]
-    return encode_record(
-        topic=topic,
+    filler = Record(
+        total_size=size,
+        magic=0,
+        body_crc=0,
         queue_id=0,
-        body=bytes(size - layout.RECORD_FIXED_BYTES - len(topic)),
-        property_text=b"",
+        flag=0,
         queue_offset=0,
         phys_offset=gap.start,
+        sys_flag=layout.SYS_ROLLBACK,
         born_ms=store_ms,
         born_host=NO_HOST,
         store_ms=store_ms,
         store_host=NO_HOST,
-        sys_flag=layout.SYS_ROLLBACK,
+        reconsume_times=0,
+        prepared_offset=0,
+        body=bytes(size - layout.RECORD_FIXED_BYTES - len(topic)),
+        topic=topic,
+        property_text=b"",
     )
+    return encode_record(filler)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -51,7 +51,6 @@ _HEAD: Final = layout.packer(layout.RECORD_HEAD)
 _BORN_IP, _STORE_IP = layout.RECORD_AT.born_ip, layout.RECORD_AT.store_ip
 _IPV6_BITS: Final = layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6
 _PROPERTIES_LEN: Final = layout.packer(layout.PROPERTIES_LENGTH)
-ENCODED_FIELDS = {field.name for field in fields(Record)} - {"total_size", "magic", "body_crc"}
 
 
 class _Fields:
@@ -222,53 +221,22 @@ def _topic(fields: _Fields) -> str:
     return name.decode("utf-8", "replace")
 
 
-def encode_record(
-    *,
-    topic: str,
-    queue_id: int,
-    body: bytes,
-    property_text: bytes,
-    queue_offset: int,
-    phys_offset: int,
-    born_ms: int,
-    born_host: Host,
-    store_ms: int,
-    store_host: Host,
-    flag: int = 0,
-    sys_flag: int = 0,
-    reconsume_times: int = 0,
-    prepared_offset: int = 0,
-) -> bytes:
-    """Return the bytes of one record.
+def encode_record(record: Record) -> bytes:
+    """Return the bytes of a record; its size, magic, body CRC and IPv6 bits are computed.
 
-    Args:
-        sys_flag: Its two IPv6 bits are set from the length of the addresses (4 or 16 bytes).
     Raises:
         OverflowError: A number does not fit its field.
     Source: MessageExtEncoder.encode
     """
-    sys_flag &= ~_IPV6_BITS
-    sys_flag |= layout.SYS_BORN_IPV6 if len(born_host[0]) == 16 else 0
-    sys_flag |= layout.SYS_STORE_IPV6 if len(store_host[0]) == 16 else 0
-    wide = len(topic.encode()) > layout.TOPIC_BYTES_V1_MAX
-    record = Record(
-        0,
-        layout.MAGIC_V2 if wide else layout.MAGIC_V1,
-        zlib.crc32(body) & layout.CRC_MASK,
-        queue_id,
-        flag,
-        queue_offset,
-        phys_offset,
-        sys_flag,
-        born_ms,
-        born_host,
-        store_ms,
-        store_host,
-        reconsume_times,
-        prepared_offset,
-        body,
-        topic,
-        property_text,
+    sys_flag = record.sys_flag & ~_IPV6_BITS
+    sys_flag |= layout.SYS_BORN_IPV6 if len(record.born_host[0]) == 16 else 0
+    sys_flag |= layout.SYS_STORE_IPV6 if len(record.store_host[0]) == 16 else 0
+    wide = len(record.topic.encode()) > layout.TOPIC_BYTES_V1_MAX
+    record = replace(
+        record,
+        magic=layout.MAGIC_V2 if wide else layout.MAGIC_V1,
+        body_crc=zlib.crc32(record.body) & layout.CRC_MASK,
+        sys_flag=sys_flag,
     )
     if not wide and not sys_flag & _IPV6_BITS:
         with suppress(struct.error):  # a number does not fit: `_number` raises
@@ -326,11 +294,6 @@ def _encode_fields(record: Record) -> bytes:
         ]
     )
     return _number(8 + len(after_magic), 4) + _number(record.magic, 4) + after_magic
-
-
-def encode_again(record: Record) -> bytes:
-    """Return the bytes of `record`; its size, magic and body CRC are recomputed."""
-    return encode_record(**{name: getattr(record, name) for name in ENCODED_FIELDS})
 
 
 def _number(value: int, size: int) -> bytes:

@@ -28,6 +28,7 @@ from message_store.queues.topic_table import TopicTable
 from tests.interop.admin_process import mqadmin
 from tests.interop.apache import NEWEST, Apache
 from tests.support.extended import extended
+from tests.support.no_journal import topic_journal
 from tests.support.remoting_requests import has_route
 from tests.support.wait_until import until
 
@@ -44,7 +45,7 @@ WAIT_S = 120
 def topic_manager(home: Path) -> TopicManager:
     config = BrokerConfig(broker_name="broker-a")
     file = ConfigFile(home / "topics.json")
-    topics = TopicManager(config, TopicTable(), file, SystemClock())
+    topics = TopicManager(config, TopicTable(), file, SystemClock(), journal=topic_journal())
     topics.load()
     return topics
 

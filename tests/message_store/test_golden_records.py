@@ -11,7 +11,7 @@ import pytest
 
 from message_store import layout
 from message_store.log.offset_id import decode_offset_id, encode_offset_id
-from message_store.log.record import Record, decode_record, encode_again
+from message_store.log.record import Record, decode_record, encode_record
 from tests.support.golden_stores import (
     LOG_FILE_BYTES,
     STORES,
@@ -78,7 +78,7 @@ def test_decoded_records_encode_to_the_same_bytes(log: bytes) -> None:
     assert len(found) > 100
     for at, record in found:
         assert record.phys_offset == at
-        assert encode_again(record) == log[at : at + record.total_size]
+        assert encode_record(record) == log[at : at + record.total_size]
 
 
 def test_received_messages_equal_the_log(golden: GoldenStore, log: bytes) -> None:

@@ -25,6 +25,7 @@ from duemq_common.clock import FakeClock
 from duemq_common.request import Request, Response
 from message_store.store import MessageStore
 from tests.support.fakes import FakePeer
+from tests.support.no_journal import group_journal, topic_journal
 from tests.support.stores import LOOPBACK, open_store
 
 
@@ -34,9 +35,11 @@ class AdminBroker:
     def __init__(self, store: MessageStore, clock: FakeClock) -> None:
         self.store, self.clock = store, clock
         config = BrokerConfig(broker_name="b")
-        self.topics = TopicManager(config, store.topics, self._file("topics"), clock)
+        self.topics = TopicManager(
+            config, store.topics, self._file("topics"), clock, journal=topic_journal()
+        )
         self.topics.load()
-        self.groups = GroupManager(self._file("subscriptionGroup"), clock)
+        self.groups = GroupManager(self._file("subscriptionGroup"), clock, journal=group_journal())
         self.groups.load()
         self.offsets = OffsetManager(self._file("consumerOffset"), clock)
         self.clients = ClientTable()

@@ -17,9 +17,10 @@ from duemq_common.request import Peer, Request, Response
 from message_store import layout
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
-from message_store.log.record import Record, decode_record, encode_record
+from message_store.log.record import Record, decode_record
 from message_store.queues.topic_table import TopicTable
 from message_store.replication.acknowledgement import Missing
+from tests.support.encoded_records import encode_record
 
 HOST = (bytes([127, 0, 0, 1]), 10911)
 WRITTEN = {

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duemq.registry import table_journal
-from duemq.registry.table_journal import TableJournal, TableKind
+from duemq.registry.journal_log import TableKind
+from duemq.registry.table_journal import TableJournal
 from duemq.registry.topic_config import TopicConfig
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RecordUnreadable, RequestError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from message_store import layout
 from message_store.log.properties import encode_properties
-from message_store.log.record import encode_record
+from tests.support.encoded_records import encode_record
 
 FILE_BYTES = 16_384
 HOST = (b"\x7f\x00\x00\x01", 10911)

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller.requests import (
@@ -30,17 +30,10 @@ from duemq.replication.controller.requests import (
 from duemq_common.errors import PeerError
 from duemq_common.request import Peer, Request, Response
 
+if TYPE_CHECKING:
+    from duemq.net.client import RemotingClient
+
 log = logging.getLogger(__name__)
-
-
-class AddressClient(Protocol):
-    """Client of one address, such as RemotingClient."""
-
-    async def connect(self) -> Peer: ...
-    async def call(self, request: Request, *, timeout_s: float) -> Response: ...
-    async def send_oneway(self, request: Request) -> None: ...
-    async def close(self) -> None: ...
-    def abort(self) -> None: ...
 
 
 class ControllerClient:
@@ -58,11 +51,11 @@ class ControllerClient:
     def __init__(
         self,
         addresses: Sequence[str],
-        connect: Callable[[str], AddressClient],
+        connect: Callable[[str], RemotingClient],
         lost: Callable[[], None],
     ) -> None:
         self._addresses, self._connect, self._lost = tuple(addresses), connect, lost
-        self._clients: dict[str, AddressClient] = {}
+        self._clients: dict[str, RemotingClient] = {}
         self._peer: Peer | None = None
         self._search = asyncio.Lock()
         self.leader = ""
@@ -149,7 +142,7 @@ class ControllerClient:
         self._forget(self.leader)
         await asyncio.gather(*(client.close() for client in clients))
 
-    def _client(self, address: str) -> AddressClient:
+    def _client(self, address: str) -> RemotingClient:
         if address not in self._clients:
             self._clients[address] = self._connect(address)
         return self._clients[address]

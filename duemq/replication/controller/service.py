@@ -16,12 +16,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from duemq.configuration.controller_config import ControllerConfig
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller import requests
-from duemq.replication.controller.client import AddressClient, ControllerClient
+from duemq.replication.controller.client import ControllerClient
 from duemq.replication.controller.election_back_off import ElectionBackOff
 from duemq.replication.controller.host import GroupHost
 from duemq.replication.controller.identity import IdentityFiles, check_group
@@ -62,6 +62,9 @@ from duemq_common.clock import Clock
 from duemq_common.errors import PeerError
 from duemq_common.request import Request, Response
 
+if TYPE_CHECKING:
+    from duemq.net.client import RemotingClient
+
 log = logging.getLogger(__name__)
 VIEW_PAUSE_MS: Final = 50  # minimum pause between two requests for the view
 REFUSALS_MAX: Final = 16
@@ -95,7 +98,7 @@ class GroupService:
         config: ControllerConfig,
         files: IdentityFiles,
         clock: Clock,
-        connect: Callable[[str], AddressClient],
+        connect: Callable[[str], RemotingClient],
     ) -> None:
         check_group(group)
         self.group = group

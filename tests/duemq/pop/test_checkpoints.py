@@ -13,7 +13,8 @@ from duemq.pop.checkpoints import (
     parse_revive_record,
 )
 from message_store.log.properties import encode_properties
-from message_store.log.record import Record, decode_record, encode_record
+from message_store.log.record import Record, decode_record
+from tests.support.encoded_records import encode_record
 
 CHECKPOINT = PopCheckpoint("T", "g", 2, 17, 1_000_000, 60_000, (17, 19, 20), "broker-a")
 ACK = Acknowledgement("T", "g", 2, 17, 1_000_000, (19,), "broker-a", 1_060_000)

@@ -14,11 +14,12 @@ from duemq_common import json_dialect
 from duemq_common.clock import FakeClock
 from duemq_common.errors import CorruptStore, RequestError
 from tests.support.golden_stores import copy_golden_store
+from tests.support.no_journal import group_journal
 
 
 def manager(root: Path, *, auto_create: bool = True) -> GroupManager:
     file = ConfigFile(root / "subscriptionGroup.json")
-    groups = GroupManager(file, FakeClock(), auto_create=auto_create)
+    groups = GroupManager(file, FakeClock(), auto_create=auto_create, journal=group_journal())
     groups.load()
     return groups
 
@@ -169,7 +170,9 @@ def test_an_explicit_change_also_writes_groups_that_were_only_used(tmp_path: Pat
 
 @pytest.mark.finding("E8")
 def test_the_number_of_groups_is_bounded_by_its_key(tmp_path: Path) -> None:
-    groups = GroupManager(ConfigFile(tmp_path / "g.json"), FakeClock(), groups_max=9)
+    groups = GroupManager(
+        ConfigFile(tmp_path / "g.json"), FakeClock(), groups_max=9, journal=group_journal()
+    )
     groups.load()
     asyncio.run(groups.update([GroupConfig(name="a")]))
     assert groups.find("b") is None

@@ -10,8 +10,8 @@ import pytest
 from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from duemq.registry.internal_topics import INTERNAL_TOPICS, TopicAccess, client_access, is_internal
 from message_store.log.offset_id import encode_offset_id
-from message_store.log.record import encode_record
 from schedule_service import names as level_names
+from tests.support.encoded_records import encode_record
 from tests.support.running_broker import running, small
 from tests.support.stores import LOOPBACK
 from timer_store import names as timer_names

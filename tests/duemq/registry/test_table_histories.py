@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from duemq.registry import table_journal
-from duemq.registry.table_journal import TableKind, decode
+from duemq.registry.journal_log import TableKind
+from duemq.registry.table_journal import decode
 from duemq.registry.topic_config import TopicConfig
 from duemq_common.data_version import DataVersion
 from tests.support.table_journals import FakeLog, Master, topic

@@ -9,7 +9,8 @@ import logging
 import pytest
 
 from duemq.registry import table_journal
-from duemq.registry.table_journal import TableKind, decode
+from duemq.registry.journal_log import TableKind
+from duemq.registry.table_journal import decode
 from duemq.registry.topic_config import TopicConfig
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError

@@ -23,6 +23,7 @@ from duemq_common.clock import FakeClock
 from duemq_common.errors import CorruptStore, RequestError
 from message_store.queues.topic_table import TopicTable
 from tests.support.golden_stores import copy_golden_store
+from tests.support.no_journal import topic_journal
 
 CONFIG = BrokerConfig(broker_name="broker-a")
 
@@ -43,7 +44,13 @@ class Broker:
         self.clock = FakeClock()
         self.reported: list[str] = []
         self.topics = TopicManager(
-            config, self.routing, ConfigFile(self.path), self.clock, changed=self.report, **options
+            config,
+            self.routing,
+            ConfigFile(self.path),
+            self.clock,
+            changed=self.report,
+            journal=topic_journal(),
+            **options,
         )
         self.topics.load()
 

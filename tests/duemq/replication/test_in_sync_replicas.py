@@ -48,7 +48,8 @@ class Rig:
     def __init__(self, *ends: int | None, log_end: int, **keys: Any) -> None:
         self.replicated = Replicated()
         self.replicated.require(0)
-        self.replicas, self.log_end = [FakeReplica(end) for end in ends], log_end
+        self.replicas: list[Any] = [FakeReplica(end) for end in ends]
+        self.log_end = log_end
         self.config = HaServerConfig(**keys)
         self.in_sync = InSyncReplicas(
             self.replicated, lambda: self.config, lambda: self.replicas, lambda: self.log_end

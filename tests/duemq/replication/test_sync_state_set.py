@@ -30,7 +30,7 @@ class Rig:
         self.required = frozenset(required)
         self.replicated = Replicated()
         self.replicated.require(100)
-        self.replicas: list[FakeReplica] = []
+        self.replicas: list[Any] = []
         self.log_end, self.now_ms, self.changes = 1_000, 0, 0
         config = HaServerConfig(**keys)
         self.set = SyncStateSetReplicas(

@@ -17,8 +17,9 @@ from message_store import layout
 from message_store.index.index_file import IndexFile
 from message_store.index.index_service import IndexService
 from message_store.kernels import index as kernels
-from message_store.log.record import decode_record, encode_record
+from message_store.log.record import decode_record
 from message_store.verify import verify_store
+from tests.support.encoded_records import encode_record
 from tests.support.golden_stores import (
     INDEX_ITEMS,
     INDEX_SLOTS,

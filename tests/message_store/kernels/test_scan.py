@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from duemq_common.text import java_hash
 from message_store import layout
 from message_store.kernels import scan
-from message_store.log.record import Record, encode_record
+from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
 from tests.message_store.kernels import naive
+from tests.support.encoded_records import encode_record
 from tests.support.golden_stores import STORES, golden_store
 
 BASE = 4_096

@@ -15,7 +15,8 @@ from message_store import layout
 from message_store.kernels import index as index_kernels
 from message_store.kernels import verify as kernels
 from message_store.kernels.scan import read_frame
-from message_store.log.record import Record, decode_record, encode_record
+from message_store.log.record import Record, decode_record
+from tests.support.encoded_records import encode_record
 from tests.support.stores import LOOPBACK
 
 BASE = 4_096

@@ -13,11 +13,12 @@ import pytest
 from duemq_common.clock import FakeClock
 from message_store import layout
 from message_store.log.gaps import BRIDGE_TOPIC
-from message_store.log.record import decode_record, encode_record
+from message_store.log.record import decode_record
 from message_store.queues.consume_queue import is_blank
 from message_store.store import MessageStore
 from message_store.verify import verify_store
 from tests.message_store.test_store import bodies
+from tests.support.encoded_records import encode_record
 from tests.support.stores import crash, open_store, put_one, small_config
 
 FILE_BYTES = 65_536

@@ -16,15 +16,11 @@ from hypothesis import strategies as st
 from duemq_common.errors import RecordUnreadable
 from message_store import layout
 from message_store.kernels import encode
+from message_store.log import record as record_module
 from message_store.log.batch import PutBatch
-from message_store.log.record import (
-    Record,
-    decode_record,
-    encode_again,
-    encode_record,
-    split_records,
-)
+from message_store.log.record import Record, decode_record, split_records
 from message_store.queues.topic_table import TopicTable
+from tests.support.encoded_records import encode_record
 from tests.support.stores import LOOPBACK
 
 T0 = 1_700_000_000_000
@@ -173,7 +169,7 @@ def test_random_bytes_decode_or_are_refused(data: bytes) -> None:
         record = decode_record(memoryview(data), 0)
     except RecordUnreadable:
         return
-    assert encode_again(record) == data[: record.total_size]
+    assert record_module.encode_record(record) == data[: record.total_size]
 
 
 @given(st.integers(0, len(PLAIN_RECORD) - 1), st.integers(1, 255))
@@ -382,7 +378,7 @@ def test_records_without_gaps_are_split(all_fields: list[dict[str, Any]]) -> Non
     records = [encode_record(**fields) for fields in all_fields]
     found = split_records(b"".join(records))
     assert [record.body for record in found] == [fields["body"] for fields in all_fields]
-    assert [encode_again(record) for record in found] == records
+    assert [record_module.encode_record(record) for record in found] == records
 
 
 def test_a_cut_or_damaged_record_is_not_split() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from message_store.layout import RECORD_AT, UNIT_BYTES
-from message_store.log.record import encode_record
 from message_store.queues.consume_queue import is_blank
 from message_store.store import MessageStore
 from message_store.verify import verify_store
 from tests.message_store.recovery.test_recover import FILE_BYTES, write_log
+from tests.support.encoded_records import encode_record
 from tests.support.stores import LOOPBACK, crash, open_store, put_one
 
 COUNT = 40

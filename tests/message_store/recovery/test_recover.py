@@ -10,9 +10,9 @@ import pytest
 from duemq_common.clock import FakeClock
 from duemq_common.errors import CorruptStore
 from message_store.layout import UNIT_BYTES
-from message_store.log.record import encode_record
 from message_store.store import MessageStore
 from tests.message_store.test_store import bodies
+from tests.support.encoded_records import encode_record
 from tests.support.stores import LOOPBACK, crash, open_store, put_one, small_config
 
 FILE_BYTES = 65_536

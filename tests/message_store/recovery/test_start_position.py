@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from message_store.log.commit_log import CommitLog
-from message_store.log.record import encode_record
 from message_store.recovery.start_position import file_before
 from tests.message_store.recovery.test_recover import FILE_BYTES
+from tests.support.encoded_records import encode_record
 from tests.support.stores import LOOPBACK
 
 MINUTE_MS = 60_000

@@ -10,8 +10,8 @@ import pytest
 
 from duemq_common.clock import FakeClock
 from duemq_common.errors import ReplicationFault
-from message_store.log.record import encode_record
 from message_store.store import MessageStore
+from tests.support.encoded_records import encode_record
 from tests.support.stores import LOOPBACK, open_store, put_one, records_of
 
 NOW_MS = FakeClock().now_ms()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from message_store.log.properties import decode_properties
-from message_store.log.record import Record, decode_record, encode_record
+from message_store.log.record import Record, decode_record
 from spark_reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
 from spark_reconciliation.scan.columns import MessageColumns
 from spark_reconciliation.scan.files import Root
@@ -22,6 +22,7 @@ from spark_reconciliation.scan.property_columns import ABSENT, BROKERS
 from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.roles import PENDING_ROLES, RARE, SCHEDULE_TOPIC, TIMER_TOPIC, Role
 from spark_reconciliation.scan.tables import MESSAGES, TABLES, arrow_schema
+from tests.support.encoded_records import encode_record
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.written_logs import HOST, START_MS, LogWriter
 from timer_store.enqueue.due_time import due_ms_of, number_of

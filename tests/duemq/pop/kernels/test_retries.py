@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from duemq.pop.queue_reader import QueueReader, ReadResult
 from duemq.pop.receipts import Receipt
 from duemq_common.clock import FakeClock
-from message_store.log.record import encode_record
+from tests.support.encoded_records import encode_record
 from tests.support.fakes import FakeStore
 
 TOPIC, RETRY = "T", "%RETRY%g_T"

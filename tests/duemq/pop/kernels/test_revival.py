@@ -12,7 +12,8 @@ from duemq.pop.queue_reader import RawRecords
 from duemq.pop.revival.retry_copies import RetryCopies
 from duemq.registry.managers import Identity
 from message_store.log.batch import PutBatch
-from message_store.log.record import encode_record, split_records
+from message_store.log.record import split_records
+from tests.support.encoded_records import encode_record
 
 NOW_MS, POP_MS = 5_000, 1_000
 OFFSETS = (3, 7)
