@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import shutil
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
@@ -13,10 +12,12 @@ from tests.interop.admin_process import end_processes
 from tests.interop.peers import make_peer
 from tests.interop.programs import CLIENTS, go_program, java_command, python_command
 from tests.interop.session import Client, ClientSession, FreshSessions
+from tests.support import memory_files
 from tests.support.extended import extended
-from tests.support.memory_files import on_disk
 from tests.support.requirements import Missing, skip_without
 from tests.support.server import Server
+
+tmp_path_factory = memory_files.tmp_path_factory
 
 JavaSessions = Callable[[str], ClientSession]
 
@@ -26,22 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith("tests/interop/"):
             item.add_marker(pytest.mark.interop)
-
-
-@pytest.fixture(scope="session")
-def tmp_path_factory(request: pytest.FixtureRequest) -> Iterator[pytest.TempPathFactory]:
-    """Create directories on a disk.
-
-    In memory, a write of a mapped file does not change the time of the file, by which DueMQ notices
-    that Apache's broker wrote it.
-    """
-    home = on_disk("duemq-interop-")
-    with pytest.MonkeyPatch().context() as patch:
-        patch.setattr(request.config.option, "basetemp", home / "tests")
-        factory = pytest.TempPathFactory.from_config(request.config, _ispytest=True)
-    yield factory
-    if not request.session.testsfailed:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

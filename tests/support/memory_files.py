@@ -1,4 +1,8 @@
-"""Temporary files in memory, where syncs cost nothing, if the machine has enough of it."""
+"""Temporary files in memory, where syncs cost nothing, if the machine has enough of it.
+
+Tests with real processes, kills and faults of disks import `tmp_path_factory` into their conftest:
+their files are on a disk.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 MEMORY: Final = Path("/dev/shm")
 DISK_VARIABLE: Final = "DUEMQ_TESTS_ON_DISK"
@@ -24,9 +31,20 @@ def use_memory() -> None:
         tempfile.tempdir = None  # it is read again
 
 
-def on_disk(prefix: str) -> Path:
-    """Create a temporary directory that is not in memory."""
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=os.environ[DISK_VARIABLE]))
+@pytest.fixture(scope="session")
+def tmp_path_factory(request: pytest.FixtureRequest) -> Iterator[pytest.TempPathFactory]:
+    """Create directories on a disk.
+
+    In memory, a write of a mapped file does not change the time of the file, by which DueMQ notices
+    that Apache's broker wrote it.
+    """
+    home = Path(tempfile.mkdtemp(prefix="duemq-tests-", dir=os.environ[DISK_VARIABLE]))
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setattr(request.config.option, "basetemp", home / "tests")
+        factory = pytest.TempPathFactory.from_config(request.config, _ispytest=True)
+    yield factory
+    if not request.session.testsfailed:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def has_room() -> bool:
