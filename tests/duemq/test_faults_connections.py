@@ -214,23 +214,27 @@ def test_a_client_that_never_reads_is_delayed_alone(house: House, what: str) -> 
         "shows": frame(Request(26, {}, opaque=1)),
     }
     block = requests[what] * 2_000
+    limit = 8 << 20  # write_buffer_bytes_max
 
     async def main() -> int:
-        worst = 0
+        worst = turns_at_limit = 0
         async with await house.connect() as other:
             for number in range(32):
                 assert (await send(other, b"x" * 8_000, opaque=number)).code == 0
             greedy = socket.create_connection(("127.0.0.1", house.broker.port))
             greedy.setblocking(False)
-            for _ in range(100):
+            for _ in range(200):
                 with contextlib.suppress(BlockingIOError):
                     greedy.send(block)
                 assert (await send(other, b"other", opaque=1)).code == 0
                 worst = max(worst, buffered_bytes(house.broker))
+                turns_at_limit += worst > limit - (1 << 20)
+                if turns_at_limit == 20:
+                    break
             greedy.close()
+        assert turns_at_limit == 20, "the buffer was not filled"
         return worst
 
-    limit = 8 << 20  # write_buffer_bytes_max
     assert house.run(main()) < limit + (2 << 20)
 
 

@@ -117,21 +117,6 @@ def test_no_peer_answers() -> None:
     assert "127.0.0.1:1 does not respond" in done.stderr
 
 
-def test_a_second_broker_on_the_store_is_refused(broker: Running) -> None:
-    done = duemq_process("broker", "-c", str(broker.conf))
-    assert done.returncode == Exit.STORE
-    assert done.stderr.splitlines()[-1].startswith("duemq: ")
-    assert "another broker uses this store" in done.stderr
-
-
-def test_a_port_in_use(broker: Running, tmp_path: Path) -> None:
-    port = str(broker.ready["address"]).rpartition(":")[2]
-    keys = (f"listenPort={port}", "bindAddress=127.0.0.1", f"storePathRootDir={tmp_path}")
-    done = duemq_process("broker", *(word for key in keys for word in ("-s", key)))
-    assert done.returncode == Exit.USAGE
-    assert f":{port}" in done.stderr.splitlines()[-1]
-
-
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -150,36 +135,26 @@ def test_wrong_usage_is_one_line_and_exit_2(words: tuple[str, ...], text: str) -
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_stop_is_clean_and_the_store_verifies(tmp_path: Path) -> None:
-    running = start(tmp_path)
-    assert duemq("send", "T", "x", *running.where).returncode == 0
-    assert json.loads(running.stop()) == {"event": "stopped", "why": ""}
-    assert running.process.returncode == 0
-    report = duemq("store", "verify", str(tmp_path / "store"), "--json")
-    assert report.returncode == 0, report.stderr
-    assert json.loads(report.stdout)["figures"]["records"] == 1
-
-
-def test_verify_finds_damage(tmp_path: Path) -> None:
-    running = start(tmp_path)
+def test_signals_reload_the_configuration_and_stop_cleanly(tmp_path: Path) -> None:
+    """SIGHUP and SIGTERM; `store verify` finds no damage afterwards, and damage of a byte."""
+    running, store = start(tmp_path), tmp_path / "store"
     assert duemq("send", "T", "some body text", *running.where).returncode == 0
-    running.stop()
-    [log] = (tmp_path / "store" / "commitlog").iterdir()
-    data = log.read_bytes().replace(b"some body text", b"some BODY text")
-    log.write_bytes(data)
-    report = duemq("store", "verify", str(tmp_path / "store"))
-    assert report.returncode == Exit.FOUND_FAULT
-    assert "The store is damaged" in report.stdout
-
-
-def test_sighup_reads_the_configuration_again(tmp_path: Path) -> None:
-    running = start(tmp_path)
     text = running.conf.read_text().replace("1s 1h", "2s 2h")
     running.conf.write_text(text)
     running.process.send_signal(signal.SIGHUP)
     [view] = json.loads(duemq("levels", "--json", *running.where).stdout)
-    running.stop()
     assert view["message_delay_level"] == "2s 2h"
+    assert json.loads(running.stop()) == {"event": "stopped", "why": ""}
+    assert running.process.returncode == 0
+    report = duemq("store", "verify", str(store), "--json")
+    assert report.returncode == 0, report.stderr
+    assert json.loads(report.stdout)["figures"]["records"] == 1
+    [log] = (store / "commitlog").iterdir()
+    data = log.read_bytes().replace(b"some body text", b"some BODY text")
+    log.write_bytes(data)
+    report = duemq("store", "verify", str(store))
+    assert report.returncode == Exit.FOUND_FAULT
+    assert "The store is damaged" in report.stdout
 
 
 def test_a_name_server_on_its_own(tmp_path: Path) -> None:
