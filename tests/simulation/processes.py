@@ -18,6 +18,7 @@ import pytest
 
 import duemq.broker.broker
 import message_store.store
+from duemq.broker.periodic_jobs import FINISH_S_MAX
 from duemq.net import bound_socket
 from duemq.net.connection import Connection
 from duemq.net.listener import AcceptedSocket
@@ -219,12 +220,13 @@ class SimScheduler:
     def remove_job(self, job: str) -> None:
         self._jobs.pop(job).cancel()
 
-    def shutdown(self, *, wait: bool) -> None:
+    async def finish(self) -> None:
+        """Start no more jobs, let the running ones finish."""
         for handle in self._jobs.values():
             handle.cancel()
-        for task in self._running.values():
-            task.cancel()
         self._jobs.clear()
+        if running := [task for task in self._running.values() if not task.done()]:
+            await asyncio.wait(running, timeout=FINISH_S_MAX)
 
 
 async def _run(work: Callable[[], Awaitable[Any]]) -> None:
