@@ -24,9 +24,8 @@ from message_store.config import SYNC_FLUSH, StoreConfig
 from message_store.descriptors import is_out_of_descriptors
 from message_store.hooks import Dispatcher, TagsCodeRule
 from message_store.index.index_service import IndexService
-from message_store.log.appender import Appender
 from message_store.log.batch import PutBatch
-from message_store.log.commit_log import CommitLog
+from message_store.log.commit_log import Appender, CommitLog
 from message_store.log.flusher import Flusher
 from message_store.log.read_ahead import ReadAhead
 from message_store.queues.consume_queues import QueueSet
@@ -282,6 +281,7 @@ class MessageStore(StoreReader):
         self.appender.prepare(batch)
         store_ms = self.appender.next_store_ms()
         of_topics: dict[Dispatcher, None] = {}
+        batch.queue_slots.clear()
         first = 0
         while first < count:
             try:
@@ -334,7 +334,7 @@ class MessageStore(StoreReader):
         self, batch: PutBatch, first: int, end: int, of_topics: dict[Dispatcher, None]
     ) -> None:
         try:
-            self.queues.append(batch.rows, first, end, of_topics)
+            self.queues.append(batch.rows, first, end, of_topics, batch.queue_slots)
         except OSError as error:
             self.gate.disk_failed(error)
 

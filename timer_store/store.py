@@ -227,8 +227,8 @@ class TimerStore:
     @property
     def is_idle(self) -> bool:
         """Whether all work that is possible now is done."""
-        busy = self.dequeue.loader.busy
-        return self._sleeping_until >= 0 and not self._wake.is_set() and not busy
+        is_asleep = self._sleeping_until >= 0 and not self._wake.is_set()
+        return is_asleep and not self.dequeue.is_reading
 
     def wake(self) -> None:
         """Wake the loop after a setting or a timer has changed."""

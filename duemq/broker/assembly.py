@@ -33,8 +33,8 @@ from duemq.messages.replica_referrals import of_role
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.namesrv.second_master import SecondMaster
 from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
-from duemq.net.memory_budget import MemoryBudget
-from duemq.net.rpc_meter import RpcMeter
+from duemq.net.memory import MemoryBudget
+from duemq.net.meters import RpcMeter
 from duemq.pop.names import REVIVE_GROUP
 from duemq.pop.order_info import VIEW as ORDER_INFO_VIEW
 from duemq.pop.request_modes import RequestModes
@@ -231,7 +231,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         has_timers=has_timer_topic(context.plugins.system_topics()),
         delivered_ms=context.plugins.delivered_ms,
     )
-    pull = PullProcessor(
+    parts.pull = PullProcessor(
         store,
         topics,
         groups,
@@ -239,7 +239,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         parts.clients,
         parts.long_polls,
         parts.stats,
-        config,
+        config(),
         replication=context.replication,
         records=records,
         compiled=lambda: context.kernels.is_done,
@@ -254,7 +254,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         clients,
         transactions,
         HistoryProcessor(store, context.plugins.pending_messages, transactions.halves.is_finished),
-        pull,
+        parts.pull,
         SendBackProcessor(
             store, topics, groups, put, identity, parts.stats.sent_back, config, records
         ),

@@ -451,6 +451,8 @@ class Broker:
         self.version = self.version.next(self.clock.now_ms())
         self.registrar.set_addresses(name_servers.addresses_of(self.config))
         self.parts.groups.auto_create = self.config.auto_create_group
+        if self.parts.pull is not None:
+            self.parts.pull.config = settings.broker
         if later:
             log.warning("effective after a restart: %s", ", ".join(later))
 

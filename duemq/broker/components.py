@@ -18,11 +18,12 @@ from duemq.metrics.put_get_stats import BrokerStats
 from duemq.namesrv.second_master import SecondMaster
 from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import Dispatcher
-from duemq.net.memory_budget import MemoryBudget
-from duemq.net.rpc_meter import RpcMeter
+from duemq.net.memory import MemoryBudget
+from duemq.net.meters import RpcMeter
 from duemq.pop.request_modes import RequestModes
 from duemq.pop.service import PopService
 from duemq.pull.long_polls import LongPolls
+from duemq.pull.pull import PullProcessor
 from duemq.pull.queue_locks import LockTable
 from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
@@ -69,6 +70,7 @@ class BrokerComponents:
     dispatcher: Dispatcher
     identity: Identity
     transactions: Transactions | None = None
+    pull: PullProcessor | None = None
     pop: PopService | None = None
     replica: Replica | None = None
     ha_server: HaServer | None = None

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from duemq.net.allowed_networks import Sources
 from duemq.net.listener import AcceptedSocket, Listener
-from duemq.net.memory_budget import MemoryBudget
+from duemq.net.memory import MemoryBudget
 from duemq.net.notices import PeerNotices
 from duemq.net.tls import ServerTls
 from duemq_common.allocator import return_free_memory

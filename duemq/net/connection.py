@@ -18,9 +18,8 @@ from duemq.net import codec
 from duemq.net.codes import ResponseCode
 from duemq.net.dispatcher import Deferred, Dispatcher, Handler, encode_response
 from duemq.net.limits import RemotingLimits
-from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, MemoryBudget, estimate_bytes
+from duemq.net.memory import FLOOR_BYTES, NOT_STUCK, MemoryBudget, ReceiveBuffer, estimate_bytes
 from duemq.net.notices import PeerNotices
-from duemq.net.receive_buffer import ReceiveBuffer
 from duemq_common.errors import FrameError
 from duemq_common.request import Peer, Request, Response
 

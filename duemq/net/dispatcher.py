@@ -19,8 +19,8 @@ from typing import Protocol
 
 from duemq.net import codec, fields, layout
 from duemq.net.codes import ResponseCode
+from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
-from duemq.net.rpc_meter import RpcMeter
 from duemq_common.errors import FrameError, RequestError
 from duemq_common.request import Request, Response
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from duemq.net.codec import FRAME_BYTES_MAX
-from duemq.net.memory_budget import LIMIT_BYTES
+from duemq.net.memory import LIMIT_BYTES
 
 RECORD_OVERHEAD_BYTES = 128 << 10  # properties, topic and headers of a message in a pull response
 

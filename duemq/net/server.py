@@ -13,7 +13,7 @@ from duemq.net.bound_socket import cannot_listen
 from duemq.net.connection import Connection, FrameHandler
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
-from duemq.net.memory_budget import MemoryBudget
+from duemq.net.memory import MemoryBudget
 from duemq.net.tls import ServerTls
 from duemq_common.clock import Clock
 from message_store.descriptors import descriptor_limit

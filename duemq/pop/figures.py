@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from duemq.net.meters import Counts
 from duemq.net.retry_topics import normal_topic
 from duemq.pop.checkpoints import Acknowledgement, PopCheckpoint
-from duemq_common.meters import Counts
 
 PLACES_MAX: Final = 100_000  # queues of groups with messages in flight
 PAIRS_MAX: Final = 10_000  # pairs of group and topic

@@ -23,8 +23,8 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import AccessCheck, encode_numbered, refusal
 from duemq.net.layout import JSON_TYPE
+from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
-from duemq.net.rpc_meter import RpcMeter
 from duemq.pop.ack_turns import AckTurns, TurnAcks
 from duemq.pop.acks import AckProcessor
 from duemq.pop.kernels.matching_frames import read_matching

@@ -13,8 +13,8 @@ from duemq.configuration.config import BrokerConfig
 from duemq.configuration.replication_config import ReplicationConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net.dispatcher import AccessCheck, Handler
+from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
-from duemq.net.rpc_meter import RpcMeter
 from duemq.pop.ack_batch import AckBatch
 from duemq.pop.acks import AckProcessor
 from duemq.pop.assignment import AssignmentProcessor

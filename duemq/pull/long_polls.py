@@ -25,11 +25,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
 from duemq.filters import BYTES_PER_CHAR
-from duemq.net.memory_budget import LONG_POLL_BYTES, MemoryBudget
-from duemq.pull.kernels import watched_slots
+from duemq.net.memory import LONG_POLL_BYTES, MemoryBudget
 from duemq.registry.subscriptions import Subscription
 from duemq_common.clock import Clock
 from duemq_common.request import Peer
@@ -128,8 +125,6 @@ class LongPolls:
         self._by_share: dict[Hashable, dict[Hashable, PollGroup]] = {}
         self._by_bucket: dict[int, set[LongPoll]] = {}
         self._by_peer: dict[Peer, set[LongPoll]] = {}
-        self._watched = np.zeros(64, np.uint8)  # indexed by slot: 1 if it has long polls
-        self._grown = np.zeros(64, np.int32)  # scratch: slots of a batch that have long polls
         self._unconfirmed: deque[tuple[int, set[LongPoll]]] = deque()  # (log end, pulls to resume)
         self._awaits_confirmed = False  # whether `_on_confirmed` will be called
         self._changed = asyncio.Event()
@@ -187,7 +182,6 @@ class LongPolls:
             of_share[new.key] = new
         for each in new.slots:
             self._by_slot.setdefault(each, set()).add(new)
-            self._watch(each)
         return new
 
     def hold_again(self, poll: LongPoll) -> LongPoll | None:
@@ -226,7 +220,6 @@ class LongPolls:
             polls.discard(sharing)
             if not polls:
                 del self._by_slot[slot]
-                self._watched[slot] = 0
         if sharing.share is not None:
             of_share = self._by_share[sharing.share]
             del of_share[sharing.key]
@@ -237,11 +230,8 @@ class LongPolls:
         """Resume the pulls that match a message of the batch. A store dispatcher."""
         if not self._by_slot:
             return
-        if self._grown.size < batch.count:
-            self._grown = np.zeros(batch.count * 2, np.int32)
-        count = watched_slots(batch.rows, batch.count, self._watched, self._grown)
         readable = self._log.confirm_offset >= self._log.max_offset
-        for slot in self._grown[:count].tolist():
+        for slot in batch.queue_slots:
             resumed = [
                 poll
                 for sharing in self._by_slot.get(slot, ())
@@ -253,12 +243,11 @@ class LongPolls:
                 self._resume_all(resumed, ResumeReason.ARRIVED)
             elif resumed:
                 self.resume_when_confirmed(resumed)
-            self._watched[slot] = slot in self._by_slot
 
     def on_replicated(self, slots: Iterable[int]) -> None:
         """Resume the pulls of queues with new replicated messages, regardless of their filter."""
         for slot in slots:
-            if slot < self._watched.size and self._watched[slot]:
+            if slot in self._by_slot:
                 if self._log.confirm_offset >= self._log.max_offset:
                     self.resume_slot(slot)
                 else:
@@ -377,13 +366,6 @@ class LongPolls:
 
     def _on_close(self, peer: Peer) -> None:
         self._resume_all(self._by_peer.pop(peer, ()), ResumeReason.DROPPED)
-
-    def _watch(self, slot: int) -> None:
-        if slot >= self._watched.size:
-            grown = np.zeros(max(slot + 1, self._watched.size * 2), np.uint8)
-            grown[: self._watched.size] = self._watched
-            self._watched = grown
-        self._watched[slot] = 1
 
 
 def memory_bytes(subscription: Subscription, slot_count: int = 1) -> int:

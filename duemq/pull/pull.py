@@ -93,13 +93,15 @@ class PullProcessor:
     """Handler of codes 11 and 361.
 
     Args:
-        config: Returns the current configuration.
         records: Access of accounts, whose version changes with them.
         replication: Returns the replication section; without slaveReadEnable a replica serves no
             pulls.
         retries: Check of the permissions for retry topics; None: no accounts.
         compiled: Returns whether the filter kernels are compiled.
         long_polls: Pulls on hold; its `on_append` must be a dispatcher of the store.
+
+    Attributes:
+        config: Current configuration.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class PullProcessor:
         clients: ClientTable,
         long_polls: LongPolls,
         stats: BrokerStats,
-        config: Callable[[], BrokerConfig],
+        config: BrokerConfig,
         limits: Callable[[], PullLimits] | None = None,
         replication: Callable[[], ReplicationConfig] = ReplicationConfig,
         records: RecordAccess | None = None,
@@ -123,7 +125,7 @@ class PullProcessor:
         self._replication = replication
         self._store, self._topics, self._groups = store, topics, groups
         self._offsets, self._clients, self._long_polls = offsets, clients, long_polls
-        self._stats, self._config = stats, config
+        self._stats, self.config = stats, config
         self._limits = limits or StoreLimits(store)
         self._match_all_cache: dict[tuple[str, int], Subscription] = {}
 
@@ -164,7 +166,7 @@ class PullProcessor:
     def _hold(
         self, request: Request, checked: CheckedPull, outcome: PullOutcome
     ) -> Response | Deferred:
-        config = self._config()
+        config = self.config
         pull = checked.request
         clear_content(request)
         hold_ms = pull.suspend_ms if config.long_polling_enable else config.short_polling_ms
@@ -231,7 +233,7 @@ class PullProcessor:
             subscription = self._request_subscription(request, pull)
         else:
             subscription = self._known_subscription(pull, group)
-        if not subscription.is_tag and not self._config().property_filter_enable:
+        if not subscription.is_tag and not self.config.property_filter_enable:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.kind}; "
@@ -249,7 +251,7 @@ class PullProcessor:
         Raises:
             RequestError: It may not, or one of them does not exist.
         """
-        if not self._config().permission & PERM_READ:
+        if not self.config.permission & PERM_READ:
             raise Forbidden(FORBIDDEN_BROKER, "the broker has no permission to read")
         if self._retries is not None and pull.topic.startswith(RETRY_PREFIX):
             own = pull.topic.removeprefix(RETRY_PREFIX), ""

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.net.codes import ResponseCode
-from duemq.pull.kernels import leading_units
 from duemq.registry.subscriptions import Subscription
 from message_store.config import StoreConfig
+from message_store.kernels.scan import readable_units
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -162,7 +162,7 @@ def select_units(
         passing: (n,) bool: results of the property filter; None: the tag filter applies.
     """
     if subscription.matches_all:
-        count = leading_units(
+        count = readable_units(
             units,
             max(log_min, log_max - limits.memory_span_bytes),
             BLANK_UNIT_SIZE,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.memory_budget import MemoryBudget
+from duemq.net.memory import MemoryBudget
 from duemq.registry.heartbeats import CLIENT_ID_CHARS_MAX
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from duemq.net.codes import ResponseCode
-from duemq.net.memory_budget import FLOOR_BYTES, MemoryBudget
+from duemq.net.memory import FLOOR_BYTES, MemoryBudget
 from duemq.registry.filter_table import FilterTable
 from duemq.registry.heartbeats import BROADCASTING, ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import Subscription

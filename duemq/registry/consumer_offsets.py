@@ -31,7 +31,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from duemq.net.codes import ResponseCode
-from duemq.net.memory_budget import MemoryBudget
+from duemq.net.memory import MemoryBudget
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
 from duemq.registry.offset_table import (

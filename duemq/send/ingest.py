@@ -26,8 +26,8 @@ from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.net.connection import Connection
 from duemq.net.layout import PREFIX_BYTES
+from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
-from duemq.net.rpc_meter import RpcMeter
 from duemq.send import layout
 from duemq.send.batched_requests import BatchedRequests
 from duemq.send.fair_queue import FairQueue

@@ -23,8 +23,8 @@ from duemq.net.codes import ResponseCode
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import refusal
 from duemq.net.layout import PREFIX_BYTES
+from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
-from duemq.net.rpc_meter import RpcMeter
 from duemq.registry.topic_config import RETRY_PREFIX
 from duemq.send.kernels.responses import (
     SCRATCH_BYTES,

@@ -27,8 +27,8 @@ from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC, TopicAccess, clie
 from duemq_common.errors import RequestError
 from duemq_common.text import GROUP_BYTES_MAX, name_fault
 from message_store import layout
-from message_store.log.appender import CLOCK_STEP_MS_MAX
 from message_store.log.batch import PutBatch
+from message_store.log.commit_log import CLOCK_STEP_MS_MAX
 from message_store.log.offset_id import decode_offset_id
 from message_store.log.record import Host, Record
 from message_store.queues.topic_table import TopicTable

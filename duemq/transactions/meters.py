@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from duemq_common.meters import Counts, Observations
+from duemq.net.meters import Counts, Observations
 
 # Upper bounds of Apache's histograms, from BrokerMetricsManager and RemotingMetricsManager
 COMMIT_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)

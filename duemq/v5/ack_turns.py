@@ -18,8 +18,8 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import refusal
 from duemq.net.http2.grpc_call import GrpcCall
 from duemq.net.http2.grpc_status import GrpcStatus
+from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
-from duemq.net.rpc_meter import RpcMeter
 from duemq.pop.ack_batch import AckBatch
 from duemq.pop.merged_acks import AckKey
 from duemq.v5.acknowledgements import AckCalls, ack_response, names_of, refused

@@ -13,8 +13,8 @@ from duemq.net.allowed_networks import Sources
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.http2.grpc_call import CallTurns, GrpcLimits
 from duemq.net.http2.grpc_server import GrpcServer
-from duemq.net.memory_budget import MemoryBudget
-from duemq.net.rpc_meter import RpcMeter
+from duemq.net.memory import MemoryBudget
+from duemq.net.meters import RpcMeter
 from duemq.net.tls import ServerTls
 from duemq.pop.ack_batch import AckBatch
 from duemq.registry.groups import GroupManager

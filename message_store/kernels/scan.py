@@ -194,3 +194,28 @@ def valid_units(block: Bytes, count: int) -> int:
         ):
             return i
     return count
+
+
+@kernel
+def readable_units(
+    units: Rows, log_min: int, blank_size: int, count_max: int, bytes_max: int
+) -> int:
+    """Return the number of leading units within limits; -1 if one of them is not a message.
+
+    Args:
+        units: (n,) layout.UNIT, n >= 1.
+        log_min: Minimum log offset; earlier records were removed.
+        blank_size: Size of padding units.
+        count_max, bytes_max: Limits of one response; a single unit may exceed them.
+    """
+    total = np.int64(0)
+    count = min(np.int64(units.size), np.int64(count_max))
+    for i in range(count):
+        unit = units[i]
+        # removed records and padding: the general path finds the next offset
+        if unit["phys_offset"] < log_min or unit["size"] == blank_size:
+            return -1
+        total += unit["size"]
+        if total > bytes_max and i > 0:
+            return i
+    return count

@@ -56,6 +56,7 @@ class PutBatch:
         kinds: Kinds of messages that the batch may contain: bits, which put hooks define.
         together: (first row, rows) of rows that are refused as a whole: a client's batch, or a
             message and its op record.
+        queue_slots: Slots of the queues that got units of its messages, set by the put.
     """
 
     def __init__(self, capacity: int = 1024, staging_bytes: int = 1 << 20) -> None:
@@ -69,6 +70,7 @@ class PutBatch:
         self.trusted = False
         self.kinds = ALL_KINDS
         self.together: list[tuple[int, int]] = []
+        self.queue_slots: dict[int, None] = {}
 
     def __len__(self) -> int:
         return self.count

@@ -142,13 +142,19 @@ class QueueSet:
         return [self.at(slot) for slot in range(self.topics.queue_count)]
 
     def append(
-        self, rows: Rows, first: int, end: int, of_topics: dict[Dispatcher, None] | None = None
+        self,
+        rows: Rows,
+        first: int,
+        end: int,
+        of_topics: dict[Dispatcher, None] | None = None,
+        slots: dict[int, None] | None = None,
     ) -> None:
         """Write the units of rows[first:end], grouped by queue.
 
         Args:
             rows: (n,) `layout.PUT` or `layout.QUEUED`.
             of_topics: The dispatchers of the queues' topics are added to it.
+            slots: The queues' slots are added to it.
         Raises:
             OSError: The disk refused a write; the units are in the backlog.
         """
@@ -164,6 +170,8 @@ class QueueSet:
         failure = None
         for slot, start, first_offset, stop in self._touched[:blocks].tolist():
             block = data[start * UNIT_BYTES : stop * UNIT_BYTES]
+            if slots is not None:
+                slots[slot] = None
             queue = self.at(slot)
             if queue.dispatchers and of_topics is not None:
                 of_topics.update(dict.fromkeys(queue.dispatchers))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from message_store.log.appender import Appender
-from message_store.log.commit_log import CommitLog
+from message_store.log.commit_log import Appender, CommitLog
 from message_store.log.flusher import Flusher, sync_files
 from message_store.queues.consume_queues import QueueSet
 from message_store.recovery.checkpoint import Checkpoint, Marks, RecoveryMark

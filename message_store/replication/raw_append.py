@@ -33,8 +33,7 @@ from message_store.hooks import TagsCodeRule
 from message_store.kernels import encode, scan
 from message_store.kernels.replicate import place
 from message_store.layout import BLANK_BYTES, Row, Rows
-from message_store.log.appender import Appender
-from message_store.log.commit_log import BLANK, CommitLog
+from message_store.log.commit_log import BLANK, Appender, CommitLog
 from message_store.log.frames import topic_of
 from message_store.queues.consume_queue import is_blank
 from message_store.queues.consume_queues import QueueSet, is_topic_name

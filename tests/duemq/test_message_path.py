@@ -22,7 +22,7 @@ from tests.support.raw_connection import RawPeer
 from tests.support.running_broker import running, small
 from tests.support.send_path import send_request
 
-FILES_MAX = {"level": 43, "timer": 51}
+FILES_MAX = {"level": 39, "timer": 45}
 """Maximum number of files, by kind."""
 BACKGROUND = frozenset(
     {"MigrationPlugin._guard", "HaServer._update_periodically", "Orderly.run", "preload"}

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from message_store import layout
-from message_store.log.appender import Appender
 from message_store.log.batch import PutBatch
-from message_store.log.commit_log import CommitLog, LogFile
+from message_store.log.commit_log import Appender, CommitLog, LogFile
 from message_store.queues.consume_queue import ConsumeQueue
 from message_store.queues.consume_queues import QueueSet
 from message_store.recovery import checkpoint as checkpoint_module

@@ -298,3 +298,14 @@ def test_after_a_kill_what_was_found_is_synced_before_it_counts_as_durable(tmp_p
         assert store.flusher.durable <= synced  # the flusher has not run yet
         store.flush()
         assert store.durable_offset == store.max_offset > synced
+
+
+def test_a_put_lists_the_queues_of_its_units_once(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        batch = PutBatch(5)
+        for queue_id in (2, 0, 2, -1, 1):
+            add_message(store, batch, "T", queue_id, b"x")
+        batch.refuse(4, 1, "refused by a hook")
+        store.put(batch)
+        topic = store.topics.find("T")
+        assert list(batch.queue_slots) == [store.topics.slot(topic, n) for n in (2, 0)]

@@ -194,9 +194,11 @@ class FakeStore:
         self.dispatchers.append(dispatcher)
 
     def put(self, batch: PutBatch) -> None:
+        batch.queue_slots.clear()
         for index in range(batch.count):
             if batch.rows[index]["status"] == 0:
                 self._put_row(batch, index)
+                batch.queue_slots[int(batch.rows[index]["queue_slot"])] = None
         for dispatcher in self.dispatchers:
             dispatcher(batch)
 

@@ -19,8 +19,8 @@ from duemq_common.errors import CorruptStore
 from timer_store import layout
 from timer_store.config import TimerConfig
 from timer_store.dequeue.deliverer import TimerDeliverer
-from timer_store.dequeue.near_stage import NearStage
-from timer_store.dequeue.slot_loading import LoadedRows, SlotLoader
+from timer_store.dequeue.near_stage import LoadedRows, NearStage, load_slot
+from timer_store.dequeue.slot_loading import SlotLoader
 from timer_store.dequeue.unit_check import UnitCheck
 from timer_store.layout import NO_OFFSETS, Offsets, Rows
 from timer_store.log.slot_choice import place
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 NEVER_MS = 1 << 62
 LOOK_AHEAD_SLOTS = 3_600  # maximum slots searched for the next pending one before the loop sleeps
 EXPECT_BYTES = 16 << 20  # minimum bytes of a slot for which the log prepares a file in advance
+LARGE = 16_384  # timers of a slot; reading more inline would block the loop for some ms
 RETRY_MS = 100  # pause after a refusal by the disk
 REPORT_AGAIN_MS = 60_000  # before the same reason is logged again
 ROLLED_UNITS_MAX = 16_384  # per turn, approximately
@@ -55,6 +56,7 @@ class DequeueService:
         self._check = check
         self._units, self._stage, self._deliverer = units, stage, deliverer
         self._counts, self._position = counts, position
+        self._settled_timers = settled_timers
         self.config, self.stats = config, stats
         self.loader = SlotLoader(units, settled_timers)
         self.broken: Exception | None = None  # error of a slot whose chain ends too early
@@ -136,7 +138,7 @@ class DequeueService:
     def _load_slot(self, slot_ms: int, now_ms: int) -> bool:
         """Stage a slot, or the next part of it; return whether it is complete."""
         position = self._position
-        loaded = self.loader.read(slot_ms, max(self._stage.room, 1), position.part)
+        loaded = self._read_slot(slot_ms)
         if loaded is None:
             return False
         self.broken = loaded.broken or self._count_error(loaded, slot_ms)
@@ -154,6 +156,28 @@ class DequeueService:
             position.part = loaded.last
             self.parts += 1
         return loaded.complete
+
+    def _read_slot(self, slot_ms: int) -> LoadedRows | None:
+        """Return a slot, or the next part of it; None while the thread reads it."""
+        loader, after = self.loader, self._position.part
+        if loader.begun is not None:
+            if self.is_reading:
+                return None
+            loaded = loader.finish(slot_ms, after)
+            if loaded is not None:
+                return loaded
+        num, count_max = self._units.wheel.num(slot_ms), max(self._stage.room, 1)
+        if loader.pool is None or num < LARGE:
+            skip = self._settled_timers.offsets
+            return load_slot(self._units, slot_ms, num, count_max, after, skip)
+        loader.begin(slot_ms, num, count_max, after)
+        return None
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a slot is being read in the thread, which wakes the service at the end."""
+        begun = self.loader.begun
+        return begun is not None and not begun.future.done()
 
     def _count_error(self, loaded: LoadedRows, slot_ms: int) -> Exception | None:
         """Return the error of a slot with fewer timers than its count."""
@@ -286,7 +310,7 @@ class DequeueService:
             times.append(max(due_ms, self.retry_ms))
         if self._blocked_by:
             times.append(self._roll_retry_ms)
-        elif self._has_room and not self.loader.busy:
+        elif self._has_room and not self.is_reading:
             start_ms = self._position.staged_ms
             end_ms = now_ms + LOOK_AHEAD_SLOTS * config.precision_ms
             slot_ms = self._units.wheel.next_live(start_ms, end_ms)

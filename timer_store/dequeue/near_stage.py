@@ -15,20 +15,24 @@ delivered in due order.
 A settled timer (cancelled, moved, fired) stays as a marked row until it is skipped; it is not
 counted. `take` removes timers from the stage; `put_back` adds refused ones again.
 
-The module does no I/O and does not read the time. A stage belongs to the event loop's thread; only
+The module does not read the time. A stage belongs to the event loop's thread; only `load_slot` and
 `sorted_run` may run in another thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.errors import CorruptStore
 from timer_store import layout
 from timer_store.kernels import stage as kernels
 from timer_store.layout import Mask, Offsets, Rows
+from timer_store.log.units import TimerUnits
+from timer_store.progress import Key
 
 NEVER_MS = 1 << 62
 SMALL = 32  # up to this many rows NumPy's sort is faster than radix passes
@@ -106,6 +110,61 @@ def _sorted_by(keys: Offsets, order: npt.NDArray[np.int32]) -> npt.NDArray[np.in
         kernels.radix_pass(keys, low, shift, order, out, counts)
         order = out
     return order
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRows:
+    """A slot, or a part of it.
+
+    Attributes:
+        run: Timers that are delivered from this slot.
+        rolls: (n,) `layout.STAGED` that are rolled into a later slot.
+        joined: (n,) `layout.STAGED` that were linked into the slot during the read.
+        found: Number of units found; units are missing if the count of the slot is higher.
+        last: Key of the last timer of a part.
+        complete: Whether the slot has no pending timers after these.
+        broken: Error of a chain that ends too early.
+        record_bytes: Bytes of the records of `run`.
+    """
+
+    run: Run
+    rolls: Rows
+    joined: Rows
+    found: int
+    num: int
+    last: Key | None
+    complete: bool
+    broken: CorruptStore | None
+    record_bytes: int
+
+
+def load_slot(
+    units: TimerUnits, slot_ms: int, num: int, count_max: int, after: Key | None, skip: Offsets
+) -> LoadedRows:
+    """Read a slot, or a part of it, and sort it. Changes nothing, so any thread may call it.
+
+    Args:
+        num: Number of timers that the slot counts.
+        skip: (n,) i8 ascending: settled timers.
+    """
+    part = units.read_slot_part(slot_ms, count_max, after=after, skip=skip)
+    rows, rolls, last = part.rows, part.rows[:0], None
+    if not part.complete:
+        last = int(rows[-1]["due_ms"]), int(rows[-1]["phys_offset"])
+    passes = rows["due_ms"] > slot_ms + units.precision_ms
+    if passes.any():
+        rows, rolls = rows[~passes], rows[passes]
+    return LoadedRows(
+        run=sorted_run(rows),
+        rolls=rolls,
+        joined=NOTHING,
+        found=int(part.rows.size),
+        num=num,
+        last=last,
+        complete=part.complete,
+        broken=part.broken,
+        record_bytes=int(rows["record_size"].sum(dtype=np.int64)),
+    )
 
 
 class NearStage:

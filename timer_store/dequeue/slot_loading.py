@@ -1,4 +1,4 @@
-"""Loading of slots into the near stage: small ones inline, large ones in a thread.
+"""Loading of large slots in a thread.
 
     begin    loop     capture the slot: the end of its chain, the settled timers
     work     thread   walk the chain, separate timers that roll, sort
@@ -22,43 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from duemq_common.errors import CorruptStore
 from message_store.ranges import is_in
 from timer_store import layout
-from timer_store.dequeue.near_stage import Run, sorted_run
+from timer_store.dequeue.near_stage import NOTHING, LoadedRows, Run, load_slot
 from timer_store.layout import Offsets, Rows
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import Slot, TimerWheel
 from timer_store.progress import Key, SettledTimers, is_after
-
-LARGE = 16_384  # timers; reading more inline would block the loop for some ms
-NO_ROWS = np.empty(0, layout.STAGED)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedRows:
-    """A slot, or a part of it.
-
-    Attributes:
-        run: Timers that are delivered from this slot.
-        rolls: (n,) `layout.STAGED` that are rolled into a later slot.
-        joined: (n,) `layout.STAGED` that were linked into the slot during the read.
-        found: Number of units found; units are missing if the count of the slot is higher.
-        last: Key of the last timer of a part.
-        complete: Whether the slot has no pending timers after these.
-        broken: Error of a chain that ends too early.
-        record_bytes: Bytes of the records of `run`.
-    """
-
-    run: Run
-    rolls: Rows
-    joined: Rows
-    found: int
-    num: int
-    last: Key | None
-    complete: bool
-    broken: CorruptStore | None
-    record_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +58,25 @@ class CapturedSlot:
 
 
 class SlotLoader:
-    """Loader of one timer store's slots. Belongs to the event loop's thread."""
+    """Loader of one timer store's large slots. Belongs to the event loop's thread.
+
+    Attributes:
+        pool: The thread; None: no loop runs.
+        begun: Unfinished read.
+    """
 
     def __init__(self, units: TimerUnits, settled_timers: SettledTimers) -> None:
         self._units, self._settled_timers = units, settled_timers
         self.pool: ThreadPoolExecutor | None = None
         self._wake: Callable[[], None] = _wake_none
-        self._begun: SlotRead | None = None
+        self.begun: SlotRead | None = None
 
     @contextmanager
     def threaded(self, wake: Callable[[], None]) -> Iterator[None]:
         """Read large slots in a thread while the block is open.
 
         Args:
-            wake: Called from that thread when a slot was read; `read` then returns it.
+            wake: Called from that thread when a slot was read; `finish` then returns it.
         """
         with ThreadPoolExecutor(1, "timer slots") as self.pool:
             self._wake = wake
@@ -110,40 +85,26 @@ class SlotLoader:
             finally:
                 self.pool, self._wake = None, _wake_none
 
-    @property
-    def busy(self) -> bool:
-        """Whether a slot is being read: `read` returns nothing until `wake` is called."""
-        return self._begun is not None and not self._begun.future.done()
-
-    def read(self, slot_ms: int, count_max: int, after: Key | None) -> LoadedRows | None:
-        """Return a slot, or the next part of it; None while it is being read.
+    def begin(self, slot_ms: int, num: int, count_max: int, after: Key | None) -> None:
+        """Begin to read a slot, or the next part of it, in the thread.
 
         Args:
+            num: Number of timers that the slot counts.
             count_max, after: See `TimerUnits.read_slot_part`.
         """
-        if self._begun is not None:
-            if self.busy:
-                return None
-            if (self._begun.slot_ms, self._begun.after) == (slot_ms, after):
-                return self._finish()
-            self.drop()
-        num = self._units.wheel.num(slot_ms)
-        skip = self._settled_timers.offsets
-        if self.pool is None or num < LARGE:
-            return load(self._units, slot_ms, num, count_max, after, skip)
-        frozen = self._frozen(slot_ms)
+        assert self.pool is not None
+        frozen, skip = self._frozen(slot_ms), self._settled_timers.offsets
         self._settled_timers.start_recording()
-        future = self.pool.submit(partial(load, frozen, slot_ms, num, count_max, after, skip))
-        self._begun = SlotRead(slot_ms, after, self._units.log.end, future)
+        future = self.pool.submit(partial(load_slot, frozen, slot_ms, num, count_max, after, skip))
+        self.begun = SlotRead(slot_ms, after, self._units.log.end, future)
         wake = self._wake
         future.add_done_callback(lambda _: wake())
-        return None
 
     def drop(self) -> None:
         """Wait for the thread, and discard its result."""
-        if self._begun is not None:
-            self._begun.future.exception()
-            self._begun = None
+        if self.begun is not None:
+            self.begun.future.exception()
+            self.begun = None
             self._settled_timers.stop_recording()
 
     def _frozen(self, slot_ms: int) -> TimerUnits:
@@ -154,10 +115,15 @@ class SlotLoader:
 
     # -- changes during the read ----------------------------------------------------------------
 
-    def _finish(self) -> LoadedRows:
-        begun, self._begun = self._begun, None
-        recorded = self._settled_timers.stop_recording()
+    def finish(self, slot_ms: int, after: Key | None) -> LoadedRows | None:
+        """Return the slot that was read; None if another slot, or part, is needed now."""
+        begun = self.begun
         assert begun is not None
+        if (begun.slot_ms, begun.after) != (slot_ms, after):
+            self.drop()
+            return None
+        self.begun = None
+        recorded = self._settled_timers.stop_recording()
         loaded = begun.future.result()
         if recorded.size:
             loaded = _without(loaded, recorded)
@@ -170,7 +136,7 @@ class SlotLoader:
     def _joined(self, begun: SlotRead, loaded: LoadedRows) -> Rows:
         """Return the timers that were linked into the slot since it was begun, STAGED."""
         tick = self._units.wheel.tick(begun.slot_ms)
-        parts = [NO_ROWS]
+        parts = [NOTHING]
         for units in self._units.log.scan(begun.log_end):
             here = (units["slot_ms"] // self._units.precision_ms == tick) & (units["due_ms"] > 0)
             here &= units["magic"] & (layout.MAGIC_ROLL | layout.MAGIC_DELETE) != (
@@ -192,35 +158,6 @@ class SlotLoader:
         if loaded.last is not None:
             keep &= ~is_after(rows, loaded.last)
         return rows[keep]
-
-
-def load(
-    units: TimerUnits, slot_ms: int, num: int, count_max: int, after: Key | None, skip: Offsets
-) -> LoadedRows:
-    """Read a slot, or a part of it, and sort it. Changes nothing, so any thread may call it.
-
-    Args:
-        num: Number of timers that the slot counts.
-        skip: (n,) i8 ascending: settled timers.
-    """
-    part = units.read_slot_part(slot_ms, count_max, after=after, skip=skip)
-    rows, rolls, last = part.rows, part.rows[:0], None
-    if not part.complete:
-        last = int(rows[-1]["due_ms"]), int(rows[-1]["phys_offset"])
-    passes = rows["due_ms"] > slot_ms + units.precision_ms
-    if passes.any():
-        rows, rolls = rows[~passes], rows[passes]
-    return LoadedRows(
-        run=sorted_run(rows),
-        rolls=rolls,
-        joined=NO_ROWS,
-        found=int(part.rows.size),
-        num=num,
-        last=last,
-        complete=part.complete,
-        broken=part.broken,
-        record_bytes=int(rows["record_size"].sum(dtype=np.int64)),
-    )
 
 
 def _without(loaded: LoadedRows, settled: Offsets) -> LoadedRows:

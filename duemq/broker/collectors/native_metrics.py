@@ -29,13 +29,20 @@ from duemq.broker.collectors.consumer_lag import GroupLag, group_lags
 from duemq.metrics.kernels import DELAY, DELAY_BOUNDS_S, FIFO, NORMAL, SIZE_BOUNDS, TRANSACTION
 from duemq.metrics.loop_collector import COLLECT_S
 from duemq.net.codes import RequestCode
-from duemq.net.rpc_meter import RpcMeter, names_of
+from duemq.net.meters import (
+    CREATE_BOUNDS_MS,
+    Counts,
+    Labels,
+    Observations,
+    RpcMeter,
+    cumulative,
+    names_of,
+)
 from duemq.pop.names import REVIVE_QUEUES
 from duemq.registry.topic_config import DLQ_PREFIX
 from duemq.registry.versions import version_name
 from duemq.transactions.half_messages import HALF_TOPIC
 from duemq.transactions.meters import Meters
-from duemq_common.meters import CREATE_BOUNDS_MS, Counts, Labels, Observations, cumulative
 
 if TYPE_CHECKING:
     from duemq.broker.collectors.running_broker import RunningBroker

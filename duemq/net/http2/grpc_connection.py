@@ -19,7 +19,7 @@ from duemq.net.http2.frame_layout import ErrorCode, Http2Error, header_block
 from duemq.net.http2.grpc_call import GrpcCall, GrpcLimits, GrpcMethod
 from duemq.net.http2.grpc_status import GrpcError, GrpcStatus, trailers_of
 from duemq.net.http2.http2_server import Http2Server
-from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, MemoryBudget
+from duemq.net.memory import FLOOR_BYTES, NOT_STUCK, MemoryBudget
 from duemq.net.notices import PeerNotices
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from duemq.net.accepting_server import AcceptingServer
 from duemq.net.allowed_networks import Sources
 from duemq.net.http2.grpc_call import GrpcLimits, GrpcMethod
 from duemq.net.http2.grpc_connection import GrpcConnection
-from duemq.net.memory_budget import MemoryBudget
+from duemq.net.memory import MemoryBudget
 from duemq.net.tls import ServerTls
 from duemq_common.clock import Clock
 from duemq_common.errors import UsageError

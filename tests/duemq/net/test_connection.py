@@ -12,7 +12,7 @@ from duemq.net import codec
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
-from duemq.net.receive_buffer import ReceiveBuffer
+from duemq.net.memory import ReceiveBuffer
 from duemq_common.errors import RequestError
 from duemq_common.request import Peer, Request, RequestHandler, Response
 from tests.support.raw_connection import WAIT_S, echo

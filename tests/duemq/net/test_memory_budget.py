@@ -10,7 +10,7 @@ import pytest
 from duemq.net import accepting_server
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
-from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, UNREAD_BYTES_MAX, MemoryBudget
+from duemq.net.memory import FLOOR_BYTES, NOT_STUCK, UNREAD_BYTES_MAX, MemoryBudget
 from duemq.net.server import RemotingServer
 from duemq_common.clock import FakeClock
 from duemq_common.request import Request

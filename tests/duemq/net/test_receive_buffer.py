@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.net.receive_buffer import CAPACITY_MIN, READ_BYTES_MIN, ReceiveBuffer
+from duemq.net.memory import CAPACITY_MIN, READ_BYTES_MIN, ReceiveBuffer
 
 steps = st.lists(
     st.tuples(st.sampled_from(["read", "take", "shrink"]), st.integers(0, 200_000)), max_size=30

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from duemq.net.dispatcher import Dispatcher, Handler
-from duemq.net.rpc_meter import RpcMeter, names_of
+from duemq.net.meters import RpcMeter, names_of
 from duemq_common.clock import FakeClock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duemq.net.memory_budget import MemoryBudget
+from duemq.net.memory import MemoryBudget
 from duemq.pull.long_polls import POLLS_PER_PEER_MAX, LongPolls, ResumeReason
 from duemq.registry.subscriptions import parse_expression
 from duemq_common.clock import FakeClock

@@ -74,7 +74,7 @@ class Rig:
             self.clients,
             self.long_polls,
             self.stats,
-            lambda: self.config,
+            self.config,
         )
 
     def join(

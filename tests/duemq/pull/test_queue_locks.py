@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duemq.net.memory_budget import MemoryBudget
+from duemq.net.memory import MemoryBudget
 from duemq.pull.queue_locks import (
     LOCK_BYTES,
     LOCK_EXPIRES_MS,

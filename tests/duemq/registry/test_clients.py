@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from duemq.net.memory_budget import MemoryBudget
+from duemq.net.memory import MemoryBudget
 from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression

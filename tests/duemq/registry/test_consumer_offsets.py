@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.net.memory_budget import MemoryBudget
+from duemq.net.memory import MemoryBudget
 from duemq.registry import consumer_offsets as offsets_module
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import (

@@ -246,7 +246,7 @@ def test_memory_of_a_client_that_does_not_read_is_limited(
     run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls are refused once unread responses exceed the client's share; others are served."""
-    monkeypatch.setattr("duemq.net.memory_budget.UNREAD_BYTES_MAX", (1 << 16, 1 << 16, 1 << 16))
+    monkeypatch.setattr("duemq.net.memory.UNREAD_BYTES_MAX", (1 << 16, 1 << 16, 1 << 16))
 
     async def main() -> int:
         for _ in range(8):

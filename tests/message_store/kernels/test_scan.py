@@ -224,3 +224,39 @@ def test_leading_units_inside(pairs: list[tuple[int, int]]) -> None:
     chosen = np.array([(start, 0, size, 0) for start, size in pairs], layout.UNIT)
     expected = naive.leading_inside(pairs, 100, 130)
     assert scan.leading_inside(chosen, 100, 130) == (len(expected), sum(expected))
+
+
+BLANK_SIZE = 0x7FFF_FFFF
+sized_units = st.tuples(st.integers(0, 200), st.sampled_from([10, 30, 70, BLANK_SIZE]))
+
+
+def readable_units(
+    block_units: list[tuple[int, int]], log_min: int, count_max: int, bytes_max: int
+) -> int:
+    """The twin of `scan.readable_units`."""
+    total = 0
+    for index, (offset, size) in enumerate(block_units[:count_max]):
+        if offset < log_min or size == BLANK_SIZE:
+            return -1
+        total += size
+        if index and total > bytes_max:
+            return index
+    return min(len(block_units), count_max)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 200), st.sampled_from([10, 30, 70, BLANK_SIZE])),
+        min_size=1,
+        max_size=9,
+    ),
+    st.integers(0, 60),
+    st.integers(1, 9),
+    st.integers(1, 300),
+)
+def test_readable_units(
+    block_units: list[tuple[int, int]], log_min: int, count_max: int, bytes_max: int
+) -> None:
+    block = np.array([(offset, 0, size, 0) for offset, size in block_units], layout.UNIT)
+    count = scan.readable_units(block, log_min, BLANK_SIZE, count_max, bytes_max)
+    assert count == readable_units(block_units, log_min, count_max, bytes_max)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.timer_rig import TimerRig
-from timer_store.dequeue import slot_loading as loading
+from timer_store.dequeue import dequeue_service
 from timer_store.pending.lookup import PendingTimers
 
 SECOND_MS = 1_000
@@ -55,7 +55,7 @@ def config() -> dict[Any, Any]:
 def rig(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, int]
 ) -> Iterator[PooledRig]:
-    monkeypatch.setattr(loading, "LARGE", 1)
+    monkeypatch.setattr(dequeue_service, "LARGE", 1)
     rig = PooledRig(tmp_path, **config)
     rig.open()
     rig.pool = ManualPool()
@@ -167,7 +167,7 @@ def test_a_restart_of_loading_drops_the_result(rig: PooledRig) -> None:
 
 
 def test_the_thread_wakes_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "LARGE", 1)
+    monkeypatch.setattr(dequeue_service, "LARGE", 1)
     rig, reported = TimerRig(tmp_path).open(), threading.Event()
     with rig.timers.dequeue.loader.threaded(reported.set):
         first_ms = rig.clock.now_ms() // SECOND_MS * SECOND_MS + 2 * SECOND_MS

@@ -18,7 +18,7 @@ from duemq.net.http2 import grpc_connection
 from duemq.net.http2.grpc_call import GrpcCall, GrpcLimits, GrpcMethod
 from duemq.net.http2.grpc_connection import GrpcConnection
 from duemq.net.http2.http2_server import RESETS_MAX
-from duemq.net.memory_budget import MemoryBudget
+from duemq.net.memory import MemoryBudget
 from duemq.net.notices import PeerNotices
 
 CALLS_MAX = 100

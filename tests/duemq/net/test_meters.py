@@ -1,6 +1,6 @@
 """Meters: what they count, and that label values of clients do not make them grow."""
 
-from duemq_common.meters import KEYS_MAX, Counts, Observations
+from duemq.net.meters import KEYS_MAX, Counts, Observations
 
 
 def test_counts() -> None:
