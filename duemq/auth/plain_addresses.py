@@ -44,7 +44,7 @@ def matcher(text: str) -> Matcher:
 
 def _one_of(texts: Iterable[str]) -> Matcher:
     addresses = frozenset(map(_address, texts))
-    return lambda address: _known(address) in addresses
+    return lambda address: _parsed(address) in addresses
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -54,7 +54,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
         raise ValueError(f"{text!r} is not an IP address") from None
 
 
-def _known(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(text)
     except ValueError:
@@ -70,7 +70,7 @@ def _range(text: str) -> Matcher:
     bounds = [_bounds(part.strip(), base, greatest, text) for part in parts]
 
     def matches(address: str) -> bool:
-        address_text = _known(address)
+        address_text = _parsed(address)
         if address_text is None or (address_text.version == 6) != is_v6:
             return False
         numbers = address_text.exploded.split(":" if is_v6 else ".")

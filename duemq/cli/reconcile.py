@@ -57,7 +57,7 @@ def run(
     """Audit stores. Exit code 0: no findings; 1: findings; 2: the audit could not run."""
     from duemq.cli.reconcile_run import reconcile
 
-    request = _wanted(
+    request = _request(
         stores,
         late,
         as_of,
@@ -97,7 +97,7 @@ def forecast(
     """Show due messages by time, and the backlog of a broker with the given capacity."""
     from duemq.cli import reconcile_jobs
 
-    request = _wanted(stores, levels=levels, capacity_per_s=capacity)
+    request = _request(stores, levels=levels, capacity_per_s=capacity)
     master = _spark_master(spark)
     reconcile_jobs.forecast(request, master, minutes=minutes, as_json=as_json)
 
@@ -116,7 +116,7 @@ def lateness(
 
     master = _spark_master(spark)
     reconcile_jobs.lateness(
-        _wanted(stores, levels=levels), master, minutes=minutes, as_json=as_json
+        _request(stores, levels=levels), master, minutes=minutes, as_json=as_json
     )
 
 
@@ -140,7 +140,7 @@ def proof(
     from duemq.cli import reconcile_jobs
 
     master = _spark_master(spark)
-    request = _wanted(stores, late, levels=levels, trust_clock=trust_clock)
+    request = _request(stores, late, levels=levels, trust_clock=trust_clock)
     reconcile_jobs.proof(request, master, migration, out=out, as_json=as_json)
 
 
@@ -163,7 +163,7 @@ def plan(
     from duemq.cli import reconcile_jobs
 
     master = _spark_master(spark)
-    reconcile_jobs.plan(_wanted(stores, as_of=as_of), master, as_json=as_json)
+    reconcile_jobs.plan(_request(stores, as_of=as_of), master, as_json=as_json)
 
 
 @command(reconcile_app, "replicas", example="reconcile replicas /data/store-1 /data/store-2")
@@ -171,7 +171,7 @@ def replicas(stores: Stores, *, spark: SparkOptions, as_json: AsJson = False) ->
     """Compare the stores of a broker group, record by record. Exit code 1: they differ."""
     from duemq.cli import reconcile_jobs
 
-    reconcile_jobs.replicas(_wanted(stores), _spark_master(spark), as_json=as_json)
+    reconcile_jobs.replicas(_request(stores), _spark_master(spark), as_json=as_json)
 
 
 @command(reconcile_app, "repair", example="reconcile repair /data/store --to lost.jsonl")
@@ -189,7 +189,7 @@ def repair(
     from duemq.cli import reconcile_jobs
 
     master = _spark_master(spark)
-    reconcile_jobs.repair(_wanted(stores, late, as_of, levels), master, file, as_json=as_json)
+    reconcile_jobs.repair(_request(stores, late, as_of, levels), master, file, as_json=as_json)
 
 
 @command(reconcile_app, "watch", example="reconcile watch /data/store --home /var/lib/duemq-watch")
@@ -218,11 +218,11 @@ def watch(
     """Audit the growing log; print each violation once as a JSON line, also across restarts."""
     from duemq.cli import reconcile_jobs
 
-    request, master = _wanted(stores, late, levels=levels), _spark_master(spark)
+    request, master = _request(stores, late, levels=levels), _spark_master(spark)
     reconcile_jobs.watch(request, master, home, delay_ms=delay, every_s=every, once=once)
 
 
-def _wanted(
+def _request(
     stores: list[str], late: int = 2_000, as_of: str = "", levels: str = "", **more: Any
 ) -> AuditRequest:
     from duemq.cli.reconcile_run import as_of_ms, user

@@ -143,7 +143,7 @@ async def _action_for(cluster: Cluster, lost: Lost) -> str:
         return NO_ID
     if await _is_pending(cluster, lost):  # first: the next check finds a delivery in between
         return EXISTS
-    copies = await _found(cluster, lost.topic, lost.unique_id)
+    copies = await _records_of(cluster, lost.topic, lost.unique_id)
     exists = any(record.properties.get("UNIQ_KEY") == lost.unique_id for record in copies)
     return EXISTS if exists else SEND
 
@@ -168,13 +168,13 @@ async def _is_pending(cluster: Cluster, lost: Lost) -> bool:
 async def _was_resent(cluster: Cluster, lost: Lost) -> bool:
     """Return whether an Apache broker has this message from an earlier repair."""
     for topic in PENDING_TOPICS:
-        for record in await _found(cluster, topic, lost.unique_id):
+        for record in await _records_of(cluster, topic, lost.unique_id):
             if record.properties.get(REPAIRED) == str(lost.phys_offset):
                 return True
     return False
 
 
-async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
+async def _records_of(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
     fields = query_fields(topic, unique_id)
     messages = []
     for _, address in await cluster.brokers():

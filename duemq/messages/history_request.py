@@ -201,19 +201,19 @@ class _Records:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._found: dict[int, HistoryRecord] = {}
+        self._by_offset: dict[int, HistoryRecord] = {}
         self.truncated = False
         self._steps = 0
 
     @property
     def records(self) -> list[HistoryRecord]:
         """Found records in log order."""
-        return [self._found[position] for position in sorted(self._found)]
+        return [self._by_offset[position] for position in sorted(self._by_offset)]
 
     def add(self, record: Record) -> None:
         """Add a record with its body shortened to BODY_BYTES_MAX."""
         shortened = replace(record, body=record.body[:BODY_BYTES_MAX])
-        self._found[record.phys_offset] = HistoryRecord(shortened, len(record.body))
+        self._by_offset[record.phys_offset] = HistoryRecord(shortened, len(record.body))
 
     async def search(self, topic: str, keys: Sequence[str]) -> None:
         """Add the newest records of a topic with any of the keys, in bounded steps."""
@@ -223,8 +223,8 @@ class _Records:
             self._read(offset)
             await self._yield_periodically()
         await self._yield_periodically()
-        while len(self._found) > RECORDS_MAX:
-            del self._found[min(self._found)]
+        while len(self._by_offset) > RECORDS_MAX:
+            del self._by_offset[min(self._by_offset)]
             self.truncated = True
 
     async def _yield_periodically(self) -> None:
@@ -233,7 +233,7 @@ class _Records:
             await asyncio.sleep(0)
 
     def _read(self, offset: int) -> None:
-        if offset in self._found:
+        if offset in self._by_offset:
             return
         try:
             self.add(self._store.read_queued(offset))
@@ -253,11 +253,11 @@ class _Records:
         """Add the records that other records name as origin, unless retention removed them."""
         for _ in range(RECORDS_MAX):
             missing = {one.origin for one in self.records if one.origin is not None}
-            missing -= self._found.keys()
-            before = len(self._found)
+            missing -= self._by_offset.keys()
+            before = len(self._by_offset)
             for offset in missing:
                 self._read(offset)
-            if len(self._found) == before:
+            if len(self._by_offset) == before:
                 return
 
     def add_deliveries(self) -> None:

@@ -108,22 +108,24 @@ class _Parts:
     """Reader of length-prefixed parts of a decompressed body."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
+        self._data, self._position = data, 0
 
     def number(self) -> int:
         value = int.from_bytes(self._next_bytes(4), "big", signed=True)
         if value < 0:
-            raise ValueError(f"the compressed body has a negative length at byte {self._at - 4}")
+            raise ValueError(
+                f"the compressed body has a negative length at byte {self._position - 4}"
+            )
         return value
 
     def part(self) -> bytes:
         return self._next_bytes(self.number())
 
     def _next_bytes(self, size: int) -> bytes:
-        if self._at + size > len(self._data):
+        if self._position + size > len(self._data):
             raise ValueError(f"the compressed body ends at byte {len(self._data)}, inside a part")
-        self._at += size
-        return self._data[self._at - size : self._at]
+        self._position += size
+        return self._data[self._position - size : self._position]
 
 
 def _decode_compressed(body: bytes) -> RegistrationBody:

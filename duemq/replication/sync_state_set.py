@@ -84,7 +84,7 @@ class SyncStateSetReplicas:
         self._config = config
         self._catch_up_ms_max, self._on_change = catch_up_ms_max, on_change
         self._progress: dict[int, _Progress] = {}
-        self._known: frozenset[int] = frozenset()
+        self._caught_up: frozenset[int] = frozenset()
         replicated.is_possible = True  # a lost member reconnects, or is removed from the set
 
     def is_in_sync(self, replica: ReplicaConnection) -> bool:
@@ -124,8 +124,8 @@ class SyncStateSetReplicas:
                 min((acknowledged[number] for number in others), default=self._log_end())
             )
         caught_up = self.caught_up
-        if caught_up != self._known:
-            self._known = caught_up
+        if caught_up != self._caught_up:
+            self._caught_up = caught_up
             self._on_change()
 
     def _acknowledged(self) -> dict[int, int]:

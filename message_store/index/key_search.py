@@ -111,18 +111,18 @@ class _Search:
                 "their offset message id."
             )
         self._store = store
-        self._found: list[Matches] = []
+        self._parts: list[Matches] = []
         self._count = 0
         self.end = 0
         encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
         text = np.frombuffer(b"".join(encoded) or b"\0", np.uint8).copy()
         ends = np.cumsum([len(key) for key in encoded], dtype=np.int64)
-        self._wanted: list[tuple[kernels.QueryKeys, Offsets]] = []
+        self._queries: list[tuple[kernels.QueryKeys, Offsets]] = []
         for topic in topics:
             hashes = np.empty(len(encoded), np.int64)
             kernels.hash_keys(java_hash(topic + "#"), text, ends, hashes)
             name = np.frombuffer(topic.encode("utf-8", "surrogatepass"), np.uint8).copy()
-            self._wanted.append((kernels.QueryKeys(name, text, ends), hashes))
+            self._queries.append((kernels.QueryKeys(name, text, ends), hashes))
 
     def run_on_loop(self) -> bool:
         """Search if the event loop has time for it; return whether the search was done."""
@@ -132,12 +132,12 @@ class _Search:
         if store.log.end - position > LOOP_BYTES_MAX:
             return False
         try:
-            for keys, hashes in self._wanted:
+            for keys, hashes in self._queries:
                 for file in files:
                     for pair in _in_file(file, hashes, long_chains=False):
                         self._match(keys, pair)
         except _LongChain:
-            self._found.clear()
+            self._parts.clear()
             self._count = 0
             return False
         self.end = position
@@ -152,7 +152,7 @@ class _Search:
                 f"the key index is {end - position} bytes behind the log: try again later, or name "
                 f"messages by their offset message id"
             )
-        for keys, hashes in self._wanted:
+        for keys, hashes in self._queries:
             for file in files:
                 for pair in _in_file(file, hashes, long_chains=True):
                     self._match(keys, pair)
@@ -162,7 +162,7 @@ class _Search:
     def follow(self, end: int) -> None:
         """Search the log from the end of the previous search to `end`. Any thread may call it."""
         for keyed in _keys_of_log(self._store, self.end, end):
-            for keys, hashes in self._wanted:
+            for keys, hashes in self._queries:
                 self._match(keys, _with_hashes(keyed, hashes))
         self.end = max(self.end, end)
 
@@ -177,7 +177,7 @@ class _Search:
                 f"more than {RECORDS_MAX} messages have these keys: name fewer, or name messages "
                 f"by topic and time"
             )
-        self._found.append(matches)
+        self._parts.append(matches)
 
     def matches(self) -> Matches:
         """Return the results, without duplicates of a key and a record.
@@ -187,7 +187,7 @@ class _Search:
         """
         self._store.index.check()
         none = Matches(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))
-        parts = [none, *self._found]
+        parts = [none, *self._parts]
         key_at = np.concatenate([part.key_at for part in parts])
         offsets = np.concatenate([part.offsets for part in parts])
         hits = np.concatenate([part.hits for part in parts])

@@ -46,7 +46,7 @@ MAP_FAILED: Final = -1
 WORD, NUMBER, POINTER = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
 
 
-class Action(ctypes.Structure):
+class SignalAction(ctypes.Structure):
     """The C library's `struct sigaction` on 64-bit Linux."""
 
     _fields_ = (
@@ -69,10 +69,10 @@ class Installed:
 
     def __init__(self) -> None:
         self.table: npt.NDArray[np.int64] = np.zeros(WORDS, np.int64)
-        self._before = Action()
+        self._before = SignalAction()
         self._engine = _compiled(self.table.ctypes.data, ctypes.addressof(self._before))
         code = self._engine.get_function_address("on_bus_error")
-        action = Action(handler=code, flags=SA_SIGINFO | SA_ONSTACK)
+        action = SignalAction(handler=code, flags=SA_SIGINFO | SA_ONSTACK)
         library = ctypes.CDLL(None, use_errno=True)
         before = ctypes.byref(self._before)
         if library.sigaction(int(signal.SIGBUS), ctypes.byref(action), before):

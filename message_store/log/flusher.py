@@ -44,7 +44,7 @@ class Flusher:
         self._on_failure = on_failure
         self._wake = threading.Condition()
         self._syncing = threading.Lock()
-        self._wanted = 0
+        self._requested_end = 0
         self._stopping = False
         self._waiters: list[tuple[int, asyncio.Future[bool], asyncio.AbstractEventLoop]] = []
         self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
@@ -87,7 +87,7 @@ class Flusher:
                 future.set_result(False)
                 return future
             self._waiters.append((offset, future, loop))
-            self._wanted = max(self._wanted, offset)
+            self._requested_end = max(self._requested_end, offset)
             self._wake.notify()
         return future
 
@@ -107,7 +107,7 @@ class Flusher:
         starved = False
         while True:
             with self._wake:
-                if not self._stopping and (starved or self._wanted <= self.durable):
+                if not self._stopping and (starved or self._requested_end <= self.durable):
                     self._wake.wait(STARVED_S if starved else self._interval_s)
                 stopping = self._stopping
             try:

@@ -90,14 +90,14 @@ class UnreadableRanges:
             return False
         with self._lock:
             seen = self._guard.update()
-            ranges, notices = self._found()
+            ranges, notices = self._ranges()
             before, self.ranges = self.ranges, ranges
             self.seen = seen  # set after `ranges`, so that no other thread mistakes zeros for data
         for notice in notices:
             self.notice(notice)
         return bool(minus(ranges, before))
 
-    def _found(self) -> tuple[list[Range], list[str]]:
+    def _ranges(self) -> tuple[list[Range], list[str]]:
         """Return all unreadable ranges of the mapped files, and a line for each new one."""
         ranges: list[Range] = []
         notices: list[str] = []

@@ -31,9 +31,9 @@ class AbortFile:
             words = self.path.read_text().split()
         except (OSError, ValueError):
             return False
-        return len(words) == 3 and words[1:] != self._place()
+        return len(words) == 3 and words[1:] != self._file_identity()
 
-    def _place(self) -> list[str]:
+    def _file_identity(self) -> list[str]:
         status = self.path.stat()
         return [str(status.st_dev), str(status.st_ino)]
 
@@ -44,7 +44,7 @@ class AbortFile:
             OSError: The disk refused it.
         """
         with self.path.open("w") as file:
-            file.write(" ".join([str(os.getpid()), *self._place()]))
+            file.write(" ".join([str(os.getpid()), *self._file_identity()]))
             file.flush()
             os.fsync(file.fileno())
         sync_directory(self.path.parent)

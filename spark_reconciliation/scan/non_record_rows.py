@@ -20,7 +20,7 @@ def gap_rows(
     if "damage" not in schema.names or not findings:
         return None
     facts = [
-        _place(f, number)
+        _position_of(f, number)
         | {"role": Role.GAP, "damage": f.kind, "record_size": min(f.size, 0x7FFFFFFF)}
         for f in findings
     ]
@@ -32,7 +32,7 @@ def clock_rows(
 ) -> pa.RecordBatch | None:
     """Return clock steps as rows of `messages` with the role Role.CLOCK."""
     facts = [
-        _place(step.finding, number)
+        _position_of(step.finding, number)
         | {"role": Role.CLOCK, "out_ms": step.before_ms, "store_ms": step.after_ms}
         | {"passed": int(step.corroborated)}
         for step in steps
@@ -52,7 +52,7 @@ def removed_rows(
     return batch_of_columns(schema, columns | {"prepared_offset": 0})
 
 
-def _place(finding: Finding, number: int) -> dict[str, object]:
+def _position_of(finding: Finding, number: int) -> dict[str, object]:
     position = finding.base + finding.offset if finding.base >= 0 else None
     return {
         "store": finding.store,

@@ -74,7 +74,7 @@ class SparkStoreReader(DataSourceReader):
     def __init__(
         self, options: ScanOptions, columns: Sequence[str], stores: Sequence[Planned] | None = None
     ) -> None:
-        self._wanted, self._columns, self._stores = options, list(columns), stores
+        self._options, self._columns, self._stores = options, list(columns), stores
 
     def partitions(self) -> Sequence[ScanPart]:
         """Return the parts.
@@ -84,16 +84,16 @@ class SparkStoreReader(DataSourceReader):
         """
         stores = self._stores
         if stores is None:
-            needs_progress = self._wanted.table in OF_PROGRESS
+            needs_progress = self._options.table in OF_PROGRESS
             stores = [
                 plan_store(number, path, progress=needs_progress)
-                for number, path in enumerate(self._wanted.paths)
+                for number, path in enumerate(self._options.paths)
             ]
         parts = [part for store in stores for part in self._parts(store)]
         return parts or [ScanPart()]
 
     def _parts(self, store: Planned) -> list[ScanPart]:
-        options, root, plan = self._wanted, store.root, store.plan
+        options, root, plan = self._options, store.root, store.plan
         progress, number = store.progress, store.progress.number
         segments, findings = self._segments(root, plan)
         with_findings = options.table == "findings" or Role.GAP in options.roles
@@ -150,7 +150,7 @@ class SparkStoreReader(DataSourceReader):
             return []
 
     def _segments_of(self, root: Root, plan: LogPlan) -> tuple[list[ScanSegment], list[Finding]]:
-        options, limit = self._wanted, plan.end
+        options, limit = self._options, plan.end
         size = options.partition_bytes
         if options.table in ("messages", "findings", "tallies"):
             segments = log_segments(
@@ -175,18 +175,18 @@ class SparkStoreReader(DataSourceReader):
         """Yield the record batches of a part."""
         assert isinstance(partition, ScanPart)
         _settle_worker()
-        table = self._wanted.table
+        table = self._options.table
         schema = arrow_schema(table, self._columns)
         if partition.findings and self._takes_gaps:
             yield from _finding_rows(schema, partition.findings, table, partition.progress.number)
         for file_piece in partition.file_pieces:
             findings = list(check_piece(file_piece))
-            if Role.REMOVED_PENDING in self._wanted.roles and table == "messages":
+            if Role.REMOVED_PENDING in self._options.roles and table == "messages":
                 yield from _removed(schema, findings, partition.progress.number)
             yield from _finding_rows(schema, findings, table, partition.progress.number)
         if partition.removed and table == "messages":
             yield from read_removed(
-                schema, partition.removed, partition.progress, self._wanted.roles
+                schema, partition.removed, partition.progress, self._options.roles
             )
         elif partition.removed:
             yield from self._settled_batches(partition.removed, partition.progress)
@@ -212,15 +212,15 @@ class SparkStoreReader(DataSourceReader):
                 yield from _finding_rows(schema, [*scan.findings, *steps], table)
             else:
                 more = {"store": segment.store, "store_id": partition.progress.number}
-                lost = self._wanted.lost and table == "consume_queue"
+                lost = self._options.lost and table == "consume_queue"
                 for values in unit_tables.read_units(table, segment, set(self._columns), lost=lost):
                     yield batch_of_columns(schema, more | values)
 
     def _tallies(self, segment: ScanSegment, progress: Progress) -> Iterator[pa.RecordBatch]:
-        columns = MessageColumns(NEEDED, self._wanted.precision_ms, PLAIN, progress)
-        scan, buckets = RecordScan(segment), Buckets(self._wanted.buckets)
+        columns = MessageColumns(NEEDED, self._options.precision_ms, PLAIN, progress)
+        scan, buckets = RecordScan(segment), Buckets(self._options.buckets)
         for rows in scan.chunks() if scan.open() else ():
-            packed = columns.packed(scan, self._wanted.keep(scan, rows))
+            packed = columns.packed(scan, self._options.keep(scan, rows))
             if packed is not None:
                 yield from buckets.take(packed)
         yield from buckets.rest()
@@ -228,7 +228,7 @@ class SparkStoreReader(DataSourceReader):
     def _settled_batches(
         self, segments: Sequence[ScanSegment], progress: Progress
     ) -> Iterator[pa.RecordBatch]:
-        buckets = Buckets(self._wanted.buckets)
+        buckets = Buckets(self._options.buckets)
         for segment in segments:
             for _, settled in removed_units(segment, progress):
                 yield from buckets.take(pack_removed(progress.number, settled))
@@ -236,10 +236,10 @@ class SparkStoreReader(DataSourceReader):
 
     @property
     def _takes_gaps(self) -> bool:
-        return not self._wanted.roles or Role.GAP in self._wanted.roles
+        return not self._options.roles or Role.GAP in self._options.roles
 
     def _messages(self, segment: ScanSegment, progress: Progress) -> Iterator[pa.RecordBatch]:
-        options = self._wanted
+        options = self._options
         columns = MessageColumns(
             self._columns, options.precision_ms, options.roles, progress, check=options.check_body
         )
@@ -281,11 +281,11 @@ class PushingReader(SparkStoreReader):
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         """Apply filters on topics, times and offsets; return the others, which Spark applies."""
         for one in filters:
-            taken = narrowed(self._wanted, one)
+            taken = narrowed(self._options, one)
             if taken is None:
                 yield one
             else:
-                self._wanted = taken
+                self._options = taken
 
 
 def _removed(

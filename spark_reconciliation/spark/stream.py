@@ -43,18 +43,18 @@ class StoreStreamReader(DataSourceStreamReader):
     """Planner of micro-batches; `reader` reads their parts."""
 
     def __init__(self, options: ScanOptions, reader: SparkStoreReader) -> None:
-        self._wanted, self._reader = options, reader
+        self._options, self._reader = options, reader
 
     def initialOffset(self) -> Offsets:
         """Return the first offsets of the logs, or the option startOffset."""
-        return {root.url: max(plan.min, self._wanted.start) for root, plan in self._plans()}
+        return {root.url: max(plan.min, self._options.start) for root, plan in self._plans()}
 
     def latestOffset(self, start: Any = None, limit: object = None) -> Offsets:
         """Return the current ends of the logs, at least `start`."""
         previous_ends = start or {}
-        ends = ((root.url, min(plan.end, self._wanted.end)) for root, plan in self._plans())
+        ends = ((root.url, min(plan.end, self._options.end)) for root, plan in self._plans())
         current_ends = {url: max(end, previous_ends.get(url, 0)) for url, end in ends}
-        tick_ms = self._wanted.tick_ms
+        tick_ms = self._options.tick_ms
         if tick_ms:
             current_ends[TICK] = max(
                 SystemClock().now_ms() // tick_ms * tick_ms, previous_ends.get(TICK, 0)
@@ -67,7 +67,7 @@ class StoreStreamReader(DataSourceStreamReader):
         for number, (root, plan) in enumerate(self._plans()):
             first, until = start.get(root.url, plan.min), end.get(root.url, plan.end)
             bounded = replace(plan, end=until)
-            size = self._wanted.partition_bytes
+            size = self._options.partition_bytes
             segments = log_segments(root, bounded, bytes_max=size, first=first)
             progress = Progress(number)
             parts += [
@@ -84,7 +84,7 @@ class StoreStreamReader(DataSourceStreamReader):
         return self._reader.read(partition)
 
     def _plans(self) -> Iterator[tuple[Root, LogPlan]]:
-        for path in self._wanted.paths:
+        for path in self._options.paths:
             root = Root(path.rstrip("/"))
             yield root, plan_log(root)
 

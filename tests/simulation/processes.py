@@ -267,7 +267,7 @@ class SimFlusher(Flusher):
         if self.is_stopping or self.failure is not None:
             return
         self.flush()
-        if self._wanted > self.durable:
+        if self._requested_end > self.durable:
             self._request()
 
     def _look(self) -> None:

@@ -80,17 +80,17 @@ class FakeTopics(TopicManager):
     """Topic manager without a file."""
 
     def __init__(self, *topics: TopicConfig) -> None:
-        self.known = self._table = {topic.name: topic for topic in topics}
+        self.table = self._table = {topic.name: topic for topic in topics}
 
     def find(self, name: str) -> TopicConfig | None:
-        return self.known.get(name)
+        return self.table.get(name)
 
     async def ensure_all(self, topics: Sequence[TopicConfig]) -> None:
         for topic in topics:
             await self.ensure(topic.name, queues=topic.read_queues, perm=topic.perm)
 
     async def ensure(self, name: str, *, queues: int, perm: int = 6) -> TopicConfig:
-        return self.known.setdefault(name, fake_topic(name, queues, queues, perm))
+        return self.table.setdefault(name, fake_topic(name, queues, queues, perm))
 
 
 class FakeGroups(GroupManager):

@@ -67,7 +67,7 @@ TIMER, SECONDS, MS = _name(b"TIMER_"), _name(b"TIMER_DELAY_SEC"), _name(b"TIMER_
 DELIVER, OUT, ROLLS = _name(b"TIMER_DELIVER_MS"), _name(b"TIMER_OUT_MS"), _name(b"TIMER_ROLL_TIMES")
 
 
-class Context(NamedTuple):
+class CopyContext(NamedTuple):
     """Values common to all copies of a checkpoint."""
 
     topic_index: int  # of the retry topic
@@ -80,7 +80,7 @@ class Context(NamedTuple):
     first_pop: Bytes  # (bytes,) u1: entry 1ST_POP_TIME with its separator
 
 
-class Output(NamedTuple):
+class CopyOutput(NamedTuple):
     """Output of `add_copies`."""
 
     rows: npt.NDArray[Any]  # (n,) message_store.layout.PUT
@@ -158,7 +158,7 @@ def read_entry(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
 
 @kernel
 def copy_properties(
-    data: Bytes, pos: int, end: int, context: Context, row: Any, out: Bytes, start: int
+    data: Bytes, pos: int, end: int, context: CopyContext, row: Any, out: Bytes, start: int
 ) -> int:
     """Copy the properties data[pos:end] to out[start:], and set their columns in `row`.
 
@@ -201,8 +201,8 @@ def add_copies(
     data: Bytes,
     log_offsets: npt.NDArray[np.int64],
     frames: npt.NDArray[Any],
-    context: Context,
-    output: Output,
+    context: CopyContext,
+    output: CopyOutput,
 ) -> int:
     """Add copies of the records in `data`, up to the first record that needs Python.
 

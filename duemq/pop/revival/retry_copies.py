@@ -14,7 +14,7 @@ import numpy as np
 from delayed_delivery.later_copies import SEPARATOR_BYTES, entry_bytes, handle_bytes_max
 from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import PopCheckpoint
-from duemq.pop.kernels.revival import Context, Output, add_copies
+from duemq.pop.kernels.revival import CopyContext, CopyOutput, add_copies
 from duemq.pop.queue_reader import RawRecords
 from duemq.pop.receipts import RECEIPT_PROPERTY
 from duemq.registry.managers import Identity
@@ -108,7 +108,7 @@ class RetryCopies:
         first_pop = encode_properties({FIRST_POP_TIME: str(checkpoint.pop_ms)})
         number, count = int.from_bytes(address, "big"), len(records.offsets)
         batch.reserve(count, records.data.size + count * (len(first_pop) + 1))
-        context = Context(
+        context = CopyContext(
             topic_index,
             now_ms,
             SYS_FLAGS,
@@ -119,7 +119,7 @@ class RetryCopies:
             np.frombuffer(first_pop, np.uint8),
         )
         end = np.array([batch.count, batch.staging_len], np.int64)
-        output = Output(batch.rows, batch.staging, end)
+        output = CopyOutput(batch.rows, batch.staging, end)
         if add_copies(records.data, records.log_offsets, self._frames, context, output) < count:
             return False
         self._assign_rows(position, checkpoint, records.offsets)

@@ -372,7 +372,7 @@ class GroupMember:
             self.in_sync = replace(received, ids=received.ids | {self.broker_id})
             self._proposals = []  # the open proposals would change an older set
 
-    def _wanted(self, event: InSyncWanted) -> list[Command]:
+    def _propose(self, event: InSyncWanted) -> list[Command]:
         self._proposals = [each for each in self._proposals if each.is_sent]
         ids = self._next_set(event.ids | {self.broker_id})
         if ids != self.in_sync.ids and len(self._proposals) < PROPOSALS_MAX:
@@ -433,7 +433,7 @@ MOVES: Final[Mapping[tuple[MemberState, type], Callable[..., list[Command]]]] = 
     (MemberState.MASTER, GroupSeen): GroupMember._seen,
     (MemberState.MASTER, Elected): GroupMember._elected,
     (MemberState.MASTER, GroupUnknown): GroupMember._unknown,
-    (MemberState.MASTER, InSyncWanted): GroupMember._wanted,
+    (MemberState.MASTER, InSyncWanted): GroupMember._propose,
     (MemberState.MASTER, InSyncAltered): GroupMember._altered,
     (MemberState.MASTER, ProposalEnded): GroupMember._ended,
     (MemberState.MASTER, StoreFailed): GroupMember._failed,

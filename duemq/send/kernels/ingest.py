@@ -76,7 +76,7 @@ UPPER_CASE = 0xDF  # mask that makes a letter upper case
 TRUE_UPPER = np.frombuffer(b"TRUE", np.uint8).copy()
 
 
-class Output(NamedTuple):
+class IngestOutput(NamedTuple):
     """Output arrays of the kernel, and values shared by all frames of a turn."""
 
     rows: npt.NDArray[Any]  # (n,) PUT
@@ -189,7 +189,7 @@ def take_topic(data: Bytes, spans: Spans, slot: int, row: Any, topics: TopicName
 
 
 @kernel
-def take_properties(data: Bytes, spans: Spans, slot: int, row: Any, output: Output) -> bool:
+def take_properties(data: Bytes, spans: Spans, slot: int, row: Any, output: IngestOutput) -> bool:
     """Stage the properties of client and broker; return False if Python must decode the frame."""
     staging, state = output.staging, output.turn["state"]
     start = state[STATE_STAGED]
@@ -222,7 +222,7 @@ def strings_are_present(spans: Spans, base: int) -> bool:
 
 @kernel
 def is_permitted(
-    data: Bytes, header: int, body: int, end: int, seen: int, output: Output, grant: Any
+    data: Bytes, header: int, body: int, end: int, seen: int, output: IngestOutput, grant: Any
 ) -> bool:
     """Return whether the account of `grant` signed the frame and may send to its topic."""
     turn = output.turn
@@ -235,7 +235,13 @@ def is_permitted(
 
 @kernel
 def take_send(
-    data: Bytes, header: int, body: int, end: int, sender: Any, output: Output, topics: TopicNames
+    data: Bytes,
+    header: int,
+    body: int,
+    end: int,
+    sender: Any,
+    output: IngestOutput,
+    topics: TopicNames,
 ) -> bool:
     """Fill the next row from one frame; return False if Python must decode the frame."""
     spans, state = output.turn["spans"], output.turn["state"]
@@ -278,7 +284,7 @@ def take_send(
 
 
 @kernel
-def stage_body(data: Bytes, body: int, end: int, row: Any, output: Output) -> None:
+def stage_body(data: Bytes, body: int, end: int, row: Any, output: IngestOutput) -> None:
     """Copy the body to the staging buffer."""
     state = output.turn["state"]
     position = state[STATE_STAGED]
@@ -317,7 +323,7 @@ def frame_end(data: Bytes, pos: int, end: int, frame_bytes_max: int) -> int:
 
 @kernel
 def take_frames(
-    data: Bytes, pos: int, end: int, sender: Any, output: Output, topics: TopicNames
+    data: Bytes, pos: int, end: int, sender: Any, output: IngestOutput, topics: TopicNames
 ) -> Any:
     """Read sends from data[pos:end]; return the reason to stop (STOP_*) and the position."""
     state = output.turn["state"]
@@ -350,7 +356,7 @@ def take_sends(data: Bytes, pos: int, end: int, sender: Any, output: Any, topics
 
     Args:
         sender: (1,) SENDER: the connection.
-        output: Members of `Output` as a plain tuple: a named tuple costs about 5 us per call.
+        output: Members of `IngestOutput` as a plain tuple: a named tuple costs about 5 us per call.
             `state` has the numbers of used rows and staging bytes, which the kernel advances.
         topics: Members of `TopicNames` as a plain tuple.
 
@@ -361,5 +367,5 @@ def take_sends(data: Bytes, pos: int, end: int, sender: Any, output: Any, topics
     (rows, wire, staging, suffix, turn) = output
     (routes, names, table) = topics
     # Pass records, which are one pointer; an array is seven words, at every frame.
-    views = Output(rows, wire, staging, suffix, turn[0])
+    views = IngestOutput(rows, wire, staging, suffix, turn[0])
     return take_frames(data, pos, end, sender[0], views, TopicNames(routes, names, table))

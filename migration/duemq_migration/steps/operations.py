@@ -103,7 +103,7 @@ class Operations:
 
     async def _count(self, command: MigrationRequest) -> Plan:
         owners, now_ms = self._service.owners_or_raise(), self._clock.now_ms()
-        levels = _known(command.levels or sorted(owners.delays_ms), owners.delays_ms)
+        levels = _checked_levels(command.levels or sorted(owners.delays_ms), owners.delays_ms)
         count = PlanCount(owners, levels, now_ms, self._service.throttle.limits.rate_per_s)
         await self._service.throttled(count.pieces(self._service.piece))
         return count.plan(
@@ -219,7 +219,7 @@ class Operations:
         owned = self._service.migrations.journal.levels
         if not command.levels:
             return [level for level in sorted(owned) if fits(level)]
-        return _known(command.levels, owned)
+        return _checked_levels(command.levels, owned)
 
     def _state_of(self, level: int) -> LevelState:
         return self._service.migrations.state_of(level)
@@ -231,7 +231,7 @@ class Operations:
         return (current.state, event) in MOVES
 
 
-def _known(levels: Iterable[int], numbers: Iterable[int]) -> list[int]:
+def _checked_levels(levels: Iterable[int], numbers: Iterable[int]) -> list[int]:
     """Return levels in order, without repetitions.
 
     Raises:

@@ -146,7 +146,7 @@ class RoutedReturn:
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._gatherer, self._batch = Gatherer(store, timers.config.precision_ms), PutBatch(1_024)
         self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
-        self._found: dict[int, Rows] = {}  # by level: pending timers, (n,) TIMED, in due order
+        self._pending: dict[int, Rows] = {}  # by level: pending timers, (n,) TIMED, in due order
         self._read_to: dict[int, int] = {}  # by level: offset up to which the timer queue was read
         self._finished: set[int] = set()
 
@@ -157,12 +157,12 @@ class RoutedReturn:
             OwnershipRefused: All timers are returned, but the route has not ended; call again.
         """
         rows = self._pending_timers(level)
-        now, self._found[level] = rows[:count_max], rows[count_max:]
+        now, self._pending[level] = rows[:count_max], rows[count_max:]
         moved, refusal = self._copy(level, now)
         if refusal:
-            self._found[level] = rows  # the next call drops the copied timers
+            self._pending[level] = rows  # the next call drops the copied timers
             return DrainStep(moved, blocked_by=refusal)
-        if not self._found[level].size and not self._has_unread(level):
+        if not self._pending[level].size and not self._has_unread(level):
             self._end(level, migration)
         return DrainStep(moved, int(now.size))
 
@@ -184,14 +184,14 @@ class RoutedReturn:
             try:
                 entry = ownership.append(self._store, record, self._clock.now_ms())
             except OwnershipRefused:
-                self._found[level] = NO_TIMERS
+                self._pending[level] = NO_TIMERS
                 raise
             self._router.set_route(LevelProjection(level=level).after(entry))
         self._finished.add(level)
 
     def _pending_timers(self, level: int) -> Rows:
         """Return the pending timers of a level, sorted by due time."""
-        blocks = [self._found.get(level, NO_TIMERS)]
+        blocks = [self._pending.get(level, NO_TIMERS)]
         position = self._read_to.get(level, -1)
         if position < 0:
             position = PendingTimers(self._timers).first_pending()

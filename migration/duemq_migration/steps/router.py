@@ -57,7 +57,7 @@ class Router:
         self._levels: dict[int, LevelProjection] = {}
         self._delays: Delays = np.zeros(0, np.int64)
         self._rules: Delays = np.zeros((0, 3), np.int64)
-        self._known: Delays | None = None  # delays that `_delays` was computed from
+        self._noted_delays: Delays | None = None  # delays that `_delays` was computed from
         self.routed = self.kinds = 0
 
     @property
@@ -72,7 +72,7 @@ class Router:
         else:
             self._levels.pop(level.level, None)
         self.kinds = LEVEL_KIND if self._levels else 0
-        self._known = None
+        self._noted_delays = None
 
     def begin(
         self,
@@ -107,7 +107,7 @@ class Router:
         if not self._levels:
             return
         delays = self._history.delays_ms
-        if delays is not self._known:
+        if delays is not self._noted_delays:
             self._note(delays)
         if self._report.size < batch.count:
             self._report = np.zeros(batch.count * 2, np.uint8)
@@ -135,7 +135,7 @@ class Router:
 
     def _note(self, delays: Delays) -> None:
         """Compute the delay of each level; levels above the highest have its delay."""
-        self._known = delays
+        self._noted_delays = delays
         self._delays = np.full(delays.size, kernels.NOT_ROUTED, np.int64)
         rules = []
         for level, projected in self._levels.items():

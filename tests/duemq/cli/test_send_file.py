@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from duemq.cli.client import Cluster
-from duemq.cli.send_file import FORMAT, _found, read_file
+from duemq.cli.send_file import FORMAT, _records_of, read_file
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import SystemClock
 from duemq_common.errors import RequestError, UsageError
@@ -149,9 +149,9 @@ def test_where_nobody_can_look_nothing_is_sent(code: int, found: list[Any] | Non
     cluster = Refusing(code)
     if found is None:
         with pytest.raises(RequestError, match="the index is being built"):
-            asyncio.run(_found(cluster, "T", "ID1"))
+            asyncio.run(_records_of(cluster, "T", "ID1"))
     else:
-        assert asyncio.run(_found(cluster, "T", "ID1")) == found
+        assert asyncio.run(_records_of(cluster, "T", "ID1")) == found
     assert cluster.requests == [RequestCode.QUERY_MESSAGE]
 
 

@@ -64,7 +64,7 @@ def test_a_heartbeat_makes_the_retry_topic_and_the_member_visible(run: Callable[
         response = await rig.beat(peer)
         assert (response.code, response.body) == (0, b"")
         assert response.fields == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
-        assert rig.topics.known["%RETRY%G"].read_queues == 1
+        assert rig.topics.table["%RETRY%G"].read_queues == 1
         response = await rig.members(peer)
         assert json.loads(response.body) == {"consumerIdList": ["c"]}
 
@@ -205,7 +205,7 @@ def test_a_large_heartbeat_is_taken_in_piece_by_piece(
         assert len(sizes) > 10
         assert all(after - before > 1 for before, after in pairwise(turns))
         assert len(list(rig.clients.consumer_groups())) == 1_500
-        assert len(rig.topics.known) == 1_500
+        assert len(rig.topics.table) == 1_500
         assert rig.clients.producer("P") is not None
 
     monkeypatch.setattr(ClientTable, "heartbeat", counted)
@@ -241,7 +241,7 @@ def test_a_heartbeat_beyond_the_limit_creates_nothing(run: Callable[..., Any]) -
         rig, peer = Rig(), FakePeer()
         with pytest.raises(RequestError, match="clientGroupsMax=4096"):
             await rig.beat(peer, consumerDataSet=many(4_097))
-        assert not rig.topics.known
+        assert not rig.topics.table
 
     run(scene())
 

@@ -108,7 +108,7 @@ def test_a_retry_is_a_delayed_copy_with_an_incremented_count(
     }
     assert rig.batches[0].rows[0]["delay_level"] == 3
     assert rig.batches[0].rows[0]["prop_flags"] & layout.PROP_WAIT_FALSE
-    assert rig.topics.known["%RETRY%G"].read_queues == 1
+    assert rig.topics.table["%RETRY%G"].read_queues == 1
 
 
 def test_retries_keep_the_original_id_and_topic(
@@ -143,7 +143,7 @@ def test_a_dead_letter_is_not_delayed(run: Callable[..., Any], store: MessageSto
     record = rig.stored()
     assert (record.topic, record.queue_id, record.properties["DELAY"]) == ("%DLQ%G", 0, "0")
     assert rig.batches[0].rows[0]["delay_level"] == 0
-    assert rig.topics.known["%DLQ%G"].perm == 6
+    assert rig.topics.table["%DLQ%G"].perm == 6
 
 
 @pytest.mark.parametrize(

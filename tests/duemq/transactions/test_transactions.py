@@ -227,7 +227,7 @@ def test_a_half_message_is_given_up_after_the_last_check(
     assert len(rig.requested()) == 2
     (record,) = rig.records(GIVEN_UP_TOPIC)
     assert record.body == b"lost"
-    assert GIVEN_UP_TOPIC in rig.topics.known
+    assert GIVEN_UP_TOPIC in rig.topics.table
     assert rig.service.halves.half_next == rig.store.queue_bounds(HALF_TOPIC, 0)[1]
     rig.store.__exit__(None, None, None)
 

@@ -185,7 +185,7 @@ def test_after_a_failed_sync_a_start_rewrites_unsynced_data(
     synced = store.log.end
     sync.failing = True
     rows = [put_one(store, "T", 0, BODY) for _ in range(30)]
-    store.flusher._wanted = store.log.end
+    store.flusher._requested_end = store.log.end
     store.__exit__(None, None, None)
     assert store.abort_file.exists
     sync.failing = False
