@@ -2,7 +2,7 @@
 
 A worker takes whole files, since the tests of a file share brokers and client programs. The files
 of `SPARK` are one unit, since they share a Spark session, which takes half a minute of a
-processor to start. The tests of `SEPARATE` start their own processes and wait for them most of the
+processor to start; those of `LEDGER` share a PostgreSQL server. The tests of `SEPARATE` start their own processes and wait for them most of the
 time: each is a unit, so that several workers share these files. The files of the folder tests/
 itself are one unit: they read all files. The units that wait alternate with those that compute.
 """
@@ -15,6 +15,7 @@ from itertools import zip_longest
 import pytest
 
 SPARK = ("tests/spark_reconciliation/", "tests/duemq/cli/test_reconcile_jobs.py")
+LEDGER = ("tests/migration/ledger/", "tests/duemq_common/ledger/")
 LONG = (  # minutes each, the longest first: begun last, one would keep one worker alone at the end
     "tests/failover/test_failovers.py",
     SPARK[0],
@@ -58,8 +59,9 @@ def unit_of(nodeid: str) -> str:
     file = file_of(nodeid)
     if file in SEPARATE:
         return nodeid
-    if file.startswith(SPARK):
-        return SPARK[0]
+    for shared in (SPARK, LEDGER):
+        if file.startswith(shared):
+            return shared[0]
     return "tests/" if file.count("/") == 1 else file
 
 
