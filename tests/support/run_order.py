@@ -2,9 +2,10 @@
 
 A worker takes whole files, since the tests of a file share brokers and client programs. The files
 of `SPARK` are one unit, since they share a Spark session, which takes half a minute of a
-processor to start; those of `LEDGER` share a PostgreSQL server. The tests of `SEPARATE` start their own processes and wait for them most of the
-time: each is a unit, so that several workers share these files. The files of the folder tests/
-itself are one unit: they read all files. The units that wait alternate with those that compute.
+processor to start; those of `LEDGER` share a PostgreSQL server. The tests of `SEPARATE` start their
+own processes and wait for them most of the time: each is a unit, so that several workers share
+these files. The files of the folder tests/ itself are one unit: they read all files. The units that
+wait alternate with those that compute.
 """
 
 from __future__ import annotations

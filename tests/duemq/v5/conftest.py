@@ -55,6 +55,12 @@ def broker(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broke
 
 
 @pytest.fixture
+def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let calls that find no message wait for as little as they request, instead of 5 s."""
+    monkeypatch.setattr("duemq.v5.receives.POLL_MS_MIN", 1)
+
+
+@pytest.fixture
 def batch_sizes(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Number of records of each batch that the put path appends."""
     sizes: list[int] = []

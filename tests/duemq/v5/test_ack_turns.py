@@ -23,12 +23,12 @@ COUNT = 20
 
 async def handles_of(caller: V5Caller, topic: str, group: str) -> list[str]:
     """Send messages, and return the handles with which they are received."""
-    await caller.receive(topic, group, invisible_s=600)  # those of other tests
+    await caller.receive(topic, group, invisible_s=600, poll_ms=100)  # those of other tests
     return await handles_in_new_topic(caller, topic, group)
 
 
 async def handles_in_new_topic(caller: V5Caller, topic: str, group: str) -> list[str]:
-    """Return the handles of messages in a topic that has no others; a poll of none takes 5 s."""
+    """Return the handles of messages in a topic that has no others."""
     await caller.call(sending(*(message(topic, b"%d" % n) for n in range(COUNT))))
     _, found = await caller.receive(topic, group)
     return [each.system_properties.receipt_handle for each in found]
@@ -40,6 +40,7 @@ async def acknowledged(caller: V5Caller, topic: str, group: str, handles: list[s
     return [code for codes in found for code in codes]
 
 
+@pytest.mark.usefixtures("short_polls")
 def test_calls_of_one_turn_are_one_record_per_checkpoint(
     run: Run, broker: Broker, batch_sizes: list[int]
 ) -> None:

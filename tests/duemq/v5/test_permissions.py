@@ -34,6 +34,7 @@ from tests.support.v5_client import (
 BOTH = PERM_READ | PERM_WRITE
 
 
+@pytest.mark.usefixtures("short_polls")
 @pytest.mark.parametrize(
     ("name", "perm", "read_queues", "write_queues", "can_send", "can_receive"),
     [
@@ -60,7 +61,7 @@ def test_a_topic_without_a_queue_for_the_call_is_forbidden_as_by_apaches_proxy(
         await broker.parts.topics.ensure_all([topic])
         async with v5_caller(broker.grpc_port) as caller:
             sent = await caller.call(sending(message(name)))
-            status, _ = await caller.receive(name, "g-perm")
+            status, _ = await caller.receive(name, "g-perm", poll_ms=100)
             assigned = await caller.call(
                 api.QueryAssignmentRequest(
                     topic=v2.Resource(name=name), group=v2.Resource(name="g-perm")

@@ -14,6 +14,7 @@ from tests.duemq.v5.conftest import Run
 from tests.support.v5_client import V5Caller, message, sending, typed_topic, v5_caller
 
 GROUP = "g-orderly"
+POLL_MS = 100  # of calls that find no message
 
 
 async def received(caller: V5Caller) -> v2.Message:
@@ -59,6 +60,7 @@ def test_attempts_of_an_orderly_group_are_counted_up_to_the_dead_letter_topic(
     assert broker.parts.store.queue_bounds(f"%DLQ%{GROUP}", 0) == (0, 1)
 
 
+@pytest.mark.usefixtures("short_polls")
 @pytest.mark.parametrize("orderly", [False, True], ids=["in any order", "orderly"])
 def test_a_message_of_another_tag_with_the_same_hash_is_not_received(
     run: Run, broker: Broker, orderly: bool
@@ -69,20 +71,23 @@ def test_a_message_of_another_tag_with_the_same_hash_is_not_received(
         await typed_topic(broker, topic, "NORMAL")
         await broker.parts.groups.update([GroupConfig(name=group, orderly=orderly)])
         async with v5_caller(broker.grpc_port) as caller:
-            await caller.receive(topic, group, expression="Aa || c")  # new groups start at the end
+            # New groups start at the end.
+            await caller.receive(topic, group, expression="Aa || c", poll_ms=POLL_MS)
             for tag in ("Aa", "BB", "c", "AaBB"):
                 sent = message(topic, tag.encode(), tag=tag)
                 assert (await caller.call(sending(sent))).status.code == v2.OK
             _, found = await caller.receive(topic, group, expression="Aa || c")
             handles = [each.system_properties.receipt_handle for each in found]
             assert await caller.ack(topic, group, *handles) == [v2.OK] * 2
-            await caller.receive(topic, group, expression="Aa || c")  # orderly: the rest is acked
+            # Orderly: the rest is acknowledged.
+            await caller.receive(topic, group, expression="Aa || c", poll_ms=POLL_MS)
             return [(each.body, each.system_properties.tag) for each in found]
 
     assert run(main()) == [(b"Aa", "Aa"), (b"c", "c")]
     assert broker.parts.offsets.query(group, topic, 0) in ({4} if orderly else {2, 3, 4})
 
 
+@pytest.mark.usefixtures("short_polls")
 def test_a_message_that_cannot_become_a_dead_letter_is_logged_and_blocks_no_other(
     run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -94,7 +99,7 @@ def test_a_message_that_cannot_become_a_dead_letter_is_logged_and_blocks_no_othe
         await broker.parts.topics.ensure_all([read_only])
         await broker.parts.groups.update([GroupConfig(name=group, retry_times_max=0)])
         async with v5_caller(broker.grpc_port) as caller:
-            await caller.receive(topic, group)
+            await caller.receive(topic, group, poll_ms=POLL_MS)
             await caller.call(sending(message(topic, b"first")))
             _, [first] = await caller.receive(topic, group)
             change = api.ChangeInvisibleDurationRequest(
@@ -104,7 +109,7 @@ def test_a_message_that_cannot_become_a_dead_letter_is_logged_and_blocks_no_othe
             )
             change.invisible_duration.FromMilliseconds(0)
             await caller.call(change)
-            status, _ = await caller.receive(topic, group)
+            status, _ = await caller.receive(topic, group, poll_ms=POLL_MS)
             assert status.code == v2.MESSAGE_NOT_FOUND
             await caller.call(sending(message(topic, b"second")))
             _, found = await caller.receive(topic, group)
