@@ -1,4 +1,4 @@
-# DueMQ. Requires make and Python 3.11, 3.12 or 3.13; dependencies are installed into .venv.
+# DueMQ. Requires make and Python 3.11 to 3.14; dependencies are installed into .venv.
 #
 #   make demo        run a broker and a client; show delayed messages in a live table
 #   make demo-ha     kill the master of a group of two brokers under load (needs Java and Maven)
@@ -13,8 +13,8 @@
 #   make newest      run lint and the fast tests with the newest dependencies, in .venv-newest
 #   make clean       remove the environment and caches
 
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
-	command -v $$p >/dev/null && $$p 2>/dev/null -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null && $$p 2>/dev/null -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' \
 	&& echo $$p && break; done)
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
@@ -59,7 +59,7 @@ $(VENV)/ready: $(VENV)/demo
 
 # Dependencies of the broker and the demo; the first `make test`, `lint` or `bench` installs the others.
 $(VENV)/demo: pyproject.toml $(CONSTRAINTS)
-	@test -n "$(PYTHON)" || { echo "make: no Python 3.11, 3.12 or 3.13 found; install one, or run make PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.14 found; install one, or run make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) lacks venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "installing the packages of the broker and the demo into $(VENV): about a minute ..."
 	@$(PYTHON) -m venv $(VENV)

@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from duemq_common.existence import exists
+
 DIRECTORY: Final = "sums"
 DAMAGED: Final = "its contents are not as they were written: the disk has changed them"
 
@@ -32,7 +34,7 @@ def record(path: Path, data: bytes, *, previous: Path | None = None) -> None:
     sum_path = path.parent / DIRECTORY / path.name
     with suppress(OSError):
         sum_path.parent.mkdir(exist_ok=True)
-        if previous is not None and sum_path.exists():
+        if previous is not None and exists(sum_path):
             os.replace(sum_path, sum_path.with_name(previous.name))
         status = path.stat()
         text = f"{zlib.crc32(data):08x} {len(data)} {status.st_mtime_ns}"

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from duemq_common import config_sums
 from duemq_common.errors import CorruptStore
+from duemq_common.existence import exists
 
 logger = logging.getLogger(__name__)
 DEPTH_MAX = 64
@@ -245,7 +246,7 @@ def write_config(path: Path, text: str) -> None:
 
 def _link_old(path: Path) -> Path | None:
     """Link the file to a second name, under which it remains after it is replaced."""
-    if not path.exists() or not path.stat().st_size:
+    if not exists(path) or not path.stat().st_size:
         return None
     old = path.with_name(path.name + ".old")
     old.unlink(missing_ok=True)
@@ -265,7 +266,7 @@ def read_config(path: Path) -> str | None:
     failure: OSError | None = None
     for candidate in (path, backup_path(path)):
         try:
-            if candidate.exists() and candidate.stat().st_size:
+            if exists(candidate) and candidate.stat().st_size:
                 return read_text(candidate)
         except OSError as error:
             failure = failure or error
@@ -294,7 +295,7 @@ def load_config(path: Path, decode: Callable[[Any], _T]) -> _T | None:
     """
     failure: Exception | None = None
     for candidate in (path, backup_path(path)):
-        if not candidate.exists() or not candidate.stat().st_size:
+        if not exists(candidate) or not candidate.stat().st_size:
             continue
         try:
             value = decode(loads(read_text(candidate)))

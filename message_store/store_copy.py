@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from duemq_common.errors import StoreError, UsageError
+from duemq_common.existence import exists, is_directory
 from message_store.log.commit_log import sync_directory
 
 LOG, LINKED_FILE = "commitlog", "linked"
@@ -75,13 +76,13 @@ def copy_store(
         OSError: A file cannot be read or written; `target` is incomplete.
     """
     commitlog = commitlog or source / LOG
-    if not commitlog.is_dir():
+    if not is_directory(commitlog):
         raise UsageError(f"{source} is not a store: it has no directory {LOG}")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if exists(target) and (not is_directory(target) or any(target.iterdir())):
         raise UsageError(f"{target} is not empty: name a new directory")
     if target.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{target} is below the store: name a directory outside of it")
-    copy = StoreCopy(source, target, Copied(was_running=(source / "abort").exists()))
+    copy = StoreCopy(source, target, Copied(was_running=exists(source / "abort")))
     copy.log(commitlog, links=links, with_last=False)
     for name in sorted(os.listdir(source)):
         if name not in LATER:
@@ -103,7 +104,7 @@ def refuse_linked(root: Path) -> None:
     Raises:
         StoreError: It is one.
     """
-    if (root / LINKED_FILE).exists():
+    if exists(root / LINKED_FILE):
         raise StoreError(
             f"{root} is a copy with hard links: its files are also those of another store. Copy "
             f"it with `duemq store copy {root} NEW`, and start the broker on the new one"
@@ -120,14 +121,14 @@ class StoreCopy:
         """Copy the files of the log that the copy lacks, in order; return their number."""
         names = [name for name in sorted(os.listdir(directory)) if name.isdigit()]
         names = names if with_last else names[:-1]
-        absent = [name for name in names if not (self.target / LOG / name).exists()]
+        absent = [name for name in names if not exists(self.target / LOG / name)]
         for name in absent:
             self.file(directory / name, self.target / LOG / name, link=links)
         return len(absent)
 
     def index(self, directory: Path) -> None:
         """Copy the index; of a running store, without its newest file."""
-        names = sorted(os.listdir(directory)) if directory.is_dir() else []
+        names = sorted(os.listdir(directory)) if is_directory(directory) else []
         for name in names[:-1] if self.result.was_running else names:
             self.file(directory / name, self.target / "index" / name)
 
@@ -159,7 +160,7 @@ class StoreCopy:
 
 def _files(path: Path) -> Iterator[Path]:
     """Yield a file, or the files below a directory, by name."""
-    if not path.is_dir():
+    if not is_directory(path):
         yield path
         return
     for directory, names, files in os.walk(path):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from duemq_common.disk_errors import remedy_of
+from duemq_common.existence import is_directory
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -55,5 +56,5 @@ class WriteGate:
     def disk_bytes(self) -> tuple[int, int]:
         """Used and free bytes of the disk that holds the commit log."""
         directory = self._log_directory
-        usage = shutil.disk_usage(directory if directory.is_dir() else self._root)
+        usage = shutil.disk_usage(directory if is_directory(directory) else self._root)
         return usage.used, usage.free

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from duemq_common.existence import is_directory
 from message_store.layout import CQ_UNIT, UNIT_BYTES
 from message_store.recovery.truncations import Truncations
 from message_store.verify import LogSummary, Part, Progress, Report
@@ -64,7 +65,7 @@ def _check_offsets(root: Path, path: Path, saved: Saved, log: LogSummary, report
 def _due_ms(root: Path, level: int, offset: int) -> int:
     """Return the due time of a unit; 0 if it has none, or cannot be read."""
     directory = root / "consumequeue" / SCHEDULE_TOPIC / str(level - 1)
-    for path in sorted(directory.glob("*")) if directory.is_dir() else []:
+    for path in sorted(directory.glob("*")) if is_directory(directory) else []:
         position = offset * UNIT_BYTES - int(path.name) if is_offset(path.name) else -1
         if position >= 0 and position + UNIT_BYTES <= path.stat().st_size:
             unit = np.frombuffer(map_file(path)[position : position + UNIT_BYTES], CQ_UNIT)[0]

@@ -31,6 +31,7 @@ FUNCTION_LINES_MAX = 60
 CLOCK_READERS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
 CLOCK_READERS |= {"clock_gettime", "clock_gettime_ns"}
 DATETIME_READERS = {"now", "utcnow", "today"}
+HIDE_ERRORS = {"exists", "is_dir", "is_file"}  # of paths, since Python 3.14
 PUBLIC_UNDERSCORES = {"_asdict", "_exit", "_fields", "_make", "_replace"}  # of named tuples, os
 BIG_ENDIAN = re.compile(r"^[>!][a-zA-Z0-9?]")
 
@@ -67,6 +68,8 @@ def of_call(node: ast.Call) -> Iterator[tuple[str, object]]:
     function = node.func
     if isinstance(function, ast.Name) and function.id == "print":
         yield "print", node.lineno
+    if isinstance(function, ast.Attribute) and function.attr in HIDE_ERRORS:
+        yield "hidden errors", node.lineno
     if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)):
         return
     owner, name = function.value.id, function.attr
@@ -200,6 +203,10 @@ def test_all_files_are_checked() -> None:
 
 def test_only_the_clock_reads_time() -> None:
     assert of_product("clock").keys() == {"duemq_common/clock.py"}, of_product("clock")
+
+
+def test_no_error_of_a_disk_looks_like_an_absent_file() -> None:
+    assert of_product("hidden errors") == {}
 
 
 def test_only_the_command_line_prints() -> None:

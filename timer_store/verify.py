@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq_common import config_sums
+from duemq_common.existence import exists, is_directory
 from duemq_common.json_dialect import backup_path, loads
 from message_store.kernels import verify as store_kernels
 from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
@@ -88,7 +89,7 @@ def check_timers(root: Path, log: LogSummary, report: Report, progress: Progress
     """Add the faults of a store's timers to a report."""
     config = root / "config"
     files = [root / "timerlog", root / "timerwheel", config / CHECK_FILE, config / SNAPSHOT_FILE]
-    if not any(path.exists() for path in files):
+    if not any(exists(path) for path in files):
         return
     summary = TimerSummary(root, log, report, "warning" if log.crashed else "error")
     summary.saved = _check_saved(config / SNAPSHOT_FILE, summary)
@@ -127,7 +128,7 @@ TIMERS = Part(("timerlog", "timerwheel"), check_timers)
 
 def _check_saved(path: Path, summary: TimerSummary) -> SavedSnapshot | None:
     saved, reason = _read_saved(path)
-    if saved is not None or not path.exists():
+    if saved is not None or not exists(path):
         return saved
     backup, _ = _read_saved(backup_path(path))
     if backup is not None:
@@ -149,7 +150,7 @@ def _read_saved(path: Path) -> tuple[SavedSnapshot | None, str]:
 
 
 def _check_check(path: Path, summary: TimerSummary) -> Check | None:
-    if not path.exists():
+    if not exists(path):
         text = "it is missing: Apache's broker would deliver timers again"
         summary.report.add(summary.bad, "timer-check", path, 0, text)
         return None
@@ -180,7 +181,7 @@ def _check_metrics(path: Path, summary: TimerSummary) -> None:
     if not why_backup:
         text = f"{reason}; {backup_path(path).name} is good and is used instead"
         summary.report.add("warning", "timer-metrics", path, 0, text)
-    elif path.exists() or backup_path(path).exists():
+    elif exists(path) or exists(backup_path(path)):
         text = f"{reason}; {backup_path(path).name}: {why_backup}: Apache's broker does not start"
         summary.report.add("error", "timer-metrics", path, 0, text)
 
@@ -234,7 +235,7 @@ class _TimerLogCheck:
 
     def run(self) -> None:
         summary, directory = self.summary, self.summary.root / "timerlog"
-        summary.pieces = map_files(directory, self.report) if directory.is_dir() else []
+        summary.pieces = map_files(directory, self.report) if is_directory(directory) else []
         summary.log_end = summary.pieces[0].base if summary.pieces else 0
         self.report.count("timer_units", 0)
         for done, piece in enumerate(summary.pieces):
@@ -408,7 +409,7 @@ class _WheelCheck:
 
     def run(self) -> None:
         self.report.count("timers_pending", 0)
-        if not self.path.exists():
+        if not exists(self.path):
             if self.summary.pieces:
                 self.report.add("error", "timer-wheel", self.path, 0, "it is missing")
             return

@@ -17,6 +17,7 @@ from duemq.net.wire_json import encode
 from duemq.replication.ha_client import HaClient, HaState
 from duemq.replication.ha_server import HaServer
 from duemq_common.clock import Clock
+from duemq_common.existence import exists
 from duemq_common.request import Request, RequestHandler, Response
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class RuntimeInfo:
         store = self._store
         directory = store.config.commitlog_dir
         ratio = str(round(store.disk_used_ratio, 4))
-        usage = shutil.disk_usage(directory if directory.exists() else store.root)
+        usage = shutil.disk_usage(directory if exists(directory) else store.root)
         room = f"Total : {binary_size(usage.total)}, Free : {binary_size(usage.free)}."
         unflushed = max(store.max_offset - store.durable_offset, 0)
         return {

@@ -19,6 +19,7 @@ from duemq.auth.accounts import AccountRefused
 from duemq.auth.plain_rules import PlainRules, rules_of
 from duemq.auth.secret_file import REPAIR, read_secrets, write_secrets
 from duemq_common.errors import CorruptStore
+from duemq_common.existence import exists, is_directory
 
 log = logging.getLogger(__name__)
 POLL_MS: Final = 1_000
@@ -140,7 +141,7 @@ class PlainFiles:
             if len(paths) > FILES_MAX:
                 reason = f"more than {FILES_MAX} files"
                 raise CorruptStore(self._folder, 0, reason, "Remove unused ones")
-            if not paths or self.default.exists():
+            if not paths or exists(self.default):
                 paths.append(self.default)
             return {path: read_secrets(path, FILE_BYTES_MAX, remedy) for path in paths}
         except FileNotFoundError as error:
@@ -162,7 +163,7 @@ def files_below(folder: Path) -> list[Path]:
     def fail(error: OSError) -> None:
         raise error
 
-    if not folder.is_dir():
+    if not is_directory(folder):
         return []
     files = [
         Path(directory, name)

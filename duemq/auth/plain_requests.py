@@ -38,6 +38,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
+from duemq_common.existence import exists
 from duemq_common.request import Request, Response
 
 UPDATE_FAILED = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
@@ -174,7 +175,7 @@ class PlainRequests:
         version = version_of(self._value(path))
         if version is not None:
             return {"counter": version.counter, "timestamp": version.timestamp_ms}
-        changed_ns = path.stat().st_mtime_ns if path.exists() else 0
+        changed_ns = path.stat().st_mtime_ns if exists(path) else 0
         return {"counter": 0, "timestamp": changed_ns // 1_000_000}
 
 

@@ -15,6 +15,7 @@ from duemq.cli.command import command
 from duemq.cli.groups import group
 from duemq.cli.options import AsJson, Configuration
 from duemq_common.errors import UsageError
+from duemq_common.existence import is_directory
 
 if TYPE_CHECKING:
     from duemq.auth.config import AuthConfig
@@ -137,7 +138,7 @@ def _stopped(configuration: Configuration, *, name_server: bool) -> Iterator[Non
     from message_store.recovery.store_lock import StoreLock
 
     root = _store_of(configuration)
-    if not root.is_dir():
+    if not is_directory(root):
         raise UsageError(
             f"{root} is not a store: give the broker's configuration file with -c, or add "
             "--name-server if it is that of a name server"

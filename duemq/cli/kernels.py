@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import console, print_json
 from duemq_common.clock import SystemClock
+from duemq_common.existence import exists
 from message_store.config import StoreConfig
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation
 
     if is_complete():
         return Preparation()
-    is_new = not store.commitlog_dir.exists() and not is_replicated
+    is_new = not exists(store.commitlog_dir) and not is_replicated
     print(f"duemq: {NOTICE_NEW if is_new else NOTICE}", file=sys.stderr, flush=True)
     if not is_new:
         _compile_all(_print_progress)

@@ -16,6 +16,7 @@ from duemq.cli.reconcile_run import print_unread
 from duemq.cli.reconcile_spark import LOOK_S, could_not_run, in_spark
 from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
+from duemq_common.existence import exists, is_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -169,9 +170,9 @@ def repair(request: AuditRequest, master: SparkMaster, file: Path, *, as_json: b
     from spark_reconciliation.jobs.jobs import repair as lost
     from spark_reconciliation.spark.read import read_table
 
-    if file.exists():
+    if exists(file):
         raise UsageError(f"{file} already exists: give another file")
-    if not file.parent.is_dir():
+    if not is_directory(file.parent):
         raise UsageError(f"{file} cannot be written: directory {file.parent} does not exist")
 
     def work(spark: SparkSession) -> Found:

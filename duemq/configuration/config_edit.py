@@ -26,6 +26,7 @@ from duemq_common.config_text import (
     unescape,
 )
 from duemq_common.errors import ConfigError, RequestError
+from duemq_common.existence import exists
 
 _ESCAPED: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _KEY_ESCAPED: Final = _ESCAPED | {char: f"\\{char}" for char in " =:#!"}
@@ -100,7 +101,7 @@ class FileEdit:
             ConfigError: The file would be too long.
         """
         path = path.resolve()  # keep a symbolic link
-        old = path.read_bytes() if path.exists() else b""
+        old = path.read_bytes() if exists(path) else b""
         text, encoding = decode_text(old)
         data = edit_text(text, changes).encode(encoding)
         if len(data) > FILE_BYTES_MAX:

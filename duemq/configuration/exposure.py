@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from duemq_common.existence import exists
 from duemq_common.masking import MASK, masked
 
 log = logging.getLogger(__name__)
@@ -123,5 +124,5 @@ def keep_store_private(root: Path) -> None:
 
     A broker with accounts calls it before it creates the store: files are 0600, directories 0700.
     """
-    if not root.exists() or not root.stat().st_mode & OTHER_USERS:
+    if not exists(root) or not root.stat().st_mode & OTHER_USERS:
         os.umask(OTHER_USERS)

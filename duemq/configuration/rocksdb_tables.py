@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from duemq_common.errors import ConfigError
+from duemq_common.existence import exists
 from message_store.queues.consume_queue import ROCKSDB_FILE, ROCKSDB_TABLES
 
 POPS: Final = "kvStore"
@@ -36,14 +37,12 @@ def check_tables(root: Path) -> None:
         ConfigError: One is; the text names the request that exports it.
     """
     tables = [
-        f"config/{name}"
-        for name in ROCKSDB_TABLES
-        if (root / "config" / name / ROCKSDB_FILE).exists()
+        f"config/{name}" for name in ROCKSDB_TABLES if exists(root / "config" / name / ROCKSDB_FILE)
     ]
     if tables:
         names = ", ".join(tables)
         text = f"topics, groups or offsets of this store are in RocksDB ({names}), "
         raise ConfigError("storePathRootDir", str(root), text + EXPORT.format(names=names))
-    if (root / POPS / ROCKSDB_FILE).exists():
+    if exists(root / POPS / ROCKSDB_FILE):
         text = f"popped messages of this store are in RocksDB ({POPS}), "
         raise ConfigError("storePathRootDir", str(root), text + WRITE_BACK)

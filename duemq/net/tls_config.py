@@ -13,6 +13,7 @@ from pathlib import Path
 
 from duemq_common.config import option, options, parse_value
 from duemq_common.config_text import read_properties
+from duemq_common.existence import is_file
 
 DISABLED, PERMISSIVE, ENFORCING = "disabled", "permissive", "enforcing"
 NOT_IN_FILE = ("tls.server.mode", "tls.config.file", "tls.enable", "useTLS")
@@ -102,7 +103,7 @@ class TlsConfig:
             ConfigError: The file cannot be read, or has an invalid value.
         """
         path = Path(self.config_file)
-        if not self.config_file or not path.is_file():
+        if not self.config_file or not is_file(path):
             return self
         properties = read_properties(path)
         by_key = {item.key: item for item in options(TlsConfig) if item.key not in NOT_IN_FILE}

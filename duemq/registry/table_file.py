@@ -27,6 +27,7 @@ from typing import Final, Protocol, TypeVar
 from duemq.registry.config_file import CONFIG_BYTES_MAX, ConfigFile, JsonObject
 from duemq_common import json_dialect
 from duemq_common.data_version import DataVersion
+from duemq_common.existence import exists
 from duemq_common.json_dialect import Written
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class TableFile:
     @property
     def has_changes(self) -> bool:
         """Whether a file of changes exists."""
-        return self.changes_path.exists()
+        return exists(self.changes_path)
 
     def load(self, decode: Callable[[dict[str, object]], T]) -> T | None:
         """Return the decoded table with its changes applied; None without a file.

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from duemq_common.errors import CorruptStore
+from duemq_common.existence import exists
 from duemq_common.json_dialect import backup_path, write_config
 from message_store.layout import CRC_MASK
 
@@ -197,7 +198,7 @@ def read_epochs(path: Path) -> Epochs:
     """
     failure: Exception | None = None
     for candidate in (path, backup_path(path)):
-        if not candidate.exists():
+        if not exists(candidate):
             continue
         try:
             with candidate.open("rb") as file:

@@ -237,11 +237,12 @@ class ReplicaConnection:
             else:
                 sending = loop.run_in_executor(self._bulk, self._send_now, buffers)
                 try:
-                    buffers = await asyncio.shield(sending)
+                    await asyncio.wait({sending})
                 except asyncio.CancelledError:
                     await asyncio.wait({sending})  # `run` closes the socket after this
                     sending.exception()  # retrieved: the connection has ended for another reason
                     raise
+                buffers = sending.result()
             if not buffers:
                 self._written_ms = self._clock.steady_ms()
                 return

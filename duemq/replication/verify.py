@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from duemq.replication.epoch_file import FILE_NAME, Epochs
+from duemq_common.existence import exists
 from duemq_common.json_dialect import backup_path
 from message_store.verify import LogSummary, Part, Progress, Report
 
@@ -18,7 +19,7 @@ def check_epochs(root: Path, log: LogSummary, report: Report, progress: Progress
     """Add the faults of the epoch file to a report."""
     path, faults, epochs = root / FILE_NAME, [], Epochs()
     for candidate in (path, backup_path(path)):
-        if not candidate.exists():
+        if not exists(candidate):
             continue
         try:
             epochs = Epochs.decode(candidate.read_text("utf-8", "replace"))

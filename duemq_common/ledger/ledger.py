@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 
+from duemq_common.existence import exists
 from duemq_common.ledger import schema
 from duemq_common.ledger.engine import READ_ONLY, SQLITE, make_engine, parse_url, sqlite_path
 from duemq_common.ledger.errors import LedgerError, LedgerOfAnotherStore, LedgerUnavailable
@@ -86,7 +87,7 @@ class Ledger:
         """
         engine, where = make_engine(parse_url(url), busy_ms=busy_ms), shown_url(url)
         path = sqlite_path(engine.url)
-        if path is not None and not path.exists():
+        if path is not None and not exists(path):
             raise LedgerUnavailable(where, "there is no such file", MISSING)
         with _our_errors(where), engine.begin() as connection:
             if schema.version_of(connection) is None:

@@ -25,6 +25,7 @@ import numpy as np
 from duemq_common.clock import Clock
 from duemq_common.disk_errors import remedy_of
 from duemq_common.errors import CorruptStore, StoreError
+from duemq_common.existence import exists, is_directory
 from duemq_common.text import index_hash
 from message_store import layout
 from message_store.config import StoreConfig
@@ -156,7 +157,7 @@ class IndexService:
             CorruptStore: A file of another size or with a stray name.
             OSError: A file cannot be changed.
         """
-        if not self._directory.is_dir():
+        if not is_directory(self._directory):
             return
         if not self.enabled:
             shutil.rmtree(self._directory)
@@ -216,7 +217,7 @@ class IndexService:
             if self._sync_failed:
                 continue
             try:
-                if file.path.exists():
+                if exists(file.path):
                     file.sync()
             except OSError as error:  # a later sync could succeed without the lost pages
                 self._sync_failed = True

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import numba
 
+from duemq_common.existence import is_file
+
 CACHE_VARIABLE = "DUEMQ_KERNEL_CACHE"
 PACKAGES = (
     "duemq_common",
@@ -89,7 +91,7 @@ def _file_of(module: str) -> Path | None:
     if package not in folders():
         return None
     base = folders()[package].joinpath(*inside)
-    return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
+    return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if is_file(p)), None)
 
 
 def sources_of(path: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from duemq_common.existence import exists
 from message_store.kernels import CACHE_DIRECTORY, SIGNATURES, digest_of_all
 from message_store.kernels.type_names import named, types_of
 
@@ -95,7 +96,7 @@ def load(*groups: str) -> None:
 
 def is_complete() -> bool:
     """Return whether all kernels were compiled into this cache."""
-    return _complete().exists()
+    return exists(_complete())
 
 
 def set_complete() -> None:

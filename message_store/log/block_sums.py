@@ -33,6 +33,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.existence import exists, is_directory
 from message_store.kernels.sums import sum_blocks
 from message_store.layout import BLOCK_SUM, SUM_UNKNOWN, TAIL_SUM, packer, positions
 from message_store.log.unreadable import MappedFile
@@ -310,7 +311,7 @@ def _mismatch(crc: int) -> int:
 
 def _forget(path: Path, blocks: Offsets) -> None:
     """Mark the checksums of some blocks of a log file as unknown, on the disk."""
-    if not blocks.size or not path.exists():
+    if not blocks.size or not exists(path):
         return
     sums = np.fromfile(path, BLOCK_SUM)
     blocks = blocks[blocks < sums.size]
@@ -333,7 +334,7 @@ def block_sums(data: Bytes, first: int, after: int) -> Sums:
 
 
 def _paths(directory: Path) -> list[Path]:
-    if not directory.is_dir():
+    if not is_directory(directory):
         return []
     return sorted(path for path in directory.iterdir() if path.name.isdigit())
 
@@ -353,7 +354,7 @@ def changed_blocks(directory: Path, files: Sequence[Piece]) -> Iterator[Changed]
     tail = _valid_tail(directory, files)
     for base, data in files:
         path = directory / f"{base:0{NAME_DIGITS}d}"
-        if path.exists():
+        if exists(path):
             expected = np.fromfile(path, BLOCK_SUM)[: -(-data.size // BLOCK_BYTES)]
             if tail is not None and tail.start in base + np.flatnonzero(expected) * BLOCK_BYTES:
                 tail = None  # its block has a permanent checksum now

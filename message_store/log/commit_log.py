@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from duemq_common.clock import Clock
 from duemq_common.errors import CorruptStore, RecordUnreadable
+from duemq_common.existence import is_directory
 from message_store.config import StoreConfig
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
@@ -449,7 +450,7 @@ class Appender:
 def numbered_files(directory: Path) -> list[Path]:
     """Return the files of a log in order; remove an empty last file."""
     directory.mkdir(parents=True, exist_ok=True)
-    paths = sorted(path for path in directory.iterdir() if not path.is_dir())
+    paths = sorted(path for path in directory.iterdir() if not is_directory(path))
     if paths and paths[-1].stat().st_size == 0:
         paths.pop().unlink()
     return paths

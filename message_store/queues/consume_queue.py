@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq_common.errors import CorruptStore
+from duemq_common.existence import is_directory
 from message_store.descriptors import is_out_of_descriptors
 from message_store.hooks import Dispatcher
 from message_store.kernels import scan
@@ -215,7 +216,7 @@ class ConsumeQueue:
         Raises:
             CorruptStore: A file of another size or with a stray name.
         """
-        paths = sorted(p for p in self.directory.iterdir() if not p.is_dir())
+        paths = sorted(p for p in self.directory.iterdir() if not is_directory(p))
         if paths and paths[-1].stat().st_size == 0:
             paths.pop().unlink()
         for path in paths:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from duemq_common.errors import CorruptStore
+from duemq_common.existence import exists, is_directory
 from message_store.hooks import Dispatcher
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
@@ -56,11 +57,11 @@ class QueueSet:
         self.lost.load()
         shutil.rmtree(self.removed, ignore_errors=True)  # left by a crash within a removal
         self.directory.mkdir(parents=True, exist_ok=True)
-        paths = [p for p in self.directory.iterdir() if p.is_dir() and is_topic_name(p.name)]
+        paths = [p for p in self.directory.iterdir() if is_directory(p) and is_topic_name(p.name)]
         for topic_path in sorted(paths):
             topic_index = self.topics.add(topic_path.name)
             for path in sorted(topic_path.iterdir()):
-                if path.is_dir() and is_queue_id(path.name):
+                if is_directory(path) and is_queue_id(path.name):
                     queue = self.at(self.topics.slot(topic_index, int(path.name), create=True))
                     self._load(queue, f"{topic_path.name}/{path.name}")
         self.number_slots()
@@ -261,11 +262,11 @@ class QueueSet:
         return [slot for slot in slots if slot >= 0]
 
     def _move_away(self, path: Path) -> Path | None:
-        if not path.is_dir():
+        if not is_directory(path):
             return None
         self.removed.mkdir(exist_ok=True)
         names = (self.removed / f"{number:08d}" for number in itertools.count())
-        target = next(name for name in names if not name.exists())
+        target = next(name for name in names if not exists(name))
         try:
             path.rename(target)
         except OSError as error:

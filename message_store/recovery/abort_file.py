@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from duemq_common.existence import exists
 from message_store.log.commit_log import sync_directory
 
 
@@ -22,7 +23,7 @@ class AbortFile:
     @property
     def exists(self) -> bool:
         """Whether a broker runs on the store or did not stop cleanly."""
-        return self.path.exists()
+        return exists(self.path)
 
     @property
     def is_copied(self) -> bool:

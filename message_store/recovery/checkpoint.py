@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from duemq_common.existence import exists
 from message_store.layout import CHECKPOINT, CHECKPOINT_BYTES, packer
 from message_store.log.page_guard import GuardedMap
 
@@ -35,7 +36,7 @@ class Checkpoint:
     def load(cls, path: Path) -> Self:
         """Read the file; a missing, short or unreadable file counts as zeros."""
         try:
-            data = path.read_bytes() if path.exists() else b""
+            data = path.read_bytes() if exists(path) else b""
         except OSError as error:
             logger.warning("%s cannot be read and is rebuilt: %s", path, error.strerror)
             path.unlink(missing_ok=True)
@@ -252,7 +253,7 @@ class RecoveryMark:
 
 
 def _boot_id() -> bytes:
-    return BOOT_ID_PATH.read_bytes().strip()[:BOOT_ID_BYTES] if BOOT_ID_PATH.exists() else b""
+    return BOOT_ID_PATH.read_bytes().strip()[:BOOT_ID_BYTES] if exists(BOOT_ID_PATH) else b""
 
 
 def _mapped(path: Path, fd: int) -> tuple[mmap.mmap, GuardedMap | None]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from duemq_common.existence import exists
 from message_store.log.commit_log import CommitLog, LogFile
 
 TAIL_BYTES_MAX = 64 << 20
@@ -37,7 +38,7 @@ def save_tail(log: CommitLog, end: int, suffix: str = "") -> list[tuple[Path, in
         path = directory / f"{start:020d}{suffix}"
         data = _used(file, start - file.base, left)
         left -= len(data)
-        if data and not (suffix and path.exists()):
+        if data and not (suffix and exists(path)):
             directory.mkdir(exist_ok=True)
             _write(path, data)
             kept.append((path, len(data)))

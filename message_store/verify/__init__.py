@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from duemq_common.errors import UsageError
+from duemq_common.existence import exists
 from message_store.log.page_guard import page_guard
 from message_store.verify.configs import (
     check_checkpoint,
@@ -70,12 +71,12 @@ def verify_store(
     Raises:
         UsageError: `path` is not a store.
     """
-    if not any((path / name).exists() for name in STORE_PARTS) and commitlog is None:
+    if not any(exists(path / name) for name in STORE_PARTS) and commitlog is None:
         raise UsageError(f"{path} is not a store: it has none of {', '.join(STORE_PARTS)}")
     progress = progress or _no_progress
     report = Report(path)
     pages_before = len(page_guard().pages)
-    crashed = (path / "abort").exists()
+    crashed = exists(path / "abort")
     tables = check_configs(path, report)
     summary = read_log(commitlog or path / "commitlog", report, progress, crashed=crashed)
     summary.replaced_ranges = replaced_ranges(path)

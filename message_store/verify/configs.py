@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from duemq_common import config_sums, json_dialect
+from duemq_common.existence import exists, is_directory
 from message_store import layout
 from message_store.recovery.checkpoint import has_damage
 from message_store.verify.files import is_offset
@@ -31,7 +32,7 @@ def check_configs(root: Path, report: Report) -> dict[str, Any]:
     """Check every table; return the readable ones by file name."""
     directory = root / "config"
     tables: dict[str, Any] = {}
-    paths = sorted(directory.glob("*.json*")) if directory.is_dir() else []
+    paths = sorted(directory.glob("*.json*")) if is_directory(directory) else []
     names = sorted({path.name.removesuffix(".bak") for path in paths if path.suffix != ".tmp"})
     for name in names:
         table = _check_table(directory / name, report)
@@ -84,7 +85,7 @@ def _checked(path: Path, value: Any) -> tuple[Any, str]:
 
 def check_checkpoint(path: Path, report: Report, last_store_ms: int, log_end: int) -> None:
     """Check that nothing is after the log's last record; recovery would start too late."""
-    if not path.exists():
+    if not exists(path):
         if last_store_ms:
             text = "there is none: after a crash a broker reads the whole log"
             report.add("note", "checkpoint", path, 0, text)
@@ -120,7 +121,7 @@ def check_checkpoint(path: Path, report: Report, last_store_ms: int, log_end: in
 
 def check_mark(path: Path, report: Report) -> None:
     """Check the recovery mark's checksums, and that the rest of the file is empty."""
-    if not path.exists():
+    if not exists(path):
         return
     try:
         damaged = has_damage(path.read_bytes())
@@ -171,7 +172,7 @@ def file_system_of(root: Path) -> str:
 def replaced_ranges(root: Path) -> list[tuple[int, int]]:
     """Return (start, end) log offsets of bytes that recoveries have moved out of the log."""
     saved = root / TRUNCATED_DIRECTORY
-    paths = sorted(saved.iterdir()) if saved.is_dir() else []
+    paths = sorted(saved.iterdir()) if is_directory(saved) else []
     return [
         (int(path.name), int(path.name) + path.stat().st_size)
         for path in paths
@@ -188,7 +189,7 @@ def check_surroundings(root: Path, report: Report, checked: Collection[str] = ()
     if is_in_use(root):
         text = "a broker uses this store now; its writes may appear as faults"
         report.add("warning", "in-use", root / "lock", 0, text)
-    elif (root / "abort").exists():
+    elif exists(root / "abort"):
         text = "its broker did not stop cleanly; the next start recovers it"
         report.add("note", "abort", root / "abort", 0, text)
     for start, end in replaced_ranges(root):
@@ -198,5 +199,5 @@ def check_surroundings(root: Path, report: Report, checked: Collection[str] = ()
         )
         report.add("note", "truncated", root / TRUNCATED_DIRECTORY / f"{start:020d}", 0, text)
     for name in OTHER_PARTS:
-        if name not in checked and (root / name).exists():
+        if name not in checked and exists(root / name):
             report.add("note", "unchecked", root / name, 0, "it is not checked")

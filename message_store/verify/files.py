@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.existence import is_directory
 from duemq_common.json_dialect import loads
 from message_store.log.commit_log import NAME_DIGITS
 from message_store.log.page_guard import PAGE_BYTES, GuardedMap, page_guard
@@ -83,7 +84,7 @@ def map_files(directory: Path, report: Report, *, multiple: int = 1) -> list[Pie
     """
     files = []
     for path in sorted(directory.iterdir()):
-        if path.is_dir():
+        if is_directory(path):
             report.add("note", "stray-directory", path, 0, "Apache 4.9 does not start with it here")
         elif not is_offset(path.name):
             report.add(

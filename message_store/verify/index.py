@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.existence import is_directory, is_file
 from message_store import layout
 from message_store.kernels import index as index_kernels
 from message_store.kernels import verify as kernels
@@ -69,7 +70,7 @@ def check_index(
     directory: Path, summary: LogSummary, report: Report, progress: Progress, *, slots: int = 0
 ) -> None:
     """Compare all index files with the log. `slots`: maxHashSlotNum if known, else 0."""
-    paths = sorted(p for p in directory.iterdir() if p.is_file()) if directory.is_dir() else []
+    paths = sorted(p for p in directory.iterdir() if is_file(p)) if is_directory(directory) else []
     report.figures["index_files"] = len(paths)
     for name in (
         "index_items",

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.existence import is_directory
 from message_store import layout
 from message_store.kernels import scan
 from message_store.kernels import verify as kernels
@@ -98,7 +99,7 @@ class LogSummary:
 
 def read_log(directory: Path, report: Report, progress: Progress, *, crashed: bool) -> LogSummary:
     """Walk the whole log and report its faults."""
-    files = map_files(directory, report) if directory.is_dir() else []
+    files = map_files(directory, report) if is_directory(directory) else []
     if not files:
         report.add("note", "no-log", directory, 0, "there is no commit log")
     summary = LogSummary(files, crashed=crashed)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.existence import exists, is_directory
 from message_store import layout
 from message_store.kernels import scan
 from message_store.kernels import verify as kernels
@@ -118,7 +119,7 @@ def queue_end(root: Path, log: LogSummary, topic: str, queue_id: int) -> int | N
     if count is not None:
         return count.last_number + 1
     directory = root / "consumequeue" / topic / str(queue_id)
-    paths = directory.glob("*") if is_topic_name(topic) and directory.is_dir() else ()
+    paths = directory.glob("*") if is_topic_name(topic) and is_directory(directory) else ()
     for path in sorted(paths, reverse=True):
         data = map_file(path) if is_offset(path.name) else np.empty(0, np.uint8)
         units = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], layout.CQ_UNIT)
@@ -130,15 +131,15 @@ def queue_end(root: Path, log: LogSummary, topic: str, queue_id: int) -> int | N
 
 def find_queues(directory: Path, report: Report) -> Iterator[CheckedQueue]:
     """Yield every `<topic>/<queueId>` directory with its files."""
-    if not directory.is_dir():
+    if not is_directory(directory):
         return
     config = directory.parent / "config"
-    if any((config / name / ROCKSDB_FILE).exists() for name in ROCKSDB_TABLES):
+    if any(exists(config / name / ROCKSDB_FILE) for name in ROCKSDB_TABLES):
         text = "RocksDB keeps these consume queues; they are not checked"
         report.add("note", "unchecked", directory, 0, text)
         return
     for path in sorted(directory.glob("*/*")):
-        if not path.is_dir() or not (path.name.isascii() and path.name.isdigit()):
+        if not is_directory(path) or not (path.name.isascii() and path.name.isdigit()):
             report.add(
                 "note", "stray-file", path, 0, "it is not a queue directory; brokers ignore it"
             )

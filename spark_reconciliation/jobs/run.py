@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duemq_common.clock import Clock
 from duemq_common.errors import UsageError
+from duemq_common.existence import exists, is_directory
 from message_store.recovery.store_lock import is_locked
 
 if TYPE_CHECKING:
@@ -83,15 +84,14 @@ def check_request(request: AuditRequest) -> None:
     check_stores(request.stores)
     if request.report is not None:
         folder = request.report.absolute().parent
-        if request.report.is_dir() or not folder.is_dir():
-            reason = (
-                "it is a directory" if request.report.is_dir() else f"there is no folder {folder}"
-            )
+        if is_directory(request.report) or not is_directory(folder):
+            is_one = is_directory(request.report)
+            reason = "it is a directory" if is_one else f"there is no folder {folder}"
             raise UsageError(f"--report {request.report} cannot be written: {reason}")
-        if not os.access(request.report if request.report.exists() else folder, os.W_OK):
+        if not os.access(request.report if exists(request.report) else folder, os.W_OK):
             raise UsageError(f"--report {request.report} cannot be written: no permission")
     out = Path(request.out.removeprefix("file://"))
-    if request.out and "://" not in str(request.out.removeprefix("file://")) and out.exists():
+    if request.out and "://" not in str(request.out.removeprefix("file://")) and exists(out):
         raise UsageError(f"--out {request.out} exists: name a new directory")
 
 
@@ -111,9 +111,9 @@ def check_stores(stores: Sequence[str]) -> None:
         if "://" in store.removeprefix("file://") or _is_store(path):
             continue
         reason = "it has neither commitlog nor consumequeue"
-        if not path.is_dir():
-            reason = "it is a file" if path.exists() else "there is no such directory"
-        near = (path.parent, *(sorted(path.iterdir()) if path.is_dir() else ()))
+        if not is_directory(path):
+            reason = "it is a file" if exists(path) else "there is no such directory"
+        near = (path.parent, *(sorted(path.iterdir()) if is_directory(path) else ()))
         hint = next((f"; {one} is one" for one in near if _is_store(one)), "")
         raise UsageError(f"{store} is not a store: {reason}{hint}")
 

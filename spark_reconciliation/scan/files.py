@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from duemq_common.errors import UsageError
+from duemq_common.existence import exists, is_directory, is_file
 from message_store.verify.files import map_file
 from spark_reconciliation.arrays import Bytes
 
@@ -65,7 +66,7 @@ class Root:
     def _path_of(self, path: str) -> Path:
         """Return the path of a name below the root, with the escapes of `printable` undone."""
         local_path = Path(self.url.removeprefix("file://")) / path
-        if "\\x" in path and not local_path.exists():
+        if "\\x" in path and not exists(local_path):
             return Path(os.fsdecode(ESCAPED.sub(_byte, os.fsencode(local_path))))
         return local_path
 
@@ -90,12 +91,12 @@ class Root:
             entries = [Entry(f"{below}/{name}", size) for name, size in self._listed(below, True)]
             return sorted(entries, key=lambda entry: entry.path)
         directory = self._path_of(below)
-        if not directory.is_dir():
+        if not is_directory(directory):
             return []
         kept = []
         for path in sorted(directory.iterdir()):
             try:
-                if path.is_file():
+                if is_file(path):
                     kept.append(Entry(f"{below}/{printable(path.name)}", path.stat().st_size))
             except FileNotFoundError:  # retention has removed it
                 continue
@@ -110,9 +111,9 @@ class Root:
         if not self.is_local:
             return sorted(name for name, _ in self._listed(below, False))
         directory = self._path_of(below)
-        if not directory.is_dir():
+        if not is_directory(directory):
             return []
-        return sorted(printable(path.name) for path in directory.iterdir() if path.is_dir())
+        return sorted(printable(path.name) for path in directory.iterdir() if is_directory(path))
 
     def _listed(self, below: str, are_files: bool) -> list[tuple[str, int]]:
         """Return (name, size) of the current files or directories."""

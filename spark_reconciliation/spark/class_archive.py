@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from duemq_common.clock import SystemClock
+from duemq_common.existence import is_file
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
@@ -73,7 +74,7 @@ def make(archive: ClassArchive) -> bool:
             made = archive.folder / f"{archive.stem}.new"
             made.unlink(missing_ok=True)
             _make_archive(made)
-            if made.is_file():
+            if is_file(made):
                 archive.keep(made)
     return archive.file is not None
 

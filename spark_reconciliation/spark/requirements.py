@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from duemq_common.errors import UsageError
+from duemq_common.existence import is_file
 
 PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "fsspec", "jinja2")
 WHY_PACKAGES: Final = "{missing} not installed: pip install 'duemq[spark]'"
@@ -38,7 +39,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
         UsageError: There is no Java; the text has the remedy.
     """
     home = environment.get("JAVA_HOME", "")
-    if home and (Path(home) / "bin" / "java").is_file():
+    if home and is_file(Path(home) / "bin" / "java"):
         return Path(home) / "bin" / "java"
     java = shutil.which("java", path=environment.get("PATH"))
     if java is None:

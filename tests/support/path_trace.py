@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -28,13 +28,17 @@ PACKAGES = tuple(
     )
 )
 
+MONITORED = "_enable_sysmon"
+"""Attribute of Numba's dispatchers that NUMBA_ENABLE_SYS_MONITORING sets."""
+
 
 class PathTrace:
     """Files of the product that run, by thread and by outermost function.
 
-    A profile function sees each call of a Python function, and each call of a compiled kernel,
-    whether Numba's dispatcher or an entry point (`message_store.kernels.kernel.entry`) is called.
-    Functions that a kernel calls are inlined in it and are not seen.
+    A profile function sees each call of a Python function, and each call of an entry point of a
+    kernel (`message_store.kernels.kernel.entry`). Calls of Numba's dispatchers are seen by it in
+    Python 3.11, and by `sys.monitoring` since Python 3.12. Functions that a kernel calls are
+    inlined in it and are not seen.
     """
 
     def __init__(self) -> None:
@@ -61,9 +65,14 @@ class PathTrace:
         self._entries.clear()
         self._records = True
         try:
-            yield
+            with _monitored_kernels(self._on_kernel):
+                yield
         finally:
             self._records = False
+
+    def _on_kernel(self, code: CodeType) -> None:
+        thread = threading.current_thread().name
+        self._seen[thread, _outermost(sys._getframe())].add(code)
 
     def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
         if not self._records:
@@ -111,14 +120,46 @@ def _outermost(frame: FrameType) -> str:
     return name
 
 
+@contextmanager
+def _monitored_kernels(on_call: Callable[[CodeType], None]) -> Iterator[None]:
+    """Call a function with the code of each kernel whose dispatcher is called in the block."""
+    if sys.version_info < (3, 12):
+        yield
+        return
+    kernels = _kernels()
+    codes = {each.py_func.__code__ for each in kernels}
+
+    def on_start(code: CodeType, offset: int) -> None:
+        if code in codes:
+            on_call(code)
+
+    monitoring, tool = sys.monitoring, sys.monitoring.PROFILER_ID
+    for each in kernels:
+        setattr(each, MONITORED, True)
+    monitoring.use_tool_id(tool, "path trace")
+    monitoring.register_callback(tool, monitoring.events.PY_START, on_start)
+    monitoring.set_events(tool, monitoring.events.PY_START)
+    try:
+        yield
+    finally:
+        monitoring.set_events(tool, monitoring.events.NO_EVENTS)
+        monitoring.free_tool_id(tool)
+        for each in kernels:
+            setattr(each, MONITORED, False)
+
+
+def _kernels() -> list[Any]:
+    """Return the kernels of all loaded modules."""
+    modules = [module for module in sys.modules.values() if is_product(module)]
+    values = [value for module in modules for value in vars(module).values()]
+    return [value for value in values if isinstance(value, Dispatcher)]
+
+
 def _kernels_by_entry() -> dict[int, CodeType]:
     """Return the code of every loaded kernel by the id of its compiled functions."""
-    modules = [module for module in sys.modules.values() if is_product(module)]
     return {
-        id(compiled.entry_point): each.py_func.__code__  # type: ignore[attr-defined]  # Numba's
-        for module in modules
-        for each in vars(module).values()
-        if isinstance(each, Dispatcher)
+        id(compiled.entry_point): each.py_func.__code__
+        for each in _kernels()
         for compiled in each.overloads.values()
     }
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from duemq_common import config_sums
+from duemq_common.existence import exists
 from duemq_common.json_dialect import backup_path, dumps, loads, write_config
 from message_store.layout import packer
 from message_store.log.commit_log import sync_directory
@@ -273,7 +274,7 @@ class SnapshotFiles:
 
 def _read_check(path: Path) -> Check | None:
     try:
-        if not path.exists():
+        if not exists(path):
             return None
         return decode_check(config_sums.checked(path, path.read_bytes()))
     except OSError as error:
@@ -284,7 +285,7 @@ def _read_check(path: Path) -> Check | None:
 
 
 def _read(path: Path) -> SavedSnapshot | None:
-    if not path.exists():
+    if not exists(path):
         return None
     try:
         return decode_saved(loads(path.read_text("utf-8", "replace")))

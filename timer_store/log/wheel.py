@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq_common.errors import CorruptStore
+from duemq_common.existence import is_directory
 from message_store.layout import packer
 from message_store.log.commit_log import sync_directory
 from timer_store import layout
@@ -285,7 +286,7 @@ def open_wheel(path: Path, precision_ms: int, findings: list[str]) -> TimerWheel
 def move_aside(path: Path) -> Path:
     """Rename a damaged file or directory, replacing an older one; return its new path."""
     kept = path.with_name(path.name + DAMAGED_SUFFIX)
-    if kept.is_dir():
+    if is_directory(kept):
         shutil.rmtree(kept)
     kept.unlink(missing_ok=True)
     os.rename(path, kept)

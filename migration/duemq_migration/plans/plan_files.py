@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from duemq_common import config_sums
+from duemq_common.existence import exists
 from duemq_common.json_dialect import write_config
 from duemq_migration.plans.plan import Plan, PlanError, from_json, to_json
 
@@ -48,7 +49,7 @@ class PlanFiles:
             PlanError: No plan has this id, or its file cannot be read.
         """
         path = self._directory / f"{plan_id}.json"
-        if not _ID.fullmatch(plan_id) or not path.exists():
+        if not _ID.fullmatch(plan_id) or not exists(path):
             raise PlanError(plan_id, "this broker has no such plan")
         try:
             data = config_sums.checked(path, path.read_bytes())

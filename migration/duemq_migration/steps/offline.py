@@ -26,6 +26,7 @@ from delayed_delivery.plugin import BrokerPlugin, JobScheduler, SystemTopic
 from duemq_common.clock import Clock, FakeClock
 from duemq_common.config import from_properties
 from duemq_common.errors import CorruptStore, StoreError, UsageError
+from duemq_common.existence import exists, is_directory
 from duemq_common.json_dialect import load_config
 from duemq_common.ledger.identity import store_id
 from duemq_common.ledger.location import FILE_NAME, LedgerLocation
@@ -123,9 +124,9 @@ def copy_store(source: Path, target: Path) -> None:
         UsageError: The target exists, or is within the source.
         OSError: A file cannot be read or written.
     """
-    if not (source / "commitlog").is_dir():
+    if not is_directory(source / "commitlog"):
         raise UsageError(f"{source} is not a store: it has no directory commitlog")
-    if target.exists() and any(target.iterdir()):
+    if exists(target) and any(target.iterdir()):
         raise UsageError(f"{target} is not empty: name a new directory")
     if source.resolve() in (target.resolve(), *target.resolve().parents):
         raise UsageError(f"{target} is within {source}: name another directory")
@@ -153,7 +154,7 @@ def migrate_offline(
         StoreLocked: A broker uses the store.
         OfflineStopped: The disk is full, or counts or checksums differ.
     """
-    if not (root / "commitlog").is_dir():
+    if not is_directory(root / "commitlog"):
         raise UsageError(f"{root} is not a store: it has no directory commitlog")
     wall = FakeClock(now_ms)
     with _opened(root, properties, wall) as (store, clock, owners, level_keeper):

@@ -39,6 +39,16 @@ sys.stdin.read()
 SILENT = "import sys, duemq.cli.app; print([m for m in sys.modules if m in {'pyspark', 'pyarrow'}])"
 
 
+@pytest.fixture
+def no_java(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a JAVA_HOME with a file that cannot be started."""
+    home = tmp_path_factory.mktemp("java")
+    (home / "bin").mkdir()
+    (home / "bin" / "java").touch()
+    monkeypatch.setenv("JAVA_HOME", str(home))
+
+
+@pytest.mark.usefixtures("no_java")
 def test_what_is_no_store_is_refused_before_spark_starts(tmp_path: Path) -> None:
     ran = duemq("reconcile", "run", str(tmp_path))
     assert ran.returncode == 2
@@ -87,6 +97,7 @@ def test_audits_that_a_ledger_records(tmp_path: Path) -> None:
     assert "give either the store's directory or --ledger URL" in neither.stderr
 
 
+@pytest.mark.usefixtures("no_java")
 def test_an_audit_that_could_not_run_is_reported_too(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'l.sqlite'}"
     ran = duemq("reconcile", "run", str(tmp_path), "--ledger", url)
@@ -140,6 +151,7 @@ def test_findings_are_printed_by_verdict_and_reason_with_readable_times() -> Non
         (("--out", "."), "exists"),
     ],
 )
+@pytest.mark.usefixtures("no_java")
 def test_outputs_are_checked_before_spark_starts(option: tuple[str, str], why: str) -> None:
     ran = duemq("reconcile", "run", str(golden_store("apache-5.3.3-clean")), *option)
     assert ran.returncode == 2
