@@ -53,11 +53,7 @@ from duemq.replication.controller.member_events import (
     StoreIdentity,
     Withdraw,
 )
-from duemq.replication.controller.requests import (
-    BrokerHeartbeat,
-    ControllerRefusal,
-    GroupName,
-)
+from duemq.replication.controller.requests import BrokerHeartbeat, ControllerRefusal, GroupName
 from duemq_common.clock import Clock
 from duemq_common.errors import PeerError
 from duemq_common.request import Request, Response
