@@ -206,10 +206,6 @@ class NumberedLog(Generic[File]):
         assert len(self.files) > 1
         return self.files.pop(0)
 
-    def remove_first(self) -> None:
-        """Remove the oldest file, but not the last one."""
-        self.detach_first().erase()
-
     def close(self) -> None:
         """Close all files."""
         for file in self.files:

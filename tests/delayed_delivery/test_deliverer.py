@@ -111,7 +111,7 @@ def test_a_record_that_retention_removed_is_lost(store: MessageStore) -> None:
     unit = put_one(store, "HELD")
     while len(store.log.files) < 2:
         put_one(store, "HELD", body=bytes(15_000))
-    store.log.remove_first()
+    store.log.detach_first().erase()
     reader, outcome = Reader(store), Outcome(1)
     SingleDeliverer(store, reader).deliver(unit, reader.convert, outcome, NOW_MS)
     assert (outcome.done, outcome.lost, outcome.store_ms.tolist()) == (1, 1, [NOT_PUT])

@@ -15,8 +15,8 @@ from message_store.layout import PRE_BLANK_SIZE
 from message_store.log.batch import PutBatch
 from message_store.recovery.checkpoint import Checkpoint
 from message_store.store import MessageStore
-from message_store.topic_removal import remove_topic
 from tests.support.stores import add_message, crash, open_store, put_one
+from tests.support.topic_removal import remove_topic
 
 Write = Callable[..., int]
 

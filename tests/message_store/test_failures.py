@@ -21,10 +21,10 @@ from message_store.queues.consume_queue import ConsumeQueue
 from message_store.queues.consume_queues import QueueSet
 from message_store.recovery import checkpoint as checkpoint_module
 from message_store.store import MessageStore
-from message_store.topic_removal import remove_topic
 from tests.message_store.test_store import bodies
 from tests.support.extended import one_in
 from tests.support.stores import add_message, crash, open_store, put_one
+from tests.support.topic_removal import remove_topic
 
 MARK = "duemq.mark"
 UNIT_BYTES = layout.CQ_UNIT.itemsize

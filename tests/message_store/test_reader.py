@@ -12,9 +12,9 @@ import pytest
 from duemq_common.errors import RecordUnreadable
 from message_store import layout
 from message_store.store import MessageStore
-from message_store.topic_removal import remove_topic
 from tests.support.encoded_records import encode_record
 from tests.support.stores import LOOPBACK, open_store, put_one
+from tests.support.topic_removal import remove_topic
 
 TOP = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1

@@ -13,8 +13,9 @@ import pytest
 
 from message_store.queues.deleted_topics import Deletions
 from message_store.store import MessageStore
-from message_store.topic_removal import remove_topic, remove_topic_in_thread
+from message_store.topic_removal import remove_topic_in_thread
 from tests.support.stores import crash, open_store, put_one
+from tests.support.topic_removal import remove_topic
 
 
 def remove(store: MessageStore, name: str) -> None:

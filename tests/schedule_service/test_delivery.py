@@ -275,7 +275,7 @@ def test_a_removed_head_is_counted_and_the_queue_continues(tmp_path: Path, mode:
             rig.send(1, b"x" * 3_000, count=60)
             rig.send(4, b"y" * 3_000, count=10)
             assert len(rig.store.log.files) > 2
-            rig.store.log.remove_first()
+            rig.store.log.detach_first().erase()
             rig.store.queues.correct_min(rig.store.min_offset)
             first, _ = rig.store.queue_bounds(SCHEDULE_TOPIC, 0)
             assert first > 0

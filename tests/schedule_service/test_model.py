@@ -213,7 +213,7 @@ class LevelsMachine(RuleBasedStateMachine):
         store = self.rig.store
         if self.disk_full or len(store.log.files) < 2:
             return
-        store.log.remove_first()
+        store.log.detach_first().erase()
         store.queues.correct_min(store.min_offset)
         self.sent = [item for item in self.sent if item.phys_offset >= store.min_offset]
         self.settle()

@@ -22,8 +22,8 @@ from typing import Any
 from unittest.mock import patch
 
 from message_store.kernels import PACKAGES, SIGNATURES, registry
-from message_store.kernels.type_names import layouts_of, text_of
 from tests.support.packages import TOP
+from tests.support.type_texts import layouts_of, text_of
 
 HEAD = """\
 # Kernels by the types that Python calls them with, and the groups that need them.

@@ -97,8 +97,7 @@ class GroupService:
         connect: Callable[[str], RemotingClient],
     ) -> None:
         check_group(group)
-        self.group = group
-        self._host, self._group, self._config = host, group, config
+        self._host, self.group, self._config = host, group, config
         self._files, self._clock = files, clock
         self.lease = Lease(config.heartbeat_limit_ms)
         self.member = GroupMember(
@@ -225,7 +224,7 @@ class GroupService:
 
     async def _send_heartbeat(self) -> bool:
         ticket = self.lease.ticket(self._clock.steady_ms())
-        response = await self._attempt(requests.heartbeat(self._group, self._heartbeat()))
+        response = await self._attempt(requests.heartbeat(self.group, self._heartbeat()))
         if response is not None:
             self.lease.heartbeat_succeeded(ticket)
             self._receive(HeartbeatSucceeded())
@@ -236,7 +235,7 @@ class GroupService:
         """Request the view of the group from the leader; return whether that succeeded."""
         ticket = self.lease.ticket(self._clock.steady_ms())
         try:
-            response = await self._call(requests.replica_info_request(self._group))
+            response = await self._call(requests.replica_info_request(self.group))
             view = requests.view_of(RequestCode.CONTROLLER_GET_REPLICA_INFO, response)
         except PeerError as error:
             self._failed(error)
@@ -267,7 +266,7 @@ class GroupService:
         while not self._stopping.is_set():
             next_ms = self._clock.now_ms() + self._config.heartbeat_ms
             if self.member.sends_heartbeats and self._client.leader:
-                request = requests.heartbeat(self._group, self._heartbeat())
+                request = requests.heartbeat(self.group, self._heartbeat())
                 await self._client.send_heartbeat(address, request)
             await self._clock.wait(self._stopping, until_ms=next_ms)
 
@@ -303,14 +302,14 @@ class GroupService:
                 await self._pause(self._config.heartbeat_ms)
 
     async def _request_next_id(self) -> None:
-        broker_id = requests.next_id_of(await self._call(requests.next_id_request(self._group)))
+        broker_id = requests.next_id_of(await self._call(requests.next_id_request(self.group)))
         check_code = f"{self._host.address};{self._clock.now_ms()}"
         await self._receive_and_store(IdOffered(broker_id, check_code))
 
     async def _apply_id(self) -> None:
         identity = self.member.identity
         assert identity is not None
-        request = requests.apply_id(self._group, identity.broker_id, identity.check_code)
+        request = requests.apply_id(self.group, identity.broker_id, identity.check_code)
         response = await self._call(request)
         if response.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
             await self._receive_and_store(IdTaken(identity.broker_id))
@@ -320,7 +319,7 @@ class GroupService:
 
     async def _register(self) -> None:
         now_ms, broker_id = self._clock.now_ms(), self.member.broker_id
-        request = requests.register(self._group, broker_id, self._host.address, now_ms)
+        request = requests.register(self.group, broker_id, self._host.address, now_ms)
         response = await self._call(request)
         if response.code in requests.UNKNOWN:
             self._receive(GroupUnknown())
@@ -330,7 +329,7 @@ class GroupService:
 
     async def _elect(self) -> None:
         now_ms, broker_id = self._clock.now_ms(), self.member.broker_id
-        response = await self._call(requests.elect(self._group, broker_id, now_ms))
+        response = await self._call(requests.elect(self.group, broker_id, now_ms))
         if response.code in requests.UNKNOWN:
             self._receive(GroupUnknown())
             return
@@ -354,7 +353,7 @@ class GroupService:
         target, now_ms = proposal.new_set, self._clock.now_ms()
         response = await self._call(
             requests.alter_sync_state_set(
-                self._group, self.member.broker_id, self.member.epoch, target, now_ms
+                self.group, self.member.broker_id, self.member.epoch, target, now_ms
             )
         )
         try:
@@ -389,10 +388,10 @@ class GroupService:
         state, self.member.refusal = self.member.state, self._host.election_refusal
         self._execute(self.member.receive(event))
         if self.member.state is not state:
-            log.info("group %s: %s", self._group.broker_name, self.member.state.value)
+            log.info("group %s: %s", self.group.broker_name, self.member.state.value)
             self._view_due.set()
         if self.member.failure not in ("", self._logged):
-            log.warning("group %s: %s", self._group.broker_name, self.member.failure)
+            log.warning("group %s: %s", self.group.broker_name, self.member.failure)
         self._logged = self.member.failure
         if self.member.next_request is not None:
             self._request_due.set()
@@ -430,7 +429,7 @@ class GroupService:
         if self._resigned_ms is not None and now_ms - self._resigned_ms < again_ms:
             return
         self._resigned_ms = now_ms
-        await self._attempt(requests.heartbeat(self._group, self._heartbeat()))
+        await self._attempt(requests.heartbeat(self.group, self._heartbeat()))
         await self._client.drop_leader()
 
     async def _change_roles(self) -> None:
@@ -471,7 +470,7 @@ class GroupService:
     def _failed(self, error: PeerError) -> None:
         self.failure = str(error)
         if self.failure not in self._logged_refusals:
-            log.warning("group %s: %s", self._group.broker_name, error)
+            log.warning("group %s: %s", self.group.broker_name, error)
             if len(self._logged_refusals) >= REFUSALS_MAX:
                 self._logged_refusals.clear()
             self._logged_refusals.add(self.failure)

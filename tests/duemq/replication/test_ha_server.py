@@ -288,7 +288,7 @@ def test_a_later_acknowledgement_beyond_the_log_confirms_nothing(tmp_path: Path)
 
 def test_a_replica_whose_files_have_expired_is_refused(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
-        bench.store.log.remove_first()
+        bench.store.log.detach_first().erase()
         peer = await bench.connect(70)
         await peer.closed()
         assert "ends at 70, before this log begins (65536)" in bench.server.failure

@@ -12,7 +12,8 @@ from numba import typeof
 
 from message_store import layout
 from message_store.kernels.topics import TopicNames
-from message_store.kernels.type_names import layouts_of, text_of, types_of
+from message_store.kernels.type_names import types_of
+from tests.support.type_texts import layouts_of, text_of
 
 LAYOUTS = layouts_of({"message_store.layout": sys.modules["message_store.layout"]})
 CONSTANT = np.zeros(3, np.uint8)

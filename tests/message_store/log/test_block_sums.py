@@ -248,7 +248,7 @@ def test_checksums_of_removed_files_are_removed(log: CommitLog) -> None:
     log.sums.open(0)
     append(log, 2 * FILE_BYTES)
     log.sums.seal(log.end)
-    log.remove_first()
+    log.detach_first().erase()
     append(log, FILE_BYTES - 10)
     log.sums.close(log.end)
     names = sorted(path.name for path in log.sums.directory.iterdir())

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from message_store.log.batch import PutBatch
-from message_store.topic_removal import remove_topic
 from message_store.verify import verify_store
 from message_store.verify.configs import LOCKS_PATH
 from tests.message_store.verify.conftest import RECORDS
@@ -23,6 +22,7 @@ from tests.message_store.verify.test_verify_store import (
     torn_table,
 )
 from tests.support.stores import add_message, open_store
+from tests.support.topic_removal import remove_topic
 
 
 def test_a_torn_tail_is_the_end_of_the_log(root: Path) -> None:

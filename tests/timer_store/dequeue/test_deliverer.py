@@ -226,7 +226,7 @@ def test_records_that_retention_removed_are_counted_as_lost(tmp_path: Path) -> N
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T")
         rows = append_timers(store, *[b"%02d" % n + bytes(3_000) for n in range(40)])
-        store.log.remove_first()
+        store.log.detach_first().erase()
         gone = int((rows["phys_offset"] < store.log.min_offset).sum())
         outcome = deliver_batch(store, rows)
         assert (outcome.done, outcome.lost, outcome.delivered) == (40, gone, 40 - gone)
@@ -278,7 +278,7 @@ def test_single_long_lost_and_damaged_records(
         timer_topics(store, "T")
         rows = append_timers(store, bytes(60_000), bytes(60_001), bytes(60_002))
         rows[1]["phys_offset"] += 1
-        store.log.remove_first()
+        store.log.detach_first().erase()
         fail_writes(monkeypatch, store)
         outcome = deliver_batch(store, rows)
         assert (outcome.done, outcome.lost) == (1, 1)

@@ -225,7 +225,7 @@ def test_a_log_offset_before_the_first_log_file_is_repaired(tmp_path: Path) -> N
     rig.due_ms = [rig.clock.now_ms() + 5_000 + STEP_MS * number for number in range(COUNT)]
     for number, due_ms in enumerate(rig.due_ms):
         rig.put(due_ms, body=b"%03d" % number)
-    rig.store.log.remove_first()
+    rig.store.log.detach_first().erase()
     rig.close()
     last = (rig.root / "timerlog" / f"{0:020d}").read_bytes().rstrip(b"\0")
     change(rig, (len(last) - 1) // UNIT_BYTES, "phys_offset", 400)

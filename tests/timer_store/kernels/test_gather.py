@@ -313,7 +313,7 @@ def test_a_removed_record_is_lost_and_gives_no_row(tmp_path: Path) -> None:
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T")
         rows = append_timers(store, *[bytes(2_000)] * 60)
-        store.log.remove_first()
+        store.log.detach_first().erase()
         load, _ = gathered(store, rows)
         gone = int((rows["phys_offset"] < store.log.min_offset).sum())
         assert load.lost == list(range(gone))

@@ -243,7 +243,7 @@ def test_slots_of_removed_files_count_only_if_pending(tmp_path: Path) -> None:
     units.add(timed([timer(NOW_MS + 1, n) for n in range(49)]), write_ms=NOW_MS, read_ms=NOW_MS)
     later = [timer(NOW_MS + 9_001, n) for n in range(100, 110)]
     units.add(timed(later), write_ms=NOW_MS, read_ms=NOW_MS)
-    units.log.remove_first()
+    units.log.detach_first().erase()
     assert len(units.check(NOW_MS)) == 1
     units.recount(np.array([NOW_MS]))
     assert units.check(NOW_MS) == []

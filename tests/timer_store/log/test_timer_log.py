@@ -131,7 +131,7 @@ def test_the_end_of_a_full_file(tmp_path: Path, closed: bool) -> None:
 def test_positions_without_a_unit(tmp_path: Path, pos: int, why: str) -> None:
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS + 3)
-    log.remove_first()
+    log.detach_first().erase()
     with pytest.raises(CorruptStore, match=why) as raised:
         log.unit(pos)
     assert "next start" in raised.value.remedy
@@ -186,7 +186,7 @@ def test_truncated_bytes_read_as_zeros(tmp_path: Path, end: int) -> None:
 def test_remove_first(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write_units(log, 2 * FILE_UNITS)
-    log.remove_first()
+    log.detach_first().erase()
     assert log.min_pos == FILE_BYTES
     assert log.index_of(10) == -1
     log.close()

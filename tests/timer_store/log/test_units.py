@@ -350,7 +350,7 @@ def test_units_of_removed_files_are_no_fault(tmp_path: Path) -> None:
     units = open_units(tmp_path)
     rows = timed([timer(NOW_MS + 1, n) for n in range(100)])
     units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)
-    units.log.remove_first()
+    units.log.detach_first().erase()
     found = units.read_slot(NOW_MS)
     assert found.rows["phys_offset"].tolist() == list(range(49, 100))
     assert found.broken is None
