@@ -192,12 +192,12 @@ class Ownership:
         assert isinstance(record, Transfer)
         pieces = self.pieces.get(record.level, [])
         low, high = _span(pieces, record.first, record.end)
-        mine = [
+        owned = [
             (first, end)
             for first, end, position in pieces[low:high]
             if position == entry.queue_offset
         ]
-        return within(mine, record.first, record.end)
+        return within(owned, record.first, record.end)
 
     def owns(self, level: int, offset: int) -> bool:
         """Return whether the timers own a unit."""

@@ -151,5 +151,5 @@ def _properties(item: Undeliverable) -> dict[str, str]:
         "DUEMQ_QUEUE_OFFSET": str(item.queue_offset) if item.queue_offset >= 0 else "",
         "DUEMQ_PHYS_OFFSET": str(item.phys_offset),
     }
-    found = {k: v for k, v in kept.items() if v and len(v.encode()) <= VALUE_BYTES_MAX}
-    return found | {k: v for k, v in facts.items() if v}
+    shown = {k: v for k, v in kept.items() if v and len(v.encode()) <= VALUE_BYTES_MAX}
+    return shown | {k: v for k, v in facts.items() if v}

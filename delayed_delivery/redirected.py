@@ -57,15 +57,15 @@ def owner_letter(property_text: bytes) -> int:
     A record with both names, or with a CRC of its properties, is not changed. The kernel is
     `timer_store.kernels.transfer.read_level_text`.
     """
-    found, position = [], 0
+    letters, position = [], 0
     for entry in property_text.split(ENTRY_END):
         name = entry.partition(NAME_END)[0]
         if name == b"__CRC32#":
             return -1
         if name in (LEVEL_NAME, MOVED_NAME):
-            found.append(position + len(name) - 1)
+            letters.append(position + len(name) - 1)
         position += len(entry) + len(ENTRY_END)
-    return found[0] if len(found) == 1 else -1
+    return letters[0] if len(letters) == 1 else -1
 
 
 def queue_number(text: str) -> int:

@@ -29,17 +29,19 @@ class StoredQuarantine:
         self._batch = PutBatch(1, 1)
         self.counts: Counter[Reason] = Counter()
 
-    def put(self, place: tuple[str, int, int], group: str, reason: Reason, detail: str) -> str:
+    def put(
+        self, queue_place: tuple[str, int, int], group: str, reason: Reason, detail: str
+    ) -> str:
         """Append the quarantine record of a message; return why the store refuses it, or "".
 
         Args:
-            place: Topic, queue and queue offset of the message.
+            queue_place: Topic, queue and queue offset of the message.
             group: Consumer group that popped it; empty for a half message.
         """
-        topic, queue_id, offset = place
+        topic, queue_id, offset = queue_place
         units = self._store.units(topic, queue_id, offset, 1)
         if not units.size:  # retention has removed the message
-            log.warning("message %d of %s/%d no longer exists", *place[2:], *place[:2])
+            log.warning("message %d of %s/%d no longer exists", *queue_place[2:], *queue_place[:2])
             return ""
         phys_offset, size = int(units[0]["phys_offset"]), int(units[0]["size"])
         data, record = read_damaged(self._store, phys_offset, size)

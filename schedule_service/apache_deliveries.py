@@ -78,9 +78,9 @@ def settle_delivered(
         if step.size == 1 and level in copies.find({level: step}, slack_ms=0):
             _advance(searches, level, steps, int(step[0]))
     while searches:
-        found = copies.find({level: step for level, (_, step) in searches.items()})
+        delivered = copies.find({level: step for level, (_, step) in searches.items()})
         for level, (steps, _) in list(searches.items()):
-            _advance(searches, level, steps, found.get(level))
+            _advance(searches, level, steps, delivered.get(level))
 
 
 def _advance(
@@ -145,7 +145,7 @@ class _Copies:
             steps: Level to the queue offsets of its units.
             slack_ms: Time before the due time of a unit at which its copy may be stored.
         """
-        wanted: dict[int, list[tuple[int, int]]] = {}
+        searched: dict[int, list[tuple[int, int]]] = {}
         targets: set[tuple[str, int]] = set()
         start, first_due_ms = self._store.max_offset, self._last_ms
         for level, offsets in steps.items():
@@ -158,12 +158,12 @@ class _Copies:
                     queue_number(source.properties["REAL_QID"]),
                 )
                 targets.add(target)
-                wanted.setdefault(identity(source, *target), []).append((level, offset))
+                searched.setdefault(identity(source, *target), []).append((level, offset))
                 start = min(start, source.phys_offset)
                 first_due_ms = min(first_due_ms, self._due_ms(level, offset))
-        if not wanted:
+        if not searched:
             return {}
-        return self._walk(max(start, self._position(first_due_ms - slack_ms)), wanted, targets)
+        return self._walk(max(start, self._position(first_due_ms - slack_ms)), searched, targets)
 
     def _source(self, level: int, offset: int) -> Record | None:
         """Return the record of a unit, None if it cannot be read or names no target."""
@@ -176,22 +176,22 @@ class _Copies:
 
     def _position(self, time_ms: int) -> int:
         """Return a log offset before the first record that was stored at or after a time."""
-        found = self._store.log_file_before(time_ms)
+        log_offset = self._store.log_file_before(time_ms)
         for level in self._queues.levels:
             at = self._store.search_offset(SCHEDULE_TOPIC, level - 1, time_ms, upper=True)
             for phys_offset in self._queues.units(level, at, 1)["phys_offset"].tolist():
                 if self._store.store_ms(phys_offset) < time_ms:
-                    found = max(found, phys_offset)
-        return found
+                    log_offset = max(log_offset, phys_offset)
+        return log_offset
 
     def _walk(
         self,
         start: int,
-        wanted: dict[int, list[tuple[int, int]]],
+        searched: dict[int, list[tuple[int, int]]],
         targets: set[tuple[str, int]],
     ) -> dict[int, int]:
         last: dict[int, int] = {}
-        left = sum(map(len, wanted.values()))
+        left = sum(map(len, searched.values()))
         for rows in self._store.scan(start, count=SCAN_RECORDS):
             for row in self._candidates(rows, targets):
                 if not left:
@@ -200,7 +200,7 @@ class _Copies:
                     record = self._store.read_record(int(row["phys_offset"]))
                 except RecordUnreadable:
                     continue
-                units = wanted.get(identity(record, record.topic, record.queue_id))
+                units = searched.get(identity(record, record.topic, record.queue_id))
                 if units:
                     level, offset = units.pop(0)
                     last[level] = max(last.get(level, -1), offset)

@@ -125,13 +125,13 @@ class LevelCursor:
 
     def settled_ranges(self) -> list[Range]:
         """Return the settled units as ranges, ascending."""
-        found: list[Range] = []
+        ranges: list[Range] = []
         for position in sorted(self.settled):
-            if found and found[-1][1] == position:
-                found[-1] = (found[-1][0], position + 1)
+            if ranges and ranges[-1][1] == position:
+                ranges[-1] = (ranges[-1][0], position + 1)
             else:
-                found.append((position, position + 1))
-        return found
+                ranges.append((position, position + 1))
+        return ranges
 
     def _pass_settled(self, first: int, end: int) -> int:
         """Forget the settled units of a range that the cursor has passed; return their number."""
@@ -277,16 +277,16 @@ def joined_ranges(undelivered: Sequence[Range], ranges_max: int) -> tuple[list[R
     """
     sizes = sorted((right[0] - left[1] for left, right in pairwise(undelivered)), reverse=True)
     least = sizes[ranges_max - 1] if len(sizes) >= ranges_max else 0
-    found: list[Range] = list(undelivered[:1])
+    ranges: list[Range] = list(undelivered[:1])
     filled: set[int] = set()
     for first, end in undelivered[1:]:
-        before = found[-1]
+        before = ranges[-1]
         if first - before[1] > least:
-            found.append((first, end))
+            ranges.append((first, end))
         else:
             filled.update(range(before[1], first))
-            found[-1] = (before[0], end)
-    return found, filled
+            ranges[-1] = (before[0], end)
+    return ranges, filled
 
 
 def cursor_of(level: int, undelivered: Sequence[Range], end: int) -> LevelCursor:

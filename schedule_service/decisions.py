@@ -177,8 +177,8 @@ class PendingLevels:
         uniques = {record.properties.get("UNIQ_KEY", "") for record in records} - {""}
         if not uniques:
             return set()
-        known = await search(self._store, [DECISION_TOPIC], sorted(uniques))
-        origins = set(frames(self._store, known.offsets)["prepared_offset"].tolist())
+        markers = await search(self._store, [DECISION_TOPIC], sorted(uniques))
+        origins = set(frames(self._store, markers.offsets)["prepared_offset"].tolist())
         return {position for position in offsets if origin_of(position) in origins}
 
     def _is_level(self, row: Row) -> bool:

@@ -85,10 +85,10 @@ class DueReader:
     def add_delivery(self, batch: PutBatch, record: Record, unit: Due) -> NoTarget | None:
         """Add the message of a record, or return why it has no target."""
         topics = self._store.topics
-        found = target_of(record, topics, unit.level, routed=topics.has_routes)
-        if isinstance(found, NoTarget):
-            return found
-        add_delivery(batch, record, *found)
+        target = target_of(record, topics, unit.level, routed=topics.has_routes)
+        if isinstance(target, NoTarget):
+            return target
+        add_delivery(batch, record, *target)
         return None
 
 

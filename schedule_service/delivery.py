@@ -190,13 +190,13 @@ class LevelService:
         )
         if not added:
             return
-        found = self._cuts[:cuts].tolist() if cuts else []
+        cut_rows = self._cuts[:cuts].tolist() if cuts else []
         for queue, first, due_ms, end in self._added[:added].tolist():
-            mine = [Cut(o, d) for q, o, d in found if q == queue]
+            cuts_of_queue = [Cut(o, d) for q, o, d in cut_rows if q == queue]
             level = self.levels.get(queue + 1)
             if level is None:
                 level = self.levels[queue + 1] = Level.empty(queue + 1)
-            level.cursor.extend(first, due_ms, end, mine)
+            level.cursor.extend(first, due_ms, end, cuts_of_queue)
             if level.cursor.next_due_ms < self._sleeping_until:
                 self._wake.set()
 
@@ -329,15 +329,15 @@ class LevelService:
 
         `LevelCursor.next_due_ms` may be that of a settled message.
         """
-        found = NEVER_MS
+        earliest_ms = NEVER_MS
         for segment in level.cursor.segments:
             position = level.cursor.first_unsettled(segment)
             is_head = position == segment.submitted
             due_ms = (
                 segment.head_due_ms if is_head else self._due_at(level.level, position, segment.end)
             )
-            found = min(found, due_ms)
-        return None if found == NEVER_MS else found
+            earliest_ms = min(earliest_ms, due_ms)
+        return None if earliest_ms == NEVER_MS else earliest_ms
 
     def _read_head_due_times(self, level: Level) -> None:
         """Read the due times of the first units that are not submitted."""
@@ -403,14 +403,16 @@ class LevelService:
                 may lose later deliveries, so their source records are still needed.
         """
         self.correct_heads()
-        found = []
+        log_offsets = []
         for number, level in self.levels.items():
             first, end = self._queues.bounds(number)
             saved = offsets.get(number, 0)  # after a return from the timers, the cursor is lower
             position = max(min(saved, level.cursor.first_undelivered), first)
             if position < end:
-                found.append(first_log_offset(self._store, SCHEDULE_TOPIC, number - 1, position))
-        return min((offset for offset in found if offset is not None), default=None)
+                log_offsets.append(
+                    first_log_offset(self._store, SCHEDULE_TOPIC, number - 1, position)
+                )
+        return min((offset for offset in log_offsets if offset is not None), default=None)
 
 
 def _report_lost(level: Level, lost: int) -> None:

@@ -66,10 +66,10 @@ class LevelTables:
     """
 
     def __init__(self, root: Path, levels: str) -> None:
-        known = _load(root)
-        history = known.history.before(_floor(root, known)) if known is not None else None
+        stored = _load(root)
+        history = stored.history.before(_floor(root, stored)) if stored is not None else None
         self._is_known = history is not None
-        self.adopted = known.adopted if known is not None else None
+        self.adopted = stored.adopted if stored is not None else None
         self.history = history or LevelHistory([LevelText(0, levels)])
         self.needs_record = False
         self.delivered: Callable[[], Mapping[int, int]] = dict
@@ -101,10 +101,10 @@ class LevelTables:
         Raises:
             OSError: A file cannot be written; the next start repeats the call.
         """
-        found = level_journal.newest(store)
-        if found is None:
+        newest = level_journal.newest(store)
+        if newest is None:
             return
-        with_known = self.history.with_known(found.history, found.phys_offset)
+        with_known = self.history.with_known(newest.history, newest.phys_offset)
         first = self.history.first_difference(with_known) if self._is_known else 0
         if first is None:
             return
@@ -172,9 +172,9 @@ class LevelTables:
         if not store.replicated.is_copied():
             return
         log_min, log_end = store.min_offset, store.max_offset
-        found = level_journal.newest(store)
-        known = found.history.trimmed(log_min, log_end).texts if found is not None else ()
-        differs = known != self.history.trimmed(log_min, log_end).texts
+        newest = level_journal.newest(store)
+        texts = newest.history.trimmed(log_min, log_end).texts if newest is not None else ()
+        differs = texts != self.history.trimmed(log_min, log_end).texts
         self.needs_record = differs or self.follows_apache
         self.append_due(store)
 
@@ -213,8 +213,8 @@ def _load(root: Path) -> StoredLevels | None:
         return None
 
 
-def _floor(root: Path, known: StoredLevels) -> int:
-    return Truncations.load(root).floor(known.generation)
+def _floor(root: Path, stored: StoredLevels) -> int:
+    return Truncations.load(root).floor(stored.generation)
 
 
 def _has_units(store: MessageStore) -> bool:

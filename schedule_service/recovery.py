@@ -331,16 +331,16 @@ def restore(
     for level in queues.levels:
         first, end = queues.bounds(level)
         entry = start.saved.offsets.get(level, 0)
-        known = sorted([*start.saved.ahead.get(level, ()), *start.saved.settled.get(level, ())])
-        ranges = undelivered_ranges(entry, known, first, end)
+        settled = sorted([*start.saved.ahead.get(level, ()), *start.saved.settled.get(level, ())])
+        ranges = undelivered_ranges(entry, settled, first, end)
         # Earlier units were settled without an origin.
         low = first if start.covers_journal else min(max(entry, first), end)
         for change in changes_of(journal, level):
             ranges = change.in_level(ranges, low, end)
         undelivered.append(Undelivered(level, ranges, end))
     for origins in _origins(store, start.scan_from):
-        found = sum(item.clear(queues, origins) for item in undelivered)
-        log.info("the log has %d deliveries that delayOffset.json does not", found)
+        cleared = sum(item.clear(queues, origins) for item in undelivered)
+        log.info("the log has %d deliveries that delayOffset.json does not", cleared)
     if start.claims is not None:
         settle_delivered(store, queues, undelivered, start.claims)
     return {item.level: _cursor(queues, item) for item in undelivered}

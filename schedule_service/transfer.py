@@ -117,10 +117,10 @@ class LevelTransfers:
 
     def _front(self, level: int) -> Segment | None:
         """Return the first segment with pending units, None while units are in flight."""
-        found = self._levels.get(level)
-        if found is None:
+        level_state = self._levels.get(level)
+        if level_state is None:
             return None
-        segment = next((s for s in found.cursor.segments if s.pending), None)
+        segment = next((s for s in level_state.cursor.segments if s.pending), None)
         return segment if segment is not None and segment.appended == segment.submitted else None
 
     def apply_transfer(self, entry: JournalEntry) -> None:
@@ -142,8 +142,8 @@ class LevelTransfers:
 
     def is_ready(self, level: int) -> bool:
         """Return whether units can be returned to a level now: none of them is in flight."""
-        found = self._levels.get(level)
-        return found is not None and found.cursor.all_appended
+        level_state = self._levels.get(level)
+        return level_state is not None and level_state.cursor.all_appended
 
     def apply_return(self, entry: JournalEntry) -> None:
         """Apply a return record: make its ranges pending in the level again."""

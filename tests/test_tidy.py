@@ -109,7 +109,7 @@ VARIABLES = {
     "it",
 }
 """Names without a subject, for which a variable, a parameter or an attribute has a noun."""
-VARIABLES_MAX = {"timer_store": 140, "schedule_service": 39, "delayed_delivery": 9}
+VARIABLES_MAX = {"timer_store": 50, "schedule_service": 15, "delayed_delivery": 5}
 VARIABLES_MAX |= {"spark_reconciliation": 2, "benchmarks": 2, "tests/support": 2}
 """How often packages may still have them, 0 for the others.
 

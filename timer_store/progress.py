@@ -129,8 +129,8 @@ class PendingCounts:
 
     def by_topic(self) -> dict[str, int]:
         """Return the number of pending timers by topic name, without topics that have none."""
-        found = np.flatnonzero(self._by_topic).tolist()
-        return {self._name(position - 1): int(self._by_topic[position]) for position in found}
+        positions = np.flatnonzero(self._by_topic).tolist()
+        return {self._name(position - 1): int(self._by_topic[position]) for position in positions}
 
     def _name(self, topic_index: int) -> str:
         return self._topics.name(topic_index) if topic_index >= 0 else ""
@@ -222,16 +222,18 @@ class SettledTimers:
 
     def has(self, phys_offset: Offsets) -> Mask:
         """Return which of these timers are settled."""
-        known, found = self._positions, np.zeros(phys_offset.size, np.bool_)
-        if known:
-            found = np.array([offset in known for offset in phys_offset.tolist()], np.bool_)
-        low, high = (int(phys_offset.min()), int(phys_offset.max())) if found.size else (0, -1)
+        positions, is_settled = self._positions, np.zeros(phys_offset.size, np.bool_)
+        if positions:
+            is_settled = np.array(
+                [offset in positions for offset in phys_offset.tolist()], np.bool_
+            )
+        low, high = (int(phys_offset.min()), int(phys_offset.max())) if is_settled.size else (0, -1)
         for first, last, offsets, _ in self._returned:
             if high < first or last < low:
                 continue
             position = np.minimum(np.searchsorted(offsets, phys_offset), offsets.size - 1)
-            found |= offsets[position] == phys_offset
-        return found
+            is_settled |= offsets[position] == phys_offset
+        return is_settled
 
     @property
     def offsets(self) -> Offsets:

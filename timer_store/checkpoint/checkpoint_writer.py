@@ -250,13 +250,13 @@ def _write_tombstones(timers: TimerStore, positions: Offsets, *, copied: bool = 
 
 def _in_pieces(arrays: list[Offsets]) -> Iterator[Offsets]:
     """Yield the positions joined to arrays of bounded size."""
-    piece: list[Offsets] = []
+    batch: list[Offsets] = []
     count = 0
     for positions in arrays:
-        piece.append(positions)
+        batch.append(positions)
         count += positions.size
         if count >= PIECE_UNITS:
-            yield np.concatenate(piece)
-            piece, count = [], 0
-    if piece:
-        yield np.concatenate(piece)
+            yield np.concatenate(batch)
+            batch, count = [], 0
+    if batch:
+        yield np.concatenate(batch)

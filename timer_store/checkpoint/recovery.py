@@ -180,11 +180,11 @@ def write_tombstones(state: TimerState, settled: Offsets, *, counted: bool) -> N
 
 def positions_of(state: TimerState, rows: Rows, slots_ms: tuple[Offsets, ...]) -> Offsets:
     """Return the timer log positions of the units of timers that have one."""
-    found = np.full(rows.size, -1, np.int64)
+    positions = np.full(rows.size, -1, np.int64)
     for slot_ms in slots_ms:
-        left = np.flatnonzero(found < 0)
-        found[left] = state.units.find(rows["phys_offset"][left], slot_ms[left])
-    return distinct(found[found >= 0])
+        left = np.flatnonzero(positions < 0)
+        positions[left] = state.units.find(rows["phys_offset"][left], slot_ms[left])
+    return distinct(positions[positions >= 0])
 
 
 def enqueue_rest(state: TimerState, settled: Offsets, progress: Progress | None = None) -> None:
@@ -203,12 +203,12 @@ def enqueue_rest(state: TimerState, settled: Offsets, progress: Progress | None 
 
 def origins(state: TimerState, start: int, end: int | None = None) -> Offsets:
     """Return the origins named by the records between two log offsets, ascending."""
-    found = [NO_OFFSETS]
+    origins_ = [NO_OFFSETS]
     for rows in state.store.scan(start, end):
         state.origin_run.add(rows)
         prepared = rows["prepared_offset"]
-        found.append(-(prepared[prepared < 0] + 1))
-    return distinct(*found)
+        origins_.append(-(prepared[prepared < 0] + 1))
+    return distinct(*origins_)
 
 
 def rebuild(state: TimerState, progress: Progress) -> None:

@@ -71,10 +71,10 @@ class TimerMetrics:
 
     def with_counts(self, pending: Mapping[str, int], now_ms: int) -> TimerMetrics:
         """Return a copy that is updated; the next checkpoint writes the counts of its own time."""
-        found = copy(self)
-        found.counts = dict(self.counts)
-        found.update(pending, now_ms)
-        return found
+        metrics = copy(self)
+        metrics.counts = dict(self.counts)
+        metrics.update(pending, now_ms)
+        return metrics
 
     def text(self) -> str:
         """Return the file's text, byte for byte as 5.3.3 writes it."""
@@ -94,12 +94,12 @@ class TimerMetrics:
     def load(self, path: Path) -> None:
         """Load the file, or its backup if it is unreadable, or nothing."""
         try:
-            found = load_config(path, _decode)
+            metrics = load_config(path, _decode)
         except (CorruptStore, OSError) as error:
             log.warning("the counts of timermetrics begin at zero: %s", error)
             return
-        if found is not None:
-            self.counts, (self.counter, self.state_version, self.version_ms) = found
+        if metrics is not None:
+            self.counts, (self.counter, self.state_version, self.version_ms) = metrics
 
     def write(self, path: Path) -> None:
         """Replace the file; the previous one becomes its backup.

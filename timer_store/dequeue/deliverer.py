@@ -323,10 +323,10 @@ class Gatherer:
 
         def convert(batch: PutBatch, record: Record, timer: Row) -> NoTarget | None:
             topics = self._store.topics
-            found = target_of(record, timer, topics, self._precision_ms, routed=topics.has_routes)
-            if isinstance(found, NoTarget):
-                return found
-            add_delivery(batch, record, *found, timer, now_ms)
+            target = target_of(record, timer, topics, self._precision_ms, routed=topics.has_routes)
+            if isinstance(target, NoTarget):
+                return target
+            add_delivery(batch, record, *target, timer, now_ms)
             return None
 
         return convert
@@ -379,8 +379,10 @@ def fault_of(record: Record, topics: TopicTable) -> NoTarget:
         return foreign
     if due_ms_of(record.properties, record.store_ms, 1) is None:
         return _no_time(record)
-    found = real_target(record.properties, topics, TIMER_TOPIC, routed=False)
-    return found if isinstance(found, NoTarget) else NoTarget(Reason.NO_TARGET, "it is not a timer")
+    target = real_target(record.properties, topics, TIMER_TOPIC, routed=False)
+    return (
+        target if isinstance(target, NoTarget) else NoTarget(Reason.NO_TARGET, "it is not a timer")
+    )
 
 
 def _no_time(record: Record) -> NoTarget:

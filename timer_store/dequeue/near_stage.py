@@ -280,9 +280,9 @@ class NearStage:
                 pieces.append(out[:count])
             if first < end:
                 break
-        found = _joined(pieces)
-        self._count -= int(found.size)
-        return found
+        batch = _joined(pieces)
+        self._count -= int(batch.size)
+        return batch
 
     def _move(self, front: Run, first: int) -> None:
         front.move_to(first)
@@ -327,31 +327,31 @@ class NearStage:
             phys_offsets: (n,) i8.
             due_ms: (n,) i8: due times, by which rows are found.
         """
-        found = self._find(phys_offsets, due_ms, settle=True)
-        settled = int(np.count_nonzero(found))
+        is_pending = self._find(phys_offsets, due_ms, settle=True)
+        settled = int(np.count_nonzero(is_pending))
         if settled:
             self._count -= settled
             for runs in (self._runs, self._fronts):
                 for run in runs:
                     run.move_to(run.first)
                 runs[:] = [run for run in runs if run]
-        return found
+        return is_pending
 
     def contains(self, phys_offsets: Offsets, due_ms: Offsets) -> Mask:
         """Return which timers are pending in the stage. Arguments: see `settle`."""
         return self._find(phys_offsets, due_ms, settle=False)
 
     def _find(self, phys_offsets: Offsets, due_ms: Offsets, *, settle: bool) -> Mask:
-        found = np.zeros(phys_offsets.size, np.bool_)
-        if not self._count or not found.size:
-            return found
+        is_pending = np.zeros(phys_offsets.size, np.bool_)
+        if not self._count or not is_pending.size:
+            return is_pending
         phys_offsets = np.ascontiguousarray(phys_offsets, np.int64)
         due_ms = np.ascontiguousarray(due_ms, np.int64)
         for runs, turns in ((self._fronts, 1), (self._runs, 0)):
             for run in runs:
                 span = (run.first, run.end, turns)
-                kernels.find(run.rows, span, phys_offsets, due_ms, settle, found)
-        return found
+                kernels.find(run.rows, span, phys_offsets, due_ms, settle, is_pending)
+        return is_pending
 
 
 def _should_merge(older: Run, newer: Run) -> bool:

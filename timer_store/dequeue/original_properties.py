@@ -38,9 +38,13 @@ def kind_of(record: Record) -> int:
         return FROM_LEVEL
     if record.topic != TIMER_TOPIC or record.queue_id != TIMER_QUEUE:
         return FROM_NOTHING
-    found = record.properties
-    has_level = bool(found.get("DELAY") or found.get("DELAy"))
-    if has_level and found.get("DUEMQ_DUE_MS") and not any(name in found for name in DUE_NAMES):
+    properties = record.properties
+    has_level = bool(properties.get("DELAY") or properties.get("DELAy"))
+    if (
+        has_level
+        and properties.get("DUEMQ_DUE_MS")
+        and not any(name in properties for name in DUE_NAMES)
+    ):
         return FROM_ROUTE
     return FROM_TIMER
 

@@ -130,8 +130,8 @@ class SlotLoader:
         joined = self._joined(begun, loaded)
         passes = joined["due_ms"] > begun.slot_ms + self._units.precision_ms
         rolls = np.concatenate([loaded.rolls, joined[passes]])
-        found = loaded.found + joined.size
-        return replace(loaded, rolls=rolls, joined=joined[~passes], found=found)
+        unit_count = loaded.found + joined.size
+        return replace(loaded, rolls=rolls, joined=joined[~passes], found=unit_count)
 
     def _joined(self, begun: SlotRead, loaded: LoadedRows) -> Rows:
         """Return the timers that were linked into the slot since it was begun, STAGED."""
@@ -148,8 +148,11 @@ class SlotLoader:
         if not rows.size:
             return rows
         rows = rows[~self._settled_timers.has(rows["phys_offset"])]
-        for known in (loaded.run.rows, loaded.rolls):  # a new unit may be a copy of one read before
-            rows = rows[~is_in(rows["phys_offset"], known["phys_offset"])]
+        for loaded_rows in (
+            loaded.run.rows,
+            loaded.rolls,
+        ):  # a new unit may be a copy of one read before
+            rows = rows[~is_in(rows["phys_offset"], loaded_rows["phys_offset"])]
         _, firsts = np.unique(rows["phys_offset"], return_index=True)
         rows = rows[np.sort(firsts)]
         keep = np.ones(rows.size, np.bool_)

@@ -125,15 +125,15 @@ class ApacheCopies:
             return settled
         positions = np.searchsorted(self._identities, rows["identity"])
         positions[positions == self._identities.size] = 0
-        mine = np.flatnonzero(self._identities[positions] == rows["identity"])
-        last, positions = self._last[positions[mine]], positions[mine]
-        settled[mine] = rows["phys_offset"][mine] < last
-        open_ = np.flatnonzero(~settled[mine])
+        with_copies = np.flatnonzero(self._identities[positions] == rows["identity"])
+        last, positions = self._last[positions[with_copies]], positions[with_copies]
+        settled[with_copies] = rows["phys_offset"][with_copies] < last
+        open_ = np.flatnonzero(~settled[with_copies])
         order = open_[np.argsort(positions[open_], kind="stable")]
         ranked = positions[order]
         rank = np.arange(ranked.size) - np.searchsorted(ranked, ranked)
         done = rank < self._delivered[ranked]
-        settled[mine[order[done]]] = True
+        settled[with_copies[order[done]]] = True
         np.subtract.at(self._delivered, ranked[done], 1)
         return settled
 
@@ -155,13 +155,13 @@ def _settled_by_apache(state: TimerState, delivered: Offsets) -> Offsets:
     special = np.concatenate([np.empty(0, layout.IDENTIFIED), *_special(state)])
     if not special.size and not delivered.size:
         return NO_OFFSETS  # only DueMQ has processed these timers
-    copies, found = ApacheCopies(special, delivered), [NO_OFFSETS]
+    copies, settled_offsets = ApacheCopies(special, delivered), [NO_OFFSETS]
     for units in _units(state, state.fetch.bounds()[0]):
         rows = _identify(state, units["phys_offset"], kernels.ALL)
-        found.append(rows["phys_offset"][copies.copied(rows) | copies.cancelled(rows)])
+        settled_offsets.append(rows["phys_offset"][copies.copied(rows) | copies.cancelled(rows)])
     for rows in _owned(state):
-        found.append(rows["phys_offset"][copies.copied(rows)])
-    return distinct(*found)
+        settled_offsets.append(rows["phys_offset"][copies.copied(rows)])
+    return distinct(*settled_offsets)
 
 
 def has_apache_deliveries(state: TimerState, log_offset: int, queue_offset: int) -> bool:
@@ -250,13 +250,13 @@ def _units(state: TimerState, offset: int) -> Iterator[Rows]:
         offset += int(units.size)
 
 
-def _identify(state: TimerState, offsets: Offsets, wanted: int) -> Rows:
+def _identify(state: TimerState, offsets: Offsets, interest: int) -> Rows:
     """Return (m,) `layout.IDENTIFIED` of the records of interest at `offsets`.
 
     Args:
-        wanted: See `kernels.identify`.
+        interest: See `kernels.identify`.
     """
-    found = [np.empty(0, layout.IDENTIFIED)]
+    identified = [np.empty(0, layout.IDENTIFIED)]
     position = 0
     frames = np.zeros(1, store_layout.SCANNED)
     while position < offsets.size:
@@ -270,8 +270,8 @@ def _identify(state: TimerState, offsets: Offsets, wanted: int) -> Rows:
         out = np.zeros(count, layout.IDENTIFIED)
         span = state.store.written_span(file)
         made = kernels.identify(
-            file.data, span, offsets[position : position + count], wanted, frames, out
+            file.data, span, offsets[position : position + count], interest, frames, out
         )
-        found.append(out[:made])
+        identified.append(out[:made])
         position += count
-    return np.concatenate(found)
+    return np.concatenate(identified)

@@ -79,7 +79,7 @@ class TimerFetcher:
 
     def _find(self, batch: PutBatch) -> Callable[..., int]:
         """Return the kernel for a batch, whose staging buffer is writable or read-only."""
-        found: Callable[..., int] = entry(
+        from_put: Callable[..., int] = entry(
             kernels.from_put,
             batch.rows,
             0,
@@ -89,8 +89,8 @@ class TimerFetcher:
             self._scratch.text,
             self._timed,
         )
-        self._from_put[batch.staging.flags.writeable] = found
-        return found
+        self._from_put[batch.staging.flags.writeable] = from_put
+        return from_put
 
     def fetch_queue(self, offset: int, count_max: int) -> tuple[Rows, int]:
         """Return the timers from a queue offset on, and the offset after them.
@@ -121,8 +121,10 @@ class TimerFetcher:
     def _repaired(self, offsets: Offsets) -> bool:
         """Repair units of the queue that differ from their records; return whether any did."""
         repair = self._store.repair
-        found = [repair.repaired(TIMER_TOPIC, TIMER_QUEUE, index) for index in offsets.tolist()]
-        return any(found)
+        is_repaired = [
+            repair.repaired(TIMER_TOPIC, TIMER_QUEUE, index) for index in offsets.tolist()
+        ]
+        return any(is_repaired)
 
     def read(self, units: Rows, offset: int, timed: Rows) -> int:
         """Read the leading units with records in one log file; return their number."""
@@ -162,18 +164,18 @@ def name_topics(store: MessageStore, timed: Rows) -> None:
     if not unknown.any():
         return
     unknown &= timed["kind"] != layout.TIMED_BROKEN
-    known: dict[int, list[tuple[int, bytes]]] = {}  # by hash: index, entry in a record
+    by_hash: dict[int, list[tuple[int, bytes]]] = {}  # by hash: index, entry in a record
     for row_index in np.flatnonzero(unknown).tolist():
         row = timed[row_index]
-        alike = known.setdefault(int(row["topic_hash"]), [])
+        alike = by_hash.setdefault(int(row["topic_hash"]), [])
         try:
             data = bytes(store.record_bytes(int(row["phys_offset"]), int(row["record_size"])))
-            found = next((index for index, entry in alike if entry in data), -1)
-            if found < 0:
-                found = _add_topic(store, int(row["phys_offset"]), alike)
+            topic_index = next((index for index, entry in alike if entry in data), -1)
+            if topic_index < 0:
+                topic_index = _add_topic(store, int(row["phys_offset"]), alike)
         except RecordUnreadable:
             continue
-        row["topic_index"] = found
+        row["topic_index"] = topic_index
 
 
 def _add_topic(store: MessageStore, phys_offset: int, alike: list[tuple[int, bytes]]) -> int:
@@ -287,14 +289,14 @@ class EnqueueService:
         """Link (n,) `layout.TIMED` rows, none of them broken; return the number of linked ones."""
         if not fit.size:
             return 0
-        found = self._survey(fit)
+        surveyed = self._survey(fit)
         linked = self._link(fit, now_ms)
         if linked < fit.size:
             fit = fit[:linked]
             if not linked:
                 return 0
-            found = self._survey(fit)
-        plain_count, earliest_ms, near = found
+            surveyed = self._survey(fit)
+        plain_count, earliest_ms, near = surveyed
         plain = fit if plain_count == fit.size else fit[fit["kind"] == layout.TIMED_PLAIN]
         self._counts.add_rows(plain)
         self.enqueued += plain_count
@@ -329,9 +331,9 @@ class EnqueueService:
 
     def _keep_non_timers(self, rows: Rows) -> None:
         for kind, kept in ((layout.TIMED_BROKEN, self.broken), (layout.TIMED_MARKER, self.markers)):
-            mine = rows[rows["kind"] == kind]
-            if mine.size:
-                kept.append(mine.copy())
+            of_kind = rows[rows["kind"] == kind]
+            if of_kind.size:
+                kept.append(of_kind.copy())
 
     def stage_loaded(self, plain: Rows, now_ms: int) -> None:
         """Add the timers of loaded slots to the near stage."""

@@ -23,14 +23,14 @@ def over_limit(
         values: (n,) slots or topics of new timers, in order.
         count_of: Returns the number of pending timers of a slot or topic.
     """
-    found = []
+    refused = []
     groups, group = np.unique(values, return_inverse=True)
     for number, value in enumerate(groups.tolist()):
-        mine = np.flatnonzero(group == number)
+        indexes = np.flatnonzero(group == number)
         pending = count_of(value)
         before = max(pending, limit)
-        found += [(index, value, before) for index in mine[max(limit - pending, 0) :].tolist()]
-    return found
+        refused += [(index, value, before) for index in indexes[max(limit - pending, 0) :].tolist()]
+    return refused
 
 
 def full_slot_refusal(slot_ms: int, count: int, limit: int) -> str:

@@ -124,10 +124,10 @@ class LevelRecords:
     def _enter(self, *args: Any) -> int:
         """Call the compiled `read_levels` directly: a dispatch costs as much as 1,000 rows."""
         kinds = args[0].flags.writeable, args[2].flags.writeable
-        found = self._entries.get(kinds)
-        if found is None:
-            found = self._entries[kinds] = entry(read_levels, *args)
-        return int(found(*args))
+        kernel = self._entries.get(kinds)
+        if kernel is None:
+            kernel = self._entries[kinds] = entry(read_levels, *args)
+        return int(kernel(*args))
 
     def set_letter(self, units: Rows, name_at: Offsets, name: int) -> None:
         """Set the last letter of DELAY in records that were read before to `name`.
@@ -145,13 +145,15 @@ class LevelRecords:
         named = name_at >= 0
         self.unnamed += int(named.size - np.count_nonzero(named))
         for file in self._store.log_files:
-            mine = np.flatnonzero((name_at >= file.base) & (name_at < file.base + file.size))
-            data = self._map(file) if mine.size else NO_BYTES
-            mine = mine[data[name_at[mine] - file.base] != name]
-            if mine.size:
-                self._populate(file.base, units["phys_offset"][mine], units["record_size"][mine])
-                with self._store.rewriting(name_at[mine]):
-                    data[name_at[mine] - file.base] = name
+            in_file = np.flatnonzero((name_at >= file.base) & (name_at < file.base + file.size))
+            data = self._map(file) if in_file.size else NO_BYTES
+            in_file = in_file[data[name_at[in_file] - file.base] != name]
+            if in_file.size:
+                self._populate(
+                    file.base, units["phys_offset"][in_file], units["record_size"][in_file]
+                )
+                with self._store.rewriting(name_at[in_file]):
+                    data[name_at[in_file] - file.base] = name
 
     def _piece(self, units: Rows) -> tuple[Bytes, tuple[int, int], int]:
         """Return the file of the first unit, writable, and the number of units in it."""
@@ -180,14 +182,14 @@ class LevelRecords:
                 mapped.map.madvise(POPULATE_WRITE, start, int(last - base) - start)
 
     def _map(self, file: LogFile) -> Bytes:
-        found = self._maps.get(file.base)
-        if found is None:
+        mapped = self._maps.get(file.base)
+        if mapped is None:
             bases = {other.base for other in self._store.log_files}
             self._maps = {base: pages for base, pages in self._maps.items() if base in bases}
-            found = GuardedMap(file.path, file.fd, file.size, writable=True)
-            found.forget_file()  # the log may close it first
-            self._maps[file.base] = found
-        return found.data
+            mapped = GuardedMap(file.path, file.fd, file.size, writable=True)
+            mapped.forget_file()  # the log may close it first
+            self._maps[file.base] = mapped
+        return mapped.data
 
     def at_offsets(self, offsets: Offsets, owned: Ownership) -> tuple[Rows, Offsets]:
         """Return the records at log offsets that timers own, and their indexes.
@@ -197,13 +199,15 @@ class LevelRecords:
         if not owned or not offsets.size:
             return NO_ROWS, NO_OFFSETS
         seen = frames(self._store, offsets)
-        mine = np.flatnonzero((seen["record_size"] > 0) & (seen["topic_index"] == self._schedule))
+        of_levels = np.flatnonzero(
+            (seen["record_size"] > 0) & (seen["topic_index"] == self._schedule)
+        )
         rows, position = [NO_ROWS], [NO_OFFSETS]
-        levels = seen["queue_id"][mine] + 1
+        levels = seen["queue_id"][of_levels] + 1
         for level in np.unique(levels).tolist():
-            which = mine[levels == level]
-            found, kept = self._of_level(level, seen[which], owned)
-            rows.append(found)
+            which = of_levels[levels == level]
+            timed, kept = self._of_level(level, seen[which], owned)
+            rows.append(timed)
             position.append(which[kept])
         return np.concatenate(rows), np.concatenate(position)
 
@@ -221,11 +225,11 @@ class LevelRecords:
                     low += 1
                     continue
                 count = int(units.size)
-                mine = order[low : low + count]
+                in_range = order[low : low + count]
                 due_ms = due_times(units, int(numbers[low]), promised)
-                same = units["phys_offset"] == seen["phys_offset"][mine]
+                same = units["phys_offset"] == seen["phys_offset"][in_range]
                 rows.append(self._rows(level, units[same], due_ms[same])[0])
-                position.append(mine[same])
+                position.append(in_range[same])
                 low += count
         return np.concatenate(rows), np.concatenate(position)
 

@@ -106,16 +106,16 @@ class NonTimers:
     def _find_in_slots(self, named: Sequence[tuple[Row, MarkerTarget]]) -> Offsets:
         """Return the result of `_find` without the key index: read all timers of the slots."""
         state, width_ms = self._state, self._state.config.precision_ms
-        found: list[int] = []
-        wanted: dict[int, set[MarkerTarget]] = {}
+        positions: list[int] = []
+        targets: dict[int, set[MarkerTarget]] = {}
         for row, name in named:
-            wanted.setdefault((int(row["due_ms"]) - 1) // width_ms, set()).add(name)
-        for tick, names in wanted.items():
+            targets.setdefault((int(row["due_ms"]) - 1) // width_ms, set()).add(name)
+        for tick, names in targets.items():
             own = np.array([(tick + 1) * width_ms], np.int64)
             for slot_ms in {int(times[0]) // width_ms * width_ms for times in state.slots_of(own)}:
                 rows = state.units.read_slot(slot_ms).rows
                 for unit in rows[(rows["due_ms"] - 1) // width_ms == tick]:
                     had = self._properties(unit)
                     if (had.get("REAL_TOPIC", ""), had.get("UNIQ_KEY", "")) in names:
-                        found.append(int(unit["phys_offset"]))
-        return np.array(found, np.int64)
+                        positions.append(int(unit["phys_offset"]))
+        return np.array(positions, np.int64)

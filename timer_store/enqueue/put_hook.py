@@ -90,47 +90,47 @@ class TimerHook:
         self, batch: PutBatch, rows: Rows, count: int, report: npt.NDArray[np.uint8]
     ) -> tuple[int, int]:
         arrays = self._topics.arrays
-        found: tuple[int, int] = kernels.redirect(
+        counts: tuple[int, int] = kernels.redirect(
             rows, count, batch.staging, arrays.topics, arrays.names, self._numbers, report
         )
-        return found
+        return counts
 
     # -- rows that need more than columns -------------------------------------------------------
 
-    def _handle_row(self, batch: PutBatch, position: int, found: int, now_ms: int) -> int:
+    def _handle_row(self, batch: PutBatch, position: int, report: int, now_ms: int) -> int:
         """Handle one row; return its report."""
-        if found == kernels.STALE:
+        if report == kernels.STALE:
             properties = batch.properties(position)
             for name in STALE_NAMES:
                 properties.pop(name, None)
             batch.set_properties(position, properties)
             self._redirect(batch, batch.rows[position : position + 1], 1, self._one)
-            found = int(self._one[0])
-            assert found != kernels.STALE
-        if found > kernels.REDIRECTED:
-            remark = self._refusal(batch, position, found, now_ms)
+            report = int(self._one[0])
+            assert report != kernels.STALE
+        if report > kernels.REDIRECTED:
+            remark = self._refusal(batch, position, report, now_ms)
             if remark:
                 batch.refuse(position, MESSAGE_ILLEGAL, remark)
-        return found
+        return report
 
-    def _refusal(self, batch: PutBatch, position: int, found: int, now_ms: int) -> str:
+    def _refusal(self, batch: PutBatch, position: int, report: int, now_ms: int) -> str:
         """Return the reason for which a row is refused, empty if it is valid."""
-        if found == kernels.DIRECT:
+        if report == kernels.DIRECT:
             return self._direct_fault(batch, position, now_ms)
         properties = batch.properties(position)
         given = ", ".join(f"{name}={properties[name]}" for name in DUE_NAMES if name in properties)
         given, limit = given[: 3 * SHOWN_CHARACTERS], self._config.max_delay_text
-        if found == kernels.ILLEGAL:
+        if report == kernels.ILLEGAL:
             return (
                 f"timer message illegal: {given} is not a whole number of at most 18 digits; "
                 f"the max delay is {limit}"
             )
-        if found == kernels.MARKER_LATE:
+        if report == kernels.MARKER_LATE:
             return (
                 f"timer message illegal: {given} is in the past, the time is {now_ms}, so there "
                 f"is no message to cancel; the max delay is {limit}"
             )
-        if found == kernels.TOO_FAR:
+        if report == kernels.TOO_FAR:
             return (
                 f"timer message illegal: {given} is further away than the max delay {limit} "
                 f"from {now_ms}"

@@ -82,15 +82,15 @@ class TransferredUnits:
 
     def first_unenqueued(self) -> int | None:
         """Return the log offset of the first record that is not enqueued, None without any."""
-        found = [rows["phys_offset"].min() for rows in self._unenqueued_rows() if rows.size]
-        return int(min(found)) if found else None
+        log_offsets = [rows["phys_offset"].min() for rows in self._unenqueued_rows() if rows.size]
+        return int(min(log_offsets)) if log_offsets else None
 
     def unenqueued(self, rows: Rows) -> Mask:
         """Return which of (n,) `layout.TIMED` level messages are transferred but not enqueued."""
-        found = np.zeros(rows.size, np.bool_)
-        for mine in self._unenqueued_rows():
-            found |= is_in(rows["phys_offset"], mine["phys_offset"])
-        return found & ~is_among(rows["phys_offset"], self._enqueue.skip)
+        is_unenqueued = np.zeros(rows.size, np.bool_)
+        for level_rows in self._unenqueued_rows():
+            is_unenqueued |= is_in(rows["phys_offset"], level_rows["phys_offset"])
+        return is_unenqueued & ~is_among(rows["phys_offset"], self._enqueue.skip)
 
     def _unenqueued_rows(self) -> Iterator[Rows]:
         unit = self._position.handover_unit
@@ -253,7 +253,7 @@ class TransferredUnits:
         Returns ((n,) TIMED, (n,) queue offsets); `names`: see `LevelRecords.read`.
         """
         promised = self.owned.promised.get(level, {})
-        found, numbers = [np.empty(0, layout.TIMED)], [NO_OFFSETS]
+        parts, numbers = [np.empty(0, layout.TIMED)], [NO_OFFSETS]
         first = max(first, self.records.bounds(level)[0])
         for low, high in self.owned.ranges(level, first, end):
             while low < high:
@@ -263,11 +263,11 @@ class TransferredUnits:
                 else:
                     position = [self._offset_of(level, low, rows, i) for i in range(rows.size)]
                     numbers.append(np.array(position, np.int64))
-                found.append(rows)
+                parts.append(rows)
                 low = following
-        if len(found) == 2:
-            return found[1], numbers[1]
-        return np.concatenate(found), np.concatenate(numbers)
+        if len(parts) == 2:
+            return parts[1], numbers[1]
+        return np.concatenate(parts), np.concatenate(numbers)
 
     def at_offsets(self, offsets: Offsets) -> tuple[Rows, Offsets]:
         """Return the records at log offsets that are transferred, and their indexes."""

@@ -72,11 +72,11 @@ def repair(log: TimerLog, wheel: TimerWheel, log_end: int) -> list[CorruptStore]
     last_pos = np.where(cursors["pos"] < log.min_pos, -1, cursors["pos"])
     broken = cursors["fault"] != 0
     last_pos[broken] = -1
-    found = _findings(log, wheel, cursors[broken])
+    faults = _findings(log, wheel, cursors[broken])
     _count(log, wheel, cursors)
     kernels.set_slots(wheel.data, wheel.pages, cursors["tick"], last_pos, cursors["count"])
     log.truncate(log_end)
-    return found
+    return faults
 
 
 def recount(log: TimerLog, wheel: TimerWheel, slot_ms: Offsets) -> None:
@@ -98,7 +98,7 @@ def check(log: TimerLog, wheel: TimerWheel, read_ms: int) -> list[CorruptStore]:
 
     Only the newest unit of every slot is checked, not its chain.
     """
-    found: list[CorruptStore] = []
+    faults: list[CorruptStore] = []
     for slots in wheel.live_parts(read_ms):
         gone = slots["last_pos"] < log.min_pos
         cursors = check_slots(slots, log.end)
@@ -106,12 +106,12 @@ def check(log: TimerLog, wheel: TimerWheel, read_ms: int) -> list[CorruptStore]:
         inside = cursors[(cursors["fault"] == 0) & ~gone]
         for file in log.files:
             chain.check_units(file.data, file.base, inside, wheel.precision_ms)
-        found += _findings(log, wheel, cursors) + _findings(log, wheel, inside)
+        faults += _findings(log, wheel, cursors) + _findings(log, wheel, inside)
     stray = wheel.stray_slots(read_ms)
     if stray:
         reason = f"{stray} slots have a time more than a lap ahead"
-        found.append(CorruptStore(wheel.path, 0, reason, REMEDY))
-    return found[:FINDINGS_MAX]
+        faults.append(CorruptStore(wheel.path, 0, reason, REMEDY))
+    return faults[:FINDINGS_MAX]
 
 
 def _findings(log: TimerLog, wheel: TimerWheel, cursors: Rows) -> list[CorruptStore]:
@@ -175,7 +175,7 @@ def _relink_part(
 ) -> tuple[int, Offsets]:
     """Link units of one file; return (position to continue from, corrections for `log.patch`)."""
     fixes = np.empty((min(FIXES_MAX, (part[1] - part[0]) // UNIT_BYTES), 2), np.int64)
-    following, found = kernels.relink(
+    following, fix_count = kernels.relink(
         file.data, (file.base, *part), wheel.data, wheel.pages, into, fixes
     )
-    return int(following), fixes[:found]
+    return int(following), fixes[:fix_count]

@@ -50,8 +50,8 @@ def candidates(due_ms: Times, read_ms: int, loaded_ms: int, window_ms: int) -> t
         loaded_ms: Slots before it are loaded, or were loaded by the last run.
     """
     starts = (read_ms, loaded_ms) if loaded_ms - read_ms > window_ms else (read_ms,)
-    found: list[Times] = []
+    slots_ms: list[Times] = []
     for start_ms in starts:
         first = slot_times(due_ms, read_ms, start_ms, window_ms)
-        found += [first, np.minimum(first + window_ms, np.maximum(due_ms - 1, first))]
-    return tuple(found)
+        slots_ms += [first, np.minimum(first + window_ms, np.maximum(due_ms - 1, first))]
+    return tuple(slots_ms)

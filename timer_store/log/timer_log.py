@@ -114,12 +114,12 @@ class TimerLog(NumberedLog[UnitFile]):
                 f"it has {size} bytes, mappedFileSizeTimerLog is {self.file_bytes}",
                 "Set mappedFileSizeTimerLog to the size with which the store was written.",
             )
-        wanted = self.files[-1].base + self.file_bytes if self.files else int(path.name)
-        if int(path.name) != wanted or wanted % self.file_bytes:
+        expected_base = self.files[-1].base + self.file_bytes if self.files else int(path.name)
+        if int(path.name) != expected_base or expected_base % self.file_bytes:
             raise CorruptStore(
                 path,
                 0,
-                f"the file that starts at {wanted} is missing before it",
+                f"the file that starts at {expected_base} is missing before it",
                 f"Restore the missing file, or remove {self.directory}: it is rebuilt from "
                 f"the timer queue.",
             )
@@ -186,10 +186,10 @@ class TimerLog(NumberedLog[UnitFile]):
             end = min(self.end_in(file), until_pos)
             while pos < end:
                 out = np.empty(min(SCAN_UNITS, (end - pos) // UNIT_BYTES + 1), layout.LOGGED)
-                found = int(chain.read_units(file.data, file.base, pos, end, out))
-                if found:
-                    yield out[:found]
-                pos += max(found, 1) * UNIT_BYTES
+                unit_count = int(chain.read_units(file.data, file.base, pos, end, out))
+                if unit_count:
+                    yield out[:unit_count]
+                pos += max(unit_count, 1) * UNIT_BYTES
 
     def read_piece(self, pos: int, end: int, out: Rows) -> tuple[Rows, int]:
         """Return the units of one file from `pos` on, and the position of the next piece.
@@ -202,12 +202,12 @@ class TimerLog(NumberedLog[UnitFile]):
         """
         file = self.files[self.index_of(pos)]
         file_end = min(self.end_in(file), end)
-        found = int(chain.read_units(file.data, file.base, pos, file_end, out))
-        following = pos + max(found, 1) * UNIT_BYTES
+        unit_count = int(chain.read_units(file.data, file.base, pos, file_end, out))
+        following = pos + max(unit_count, 1) * UNIT_BYTES
         if following >= file_end:
             following = max(following, file.base + file.size)
             file.release()
-        return out[:found], following
+        return out[:unit_count], following
 
     def end_in(self, file: UnitFile) -> int:
         """Return the position after the last unit of a file, without its blank."""
@@ -288,11 +288,11 @@ class TimerLog(NumberedLog[UnitFile]):
             OSError: The disk refused it; some may be written.
         """
         for first in range(0, positions.size, PIECE_UNITS):
-            mine, left = positions[first : first + PIECE_UNITS], due[first : first + PIECE_UNITS]
+            group, left = positions[first : first + PIECE_UNITS], due[first : first + PIECE_UNITS]
             for file in list(self.files):
-                low, high = np.searchsorted(mine, [file.base, file.base + file.size]).tolist()
+                low, high = np.searchsorted(group, [file.base, file.base + file.size]).tolist()
                 if low < high:
-                    _write_tombstones(file, mine[low:high], left[low:high])
+                    _write_tombstones(file, group[low:high], left[low:high])
                     self._mark_changed(file.base)
 
     def _mark_changed(self, base: int) -> None:

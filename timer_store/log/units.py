@@ -155,9 +155,9 @@ class TimerUnits:
         """
         assert count_max > 0
         if after is None:
-            found, full = self._read_up_to(slot_ms, skip, count_max)
+            slot_rows, full = self._read_up_to(slot_ms, skip, count_max)
             if not full:
-                return found
+                return slot_rows
             after = (-1, -1)
         return self._read_first(slot_ms, count_max, after, skip)
 
@@ -288,35 +288,35 @@ class TimerUnits:
         ticks = np.broadcast_to(np.asarray(slot_ms, np.int64), phys_offsets.shape)
         ticks = ticks // self.precision_ms
         order = np.lexsort((phys_offsets, ticks))
-        wanted, ticks = phys_offsets[order], ticks[order]
-        other = np.ones(wanted.size, np.bool_)  # differs from the previous one
-        other[1:] = (np.diff(wanted) != 0) | (np.diff(ticks) != 0)
-        out = np.empty(wanted.size, np.int64)
-        out[order] = self._find_ordered(wanted[other], ticks[other])[np.cumsum(other) - 1]
+        offsets, ticks = phys_offsets[order], ticks[order]
+        other = np.ones(offsets.size, np.bool_)  # differs from the previous one
+        other[1:] = (np.diff(offsets) != 0) | (np.diff(ticks) != 0)
+        out = np.empty(offsets.size, np.int64)
+        out[order] = self._find_ordered(offsets[other], ticks[other])[np.cumsum(other) - 1]
         return out
 
-    def _find_ordered(self, wanted: Offsets, ticks: Offsets) -> Offsets:
+    def _find_ordered(self, offsets: Offsets, ticks: Offsets) -> Offsets:
         """Return the positions of units, -1: none; (wanted, ticks) ascends by tick, then record."""
-        found = np.full(wanted.size, -1, np.int64)
-        self._find_in_log_order(wanted, ticks, found)
-        left = np.flatnonzero(found < 0)
+        positions = np.full(offsets.size, -1, np.int64)
+        self._find_in_log_order(offsets, ticks, positions)
+        left = np.flatnonzero(positions < 0)
         if left.size:
-            found[left] = self._find_in_chains(wanted[left], ticks[left])
-        return found
+            positions[left] = self._find_in_chains(offsets[left], ticks[left])
+        return positions
 
-    def _find_in_log_order(self, wanted: Offsets, ticks: Offsets, found: Offsets) -> None:
+    def _find_in_log_order(self, offsets: Offsets, ticks: Offsets, positions: Offsets) -> None:
         """Find units by binary search, because most units are in the order of their records."""
         files = [file for file in self.log.files if self.log.end_in(file) > file.base]
         firsts = [self._first_record(file) for file in files]
-        which = np.searchsorted(np.maximum.accumulate(firsts), wanted, "right") - 1
+        which = np.searchsorted(np.maximum.accumulate(firsts), offsets, "right") - 1
         for index in np.unique(which[which >= 0]).tolist():
-            file, mine = files[index], np.flatnonzero(which == index)
-            hits = np.full(mine.size, -1, np.int64)
+            file, in_file = files[index], np.flatnonzero(which == index)
+            hits = np.full(in_file.size, -1, np.int64)
             end = self.log.end_in(file)
             chain.find_in_log_order(
-                file.data, file.base, end, wanted[mine], ticks[mine], self.precision_ms, hits
+                file.data, file.base, end, offsets[in_file], ticks[in_file], self.precision_ms, hits
             )
-            found[mine] = hits
+            positions[in_file] = hits
 
     def _first_record(self, file: UnitFile) -> int:
         """Return the log offset of the first unit's record in a file, 0 if the unit is damaged."""
@@ -325,16 +325,16 @@ class TimerUnits:
         except CorruptStore:
             return 0
 
-    def _find_in_chains(self, wanted: Offsets, ticks: Offsets) -> Offsets:
+    def _find_in_chains(self, offsets: Offsets, ticks: Offsets) -> Offsets:
         """Find units by walking their slots."""
-        found = np.full(wanted.size, -1, np.int64)
+        positions = np.full(offsets.size, -1, np.int64)
         starts = np.flatnonzero(np.diff(ticks, prepend=ticks[0] - 1))
         cursors = cursors_of(self.log, self.wheel, ticks[starts])
-        cursors["first"], cursors["end"] = starts, np.append(starts[1:], wanted.size)
+        cursors["first"], cursors["end"] = starts, np.append(starts[1:], offsets.size)
         cursors["count"] = cursors["end"] - cursors["first"]
         for file in reversed(self.log.files):
-            chain.match(file.data, file.base, cursors, self.precision_ms, wanted, found)
-        return found
+            chain.match(file.data, file.base, cursors, self.precision_ms, offsets, positions)
+        return positions
 
     def settle(self, positions: Offsets, *, copied: bool = False) -> int:
         """Settle units before their due time; return the number of settled timers.
@@ -386,12 +386,12 @@ class TimerUnits:
             raise self.log.fault(int(positions[-1]), "there is no unit")
         for file in self._files_of(positions):
             low, high = np.searchsorted(positions, [file.base, file.base + file.size]).tolist()
-            mine, width_ms = positions[low:high], self.precision_ms
+            in_file, width_ms = positions[low:high], self.precision_ms
             state = chain.settle(
-                file.data, file.base, mine, width_ms, copied, due[low:high], ticks[low:high]
+                file.data, file.base, in_file, width_ms, copied, due[low:high], ticks[low:high]
             )
             if state < 0:
-                raise self.log.fault(int(mine[-1 - state]), "there is no unit")
+                raise self.log.fault(int(in_file[-1 - state]), "there is no unit")
         return positions, due, ticks
 
     # -- after a crash --------------------------------------------------------------------------

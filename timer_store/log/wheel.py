@@ -118,9 +118,9 @@ class TimerWheel:
                 return used
             first = pos // PAGE_BYTES
             block = self._read_pages(first * PAGE_BYTES)
-            mine = np.flatnonzero(block.any(axis=1))
-            used[first + mine] = PAGE_USED
-            data[first + mine] = block[mine]
+            with_data = np.flatnonzero(block.any(axis=1))
+            used[first + with_data] = PAGE_USED
+            data[first + with_data] = block[with_data]
             pos = (first + len(block)) * PAGE_BYTES
             if pos >= WHEEL_BYTES:
                 return used
@@ -187,10 +187,10 @@ class TimerWheel:
         first, count = self._ticks(from_ms, until_ms)
         while count > 0:
             out = np.empty(min(slots_max, count), layout.SLOT)
-            found, looked_at = kernels.live_slots(self.data, self.pages, first, count, out)
+            slot_count, looked_at = kernels.live_slots(self.data, self.pages, first, count, out)
             first, count = first + looked_at, count - looked_at
-            if found:
-                yield out[:found]
+            if slot_count:
+                yield out[:slot_count]
 
     def _ticks(self, from_ms: int, until_ms: int | None) -> tuple[int, int]:
         """Return the first tick and the number of ticks, at most one lap."""

@@ -52,16 +52,16 @@ class Decisions:
             rows: (n,) `layout.TIMED` of their records.
         """
         state = self._state
-        found = np.full(rows.size, NOWHERE, np.int64)
+        locations = np.full(rows.size, NOWHERE, np.int64)
         plain = rows["kind"] == layout.TIMED_PLAIN
         queued = plain & self._in_queue(rows)
-        found[queued] = QUEUED
+        locations[queued] = QUEUED
         staged = state.stage.contains(rows["phys_offset"], rows["due_ms"]) & plain & ~queued
-        found[staged] = STAGED
+        locations[staged] = STAGED
         rest = plain & ~queued & ~staged
-        found[rest] = self._in_slots(rows if rest.all() else rows[rest])
-        found[state.settled_timers.has(rows["phys_offset"])] = NOWHERE
-        return found
+        locations[rest] = self._in_slots(rows if rest.all() else rows[rest])
+        locations[state.settled_timers.has(rows["phys_offset"])] = NOWHERE
+        return locations
 
     def is_pending(self, rows: Rows) -> Mask:
         """Return which timers, (n,) `layout.TIMED`, are pending."""
@@ -83,14 +83,16 @@ class Decisions:
         """
         state, position = self._state, self._state.position
         precision_ms = state.config.precision_ms
-        found = np.full(rows.size, NOWHERE, np.int64)
+        positions = np.full(rows.size, NOWHERE, np.int64)
         slots_ms = state.slots_of(rows["due_ms"])
         for slot_ms in reversed(slots_ms) if state.dequeue.is_rolling else slots_ms:
-            ahead = (found == NOWHERE) & ~position.is_loaded(rows, slot_ms, precision_ms)
+            ahead = (positions == NOWHERE) & ~position.is_loaded(rows, slot_ms, precision_ms)
             if ahead.any():
-                mine = slice(None) if ahead.all() else ahead
-                found[mine] = state.units.find(rows["phys_offset"][mine], slot_ms[mine])
-        return found
+                selected = slice(None) if ahead.all() else ahead
+                positions[selected] = state.units.find(
+                    rows["phys_offset"][selected], slot_ms[selected]
+                )
+        return positions
 
     # -- settled --------------------------------------------------------------------------------
 

@@ -161,8 +161,8 @@ def next_due_ms(timers: TimerStore) -> int | None:
     staged_ms = timers.stage.next_due_ms
     if staged_ms is not None:
         return staged_ms
-    found = Walk(timers, Query(limit=1)).run()
-    return int(found[0]["due_ms"]) or None if found.size else None
+    listed = Walk(timers, Query(limit=1)).run()
+    return int(listed[0]["due_ms"]) or None if listed.size else None
 
 
 class Walk:
@@ -203,8 +203,8 @@ class Walk:
     def _take_staged(self) -> None:
         position = self._at
         pieces = [np.empty(0, FOUND)]
-        for piece in self._timers.stage.pending_rows():
-            rows = _found(piece, staged=True)
+        for staged_rows in self._timers.stage.pending_rows():
+            rows = _found(staged_rows, staged=True)
             later = is_after(rows, (position.due_ms, position.phys_offset))
             rows = rows[later & (rows["due_ms"] > position.slot_ms) & self._query.matches(rows)]
             pieces.append(first_rows(rows, self._query.skip + self._left))

@@ -174,8 +174,8 @@ class PendingTimers:
         offset, end = self.first_pending(), timers.fetch.bounds()[1]
         while offset < end and index >= 0:
             rows, offset = timers.fetch.fetch_queue(offset, min(PIECE_UNITS, end - offset))
-            mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
-            rows = rows[mine & (rows["due_ms"] >= from_ms)]
+            is_due_before = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
+            rows = rows[is_due_before & (rows["due_ms"] >= from_ms)]
             rows = rows[self._decisions.is_pending(rows)]
             yield _all_of(rows)
         yield from self._transferred_by_topic(index, from_ms, until_ms)
@@ -187,8 +187,8 @@ class PendingTimers:
             for first, end in transfers.owned.ranges(level):
                 for start in range(first, end, PIECE_UNITS):
                     rows, _ = transfers.owned_rows(level, start, min(start + PIECE_UNITS, end))
-                    mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
-                    rows = rows[mine & (rows["due_ms"] >= from_ms) & (index >= 0)]
+                    is_due_before = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
+                    rows = rows[is_due_before & (rows["due_ms"] >= from_ms) & (index >= 0)]
                     rows = rows[self._decisions.is_pending(rows)]
                     yield _all_of(rows)
 

@@ -39,17 +39,17 @@ class TimerRecalls:
             raise RequestError(SERVICE_NOT_AVAILABLE, "recall failed: timers are not loaded yet")
         pending = PendingTimers(timers)
         try:
-            found = await pending.by_key(topic, [unique_id], unique=True)
+            matches = await pending.by_key(topic, [unique_id], unique=True)
         except StoreError as error:
             raise RequestError(SYSTEM_ERROR, f"recall failed: {error}") from error
         width_ms = timers.config.precision_ms
-        meant = (found.due_ms - 1) // width_ms == (time_ms - 1) // width_ms
-        meant |= timers.records.read(found.offsets)["origin"] >= 0
+        meant = (matches.due_ms - 1) // width_ms == (time_ms - 1) // width_ms
+        meant |= timers.records.read(matches.offsets)["origin"] >= 0
         if not meant.any():
-            cancelled = found.verdicts[0] == Verdict.CANCELLED
+            cancelled = matches.verdicts[0] == Verdict.CANCELLED
             await self._confirmed(timers, timers.store.max_offset if cancelled else 0)
-            return _recalled(int(found.verdicts[0]))
-        decided = pending.cancel(np.ascontiguousarray(found.offsets[meant]))
+            return _recalled(int(matches.verdicts[0]))
+        decided = pending.cancel(np.ascontiguousarray(matches.offsets[meant]))
         if (decided.verdicts == Verdict.REFUSED).any():
             reason = next(iter(decided.remarks.values()), "")
             raise RequestError(SERVICE_NOT_AVAILABLE, f"recall failed: {reason}")

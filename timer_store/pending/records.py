@@ -47,9 +47,9 @@ class RecordReader:
             first, end = np.searchsorted(ranked, [file.base, file.base + file.size])
             if first == end:
                 continue
-            mine = order[first:end]
+            in_file = order[first:end]
             span = self._store.written_span(file)
-            timed[mine] = self._read_file(file.data, span, ranked[first:end])
+            timed[in_file] = self._read_file(file.data, span, ranked[first:end])
         broken = np.flatnonzero(timed["kind"] == layout.TIMED_BROKEN)
         rows, position = self._read_transferred(offsets[broken])
         timed[broken[position]] = rows
