@@ -13,6 +13,26 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.layout import packer as packer_of
+from message_store.log.layout import CRC_MASK as CRC_MASK
+from message_store.log.layout import ENTRY_END as ENTRY_END
+from message_store.log.layout import IPV6_EXTRA_BYTES as IPV6_EXTRA_BYTES
+from message_store.log.layout import KEY_END as KEY_END
+from message_store.log.layout import MAGIC_V1 as MAGIC_V1
+from message_store.log.layout import MAGIC_V2 as MAGIC_V2
+from message_store.log.layout import NAME_END as NAME_END
+from message_store.log.layout import RECORD_FIXED_BYTES as RECORD_FIXED_BYTES
+from message_store.log.layout import RECORD_HEAD_BYTES as RECORD_HEAD_BYTES
+from message_store.log.layout import RECORD_HEAD_FIELDS
+from message_store.log.layout import SYS_BORN_IPV6 as SYS_BORN_IPV6
+from message_store.log.layout import SYS_COMMIT as SYS_COMMIT
+from message_store.log.layout import SYS_COMPRESSED as SYS_COMPRESSED
+from message_store.log.layout import SYS_PREPARED as SYS_PREPARED
+from message_store.log.layout import SYS_ROLLBACK as SYS_ROLLBACK
+from message_store.log.layout import SYS_STORE_IPV6 as SYS_STORE_IPV6
+from message_store.log.layout import SYS_TRANSACTION_MASK as SYS_TRANSACTION_MASK
+from message_store.log.layout import TOPIC_BYTES_V1_MAX as TOPIC_BYTES_V1_MAX
+
 Rows = npt.NDArray[np.void]
 """Records of a structured dtype: columns by field name."""
 Row = np.void
@@ -27,40 +47,12 @@ def positions(layout: np.dtype[Any]) -> Any:
     return named("Positions", names)(*(int(layout.fields[name][1]) for name in names))
 
 
-MAGIC_V1: Final = -626843481  # 0xDAA320A7, CommitLog.MESSAGE_MAGIC_CODE
-MAGIC_V2: Final = -626843477  # 0xDAA320AB, topics longer than 127 bytes, 5.x only
 MAGIC_BLANK: Final = -875286124  # 0xCBD43194, CommitLog.BLANK_MAGIC_CODE
 
 # One record with IPv4 hosts up to its body; MessageExtEncoder, MessageDecoder.
-RECORD_HEAD = np.dtype(
-    [
-        ("total_size", ">i4"),
-        ("magic", ">i4"),
-        ("body_crc", ">i4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("phys_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_ms", ">i8"),
-        ("born_ip", ">u4"),
-        ("born_port", ">i4"),
-        ("store_ms", ">i8"),
-        ("store_ip", ">u4"),
-        ("store_port", ">i4"),
-        ("reconsume_times", ">i4"),
-        ("prepared_offset", ">i8"),
-        ("body_len", ">i4"),
-    ]
-)
-assert RECORD_HEAD.itemsize == 88
+RECORD_HEAD = np.dtype(list(RECORD_HEAD_FIELDS))
+assert RECORD_HEAD.itemsize == RECORD_HEAD_BYTES
 RECORD_AT: Final = positions(RECORD_HEAD)
-RECORD_HEAD_BYTES: Final = 88
-CRC_MASK: Final = 0x7FFF_FFFF  # brokers clear the highest bit of the CRC of a body
-PROPERTIES_LENGTH = np.dtype([("properties_len", ">i2")])  # after the topic
-RECORD_FIXED_BYTES: Final = 91  # head + topic length (1) + properties length (2)
-TOPIC_BYTES_V1_MAX: Final = 127  # longer topics have a length of two bytes and MAGIC_V2
-IPV6_EXTRA_BYTES: Final = 12  # each host grows from 4 to 16 address bytes
 
 BLANK_RECORD = np.dtype([("size", ">i4"), ("magic", ">i4")])
 assert BLANK_RECORD.itemsize == 8
@@ -119,27 +111,6 @@ assert UNIT_SUM.itemsize == 8
 TAIL_SUM = np.dtype([("end", ">i8"), ("crc", ">u4"), ("own_crc", ">u4")])
 assert TAIL_SUM.itemsize == 16
 
-# One entry of a client's batch body up to its own body; MessageDecoder.encodeMessages.
-BATCH_ENTRY_HEAD = np.dtype(
-    [
-        ("total_size", ">i4"),
-        ("magic", ">i4"),
-        ("body_crc", ">i4"),
-        ("flag", ">i4"),
-        ("body_len", ">i4"),
-    ]
-)
-assert BATCH_ENTRY_HEAD.itemsize == 20
-
-# SYSFLAG bits, MessageSysFlag.
-SYS_COMPRESSED: Final = 0x001
-SYS_TRANSACTION_MASK: Final = 0x00C
-SYS_PREPARED: Final = 0x004
-SYS_COMMIT: Final = 0x008
-SYS_ROLLBACK: Final = 0x00C
-SYS_BORN_IPV6: Final = 0x010
-SYS_STORE_IPV6: Final = 0x020
-
 # A message to be appended, in native byte order. `*_pos` are positions in the staging buffer of the
 # batch. The encoder sets the last block.
 PUT = np.dtype(
@@ -191,8 +162,6 @@ PUT = np.dtype(
     align=True,
 )
 
-# Property text: name NAME_END value ENTRY_END, repeated; KEY_END separates the words of KEYS.
-NAME_END, ENTRY_END, KEY_END = 1, 2, 32
 DELAY_ILLEGAL: Final = -2_147_483_648
 TAGS_DUE: Final = -2
 TIMER_NONE, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_ILLEGAL = 0, 1, 2, 3, -1
@@ -255,17 +224,12 @@ KEYED = np.dtype(
 # `index`: its number among the units that were read together.
 UNIT = np.dtype([("phys_offset", "i8"), ("tags_code", "i8"), ("size", "i4"), ("index", "i4")])
 
-# Part of an offset message id after the address (MessageDecoder.createMessageId).
-OFFSET_ID_TAIL = np.dtype([("port", ">i4"), ("phys_offset", ">i8")])
-assert OFFSET_ID_TAIL.itemsize == 12
-
 
 def packer(layout: np.dtype[Any]) -> struct.Struct:
     """Return the packer of one record of `layout` (big-endian, no padding)."""
     assert layout.fields is not None
-    codes = {"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u4": "I", "u8": "Q"}
-    kinds = [layout.fields[name][0] for name in layout.names or ()]
-    packed = struct.Struct(">" + "".join(codes[f"{k.kind}{k.itemsize}"] for k in kinds))
+    names = layout.names or ()
+    packed = packer_of([(name, layout.fields[name][0].str) for name in names])
     assert packed.size == layout.itemsize
     return packed
 

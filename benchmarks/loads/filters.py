@@ -10,7 +10,7 @@ from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.send.layout import SEND_LETTERS
 from duemq_common.request import Request, Response
-from message_store.layout import BATCH_ENTRY_HEAD, packer
+from message_store.log.layout import BATCH_ENTRY_HEAD
 from message_store.log.properties import encode_properties
 
 MESSAGES = 1_000_000
@@ -69,11 +69,9 @@ def _entry(share: int) -> bytes:
         "name": "customer-1234567",
     }
     properties = encode_properties(pairs)
-    assert BATCH_ENTRY_HEAD.names is not None
-    size = packer(BATCH_ENTRY_HEAD).size + len(BODY) + 2 + len(properties)
-    head = dict.fromkeys(BATCH_ENTRY_HEAD.names, 0) | {"total_size": size, "body_len": len(BODY)}
+    size = BATCH_ENTRY_HEAD.size + len(BODY) + 2 + len(properties)
     tail = BODY + len(properties).to_bytes(2, "big") + properties
-    return packer(BATCH_ENTRY_HEAD).pack(*head.values()) + tail
+    return BATCH_ENTRY_HEAD.pack(size, 0, 0, 0, len(BODY)) + tail
 
 
 async def _pull_all(client: RemotingClient, topic: str, end: int) -> tuple[int, int]:

@@ -7,12 +7,11 @@ from typing import Final, NamedTuple
 
 from duemq.net.codes import ResponseCode
 from duemq_common.errors import RequestError
-from message_store.layout import BATCH_ENTRY_HEAD, packer
+from message_store.log.layout import BATCH_ENTRY_HEAD
 
 ENTRIES_MAX: Final = 16_384  # of a batch
 WORD_BYTES: Final = 4  # of the size of a message
 ENTRY_END: Final = b"\x02"
-_HEAD: Final = packer(BATCH_ENTRY_HEAD)
 _PROPERTIES_LENGTH_BYTES: Final = 2
 
 
@@ -53,10 +52,10 @@ def count_entries(body: bytes) -> int:
 
 
 def _entry(view: memoryview, pos: int) -> tuple[BatchEntry, int]:
-    body_start = pos + _HEAD.size
+    body_start = pos + BATCH_ENTRY_HEAD.size
     if body_start > len(view):
         raise _malformed(pos, "the batch ends inside a message header")
-    total, _, _, flag, body_len = _HEAD.unpack_from(view, pos)
+    total, _, _, flag, body_len = BATCH_ENTRY_HEAD.unpack_from(view, pos)
     end = pos + total
     body_end = body_start + body_len
     properties_start = body_end + _PROPERTIES_LENGTH_BYTES

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 
-from message_store import layout
-
-_HOST_AND_OFFSET = layout.packer(layout.OFFSET_ID_TAIL)
+from message_store.log.layout import OFFSET_ID_TAIL
 
 
 def encode_offset_id(address: bytes, port: int, phys_offset: int) -> str:
     """Return the offset message id: upper-case hex of address (4 or 16), port, offset."""
-    return (address + _HOST_AND_OFFSET.pack(port, phys_offset)).hex().upper()
+    return (address + OFFSET_ID_TAIL.pack(port, phys_offset)).hex().upper()
 
 
 def decode_offset_id(text: str) -> tuple[str, int, int]:
@@ -23,5 +21,5 @@ def decode_offset_id(text: str) -> tuple[str, int, int]:
     if len(text) not in (32, 56):
         raise ValueError(f"{text!r}: an offset message id has 32 or 56 hex digits")
     data = bytes.fromhex(text)
-    port, phys_offset = _HOST_AND_OFFSET.unpack(data[-12:])
+    port, phys_offset = OFFSET_ID_TAIL.unpack(data[-12:])
     return str(ipaddress.ip_address(data[:-12])), port, phys_offset

@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import Final
 
 from duemq_common.errors import RecordUnreadable
-from message_store import layout
+from duemq_common.layout import packer, position
+from message_store.log import layout
 from message_store.log.properties import decode_properties
 
 Host = tuple[bytes, int]
@@ -47,10 +48,11 @@ class Record:
         return decode_properties(self.property_text)
 
 
-_HEAD: Final = layout.packer(layout.RECORD_HEAD)
-_BORN_IP, _STORE_IP = layout.RECORD_AT.born_ip, layout.RECORD_AT.store_ip
+_HEAD: Final = packer(layout.RECORD_HEAD_FIELDS)
+_BORN_IP: Final = position("born_ip", layout.RECORD_HEAD_FIELDS)
+_STORE_IP: Final = position("store_ip", layout.RECORD_HEAD_FIELDS)
 _IPV6_BITS: Final = layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6
-_PROPERTIES_LEN: Final = layout.packer(layout.PROPERTIES_LENGTH)
+_PROPERTIES_LEN: Final = layout.PROPERTIES_LENGTH
 
 
 class _Fields:

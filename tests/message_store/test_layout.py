@@ -20,8 +20,6 @@ BIG_ENDIAN = [
     layout.INDEX_HEADER,
     layout.INDEX_ITEM,
     layout.CHECKPOINT,
-    layout.BATCH_ENTRY_HEAD,
-    layout.OFFSET_ID_TAIL,
 ]
 NATIVE = [layout.PUT, layout.SCANNED, layout.KEYED, layout.UNIT]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import generate_latest
 
@@ -18,7 +17,7 @@ from duemq_common.clock import SystemClock
 from duemq_common.request import Request
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
-from message_store.layout import BATCH_ENTRY_HEAD, packer
+from message_store.log.layout import BATCH_ENTRY_HEAD
 from message_store.log.properties import encode_properties
 from tests.support.pop_client import Popped, popped
 
@@ -178,15 +177,9 @@ def send_request(code: int, properties: dict[str, str], *, topic: str = TOPIC) -
 
 def _batch() -> Request:
     request = send_request(RequestCode.SEND_BATCH_MESSAGE, {})
-    entry = BATCH_ENTRY_HEAD
-    assert entry.names is not None
     body, properties = b"x" * 10, encode_properties({"UNIQ_KEY": "B"})
-    size = packer(entry).size + len(body) + 2 + len(properties)
-    values: dict[str, Any] = dict.fromkeys(entry.names, 0) | {
-        "total_size": size,
-        "body_len": len(body),
-    }
-    one = packer(entry).pack(*values.values()) + body
+    size = BATCH_ENTRY_HEAD.size + len(body) + 2 + len(properties)
+    one = BATCH_ENTRY_HEAD.pack(size, 0, 0, 0, len(body)) + body
     request.body = (one + len(properties).to_bytes(2, "big") + properties) * BATCH_COUNT
     return request
 
