@@ -1,39 +1,41 @@
 """Random changes of one line: does a test fail?
 
-python -m tests.support.mutants [--count 200] [--seed N] [--package timer_store ...]
+    python -m pip install coverage
+    python -m tests.support.mutants [--count 200] [--seed N] [--package timer_store ...]\
+        [--lines FILE]
 
 Each mutant is one change inside a function: another comparison, `and` for `or`, `+` for `-`,
 another number, a negated condition, or a call, an assignment to an attribute, a `break` or a
-`continue` left out. The tests of a mutant run in a copy of the tree, in three steps that end at the
-first failure:
+`continue` left out. All run in a copy of the tree.
 
-    module     the test file that mirrors the changed file
-    named      the other test files of the package that name the changed module
-    package    all tests of the package, without Java, kills and real clients
+First, the tests of `make test-fast` run once; the lines that each test runs, and its duration, are
+written to FILE, which other runs of the same sources use again. The tests of a mutant are those
+that run its line. A compiled kernel has no such lines: its tests are those that run a line that
+names it, and all tests in files that name it. They run in one process up to the first failure: the
+file that mirrors the changed one, then those of its package, then all others, of each group the
+shortest files first; `tests_of_lines.py` has the bounds of time.
 
-A mutant that passes all three is alive: a test is missing, or the change has no effect. The last
-line counts both, by package and step. Mutants of kernels are compiled first, which takes a minute.
+A mutant that passes is alive: a test is missing, or the change has no effect. The last line counts
+both, by package. Two runs with different seeds may share FILE.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.support.packages import IN_A_FOLDER, TOP, module_of, unit_tests_of
+from tests.support.packages import TOP
+from tests.support.tests_of_lines import TestsOfLines, first_failure, record
 
 PACKAGES: Final = (
     "schedule_service",
@@ -44,9 +46,6 @@ PACKAGES: Final = (
     "duemq/pop",
     "duemq/replication",
 )
-FAST: Final = "not (extended or interop or crash or spark)"
-STEP_S_MAX: Final = 1_200  # a mutant without an end is killed
-NO_TESTS: Final = 5  # exit code of pytest
 COMPARISONS: Final = {
     "<": "<=",
     "<=": "<",
@@ -215,80 +214,14 @@ def mutants_of(package: str) -> list[Mutant]:
     return mutants
 
 
-def steps_of(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each step and its test files."""
-    tests = Path("tests") / mutant.package
-    module = module_of(mutant.file)
-    package, *inside, name = module.split(".")
-    mirror = unit_tests_of(package).relative_to(TOP).joinpath(*inside, f"test_{name}.py")
-    names = (
-        f"from {module} import",
-        f"import {module}",
-        f"from {module.rpartition('.')[0]} import",
-    )
-    named = [
-        str(each.relative_to(TOP))
-        for each in sorted((TOP / tests).rglob("test_*.py"))
-        if any(name in each.read_text() for name in names)
-    ]
-    if (TOP / mirror).exists():
-        yield "module", [str(mirror)]
-    if others := [name for name in named if name != str(mirror)]:
-        yield "named", others
-    yield "package", [str(tests)]
-
-
-def passes(tree: Path, tests: Sequence[str]) -> bool:
-    """Return whether tests pass in a tree; tests without an end do not."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-n0",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        FAST,
-    ]
-    folders = os.pathsep.join(str(tree / folder) for folder in IN_A_FOLDER.values())
-    try:
-        done = subprocess.run(
-            [*command, *tests],
-            cwd=tree,
-            env=os.environ | {"PYTHONPATH": folders},  # for processes that the tests start
-            capture_output=True,
-            timeout=STEP_S_MAX,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode in (0, NO_TESTS)
-
-
-@cache
-def passes_unchanged(tree: Path, tests: tuple[str, ...]) -> bool:
-    """Return whether tests pass without a mutant."""
-    return passes(tree, tests)
-
-
-def killed_by(mutant: Mutant, tree: Path) -> str:
-    """Return the step that kills a mutant; empty: it is alive.
-
-    Raises:
-        RuntimeError: The tests of the step fail without the mutant, too.
-    """
+def killed_by(mutant: Mutant, tests: dict[str, float], tree: Path, lines: Path) -> str:
+    """Return the test that kills a mutant; empty: it is alive."""
     target, source = tree / mutant.file, (TOP / mutant.file).read_bytes()
-    for name, tests in steps_of(mutant):
-        target.write_bytes(mutant.applied(source))
-        is_alive = passes(tree, tests)
+    target.write_bytes(mutant.applied(source))
+    try:
+        return first_failure(tree, mutant.file, lines, tests)
+    finally:
         target.write_bytes(source)
-        if not is_alive:
-            if not passes_unchanged(tree, tuple(tests)):
-                raise RuntimeError(f"these tests fail without a mutant: {' '.join(tests)}")
-            return name
-    return ""
 
 
 def copy_tree(tree: Path) -> None:
@@ -306,6 +239,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=datetime.now(UTC).toordinal())
     parser.add_argument("--package", nargs="*", default=PACKAGES, choices=PACKAGES)
+    parser.add_argument("--lines", type=Path, default=None, help="database of a former run")
     options = parser.parse_args()
     chance = random.Random(options.seed)
     every = {package: mutants_of(package) for package in options.package}
@@ -313,13 +247,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
         copy_tree(tree)
+        lines = (options.lines or tree / ".lines").absolute()
+        if not lines.exists():
+            record(tree, lines)
+        tests_of_lines = TestsOfLines(lines)
         for number in range(options.count):
             mutant = chance.choice(every[options.package[number % len(options.package)]])
-            step = killed_by(mutant, tree)
-            results[f"{mutant.package} {step or 'alive'}"] += 1
-            text = f"{f'killed ({step})' if step else 'ALIVE'}: "
-            text += mutant.described((TOP / mutant.file).read_bytes())
-            sys.stdout.write(text + "\n")
+            tests = tests_of_lines.of(mutant.file, mutant.line)
+            test = killed_by(mutant, tests, tree, lines)
+            results[f"{mutant.package} {'killed' if test else 'alive'}"] += 1
+            text = mutant.described((TOP / mutant.file).read_bytes())
+            end = f"killed: {test}" if test else f"ALIVE after {len(tests)} tests"
+            sys.stdout.write(f"{text}\n    {end}\n")
             sys.stdout.flush()
     sys.stdout.write(f"seed {options.seed}: {dict(sorted(results.items()))}\n")
 
