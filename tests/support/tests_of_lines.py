@@ -56,8 +56,8 @@ class Sources:
         kernels, new = set[str](), self._at(file, line)
         while new:
             kernels |= new
-            callers = (place for kernel in new for place in self._lines(kernel, self._kernels))
-            new = {caller for place in callers for caller in self._at(*place)} - kernels
+            uses = (use for kernel in new for use in self._lines(kernel, self._kernels))
+            new = {caller for use in uses for caller in self._at(*use)} - kernels
         return kernels
 
     def lines_that_name(self, kernel: str) -> list[tuple[str, int]]:
@@ -238,8 +238,8 @@ class TestsOfLines:
         """Return the tests that run a line, in the order of their run, with their seconds."""
         tests = self._of_line(file, line)
         for kernel in self._sources.kernels_at(file, line):
-            for place in self._sources.lines_that_name(kernel):
-                tests |= self._of_line(*place)
+            for use in self._sources.lines_that_name(kernel):
+                tests |= self._of_line(*use)
             tests |= self._of_files(self._sources.tests_that_name(kernel))
         return self._bounded(file, tests & self._seconds.keys())
 
