@@ -1,5 +1,6 @@
 """DueMQ: a RocketMQ-compatible broker for delayed messages.
 
+    from duemq import Message, Producer  # a client, without NumPy and Numba
     from duemq import Broker            # a broker in your own event loop
     from duemq import TimerDirectory    # timers in your own program, without a broker
     python -m duemq --help              # the command
@@ -13,10 +14,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from duemq.broker.broker import Broker
+    from duemq.client import Message, Producer, PullConsumer
     from timer_store.directory import TimerDirectory
 
-__all__ = ["Broker", "TimerDirectory"]
-MODULES = {"Broker": "duemq.broker.broker", "TimerDirectory": "timer_store.directory"}
+__all__ = ["Broker", "Message", "Producer", "PullConsumer", "TimerDirectory"]
+MODULES = {
+    "Broker": "duemq.broker.broker",
+    "Message": "duemq.client",
+    "Producer": "duemq.client",
+    "PullConsumer": "duemq.client",
+    "TimerDirectory": "timer_store.directory",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
+from functools import cache
+from typing import Any
 
 LOOP_BYTES_MAX = 512  # UTF-16 bytes of a text that a loop hashes; longer ones are hashed by blocks
 BLOCK_UNITS = 256
-_POWERS = np.array([pow(31, BLOCK_UNITS - 1 - i, 1 << 32) for i in range(BLOCK_UNITS)], np.uint32)
 _BLOCK_POWER = pow(31, BLOCK_UNITS, 1 << 32)
 TOPIC_BYTES_MAX = 127
 GROUP_BYTES_MAX = 255
@@ -26,12 +26,21 @@ def java_hash(text: str) -> int:
 
 def _hash_of_blocks(units: bytes) -> tuple[int, bytes]:
     """Return the hash of the leading whole blocks of UTF-16 units, and the other units."""
+    import numpy as np  # a client starts without it, and has no such texts
+
     end = len(units) // (2 * BLOCK_UNITS) * (2 * BLOCK_UNITS)
     pairs = np.frombuffer(units, np.uint8, end).reshape(-1, BLOCK_UNITS, 2).astype(np.uint32)
     value = 0
-    for part in ((pairs[:, :, 0] << 8 | pairs[:, :, 1]) * _POWERS).sum(1, np.uint32).tolist():
+    for part in ((pairs[:, :, 0] << 8 | pairs[:, :, 1]) * _powers()).sum(1, np.uint32).tolist():
         value = (_BLOCK_POWER * value + part) & 0xFFFF_FFFF
     return value, units[end:]
+
+
+@cache
+def _powers() -> Any:
+    import numpy as np
+
+    return np.array([pow(31, BLOCK_UNITS - 1 - i, 1 << 32) for i in range(BLOCK_UNITS)], np.uint32)
 
 
 def index_hash(text: str) -> int:

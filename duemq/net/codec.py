@@ -58,10 +58,11 @@ class Frame(NamedTuple):
 
 
 class ReceivedResponse(NamedTuple):
-    """Received response, with the opaque number of its request."""
+    """Received response, with the opaque number of its request and the version of the server."""
 
     opaque: int
     response: Response
+    version: int
 
 
 Command = Request | ReceivedResponse
@@ -149,7 +150,7 @@ def decode_frame(buffer: memoryview, frame: Frame) -> Command:
     body = bytes(buffer[frame.body_start : frame.end])
     if header.flag & FLAG_RESPONSE:
         response = Response(header.code, header.remark, header.extFields, body)
-        return ReceivedResponse(header.opaque, response)
+        return ReceivedResponse(header.opaque, response, header.version)
     return Request(
         code=header.code,
         fields=header.extFields or {},

@@ -44,11 +44,11 @@ from duemq.send.send_header import (
     priority_of,
     property_bytes,
 )
-from duemq.send.unique_ids import UniqueIds
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
 from duemq_common.request import Peer, Request
 from duemq_common.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
+from duemq_common.unique_ids import UniqueIds
 from message_store import layout
 from message_store.log.batch import TIMER_STALE_NAMES, PutBatch
 from message_store.queues.topic_table import TopicTable

@@ -90,7 +90,7 @@ def test_response_round_trip(
     response = Response(code, remark, fields, [memoryview(part) for part in body])
     data = b"".join(codec.encode_response(response, opaque, serialize_type=serialize_type))
     assert decode(data) == codec.ReceivedResponse(
-        opaque, Response(code, remark, fields, b"".join(body))
+        opaque, Response(code, remark, fields, b"".join(body)), codec.VERSION
     )
 
 

@@ -209,7 +209,9 @@ def test_fragments_of_a_frame_are_joined() -> None:
         view, pos, count = memoryview(transport.written), 0, 0
         while (frame := codec.next_frame(view, pos, len(view))) is not None:
             response = codec.decode_frame(view, frame)
-            assert response == codec.ReceivedResponse(3, Response(0, None, {"a": "b"}, b"body"))
+            assert response == codec.ReceivedResponse(
+                3, Response(0, None, {"a": "b"}, b"body"), codec.VERSION
+            )
             pos, count = frame.end, count + 1
         assert count == 2
         assert dataclasses.asdict(made.limits)["idle_ms_max"] == 120_000

@@ -61,7 +61,7 @@ def test_answer_comes_in_the_encoding_of_the_request(run: Run, serialize_type: i
                 assert frame is not None
                 response = codec.decode_frame(memoryview(data), frame)
                 assert response == codec.ReceivedResponse(
-                    -5, Response(0, None, {"a": "b"}, b"body")
+                    -5, Response(0, None, {"a": "b"}, b"body"), codec.VERSION
                 )
 
     run(main())

@@ -12,13 +12,18 @@ from duemq_common.clock import Clock
 class UniqueIds:
     """Generator of ids of 32 hex digits.
 
-    An id consists of address, process id, a hash, ms since the start of the month, a counter.
+    An id consists of address, process id, source, ms since the start of the month, a counter.
+
+    Args:
+        address: Address of the host.
+        source: Number of the generator; None: a hash of the address.
     """
 
-    def __init__(self, address: bytes, clock: Clock) -> None:
+    def __init__(self, address: bytes, clock: Clock, source: int | None = None) -> None:
         process = os.getpid() & 0xFFFF
-        source = zlib.crc32(address + b"duemq") & 0xFFFF_FFFF
-        self._head = f"{address[:4].hex().upper()}{process:04X}{source:08X}"
+        if source is None:
+            source = zlib.crc32(address + b"duemq")
+        self._head = f"{address[:4].hex().upper()}{process:04X}{source & 0xFFFF_FFFF:08X}"
         self._clock = clock
         self._counter = 0
         self._month_start_ms = self._month_end_ms = 0

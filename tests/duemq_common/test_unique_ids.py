@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from duemq.send.unique_ids import UniqueIds
 from duemq_common.clock import FakeClock
+from duemq_common.unique_ids import UniqueIds
 
 NOVEMBER_2023_MS = 1_698_796_800_000
 DECEMBER_2023_MS = 1_701_388_800_000

@@ -1,0 +1,48 @@
+"""Client of RocketMQ's remoting protocol, for DueMQ and for Apache's brokers.
+
+    from duemq.client import Message, Producer
+
+    async with Producer("127.0.0.1:9876") as producer:
+        await producer.send(Message("orders", b"...", delay=timedelta(minutes=5)))
+
+It needs neither NumPy nor Numba.
+"""
+
+from __future__ import annotations
+
+from duemq.auth.signature import Credentials
+from duemq.client.client import Client
+from duemq.client.errors import (
+    ClientError,
+    Closed,
+    NoRoute,
+    NotSent,
+    Refused,
+    Unreachable,
+    Unsupported,
+)
+from duemq.client.filters import Filter, sql
+from duemq.client.message import Message, Queue, ReceivedMessage
+from duemq.client.producer import Producer, SendResult
+from duemq.client.pull_consumer import PullConsumer, Pulled
+
+__all__ = [
+    "Client",
+    "ClientError",
+    "Closed",
+    "Credentials",
+    "Filter",
+    "Message",
+    "NoRoute",
+    "NotSent",
+    "Producer",
+    "PullConsumer",
+    "Pulled",
+    "Queue",
+    "ReceivedMessage",
+    "Refused",
+    "SendResult",
+    "Unreachable",
+    "Unsupported",
+    "sql",
+]

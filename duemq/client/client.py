@@ -1,0 +1,384 @@
+"""Client of a cluster: connections to name servers and brokers, routes of topics, heartbeats.
+
+    name servers --routes--> Client --connections--> brokers
+                               ^ shared by producers, consumers and admins
+
+A producer or consumer that gets a `Client` shares its connections; otherwise it has one of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Self
+
+from duemq.auth.signature import Credentials
+from duemq.client.connection import Connection
+from duemq.client.errors import Closed, NoRoute, Refused, Unreachable
+from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Route, json_object, route_of
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.clock import Clock, SystemClock
+from duemq_common.request import Request, Response
+
+log = logging.getLogger(__name__)
+CLIENT_VERSION: Final = 479  # MQVersion of 5.3.3
+LANGUAGE: Final = "PYTHON"
+TIMEOUT_S: Final = 3.0
+CONNECT_TIMEOUT_S: Final = 3.0
+HEARTBEAT_S: Final = 30.0
+ROUTE_AGE_MAX_S: Final = 30.0
+ONLY_PLAINTEXT: Final = "; if the server does not use TLS, leave out tls"
+ONLY_TLS: Final = "; if the server requires TLS, give tls"
+
+Handler = Callable[[Request, Connection], Response | Awaitable[Response | None] | None]
+"""Handler of a request of a server; a one-way request has no response."""
+
+
+class Client:
+    """Connections to name servers and brokers; an async context manager.
+
+    Args:
+        namesrv: `host:port` of name servers, separated by `;`; the first that responds is used.
+        broker: `host:port` of one broker; then no name server is used.
+        tls: Context of TLS connections; True: with the system's authorities; None: plaintext.
+        credentials: Account that signs the requests.
+        timeout_s: Time limit of a call in seconds.
+        clock: Clock of the times that are sent.
+    Raises:
+        ValueError: An address is not `host:port`, or no server is given.
+    Source: MQClientInstance, MQClientAPIImpl
+    """
+
+    def __init__(
+        self,
+        namesrv: str = "",
+        *,
+        broker: str = "",
+        tls: ssl.SSLContext | bool | None = None,
+        credentials: Credentials | None = None,
+        timeout_s: float = TIMEOUT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self.namesrvs = [word.strip() for word in namesrv.split(";") if word.strip()]
+        self.broker = broker.strip()
+        if not self.namesrvs and not self.broker:
+            raise ValueError("no server given: give namesrv or broker, as host:port")
+        for address in [*self.namesrvs, *([self.broker] if self.broker else [])]:
+            host_and_port(address)
+        self._tls = ssl.create_default_context() if tls is True else tls or None
+        self._credentials = credentials
+        self.timeout_s = timeout_s
+        self.clock = clock or SystemClock()
+        self.client_id = f"{_own_ip()}@{os.getpid()}#{next(_numbers)}"
+        self._connections: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._routes: dict[str, tuple[Route, float]] = {}
+        self._refreshing: dict[str, asyncio.Task[Route]] = {}
+        self._handlers: dict[int, Handler] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; later calls raise `Closed`."""
+        self._closed = True
+        for task in [*self._tasks, *self._connecting.values(), *self._refreshing.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        connections = list(self._connections.values())
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            try:
+                await asyncio.wait_for(connection.lost.wait(), CONNECT_TIMEOUT_S)
+            except TimeoutError:
+                connection.abort()
+        self._connections.clear()
+
+    # Connections and calls.
+
+    def connection(self, address: str) -> Connection | None:
+        """Return the open connection to a server, if there is one."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and not connection.closed else None
+
+    async def connect(self, address: str) -> Connection:
+        """Return the connection to a server; open one if there is none.
+
+        Raises:
+            Unreachable: The server cannot be reached.
+            Closed: The client is closed.
+        """
+        connection = self._connections.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        if self._closed:
+            raise Closed("the client is closed")
+        task = self._connecting.get(address)
+        if task is None:
+            task = asyncio.create_task(self._open(address), name=f"connect {address}")
+            self._connecting[address] = task
+            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+        return await asyncio.shield(task)
+
+    async def _open(self, address: str) -> Connection:
+        host, port = host_and_port(address)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(address, self._requested, self._connection_lost),
+                    host,
+                    port,
+                    ssl=self._tls,
+                )
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s"
+            raise Unreachable(
+                f"{address} cannot be reached: {reason}{self._hint(error)}"
+            ) from error
+        self._connections[address] = connection
+        return connection
+
+    def _connection_lost(self, connection: Connection) -> None:
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+
+    def _hint(self, error: BaseException) -> str:
+        if not isinstance(error, ConnectionResetError | ssl.SSLError):
+            return ""
+        return ONLY_PLAINTEXT if self._tls is not None else ONLY_TLS
+
+    def request(self, code: int, fields: dict[str, str], body: bytes = b"") -> Request:
+        """Return a request, signed if the client has credentials."""
+        request = Request(code, fields, body, language=LANGUAGE, version=CLIENT_VERSION)
+        return request if self._credentials is None else self._credentials.sign(request)
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
+    ) -> Response:
+        """Return the response of a server, whatever its code.
+
+        Raises:
+            Unreachable: The server cannot be reached, or does not respond in time.
+        """
+        connection = await self.connect(address)
+        if not connection.is_writable:
+            await connection.writable()
+        request = self.request(code, text_fields(fields or {}), body)
+        try:
+            return await connection.call(request, timeout_s or self.timeout_s)
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(f"{error}{self._hint(error)}") from error
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
+    ) -> Response:
+        """Return the response of a server if it is a success.
+
+        Raises:
+            Refused: The server refused the request.
+            Unreachable: As `call`.
+        """
+        response = await self.call(address, code, fields, body, timeout_s=timeout_s)
+        if response.code != ResponseCode.SUCCESS:
+            raise self.refusal(response, address, code)
+        return response
+
+    def refusal(self, response: Response, address: str, code: int) -> Refused:
+        """Return the error for a response with another code than success."""
+        remark = response.remark or f"request {code} was refused without a reason"
+        if response.code == ResponseCode.NO_PERMISSION and self._credentials is None:
+            remark = f"{remark.rstrip('.')}. The requests are not signed: give credentials"
+        return Refused(response.code, remark, address)
+
+    async def notify(self, address: str, code: int, fields: Mapping[str, object]) -> None:
+        """Send a request that gets no response.
+
+        Raises:
+            Unreachable: The server cannot be reached.
+        """
+        connection = await self.connect(address)
+        try:
+            connection.send_oneway(self.request(code, text_fields(fields)))
+        except OSError as error:
+            raise Unreachable(str(error)) from error
+
+    # Requests of servers.
+
+    def handle(self, code: int, handler: Handler) -> None:
+        """Set the handler of a request code."""
+        self._handlers[code] = handler
+
+    def _requested(self, connection: Connection, request: Request) -> None:
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            text = f"request type {request.code} not supported"
+            response = Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
+            connection.respond(request, response)
+            return
+        self.run(self._handle(handler, connection, request), f"request {request.code}")
+
+    async def _handle(self, handler: Handler, connection: Connection, request: Request) -> None:
+        try:
+            result = handler(request, connection)
+            response = await result if isinstance(result, Awaitable) else result
+        except Exception as error:
+            log.exception("request %d of %s failed", request.code, connection.address)
+            response = Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        connection.respond(request, response or Response())
+
+    def run(self, work: Any, name: str) -> asyncio.Task[Any]:
+        """Run a coroutine as a task that ends with the client."""
+        task: asyncio.Task[Any] = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # Routes.
+
+    def cached_route(self, topic: str) -> Route | None:
+        """Return the route of a topic if it is known and not too old."""
+        known = self._routes.get(topic)
+        if known is None or known[1] < asyncio.get_running_loop().time():
+            return None
+        return known[0]
+
+    async def route(self, topic: str, *, refresh: bool = False) -> Route:
+        """Return the route of a topic, at most 30 s old.
+
+        A topic that does not exist has the queues that the first send creates, if brokers permit.
+
+        Raises:
+            NoRoute: No broker has the topic, and none would create it.
+            Refused: A server refused the request.
+            Unreachable: No server responded.
+        """
+        if not refresh and (route := self.cached_route(topic)) is not None:
+            return route
+        task = self._refreshing.get(topic)
+        if task is None:
+            task = asyncio.create_task(self._load_route(topic), name=f"route {topic}")
+            self._refreshing[topic] = task
+            task.add_done_callback(lambda _: self._refreshing.pop(topic, None))
+        try:
+            return await asyncio.shield(task)
+        except Unreachable:
+            if topic in self._routes and not refresh:  # the former route is better than none
+                return self._routes[topic][0]
+            raise
+
+    async def _load_route(self, topic: str) -> Route:
+        route = await self.fetch_route(topic)
+        if route is None:
+            template = await self.fetch_route(TEMPLATE_TOPIC, as_topic=topic)
+            if template is None:
+                raise NoRoute(f"topic {topic} does not exist, and no broker creates topics")
+            return template  # not kept: the topic may exist at the next call
+        until_s = asyncio.get_running_loop().time() + ROUTE_AGE_MAX_S
+        self._routes[topic] = (route, until_s)
+        return route
+
+    async def fetch_route(self, topic: str, *, as_topic: str = "") -> Route | None:
+        """Return the route of a topic as the servers have it now; None: it does not exist.
+
+        Args:
+            as_topic: Topic that a broker would create like `topic`.
+        """
+        if self.broker:
+            response = await self.call(self.broker, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        else:
+            response = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if response.code != ResponseCode.SUCCESS:
+            raise self.refusal(response, self.broker, RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        try:
+            data = json_object(response)
+            if self.broker:
+                data = {
+                    "brokerDatas": [{"brokerName": "", "brokerAddrs": {"0": self.broker}}],
+                    "queueDatas": [{"brokerName": "", **data}],
+                }
+            limit = NEW_TOPIC_QUEUES if as_topic else None
+            return route_of(as_topic or topic, data, queues_max=limit)
+        except ValueError as error:
+            raise Unreachable(f"the route of topic {topic} cannot be read: {error}") from error
+
+    async def ask_namesrv(
+        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""
+    ) -> Response:
+        """Return the response of the first name server that responds, whatever its code.
+
+        Raises:
+            Unreachable: None responds.
+        """
+        errors = []
+        for address in list(self.namesrvs):
+            try:
+                response = await self.call(address, code, fields, body)
+            except Unreachable as error:
+                errors.append(str(error))
+                self.namesrvs.remove(address)  # the next call asks another one first
+                self.namesrvs.append(address)
+                continue
+            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                text = f"it is not a name server; if it is a broker, give broker={address!r}"
+                raise Refused(response.code, text, address)
+            return response
+        raise Unreachable("; ".join(errors) or "no name server is given")
+
+
+_numbers = itertools.count(1)
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of `host:port` (IPv6: `[::1]:9876`).
+
+    Raises:
+        ValueError: The text has another form.
+    """
+    host, _, port = address.strip().rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def text_fields(fields: Mapping[str, object]) -> dict[str, str]:
+    """Return header fields as text; fields that are None are left out."""
+    return {
+        name: ("true" if value else "false") if isinstance(value, bool) else str(value)
+        for name, value in fields.items()
+        if value is not None
+    }
+
+
+def _own_ip() -> str:
+    """Return the address of this machine's default route; loopback if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # no packet is sent
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

@@ -1,0 +1,97 @@
+"""Routes of topics: queues and addresses of brokers, from a name server or from one broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from duemq.client.message import Queue
+from duemq_common.request import Response
+
+WRITE, READ = 2, 4
+"""Bits of the permission of a topic. PermName"""
+MASTER_ID: Final = 0
+NEW_TOPIC_QUEUES: Final = 4  # queues requested for a new topic, as by Apache's clients
+TEMPLATE_TOPIC: Final = "TBW102"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Route of a topic.
+
+    Attributes:
+        addresses: `host:port` by broker id, by broker name.
+        write_queues, read_queues: Queues of brokers that have a master, or any broker, in order.
+    """
+
+    topic: str
+    addresses: Mapping[str, Mapping[int, str]]
+    write_queues: tuple[Queue, ...]
+    read_queues: tuple[Queue, ...]
+
+    def master(self, broker_name: str) -> str:
+        """Return the address of a master; empty if it is not known."""
+        return self.addresses.get(broker_name, {}).get(MASTER_ID, "")
+
+    def any_member(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
+        """Return the address of a member of a group, the one with this id if possible."""
+        members = self.addresses.get(broker_name, {})
+        return members.get(broker_id) or members.get(MASTER_ID) or next(iter(members.values()), "")
+
+
+def route_of(topic: str, data: Mapping[str, Any], *, queues_max: int | None = None) -> Route:
+    """Return the route in the body of a response. TopicRouteData
+
+    Raises:
+        ValueError: The body is not a route.
+    """
+    try:
+        addresses = {
+            str(one["brokerName"]): {int(i): str(a) for i, a in one["brokerAddrs"].items()}
+            for one in data["brokerDatas"]
+        }
+        parts = sorted(data["queueDatas"], key=lambda one: str(one["brokerName"]))
+        queues: dict[int, list[Queue]] = {WRITE: [], READ: []}
+        for one in parts:
+            name = str(one["brokerName"])
+            for bit, count in ((WRITE, "writeQueueNums"), (READ, "readQueueNums")):
+                usable = MASTER_ID in addresses.get(name, {}) if bit == WRITE else name in addresses
+                if usable and int(one["perm"]) & bit:
+                    numbers = range(int(one[count]))[:queues_max]
+                    queues[bit] += [Queue(topic, name, number) for number in numbers]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"this is not the route of a topic: {error!r}") from error
+    return Route(topic, addresses, tuple(queues[WRITE]), tuple(queues[READ]))
+
+
+def json_object(response: Response) -> dict[str, Any]:
+    """Return the JSON object in the body of a response, with text as keys.
+
+    Raises:
+        ValueError: The body is not a JSON object.
+    """
+    import msgspec
+
+    body = bytes_of(response)
+    try:
+        value = msgspec.json.decode(body)
+    except msgspec.DecodeError:  # Apache writes unquoted numbers as keys
+        from duemq_common.json_dialect import loads
+
+        value = _text_keys(loads(body.decode()))
+    if not isinstance(value, dict):
+        raise ValueError(f"the body is a JSON {type(value).__name__}, not an object")
+    return value
+
+
+def bytes_of(response: Response) -> bytes:
+    """Return the body of a response as bytes."""
+    body = response.body
+    return bytes(body) if isinstance(body, bytes | memoryview) else b"".join(body)
+
+
+def _text_keys(value: object) -> object:
+    if isinstance(value, dict):
+        return {str(key): _text_keys(item) for key, item in value.items()}
+    return [_text_keys(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,139 @@
+"""Producer and pull consumer against a broker in the same process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq.client import Message, NotSent, Producer, PullConsumer, Refused
+from duemq.client.message import milliseconds
+from tests.support.free_ports import free_ports
+from tests.support.running_broker import running, small
+
+Run = Callable[..., Any]
+IMPORT = """
+import resource, sys
+from duemq import Message, Producer, PullConsumer
+assert not {"numpy", "numba"} & sys.modules.keys(), "the client imports NumPy"
+"""
+
+
+def test_a_sent_message_is_pulled(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Producer(broker=broker.address) as producer,
+            PullConsumer(broker=broker.address, group="g") as consumer,
+        ):
+            sent = await producer.send(
+                Message("T", b"body", tag="a", keys=["k1", "k2"], properties={"color": "blue"})
+            )
+            [queue] = await consumer.queues("T")
+            assert sent.queue == queue
+            pulled = await consumer.pull(queue, 0)
+            [message] = pulled.messages
+            assert (message.body, message.tag, message.keys) == (b"body", "a", ["k1", "k2"])
+            assert message.properties["color"] == "blue"
+            assert message.message_id == sent.message_id
+            assert message.offset_message_id == sent.offset_message_id
+            assert (pulled.next_offset, pulled.max_offset) == (1, 1)
+            await consumer.commit(queue, 1)
+            assert await consumer.committed(queue) == 1
+
+    run(main())
+
+
+def test_a_filter_of_tags_selects_messages(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Producer(broker=broker.address) as producer,
+            PullConsumer(broker=broker.address, group="g") as consumer,
+        ):
+            for tag in ("a", "b", "c"):
+                await producer.send(Message("T", tag.encode(), tag=tag))
+            [queue] = await consumer.queues("T")
+            pulled = await consumer.pull(queue, 0, only="a || c")
+            assert [message.body for message in pulled.messages] == [b"a", b"c"]
+
+    run(main())
+
+
+def test_a_long_body_is_compressed_and_read_again(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Producer(broker=broker.address) as producer,
+            PullConsumer(broker=broker.address, group="g") as consumer,
+        ):
+            await producer.send(Message("T", b"x" * 30_000))
+            [queue] = await consumer.queues("T")
+            [message] = (await consumer.pull(queue, 0)).messages
+            assert len(message.record.body) < 1_000
+            assert message.body == b"x" * 30_000
+
+    run(main())
+
+
+def test_a_broker_that_cannot_be_reached_is_named(run: Run) -> None:
+    async def main() -> None:
+        [port] = free_ports(1)
+        async with Producer(broker=f"127.0.0.1:{port}", retries=1) as producer:
+            message = Message("T", b"body")
+            with pytest.raises(NotSent, match=rf"2 attempts: 127.0.0.1:{port} cannot be reached"):
+                await producer.send(message)
+
+    run(main())
+
+
+def test_a_refusal_for_good_is_not_repeated(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Producer(broker=broker.address) as producer,
+        ):
+            with pytest.raises(Refused, match="has a character outside"):
+                await producer.send(Message("bad topic", b"body"))
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"topic": ""}, "the topic is empty"),
+        ({"delay": timedelta(seconds=-1)}, "is negative"),
+        ({"deliver_at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001
+        ({"level": -1}, "levels begin at 1"),
+        ({"level": 1, "delay": timedelta(1)}, "exclude each other"),
+        ({"properties": {"DELAY": "3"}}, "DELAY is set by the client"),
+    ],
+)
+def test_bad_messages_are_refused(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Message(**({"topic": "T"} | values))
+
+
+@pytest.mark.parametrize("values", [{"tag": "a\x01b"}, {"properties": {"a\x02": "b"}}])
+def test_separators_in_properties_are_refused(values: dict[str, Any]) -> None:
+    message = Message("T", message_id="1", **values)
+    with pytest.raises(ValueError, match="0x01 or 0x02"):
+        message.property_text({})
+
+
+def test_due_times_are_rounded_up() -> None:
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    assert milliseconds(epoch + timedelta(microseconds=1)) == 1
+    assert milliseconds(epoch + timedelta(milliseconds=1)) == 1
+    message = Message("T", delay=timedelta(microseconds=1_001), message_id="1")
+    assert "TIMER_DELAY_MS\x012\x02" in message.property_text({})
+
+
+def test_the_import_needs_no_numpy() -> None:
+    subprocess.run([sys.executable, "-c", IMPORT], check=True)
