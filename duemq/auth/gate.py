@@ -32,7 +32,7 @@ from duemq_common.request import Request
 REMARK_CHARACTERS_MAX: Final = 4_096  # a remark contains names from the client
 
 
-class Refused(Exception):
+class AccessRefused(Exception):
     """Refusal of a request: the remark of the response, and the missing access."""
 
     def __init__(self, remark: str, access: Access | None = None) -> None:
@@ -81,7 +81,7 @@ class Gate:
         """
         try:
             needed = self._check(request)
-        except Refused as refusal:
+        except AccessRefused as refusal:
             raise self._error(request, refusal) from None
         for access in needed:
             if not CHANGES.isdisjoint(access.actions) and not row_of(request.code).is_client:
@@ -99,7 +99,7 @@ class Gate:
             return
         try:
             self._authenticate(request)
-        except Refused as refusal:
+        except AccessRefused as refusal:
             raise self._error(request, refusal) from None
 
     def check_record(self, request: Request, topic: str, *actions: Action) -> None:
@@ -112,7 +112,7 @@ class Gate:
             return
         try:
             self._authorize(request, Access(Resource.of_topic(topic), actions))
-        except Refused as refusal:
+        except AccessRefused as refusal:
             raise self._error(request, refusal) from None
 
     def check_cancel(self, request: Request, topic: str, *, sent_to: str) -> None:
@@ -145,7 +145,7 @@ class Gate:
         policies = self._accounts.policies(account)
         return user.type is UserType.SUPER or policies.may_publish(address)
 
-    def _error(self, request: Request, refusal: Refused) -> RequestError:
+    def _error(self, request: Request, refusal: AccessRefused) -> RequestError:
         self._audit.refused(entry_of(request, refusal.access, refusal.remark))
         return RequestError(ResponseCode.NO_PERMISSION, refusal.remark[:REMARK_CHARACTERS_MAX])
 
@@ -158,32 +158,34 @@ class Gate:
         try:
             return accesses(request.code, request.fields, request.body, rules.cluster, check)
         except TooManyNames as error:
-            raise Refused(str(error)) from None
+            raise AccessRefused(str(error)) from None
         except (ValueError, RecursionError):
             if is_free:
                 return []
-            raise Refused("parse authorization context error.") from None
+            raise AccessRefused("parse authorization context error.") from None
 
     def _authenticate(self, request: Request) -> User:
         name = request.fields.get(ACCESS_KEY)
         if not name:
-            raise Refused("username cannot be null.")
+            raise AccessRefused("username cannot be null.")
         user = self._accounts.user(name)
         if user is None:
-            raise Refused(f"User:{name} is not found.")
+            raise AccessRefused(f"User:{name} is not found.")
         if user.status is UserStatus.DISABLE:
-            raise Refused(f"User:{name} is disabled.")
+            raise AccessRefused(f"User:{name} is disabled.")
         if not is_signed(request.fields, request.body, request.version, user.password):
-            raise Refused("check signature failed.")
+            raise AccessRefused("check signature failed.")
         return user
 
     def _authorize(self, request: Request, access: Access) -> None:
         name = request.fields.get(ACCESS_KEY)
         if name is None:  # a code of `unsigned_codes`
-            raise Refused("Authorization failed. Please verify your access rights and try again.")
+            raise AccessRefused(
+                "Authorization failed. Please verify your access rights and try again."
+            )
         user = self._accounts.user(name)
         if user is None:
-            raise Refused(f"User:{name} not found.")
+            raise AccessRefused(f"User:{name} not found.")
         if user.type is UserType.SUPER:
             return
         address = request.peer.address[0] if request.peer is not None else ""
@@ -192,7 +194,7 @@ class Gate:
             reason = "no matched policies." if entry is None else "the decision is deny."
             subject, key = SUBJECT_PREFIX + name, access.resource.key
             text = f"{subject} has no permission to access {key} from {address}, {reason}"
-            raise Refused(text, access)
+            raise AccessRefused(text, access)
 
 
 _ACCOUNT_FIELDS: Final[Mapping[int, str]] = {

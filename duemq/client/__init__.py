@@ -22,7 +22,7 @@ from duemq.client.errors import (
     Unsupported,
 )
 from duemq.client.filters import Filter, sql
-from duemq.client.message import Message, Queue, ReceivedMessage
+from duemq.client.message import Message, MessageQueue, ReceivedMessage
 from duemq.client.producer import Producer, SendResult
 from duemq.client.pull_consumer import PullConsumer, Pulled
 
@@ -38,7 +38,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "Pulled",
-    "Queue",
+    "MessageQueue",
     "ReceivedMessage",
     "Refused",
     "SendResult",

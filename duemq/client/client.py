@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Self
 
 from duemq.auth.signature import Credentials
-from duemq.client.connection import Connection
+from duemq.client.connection import ServerConnection
 from duemq.client.errors import Closed, NoRoute, Refused, Unreachable
-from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Route, json_object, route_of
+from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, TopicRoute, json_object, route_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import Clock, SystemClock
 from duemq_common.request import Request, Response
@@ -35,7 +35,7 @@ ROUTE_AGE_MAX_S: Final = 30.0
 ONLY_PLAINTEXT: Final = "; if the server does not use TLS, leave out tls"
 ONLY_TLS: Final = "; if the server requires TLS, give tls"
 
-Handler = Callable[[Request, Connection], Response | Awaitable[Response | None] | None]
+Handler = Callable[[Request, ServerConnection], Response | Awaitable[Response | None] | None]
 """Handler of a request of a server; a one-way request has no response."""
 
 
@@ -75,10 +75,10 @@ class Client:
         self.timeout_s = timeout_s
         self.clock = clock or SystemClock()
         self.client_id = f"{_own_ip()}@{os.getpid()}#{next(_numbers)}"
-        self._connections: dict[str, Connection] = {}
-        self._connecting: dict[str, asyncio.Task[Connection]] = {}
-        self._routes: dict[str, tuple[Route, float]] = {}
-        self._refreshing: dict[str, asyncio.Task[Route]] = {}
+        self._connections: dict[str, ServerConnection] = {}
+        self._connecting: dict[str, asyncio.Task[ServerConnection]] = {}
+        self._routes: dict[str, tuple[TopicRoute, float]] = {}
+        self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}
         self._handlers: dict[int, Handler] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -107,12 +107,12 @@ class Client:
 
     # Connections and calls.
 
-    def connection(self, address: str) -> Connection | None:
+    def connection(self, address: str) -> ServerConnection | None:
         """Return the open connection to a server, if there is one."""
         connection = self._connections.get(address)
         return connection if connection is not None and not connection.closed else None
 
-    async def connect(self, address: str) -> Connection:
+    async def connect(self, address: str) -> ServerConnection:
         """Return the connection to a server; open one if there is none.
 
         Raises:
@@ -131,12 +131,12 @@ class Client:
             task.add_done_callback(lambda _: self._connecting.pop(address, None))
         return await asyncio.shield(task)
 
-    async def _open(self, address: str) -> Connection:
+    async def _open(self, address: str) -> ServerConnection:
         host, port = host_and_port(address)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(address, self._requested, self._connection_lost),
+                    lambda: ServerConnection(address, self._requested, self._connection_lost),
                     host,
                     port,
                     ssl=self._tls,
@@ -149,7 +149,7 @@ class Client:
         self._connections[address] = connection
         return connection
 
-    def _connection_lost(self, connection: Connection) -> None:
+    def _connection_lost(self, connection: ServerConnection) -> None:
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
 
@@ -231,7 +231,7 @@ class Client:
         """Set the handler of a request code."""
         self._handlers[code] = handler
 
-    def _requested(self, connection: Connection, request: Request) -> None:
+    def _requested(self, connection: ServerConnection, request: Request) -> None:
         handler = self._handlers.get(request.code)
         if handler is None:
             text = f"request type {request.code} not supported"
@@ -240,7 +240,9 @@ class Client:
             return
         self.run(self._handle(handler, connection, request), f"request {request.code}")
 
-    async def _handle(self, handler: Handler, connection: Connection, request: Request) -> None:
+    async def _handle(
+        self, handler: Handler, connection: ServerConnection, request: Request
+    ) -> None:
         try:
             result = handler(request, connection)
             response = await result if isinstance(result, Awaitable) else result
@@ -258,14 +260,14 @@ class Client:
 
     # Routes.
 
-    def cached_route(self, topic: str) -> Route | None:
-        """Return the route of a topic if it is known and not too old."""
-        known = self._routes.get(topic)
-        if known is None or known[1] < asyncio.get_running_loop().time():
+    def cached_route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic if it is cached and not too old."""
+        cached = self._routes.get(topic)
+        if cached is None or cached[1] < asyncio.get_running_loop().time():
             return None
-        return known[0]
+        return cached[0]
 
-    async def route(self, topic: str, *, refresh: bool = False) -> Route:
+    async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
         """Return the route of a topic, at most 30 s old.
 
         A topic that does not exist has the queues that the first send creates, if brokers permit.
@@ -289,7 +291,7 @@ class Client:
                 return self._routes[topic][0]
             raise
 
-    async def _load_route(self, topic: str) -> Route:
+    async def _load_route(self, topic: str) -> TopicRoute:
         route = await self.fetch_route(topic)
         if route is None:
             template = await self.fetch_route(TEMPLATE_TOPIC, as_topic=topic)
@@ -300,7 +302,7 @@ class Client:
         self._routes[topic] = (route, until_s)
         return route
 
-    async def fetch_route(self, topic: str, *, as_topic: str = "") -> Route | None:
+    async def fetch_route(self, topic: str, *, as_topic: str = "") -> TopicRoute | None:
         """Return the route of a topic as the servers have it now; None: it does not exist.
 
         Args:

@@ -22,10 +22,10 @@ LOOK_S: Final = 0.25  # interval of checks of deadlines; a call takes this much 
 UNSENT_BYTES_MAX: Final = 8 << 20
 SILENT_CALLS_MAX: Final = 3  # consecutive calls without a response, then the connection is closed
 
-OnRequest = Callable[["Connection", Request], None]
+OnRequest = Callable[["ServerConnection", Request], None]
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """Protocol of one socket.
 
     Args:
@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self, address: str, on_request: OnRequest, on_lost: Callable[[Connection], None]
+        self, address: str, on_request: OnRequest, on_lost: Callable[[ServerConnection], None]
     ) -> None:
         self.address = address
         self.version = 0

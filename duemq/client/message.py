@@ -153,8 +153,8 @@ def milliseconds(when: datetime) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """Queue of a topic. MessageQueue"""
+class MessageQueue:
+    """Queue of a topic."""
 
     topic: str
     broker_name: str
@@ -166,14 +166,14 @@ class ReceivedMessage:
 
     Args:
         record: Record of the message.
-        queue: Queue it was read from.
+        queue: MessageQueue it was read from.
     Attributes:
         topic: Topic; of a retried message, the topic of the first delivery.
     """
 
     __slots__ = ("__dict__", "queue", "record")
 
-    def __init__(self, record: Record, queue: Queue) -> None:
+    def __init__(self, record: Record, queue: MessageQueue) -> None:
         self.record, self.queue = record, queue
 
     def __repr__(self) -> str:

@@ -22,8 +22,8 @@ from typing import Final, Self
 from duemq.auth.signature import Credentials
 from duemq.client.client import Client
 from duemq.client.errors import NoRoute, NotSent, Refused, Unreachable, Unsupported
-from duemq.client.message import Message, Queue
-from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Route
+from duemq.client.message import Message, MessageQueue
+from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, TopicRoute
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import Clock
 from duemq_common.errors import FrameError
@@ -64,7 +64,7 @@ class SendResult:
         status: `stored`, or what is missing: the disk or a replica.
         message_id: Unique id.
         offset_message_id: Address of the broker and log offset.
-        queue: Queue of the message, where a delayed message will be delivered.
+        queue: MessageQueue of the message, where a delayed message will be delivered.
         queue_offset: Position of the stored record in its queue; a delayed message gets another one
             when it is delivered.
         recall_handle: Handle that cancels a timer; empty: none.
@@ -73,7 +73,7 @@ class SendResult:
     status: str
     message_id: str
     offset_message_id: str
-    queue: Queue
+    queue: MessageQueue
     queue_offset: int
     recall_handle: str = ""
 
@@ -140,11 +140,11 @@ class Producer:
 
     # Sends.
 
-    async def send(self, message: Message, *, queue: Queue | None = None) -> SendResult:
+    async def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
         """Send a message; return when the broker has stored it.
 
         Args:
-            queue: Queue of the topic; None: the queues in turn, or by the sharding key.
+            queue: MessageQueue of the topic; None: the queues in turn, or by the sharding key.
         Raises:
             NotSent: The message was not stored by any attempt, or no response says so.
             Refused: The broker refused the message for good.
@@ -201,7 +201,7 @@ class Producer:
         }
 
     async def _attempt(
-        self, message: Message, fields: dict[str, str], body: bytes, queue: Queue | None
+        self, message: Message, fields: dict[str, str], body: bytes, queue: MessageQueue | None
     ) -> SendResult:
         last: Exception | None = None
         for attempt in range(self._attempts):
@@ -229,7 +229,7 @@ class Producer:
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _queue(self, route: Route, message: Message) -> Queue:
+    def _queue(self, route: TopicRoute, message: Message) -> MessageQueue:
         """Return the queue of a message: by its sharding key, or the next one.
 
         Raises:
@@ -252,7 +252,12 @@ class Producer:
         return queues[turn % len(queues)]
 
     async def _send_to(
-        self, queue: Queue, route: Route, message: Message, fields: dict[str, str], body: bytes
+        self,
+        queue: MessageQueue,
+        route: TopicRoute,
+        message: Message,
+        fields: dict[str, str],
+        body: bytes,
     ) -> SendResult:
         address = route.master(queue.broker_name)
         if not address:
@@ -290,11 +295,11 @@ class Producer:
             )
 
 
-def _result(response: Response, message: Message, queue: Queue) -> SendResult:
+def _result(response: Response, message: Message, queue: MessageQueue) -> SendResult:
     fields = response.fields or {}
     queue_id = int(fields.get("queueId", queue.queue_id))
     if queue_id != queue.queue_id:
-        queue = Queue(queue.topic, queue.broker_name, queue_id)
+        queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
     return SendResult(
         STATUS[response.code],
         message.message_id,

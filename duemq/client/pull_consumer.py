@@ -12,7 +12,7 @@ from duemq.auth.signature import Credentials
 from duemq.client.client import Client
 from duemq.client.errors import NoRoute, Refused
 from duemq.client.filters import Filter
-from duemq.client.message import Queue, ReceivedMessage, milliseconds
+from duemq.client.message import MessageQueue, ReceivedMessage, milliseconds
 from duemq.client.routes import bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import Clock
@@ -94,7 +94,7 @@ class PullConsumer:
         if self._owns_client:
             await self.client.close()
 
-    async def queues(self, topic: str) -> tuple[Queue, ...]:
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the readable queues of a topic, in order.
 
         Raises:
@@ -107,7 +107,7 @@ class PullConsumer:
 
     async def pull(
         self,
-        queue: Queue,
+        queue: MessageQueue,
         offset: int,
         *,
         count: int = PULL_COUNT,
@@ -154,7 +154,7 @@ class PullConsumer:
             raise self.client.refusal(response, address, RequestCode.PULL_MESSAGE)
         return pulled(response, queue, messages, offset)
 
-    async def committed(self, queue: Queue) -> int | None:
+    async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset of the group; None: there is none."""
         fields = self._fields(queue)
         address = await self._address(queue)
@@ -163,22 +163,22 @@ class PullConsumer:
             return None
         return self._offset(response, address, RequestCode.QUERY_CONSUMER_OFFSET)
 
-    async def commit(self, queue: Queue, offset: int) -> None:
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Commit the offset of the next message that the group will read."""
         fields = self._fields(queue) | {"commitOffset": offset}
         await self.client.ask(
             await self._address(queue), RequestCode.UPDATE_CONSUMER_OFFSET, fields
         )
 
-    async def min_offset(self, queue: Queue) -> int:
+    async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message of a queue."""
         return await self._ask_offset(queue, RequestCode.GET_MIN_OFFSET)
 
-    async def max_offset(self, queue: Queue) -> int:
+    async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset after the last message of a queue."""
         return await self._ask_offset(queue, RequestCode.GET_MAX_OFFSET)
 
-    async def offset_at(self, queue: Queue, when: datetime) -> int:
+    async def offset_at(self, queue: MessageQueue, when: datetime) -> int:
         """Return the offset of the first message stored at or after a time.
 
         Raises:
@@ -189,7 +189,7 @@ class PullConsumer:
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         return await self._ask_offset(queue, code, timestamp=milliseconds(when))
 
-    async def _ask_offset(self, queue: Queue, code: int, **more: object) -> int:
+    async def _ask_offset(self, queue: MessageQueue, code: int, **more: object) -> int:
         address = await self._address(queue)
         fields = {"topic": queue.topic, "queueId": queue.queue_id, **more}
         return self._offset(await self.client.call(address, code, fields), address, code)
@@ -202,14 +202,14 @@ class PullConsumer:
         except (KeyError, ValueError):
             raise Refused(response.code, "the response has no offset", address) from None
 
-    async def _address(self, queue: Queue) -> str:
+    async def _address(self, queue: MessageQueue) -> str:
         route = await self.client.route(queue.topic)
         address = route.any_member(queue.broker_name)
         if not address:
             raise NoRoute(f"broker {queue.broker_name} of topic {queue.topic} has no address")
         return address
 
-    def _fields(self, queue: Queue) -> dict[str, object]:
+    def _fields(self, queue: MessageQueue) -> dict[str, object]:
         return {
             "consumerGroup": self.group,
             "topic": queue.topic,
@@ -217,7 +217,7 @@ class PullConsumer:
         }
 
 
-def pulled(response: Response, queue: Queue, messages: Filter, offset: int) -> Pulled:
+def pulled(response: Response, queue: MessageQueue, messages: Filter, offset: int) -> Pulled:
     """Return the result in the response to a pull.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from duemq.client.message import Queue
+from duemq.client.message import MessageQueue
 from duemq_common.request import Response
 
 WRITE, READ = 2, 4
@@ -17,8 +17,8 @@ TEMPLATE_TOPIC: Final = "TBW102"
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """Route of a topic.
+class TopicRoute:
+    """Queues of a topic and addresses of their brokers.
 
     Attributes:
         addresses: `host:port` by broker id, by broker name.
@@ -27,8 +27,8 @@ class Route:
 
     topic: str
     addresses: Mapping[str, Mapping[int, str]]
-    write_queues: tuple[Queue, ...]
-    read_queues: tuple[Queue, ...]
+    write_queues: tuple[MessageQueue, ...]
+    read_queues: tuple[MessageQueue, ...]
 
     def master(self, broker_name: str) -> str:
         """Return the address of a master; empty if it is not known."""
@@ -40,7 +40,7 @@ class Route:
         return members.get(broker_id) or members.get(MASTER_ID) or next(iter(members.values()), "")
 
 
-def route_of(topic: str, data: Mapping[str, Any], *, queues_max: int | None = None) -> Route:
+def route_of(topic: str, data: Mapping[str, Any], *, queues_max: int | None = None) -> TopicRoute:
     """Return the route in the body of a response. TopicRouteData
 
     Raises:
@@ -52,17 +52,17 @@ def route_of(topic: str, data: Mapping[str, Any], *, queues_max: int | None = No
             for one in data["brokerDatas"]
         }
         parts = sorted(data["queueDatas"], key=lambda one: str(one["brokerName"]))
-        queues: dict[int, list[Queue]] = {WRITE: [], READ: []}
+        queues: dict[int, list[MessageQueue]] = {WRITE: [], READ: []}
         for one in parts:
             name = str(one["brokerName"])
             for bit, count in ((WRITE, "writeQueueNums"), (READ, "readQueueNums")):
                 usable = MASTER_ID in addresses.get(name, {}) if bit == WRITE else name in addresses
                 if usable and int(one["perm"]) & bit:
                     numbers = range(int(one[count]))[:queues_max]
-                    queues[bit] += [Queue(topic, name, number) for number in numbers]
+                    queues[bit] += [MessageQueue(topic, name, number) for number in numbers]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"this is not the route of a topic: {error!r}") from error
-    return Route(topic, addresses, tuple(queues[WRITE]), tuple(queues[READ]))
+    return TopicRoute(topic, addresses, tuple(queues[WRITE]), tuple(queues[READ]))
 
 
 def json_object(response: Response) -> dict[str, Any]:
