@@ -40,7 +40,7 @@ Acls = Mapping[str, Acl]
 
 
 class AccountRefused(Exception):
-    """AccessRefused change of accounts; the text is the remark of the response."""
+    """Refused change of accounts; the text is the remark of the response."""
 
 
 class Accounts:
