@@ -298,6 +298,12 @@ class BrokerConfig:
         "enablePropertyFilter",
         "Support SQL92 property filters; `false`: refuse them with code 1.",
     )
+    priority_ascends: bool = option(
+        True,
+        "priorityOrderAsc",
+        "Pop the queue with the highest number first in topics of type PRIORITY; `false`: queue 0.",
+        live=True,
+    )
     recall_enable: bool = option(
         False,
         "recallMessageEnable",

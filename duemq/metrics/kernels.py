@@ -8,11 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.kernels.kernel import kernel
-from message_store.layout import PROP_SHARDED, PROP_TRAN_MSG, SYS_TRANSACTION_MASK
+from message_store.layout import (
+    PROP_PRIORITY,
+    PROP_SHARDED,
+    PROP_TRAN_MSG,
+    SYS_TRANSACTION_MASK,
+)
 
 # Message types, rows of `traffic`. TopicMessageType
-NORMAL, FIFO, DELAY, TRANSACTION = range(4)
-TYPES = 4
+NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY = range(5)
+TYPES = 5
 # Upper bounds of histograms. BrokerMetricsManager, DefaultStoreMetricsManager
 SIZE_BOUNDS = np.array([1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20], np.int64)
 DELAY_BOUNDS_S = np.array([60, 600, 3_600, 43_200, 86_400, 259_200], np.int64)
@@ -25,7 +30,9 @@ def message_type(row: Any, delivered: bool) -> int:
         return TRANSACTION
     if delivered or row["real_topic_index"] >= 0:
         return DELAY
-    return FIFO if row["prop_flags"] & PROP_SHARDED != 0 else NORMAL
+    if row["prop_flags"] & PROP_SHARDED != 0:
+        return FIFO
+    return PRIORITY if row["prop_flags"] & PROP_PRIORITY != 0 else NORMAL
 
 
 @kernel

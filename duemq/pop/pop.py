@@ -315,7 +315,7 @@ class PopProcessor:
         """Read messages of queues that are not blocked, and block these; put no checkpoint."""
         popped, target = PopResult(self._clock.now_ms(), ORDER_QUEUE), arguments.target
         table = self._orderly.table
-        for topic, queue_id in self._queues.of(target, self._pops):
+        for topic, queue_id in self._queues.of(target, self._pops, is_orderly=True):
             group_queue = GroupQueue(target.group, topic, queue_id)
             if topic != target.topic:
                 continue  # messages of orderly pops stay in their queue

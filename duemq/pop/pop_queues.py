@@ -16,7 +16,12 @@ from duemq.registry.internal_topics import FULL_ACCESS, TopicAccess, client_acce
 from duemq.registry.managers import PERM_READ
 from duemq.registry.shared_retries import SharedRetries
 from duemq.registry.subscriptions import Subscription
-from duemq.registry.topic_config import TopicConfig
+from duemq.registry.topic_config import (
+    PRIORITY_TYPE,
+    TopicConfig,
+    message_type,
+    priority_factor,
+)
 from duemq.registry.topics import TopicManager, check_name
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 LATE_MS: Final = 500  # a request that is this late is not served: PopMessageRequestHeader
+TURNS: Final = 100  # of which `priority.factor` read queues by priority
 RETRY_EVERY: Final = 5  # popFromRetryProbability=20: each fifth pop reads the retry topics first
 
 
@@ -162,19 +168,41 @@ class PopQueues:
 
     # -- queues ---------------------------------------------------------------------------------
 
-    def of(self, target: PopTarget, turn: int) -> Iterator[tuple[str, int]]:
-        """Yield the queues that a request reads; each turn begins with another queue."""
-        retries_first = turn % RETRY_EVERY == 0
+    def of(
+        self, target: PopTarget, turn: int, *, is_orderly: bool = False
+    ) -> Iterator[tuple[str, int]]:
+        """Yield the queues that a request reads.
+
+        Each turn begins with another queue, unless the queues are read by priority: then the retry
+        topics are last.
+        """
         normal = self._topics.find(target.topic)
+        by_priority = not is_orderly and self._is_by_priority(target.group, normal, turn)
+        retries_first = turn % RETRY_EVERY == 0 and not by_priority
         retries = self._retry_queues(target)
         if retries_first:
             yield from retries
         if target.queue_id >= 0:
             yield target.topic, target.queue_id
         elif normal is not None:
-            yield from _in_turn(normal, turn)
+            yield from self._by_priority(normal) if by_priority else _in_turn(normal, turn)
         if not retries_first:
             yield from retries
+
+    def _is_by_priority(self, group: str, topic: TopicConfig | None, turn: int) -> bool:
+        """Return whether a turn of a group reads the queues of a topic by priority.
+
+        Source: PopMessageProcessor, usePriorityMode
+        """
+        if topic is None or message_type(topic.attributes) != PRIORITY_TYPE:
+            return False
+        config = self._groups.find(group)
+        return config is not None and turn % TURNS < priority_factor(config.attributes)
+
+    def _by_priority(self, topic: TopicConfig) -> Sequence[tuple[str, int]]:
+        """Return the queues of a topic, that of the highest priority first."""
+        queues = _in_turn(topic, 0)
+        return queues[::-1] if self._config().priority_ascends else queues
 
     def _retry_queues(self, target: PopTarget) -> list[tuple[str, int]]:
         """Return the queues of the retry topics that exist; their flags in handles differ."""

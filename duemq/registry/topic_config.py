@@ -168,6 +168,11 @@ def _filter_type(value: object) -> str:
 
 # -- attributes -----------------------------------------------------------------------------------
 
+MESSAGE_TYPE = "message.type"
+PRIORITY_TYPE = "PRIORITY"
+PRIORITY_FACTOR = "priority.factor"
+PRIORITY_FACTOR_MAX = 100
+
 ATTRIBUTES_MAX = 64
 LONG_MAX = (1 << 63) - 1
 
@@ -182,7 +187,7 @@ def _is_time(value: str) -> bool:
 
 
 def _is_percentage(value: str) -> bool:
-    return value.isascii() and value.isdigit() and int(value[:4]) <= 100
+    return value.isascii() and value.isdigit() and int(value[:4]) <= PRIORITY_FACTOR_MAX
 
 
 Attributes = Mapping[str, tuple[bool, Callable[[str], bool]]]
@@ -190,22 +195,34 @@ Attributes = Mapping[str, tuple[bool, Callable[[str], bool]]]
 
 TOPIC_ATTRIBUTES: Attributes = {
     "cleanup.policy": (False, _one_of("DELETE")),
-    "message.type": (
+    MESSAGE_TYPE: (
         True,
-        _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+        _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY"),
     ),
     "queue.type": (False, _one_of("SimpleCQ")),
     "reserve.time": (True, _is_time),
 }
-GROUP_ATTRIBUTES: Attributes = {"priority.factor": (True, _is_percentage)}
+GROUP_ATTRIBUTES: Attributes = {PRIORITY_FACTOR: (True, _is_percentage)}
 NO_LITE_TOPICS = "this broker has no lite topics: use a topic, with tags or SQL filters"
 LITE_PREFIX = "lite."  # of attributes of topics and groups
 UNSUPPORTED = {
-    ("message.type", "LITE"): NO_LITE_TOPICS,
+    (MESSAGE_TYPE, "LITE"): NO_LITE_TOPICS,
     ("queue.type", "BatchCQ"): "this broker does not support BatchCQ: omit queue.type",
     ("cleanup.policy", "COMPACTION"): "this broker does not compact topics: omit cleanup.policy",
 }
 """Unsupported values of Apache's: with them, Apache could not open this broker's store."""
+
+
+def message_type(attributes: Mapping[str, str]) -> str:
+    """Return the type of a topic's messages (`message.type`); the default is NORMAL."""
+    name = attributes.get(MESSAGE_TYPE) or attributes.get(f"+{MESSAGE_TYPE}") or "NORMAL"
+    return name.upper()
+
+
+def priority_factor(attributes: Mapping[str, str]) -> int:
+    """Return the percentage of a group's pops that read queues by priority; the default is 100."""
+    value = attributes.get(PRIORITY_FACTOR, "")
+    return int(value) if _is_percentage(value) else PRIORITY_FACTOR_MAX
 
 
 def parse_attribute_changes(text: str) -> dict[str, str]:

@@ -39,7 +39,7 @@ from duemq.send.send_header import (
     PRIORITY,
     SendHeader,
     client_entries,
-    has_other_type,
+    may_have_priority,
     parse_send,
     priority_of,
     property_bytes,
@@ -249,13 +249,13 @@ class SendProcessor:
             entries.append(("DELAY", "-1"))
             if self._topics.find(topic) is None:
                 raise MustWait(partial(self._create_dlq, topic))
+        derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         if (priority := priority_of(by_name)) >= 0:
-            if has_other_type(dict(entries)):
+            if not may_have_priority(by_name):
                 entries = [entry for entry in entries if entry[0] != PRIORITY]
-            else:
+            elif not derived:  # a delayed message keeps the queue until it is due
                 queue_id = min(priority, self._write_queues(topic) - 1)
         properties = property_bytes(entries, send.rules.suffix)
-        derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         _check_properties(properties, SENT_RETRY_BYTES_MAX if derived else SENT_BYTES_MAX)
         row = _add(
             send,

@@ -15,7 +15,6 @@ from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
 from message_store.log.properties import ENTRY_END, NAME_END
 
 PRIORITY = "_SYS_MSG_PRIORITY_"
-OTHER_TYPES = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY")
 INT_DIGITS_MAX = 10
 BROKER_PROPERTIES = frozenset({"MSG_REGION", "CLUSTER", "TRACE_ON"})
 
@@ -118,10 +117,12 @@ def priority_of(properties: Mapping[str, str]) -> int:
     return value if value <= INT_MAX else -1
 
 
-def has_other_type(properties: Mapping[str, str]) -> bool:
-    """Return whether a message has a delay, a sharding key, or is a half message.
+def may_have_priority(properties: Mapping[str, str]) -> bool:
+    """Return whether a priority selects the queue of a message: it is in no order and no half.
+
+    Apache's broker also removes the priority of a delayed message.
 
     Source: TopicMessageType.parseFromMessageProperty
     """
     is_half = properties.get("TRAN_MSG", "").lower() == "true"
-    return is_half or any(name in properties for name in OTHER_TYPES)
+    return not is_half and "__SHARDINGKEY" not in properties

@@ -12,6 +12,7 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from duemq.send.send_header import PRIORITY, priority_of
 from duemq.v5.checks import TIME_MS_MAX
 from duemq.v5.protocol import definition as v2
 from message_store.layout import SYS_COMPRESSED
@@ -78,7 +79,7 @@ RESERVED: Final = frozenset(
         "TRANSACTION_CHECK_TIMES",
         "CHECK_IMMUNITY_TIME_IN_SECONDS",
         "TRACE_CONTEXT",
-        "_SYS_MSG_PRIORITY_",
+        PRIORITY,
         "__LITE_TOPIC",
         "ORIGIN_GROUP",  # from 5.4 on
     }
@@ -115,7 +116,9 @@ def message_of(record: Record, *, topic: str, receipt_handle: str = "") -> v2.Me
         hashlib.md5(record.body, usedforsecurity=False).hexdigest().upper()
     )
     system.body_encoding = v2.GZIP if record.sys_flag & SYS_COMPRESSED else v2.IDENTITY
-    system.message_type = message_type(properties)
+    system.message_type = message_types(properties)[0]
+    if (priority := priority_of(properties)) >= 0:
+        system.priority = priority
     _set_time(system.born_timestamp, record.born_ms)
     _set_time(system.store_timestamp, record.store_ms)
     deliver_ms = properties.get("TIMER_DELIVER_MS", "")
@@ -157,16 +160,18 @@ def message_id(record: Record) -> str:
     return record.properties.get("UNIQ_KEY") or encode_offset_id(address, port, record.phys_offset)
 
 
-def message_type(properties: Mapping[str, str]) -> v2.MessageType:
-    """Return the type of a message.
+def message_types(properties: Mapping[str, str]) -> tuple[v2.MessageType, ...]:
+    """Return the type of a message; PRIORITY follows DELAY if a delayed message has a priority.
 
     Source: TopicMessageType.parseFromMessageProperty
     """
     if properties.get("TRAN_MSG") == "true":
-        return v2.TRANSACTION
+        return (v2.TRANSACTION,)
+    is_ordered = "__SHARDINGKEY" in properties
+    priority = (v2.PRIORITY,) if PRIORITY in properties and not is_ordered else ()
     if not properties.keys().isdisjoint(_DELAYS):
-        return v2.DELAY
-    return v2.FIFO if "__SHARDINGKEY" in properties else v2.NORMAL
+        return (v2.DELAY, *priority)
+    return (v2.FIFO,) if is_ordered else priority or (v2.NORMAL,)
 
 
 _DELAYS: Final = frozenset({"DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})

@@ -10,20 +10,21 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.registry.topic_config import TEMPLATE_TOPIC, TopicConfig
+from duemq.registry.topic_config import NO_LITE_TOPICS, TEMPLATE_TOPIC, TopicConfig
 from duemq.send.decoded_sends import DecodedSends
+from duemq.send.send_header import PRIORITY
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client
 from duemq.v5.cluster import V5Cluster
 from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext
-from duemq.v5.messages import RESERVED, message_type
+from duemq.v5.messages import RESERVED, message_types
 from duemq.v5.permissions import check_writable
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error, code_of, status, status_of_all, successful
-from duemq.v5.topic_types import accepted_types, check_type
+from duemq.v5.topic_types import check_type
 from duemq.v5.transaction_id import transaction_id
 from duemq_common.clock import Clock
 from duemq_common.recall_handle import HandleError, decode_handle
@@ -137,7 +138,7 @@ class SendCalls:
             context, client, RequestCode.RECALL_MESSAGE, {"topic": name}
         ):
             if self._config().type_check:
-                check_type(accepted_types(self._topic(name).attributes), v2.DELAY)
+                check_type(self._topic(name).attributes, v2.DELAY, v2.PRIORITY)
 
     def _topic(self, name: str) -> TopicConfig:
         topic = self._find_topic(name)
@@ -162,7 +163,7 @@ class SendCalls:
             raise V5Error(v2.MESSAGE_BODY_TOO_LARGE, text)
         properties = properties_of(message, topic.name, context.address[0])
         if config.type_check:
-            check_type(accepted_types(topic.attributes), message_type(properties))
+            check_type(topic.attributes, *message_types(properties))
         sys_flag = SYS_COMPRESSED if system.body_encoding == v2.GZIP else 0
         if system.message_type == v2.TRANSACTION:
             sys_flag |= SYS_PREPARED
@@ -209,6 +210,12 @@ def properties_of(message: v2.Message, topic: str, address: str) -> dict[str, st
     if system.HasField("delivery_timestamp"):
         time = system.delivery_timestamp
         properties["TIMER_DELIVER_MS"] = str(time.seconds * 1_000 + time.nanos // 1_000_000)
+    if system.HasField("priority"):
+        if system.priority < 0:
+            raise V5Error(v2.BAD_REQUEST, f"priority {system.priority} is negative")
+        properties[PRIORITY] = str(system.priority)
+    if system.message_type == v2.LITE or system.lite_topic:
+        raise V5Error(v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, NO_LITE_TOPICS)
     properties["PGROUP"] = topic
     if system.message_group:
         checks.check_message_group(system.message_group)

@@ -30,6 +30,7 @@ _FLAGGED_NAMES = frozenset(
         "INNER_NUM",
         "INNER_BASE",
         "__SHARDINGKEY",
+        "_SYS_MSG_PRIORITY_",
         *TIMER_STALE_NAMES,
     }
 )
@@ -255,6 +256,8 @@ def _flags(properties: dict[str, str]) -> int:
         flags |= layout.PROP_INNER_BATCH
     if "__SHARDINGKEY" in properties:
         flags |= layout.PROP_SHARDED
+    if "_SYS_MSG_PRIORITY_" in properties:
+        flags |= layout.PROP_PRIORITY
     if not properties.keys().isdisjoint(TIMER_STALE_NAMES):
         flags |= layout.PROP_TIMER_STALE
     return flags

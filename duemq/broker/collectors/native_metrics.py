@@ -26,7 +26,15 @@ from prometheus_client.core import (
 )
 
 from duemq.broker.collectors.consumer_lag import GroupLag, group_lags
-from duemq.metrics.kernels import DELAY, DELAY_BOUNDS_S, FIFO, NORMAL, SIZE_BOUNDS, TRANSACTION
+from duemq.metrics.kernels import (
+    DELAY,
+    DELAY_BOUNDS_S,
+    FIFO,
+    NORMAL,
+    PRIORITY,
+    SIZE_BOUNDS,
+    TRANSACTION,
+)
 from duemq.metrics.loop_collector import COLLECT_S
 from duemq.net.codes import RequestCode
 from duemq.net.meters import (
@@ -53,7 +61,13 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "rocketmq_"
 DELAY_BUCKETS_S: Final = tuple(DELAY_BOUNDS_S.tolist())
-TYPE_NAMES: Final = {NORMAL: "normal", FIFO: "fifo", DELAY: "delay", TRANSACTION: "transaction"}
+TYPE_NAMES: Final = {
+    NORMAL: "normal",
+    FIFO: "fifo",
+    DELAY: "delay",
+    TRANSACTION: "transaction",
+    PRIORITY: "priority",
+}
 MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 

@@ -22,7 +22,9 @@ stored_rows = st.fixed_dictionaries(
         "topic_index": st.integers(0, 2),
         "real_topic_index": st.integers(-1, 2),
         "record_size": st.sampled_from([91, 1_024, 1_025, 5_000_000]),
-        "prop_flags": st.sampled_from([0, layout.PROP_TRAN_MSG, layout.PROP_SHARDED]),
+        "prop_flags": st.sampled_from(
+            [0, layout.PROP_TRAN_MSG, layout.PROP_SHARDED, layout.PROP_PRIORITY]
+        ),
         "sys_flag": st.sampled_from([0, layout.SYS_COMMIT, layout.SYS_COMPRESSED]),
         "out_ms": st.sampled_from([-1, 0, 61_000, 10**9]),
         "born_ms": st.sampled_from([0, 1_000]),
@@ -35,7 +37,8 @@ def type_of(row: dict[str, int], delivered: bool) -> int:
         return kernels.TRANSACTION
     if delivered or row["real_topic_index"] >= 0:
         return kernels.DELAY
-    return kernels.FIFO if row["prop_flags"] == layout.PROP_SHARDED else kernels.NORMAL
+    types = {layout.PROP_SHARDED: kernels.FIFO, layout.PROP_PRIORITY: kernels.PRIORITY}
+    return types.get(row["prop_flags"], kernels.NORMAL)
 
 
 @given(st.lists(stored_rows, max_size=8), st.booleans())

@@ -71,21 +71,36 @@ def test_a_negative_queue_id_selects_any_queue() -> None:
 @pytest.mark.parametrize(
     ("priority", "more", "queue_id"),
     [("0", {}, 0), ("3", {}, 3), ("99", {}, 3), ("x", {}, 1)]
-    + [("2", {name: "1"}, 1) for name in ("DELAY", "TIMER_DELAY_SEC", "__SHARDINGKEY")],
+    + [("2", {name: "1"}, 2) for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS")],
 )
-def test_a_priority_selects_the_queue_and_is_dropped_with_another_type(
+def test_a_priority_selects_the_queue_with_a_delay_too(
     priority: str, more: dict[str, str], queue_id: int
 ) -> None:
     given = {"_SYS_MSG_PRIORITY_": priority} | more
     text = "".join(f"{name}\x01{value}\x02" for name, value in given.items())
     send, batch = plain_way(SendPath(), send_request(queueId="1", properties=text))
     assert send.queue_id == queue_id
-    kept = {} if more else {"_SYS_MSG_PRIORITY_": priority}
-    found = batch.properties(0)
-    assert {name: found[name] for name in kept} == kept
-    assert ("_SYS_MSG_PRIORITY_" in found) == bool(kept)
-    if not more:
-        assert batch.rows[0]["queue_id"] == queue_id
+    assert batch.properties(0)["_SYS_MSG_PRIORITY_"] == priority
+    assert batch.rows[0]["queue_id"] == queue_id
+
+
+@pytest.mark.parametrize("more", [{"__SHARDINGKEY": "1"}, {"__SHARDINGKEY": "1", "DELAY": "1"}])
+def test_a_message_in_order_has_no_priority(more: dict[str, str]) -> None:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in more.items())
+    text += "_SYS_MSG_PRIORITY_\x012\x02"
+    send, batch = plain_way(SendPath(), send_request(queueId="1", properties=text))
+    assert send.queue_id == batch.rows[0]["queue_id"] == 1
+    assert "_SYS_MSG_PRIORITY_" not in batch.properties(0)
+
+
+def test_a_retry_with_a_priority_stays_in_its_queue() -> None:
+    front = SendPath()
+    front.topics.install("%RETRY%g", 4)
+    text = "_SYS_MSG_PRIORITY_\x013\x02DELAY\x013\x02"
+    request = send_request(topic="%RETRY%g", queueId="0", reconsumeTimes="1", properties=text)
+    send, batch = plain_way(front, request)
+    assert send.queue_id == batch.rows[0]["queue_id"] == 0
+    assert batch.properties(0)["_SYS_MSG_PRIORITY_"] == "3"
 
 
 def test_the_broker_adds_its_properties() -> None:

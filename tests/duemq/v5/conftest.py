@@ -22,6 +22,7 @@ TOPICS = {
     "fifo": "FIFO",
     "tran": "TRANSACTION",
     "mixed": "MIXED",
+    "prio": "PRIORITY",
 }
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.v5.checks import TIME_MS_MAX
-from duemq.v5.messages import INT32_MAX, message_of, message_type
+from duemq.v5.messages import INT32_MAX, message_of, message_types
 from duemq.v5.protocol import definition as v2
 from message_store.layout import SYS_COMPRESSED
 from message_store.log.properties import ENTRY_END, NAME_END
@@ -144,15 +144,19 @@ def test_a_compressed_body_is_not_decompressed(kind: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "kind"),
+    ("properties", "kinds"),
     [
-        ({}, v2.NORMAL),
-        ({"__SHARDINGKEY": "g"}, v2.FIFO),
-        ({"DELAY": "1", "__SHARDINGKEY": "g"}, v2.DELAY),
-        ({"TIMER_DELIVER_MS": "1"}, v2.DELAY),
-        ({"TRAN_MSG": "true", "DELAY": "1"}, v2.TRANSACTION),
-        ({"TRAN_MSG": "false"}, v2.NORMAL),
+        ({}, [v2.NORMAL]),
+        ({"__SHARDINGKEY": "g"}, [v2.FIFO]),
+        ({"DELAY": "1", "__SHARDINGKEY": "g"}, [v2.DELAY]),
+        ({"TIMER_DELIVER_MS": "1"}, [v2.DELAY]),
+        ({"TRAN_MSG": "true", "DELAY": "1"}, [v2.TRANSACTION]),
+        ({"TRAN_MSG": "false"}, [v2.NORMAL]),
+        ({"_SYS_MSG_PRIORITY_": "3"}, [v2.PRIORITY]),
+        ({"_SYS_MSG_PRIORITY_": "3", "DELAY": "1"}, [v2.DELAY, v2.PRIORITY]),
+        ({"_SYS_MSG_PRIORITY_": "3", "__SHARDINGKEY": "g"}, [v2.FIFO]),
+        ({"_SYS_MSG_PRIORITY_": "3", "TRAN_MSG": "true"}, [v2.TRANSACTION]),
     ],
 )
-def test_the_type_of_a_message(properties: dict[str, str], kind: int) -> None:
-    assert message_type(properties) == kind
+def test_the_types_of_a_message(properties: dict[str, str], kinds: list[int]) -> None:
+    assert list(message_types(properties)) == kinds

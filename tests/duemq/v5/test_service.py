@@ -50,6 +50,13 @@ async def one(caller: V5Caller, topic: str, group: str, **more: Any) -> v2.Messa
     raise AssertionError("no message came")
 
 
+async def with_body(caller: V5Caller, topic: str, body: bytes) -> v2.Message:
+    """Return the message with a body; groups of other tests have other messages of the topic."""
+    while (found := await one(caller, topic, f"g-{body.decode()}")).body != body:
+        pass
+    return found
+
+
 @pytest.mark.finding("3C3")
 def test_a_delayed_message_is_received_after_its_time_and_acknowledged(
     run: Run, broker: Broker
@@ -116,6 +123,35 @@ def test_a_recalled_message_is_not_delivered(run: Run, broker: Broker) -> None:
             ).status.code == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
     run(main())
+
+
+@pytest.mark.parametrize("topic", ["prio", "mixed", "delay"])
+def test_a_delayed_message_keeps_its_priority(run: Run, broker: Broker, topic: str) -> None:
+    async def main() -> v2.Message:
+        async with v5_caller(broker.grpc_port) as caller:
+            sent = message(topic, b"two", priority=2, deliver_ms=now_ms(broker) + 100)
+            assert (await caller.call(sending(sent))).status.code == v2.OK
+            return await with_body(caller, topic, b"two")
+
+    system = run(main()).system_properties
+    assert (system.priority, system.message_type) == (2, v2.DELAY)
+
+
+@pytest.mark.finding("3C5")
+@pytest.mark.parametrize("topic", ["prio", "mixed"])
+def test_a_priority_reaches_the_consumer(run: Run, broker: Broker, topic: str) -> None:
+    async def main() -> tuple[v2.Message, list[int]]:
+        async with v5_caller(broker.grpc_port) as caller:
+            sent = message(topic, b"seven", priority=7)
+            assert (await caller.call(sending(sent))).status.code == v2.OK
+            found = await with_body(caller, topic, b"seven")
+            route = await caller.call(api.QueryRouteRequest(topic=resource(topic)))
+            return found, list(route.message_queues[0].accept_message_types)
+
+    found, accepted = run(main())
+    assert found.system_properties.priority == 7
+    assert found.system_properties.message_type == v2.PRIORITY
+    assert (v2.PRIORITY in accepted) == (topic == "prio")  # as Apache's proxy reports the types
 
 
 def test_a_message_group_stays_in_one_queue_and_in_order(run: Run, broker: Broker) -> None:
