@@ -68,8 +68,9 @@ def _ms(text: str, default: int) -> int:
 
 
 def _decide(action: str, selection: Selection, target: Target, **more: int) -> None:
-    from duemq.cli.decision_client import MessageSelection, decide_and_show
-    from duemq.messages.decide import TIME_MS_MAX
+    from duemq.cli.decide import decide_and_show
+    from duemq.client.decisions import MessageSelection
+    from duemq.net.decisions import TIME_MS_MAX
 
     file_ids = _read_ids(selection.ids_file) if selection.ids_file else []
     from_ms, until_ms = _ms(selection.from_time, 0), _ms(selection.to_time, TIME_MS_MAX)

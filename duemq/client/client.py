@@ -143,9 +143,7 @@ class Client:
                 )
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s"
-            raise Unreachable(
-                f"{address} cannot be reached: {reason}{self._hint(error)}"
-            ) from error
+            raise self.unreachable(address, error, reason) from error
         self._connections[address] = connection
         return connection
 
@@ -153,10 +151,12 @@ class Client:
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
 
-    def _hint(self, error: BaseException) -> str:
-        if not isinstance(error, ConnectionResetError | ssl.SSLError):
-            return ""
-        return ONLY_PLAINTEXT if self._tls is not None else ONLY_TLS
+    def unreachable(self, address: str, error: BaseException, reason: str = "") -> Unreachable:
+        """Return the error for a server that did not respond."""
+        text = f"{address} does not respond: {reason or error}"
+        if isinstance(error, ConnectionResetError | ssl.SSLEOFError):
+            text += ONLY_PLAINTEXT if self._tls is not None else ONLY_TLS
+        return Unreachable(text)
 
     def request(self, code: int, fields: dict[str, str], body: bytes = b"") -> Request:
         """Return a request, signed if the client has credentials."""
@@ -184,7 +184,7 @@ class Client:
         try:
             return await connection.call(request, timeout_s or self.timeout_s)
         except (OSError, TimeoutError) as error:
-            raise Unreachable(f"{error}{self._hint(error)}") from error
+            raise self.unreachable(address, error) from error
 
     async def ask(
         self,
@@ -223,7 +223,7 @@ class Client:
         try:
             connection.send_oneway(self.request(code, text_fields(fields)))
         except OSError as error:
-            raise Unreachable(str(error)) from error
+            raise self.unreachable(address, error) from error
 
     # Requests of servers.
 
@@ -258,7 +258,34 @@ class Client:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # Routes.
+    # Brokers and routes.
+
+    async def masters(self) -> list[tuple[str, str]]:
+        """Return name and address of the master of each broker group, in order.
+
+        With `broker`, the name is empty.
+
+        Raises:
+            Unreachable: No name server responds.
+            NoRoute: No broker is registered.
+        """
+        if self.broker:
+            return [("", self.broker)]
+        table = (await self.cluster_info()).get("brokerAddrTable", {})
+        masters = [(name, data["brokerAddrs"].get("0", "")) for name, data in sorted(table.items())]
+        if not any(address for _, address in masters):
+            raise NoRoute("the name server has no registered broker")
+        return [(name, address) for name, address in masters if address]
+
+    async def cluster_info(self) -> dict[str, Any]:
+        """Return the brokers of all clusters as the name server has them. ClusterInfo"""
+        response = await self.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
+        if response.code != ResponseCode.SUCCESS:
+            raise self.refusal(response, "", RequestCode.GET_BROKER_CLUSTER_INFO)
+        try:
+            return json_object(response)
+        except ValueError as error:
+            raise Unreachable(f"the list of brokers cannot be read: {error}") from error
 
     def cached_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic if it is cached and not too old."""
@@ -346,7 +373,7 @@ class Client:
                 self.namesrvs.append(address)
                 continue
             if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                text = f"it is not a name server; if it is a broker, give broker={address!r}"
+                text = f"{address} is not a name server; if it is a broker, give it as broker"
                 raise Refused(response.code, text, address)
             return response
         raise Unreachable("; ".join(errors) or "no name server is given")

@@ -18,6 +18,7 @@ from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)
 OPAQUE_MASK: Final = 0x7FFF_FFFF
+CLOSED: Final = "the connection was closed"
 LOOK_S: Final = 0.25  # interval of checks of deadlines; a call takes this much longer at most
 UNSENT_BYTES_MAX: Final = 8 << 20
 SILENT_CALLS_MAX: Final = 3  # consecutive calls without a response, then the connection is closed
@@ -91,10 +92,10 @@ class ServerConnection(asyncio.Protocol):
         if self._look is not None:
             self._look.cancel()
         calls, self._calls = self._calls, {}
-        reason = f"{self.address} closed the connection"
+        reason = f"{CLOSED}: {exc}" if exc else CLOSED
         for future, _ in calls.values():
             if not future.done():
-                future.set_exception(ConnectionResetError(f"{reason}: {exc}" if exc else reason))
+                future.set_exception(ConnectionResetError(reason))
         self.lost.set()
         self._on_lost(self)
 
@@ -136,7 +137,7 @@ class ServerConnection(asyncio.Protocol):
             FrameError: The request is too long.
         """
         if self.closed:
-            raise ConnectionResetError(f"{self.address} closed the connection")
+            raise ConnectionResetError(CLOSED)
         opaque = self._next_opaque()
         request.opaque = opaque
         self._write(codec.encode_request(request))
@@ -154,7 +155,7 @@ class ServerConnection(asyncio.Protocol):
             FrameError: The request is too long.
         """
         if self.closed:
-            raise ConnectionResetError(f"{self.address} closed the connection")
+            raise ConnectionResetError(CLOSED)
         request.opaque, request.oneway = self._next_opaque(), True
         self._write(codec.encode_request(request))
 
@@ -195,7 +196,7 @@ class ServerConnection(asyncio.Protocol):
         for opaque in late:
             future, _ = self._calls.pop(opaque)
             if not future.done():
-                future.set_exception(TimeoutError(f"{self.address} does not respond in time"))
+                future.set_exception(TimeoutError("no response in time"))
         self._silent_calls += bool(late)
         if late and self._silent_calls >= SILENT_CALLS_MAX:
             self.abort()

@@ -12,7 +12,7 @@ DueMQError
 
 from __future__ import annotations
 
-from duemq_common.errors import DueMQError
+from duemq_common.errors import DueMQError, RequestError
 
 
 class ClientError(DueMQError):
@@ -35,12 +35,12 @@ class NoRoute(ClientError):
     """No broker has the topic."""
 
 
-class Refused(ClientError):
+class Refused(ClientError, RequestError):
     """A server refused a request; `code` is Apache's response code."""
 
     def __init__(self, code: int, remark: str, address: str = "") -> None:
-        super().__init__(f"{address}: {remark}" if address else remark)
-        self.code, self.remark, self.address = code, remark, address
+        RequestError.__init__(self, code, remark)
+        self.address = address
 
 
 class Unreachable(ClientError, ConnectionError):

@@ -275,7 +275,7 @@ class Producer:
         except FrameError as error:
             raise ValueError(f"message {message.message_id} is too long: {error}") from error
         except (OSError, TimeoutError) as error:
-            raise Unreachable(str(error)) from error
+            raise client.unreachable(address, error) from error
         if response.code not in STATUS:
             raise client.refusal(response, address, RequestCode.SEND_MESSAGE_V2)
         return _result(response, message, queue)

@@ -17,15 +17,23 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import numpy as np
 
 from delayed_delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
-from duemq.messages.decision_results import OTHER_NAME, DecisionResult, DecisionTally, text_of
+from duemq.messages.decision_results import OTHER_NAME, DecisionTally, text_of
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.decisions import (
+    ACTIONS,
+    NAMES_MAX,
+    TIME_MS_MAX,
+    DecisionRequest,
+    DecisionResponse,
+    DecisionResult,
+)
 from duemq_common.clock import Clock
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.recall_handle import HandleError, decode_handle
@@ -38,45 +46,8 @@ from message_store.replication.acknowledgement import not_confirmed
 if TYPE_CHECKING:  # the commands start without the store
     from message_store.store import MessageStore
 
-ACTIONS: Final[Mapping[int, str]] = {
-    RequestCode.CANCEL_PENDING: "cancel",
-    RequestCode.MOVE_PENDING: "move",
-    RequestCode.FIRE_PENDING: "fire",
-}
-NAMES_MAX = 10_000  # names in one request
 BATCH_MESSAGES = 2_000  # messages decided on between two yields
 OFFSETS_PER_TURN = 200  # records read for offset ids between two yields
-TIME_MS_MAX = 10**18
-
-
-class DecisionRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of a decision request.
-
-    Attributes:
-        handles: Recall handles from the responses to sends.
-        topic: Topic of the ids or keys. Without ids, keys and handles, all pending messages of the
-            topic are selected.
-        from_ms, until_ms: Only messages due in [from_ms, until_ms) are selected.
-        deliver_ms, delay_ms: New due time of a move in ms: since the epoch, or from now.
-        dry_run: Whether to report the results without storing decisions.
-    """
-
-    ids: list[str] = []
-    keys: list[str] = []
-    handles: list[str] = []
-    topic: str = ""
-    from_ms: int = 0
-    until_ms: int = TIME_MS_MAX
-    deliver_ms: int | None = None
-    delay_ms: int | None = None
-    dry_run: bool = False
-
-
-class DecisionResponse(msgspec.Struct):
-    """Body of a response to a decision request."""
-
-    results: list[DecisionResult]
-    dry_run: bool
 
 
 class DecideProcessor:

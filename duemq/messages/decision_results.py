@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from delayed_delivery.pending import Verdict
+from duemq.net.decisions import DecisionResult
 
 TEXTS: Final = {
     Verdict.DONE: "done",
@@ -18,29 +17,6 @@ TEXTS: Final = {
 }
 CANCELLED_BEFORE = "the message was cancelled before"
 OTHER_NAME = "decided under another name of this request"
-
-
-class DecisionResult(msgspec.Struct, omit_defaults=True):
-    """Result for one requested name.
-
-    Attributes:
-        name: Name as in the request.
-        verdict: `done`, `already delivered`, `unknown` or `refused`.
-        messages: Number of messages decided on.
-        due_ms: Earliest due time of these messages in ms since the epoch, after a move the new
-            one; -1: none.
-        refused: Number of messages that the store refused.
-        remark: Reason of the verdict, or a special condition.
-        former_due_ms: Earliest due time before a move; -1: none, or no move.
-    """
-
-    name: str
-    verdict: str
-    messages: int = 0
-    due_ms: int = -1
-    refused: int = 0
-    remark: str = ""
-    former_due_ms: int = -1
 
 
 def text_of(verdict: Verdict) -> str:

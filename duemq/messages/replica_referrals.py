@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from delayed_delivery.plugin import referral_text
-from duemq.messages.decide import ACTIONS
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.decisions import ACTIONS
 from duemq.net.dispatcher import Handler
 from duemq_common.request import Request, Response
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.messages.decide import ACTIONS
 from duemq.net.codes import RequestCode
+from duemq.net.decisions import ACTIONS
 from duemq_common.clock import FakeClock
 from message_store.index.index_service import IndexService
 from message_store.log.batch import PutBatch

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from duemq.cli.decision_client import DecisionClient, MessageSelection, combined, decide_and_show
+from duemq.cli.decide import decide_and_show
 from duemq.cli.options import Target
 from duemq.cli.timers import timers_app
-from duemq.messages.decision_results import DecisionResult
+from duemq.client.decisions import Decisions, MessageSelection, combined
+from duemq.net.decisions import DecisionResult
 from duemq_common.errors import UsageError
 
 
@@ -29,12 +30,12 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = [[result("done", 1)]]
 
     async def decide(
-        self: DecisionClient, action: str, named: MessageSelection, **more: int
+        self: Decisions, action: str, named: MessageSelection, **more: int
     ) -> list[DecisionResult]:
         found.append((action, named, more))
         return found[0]
 
-    monkeypatch.setattr(DecisionClient, "decide", decide)
+    monkeypatch.setattr(Decisions, "decide", decide)
     return found
 
 

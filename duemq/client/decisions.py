@@ -1,0 +1,201 @@
+"""Decisions about pending messages of a cluster: cancel, move, fire.
+
+The request goes to every broker, since each may have the message. The result with the highest
+priority (`RANKS`) counts. Apache's brokers can cancel a timer by its recall handle only.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Self
+
+import msgspec
+
+from duemq.auth.signature import Credentials
+from duemq.client.client import Client
+from duemq.client.errors import Unsupported
+from duemq.client.message import MILLISECOND, milliseconds
+from duemq.client.routes import bytes_of
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.decisions import (
+    ACTIONS,
+    NAMES_MAX,
+    TIME_MS_MAX,
+    DecisionRequest,
+    DecisionResponse,
+    DecisionResult,
+)
+from duemq_common.recall_handle import HandleError, decode_handle
+
+CALL_TIMEOUT_S: Final = 60.0
+CODES: Final = {action: code for code, action in ACTIONS.items()}
+RANKS: Final = ("unknown", "already delivered", "done", "refused")  # in ascending priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSelection:
+    """Selection of pending messages.
+
+    Attributes:
+        ids: Unique keys or offset message ids.
+        keys: Values of KEYS.
+        handles: Recall handles.
+        topic: Topic of ids and keys; alone, it selects all pending messages of the topic.
+        from_ms, until_ms: Only messages due in [from_ms, until_ms).
+    """
+
+    ids: Sequence[str] = ()
+    keys: Sequence[str] = ()
+    handles: Sequence[str] = ()
+    topic: str = ""
+    from_ms: int = 0
+    until_ms: int = TIME_MS_MAX
+
+    def requests(self, **more: Any) -> Iterable[DecisionRequest]:
+        """Yield requests of at most NAMES_MAX names."""
+        left = {"ids": list(self.ids), "keys": list(self.keys), "handles": list(self.handles)}
+        first = True
+        while first or any(left.values()):
+            request = DecisionRequest(
+                topic=self.topic, from_ms=self.from_ms, until_ms=self.until_ms, **more
+            )
+            room, first = NAMES_MAX, False
+            for kind, names in left.items():
+                setattr(request, kind, names[:room])
+                left[kind] = names[room:]
+                room -= len(names[:room])
+            yield request
+
+
+class Decisions:
+    """Cancels, moves and fires pending messages; an async context manager.
+
+    Args:
+        namesrv, broker, tls, credentials: As in `Client`.
+        client: Client to share; then the other arguments are not used.
+    """
+
+    def __init__(
+        self,
+        namesrv: str = "",
+        *,
+        client: Client | None = None,
+        broker: str = "",
+        tls: ssl.SSLContext | bool | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._owns_client = client is None
+        self.client = client or Client(namesrv, broker=broker, tls=tls, credentials=credentials)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._owns_client:
+            await self.client.close()
+
+    async def cancel(self, *, dry_run: bool = False, **selection: Any) -> list[DecisionResult]:
+        """Cancel messages; `selection` are the attributes of `MessageSelection`.
+
+        Raises:
+            Refused: A broker refused the request as a whole.
+            Unreachable: A broker does not respond.
+            Unsupported: A broker is not a DueMQ broker, and ids, keys or a topic are given.
+        """
+        return await self.decide("cancel", MessageSelection(**selection), dry_run=dry_run)
+
+    async def move(
+        self,
+        to: datetime | timedelta | None = None,
+        *,
+        deliver_ms: int | None = None,
+        delay_ms: int | None = None,
+        dry_run: bool = False,
+        **selection: Any,
+    ) -> list[DecisionResult]:
+        """Reschedule messages.
+
+        Args:
+            to: New due time, or delay from now.
+            deliver_ms, delay_ms: The same in milliseconds since the epoch, and from now.
+        Raises:
+            ValueError: `to` has no time zone.
+        """
+        if isinstance(to, datetime):
+            if to.tzinfo is None:
+                raise ValueError(f"the time {to.isoformat()} has no time zone")
+            deliver_ms = milliseconds(to)
+        elif to is not None:
+            delay_ms = -(-to // MILLISECOND)
+        return await self.decide(
+            "move",
+            MessageSelection(**selection),
+            dry_run=dry_run,
+            deliver_ms=deliver_ms,
+            delay_ms=delay_ms,
+        )
+
+    async def fire(self, *, dry_run: bool = False, **selection: Any) -> list[DecisionResult]:
+        """Deliver messages now."""
+        return await self.decide("fire", MessageSelection(**selection), dry_run=dry_run)
+
+    async def decide(
+        self, action: str, selection: MessageSelection, **more: object
+    ) -> list[DecisionResult]:
+        """Send the request to every broker; return one result for each name, in order."""
+        brokers = await self.client.masters()
+        results: list[DecisionResult] = []
+        for request in selection.requests(**more):
+            responses = [await self._fetch(address, action, request) for _, address in brokers]
+            results += [combined(of_one) for of_one in zip(*responses, strict=True)]
+        return results
+
+    async def _fetch(
+        self, address: str, action: str, request: DecisionRequest
+    ) -> list[DecisionResult]:
+        code, body = CODES[action], msgspec.json.encode(request)
+        response = await self.client.call(address, code, {}, body, timeout_s=CALL_TIMEOUT_S)
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            only_handles = request.handles and not (request.ids or request.keys)
+            if action == "cancel" and only_handles and not request.dry_run:
+                return [await self._recall(address, handle) for handle in request.handles]
+            raise Unsupported(
+                f"{address} is not a DueMQ broker; if it is a name server, give it as namesrv. An "
+                "Apache broker cancels a timer by its recall handle only"
+            )
+        if response.code != ResponseCode.SUCCESS:
+            raise self.client.refusal(response, address, code)
+        return msgspec.json.decode(bytes_of(response), type=DecisionResponse).results
+
+    async def _recall(self, address: str, handle: str) -> DecisionResult:
+        """Cancel a timer at an Apache broker, which does not say whether it was pending."""
+        try:
+            topic = decode_handle(handle).topic
+        except HandleError as error:
+            return DecisionResult(handle, "refused", refused=1, remark=str(error))
+        fields = {"topic": topic, "recallHandle": handle, "producerGroup": "DUEMQ_PRODUCER"}
+        response = await self.client.call(address, RequestCode.RECALL_MESSAGE, fields)
+        if response.code == ResponseCode.SUCCESS:
+            return DecisionResult(handle, "done", 1)
+        remark = response.remark or ""
+        other = response.code == ResponseCode.ILLEGAL_OPERATION and "roker" in remark
+        return DecisionResult(handle, "unknown" if other else "refused", remark=remark)
+
+
+def combined(results: Sequence[DecisionResult]) -> DecisionResult:
+    """Return the combined result of several brokers for one name."""
+    best = max(results, key=lambda result: RANKS.index(result.verdict))
+    due = [result.due_ms for result in results if result.due_ms >= 0]
+    former = [result.former_due_ms for result in results if result.former_due_ms >= 0]
+    return DecisionResult(
+        best.name,
+        best.verdict,
+        sum(result.messages for result in results),
+        min(due, default=-1),
+        sum(result.refused for result in results),
+        best.remark,
+        min(former, default=-1),
+    )
