@@ -12,7 +12,7 @@ from duemq.cli.exits import Exit, fail
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, print_table
-from duemq.client.decisions import Decisions, MessageSelection
+from duemq.client.decisions import MessageSelection, PendingDecisions
 from duemq.net.decisions import DecisionResult
 from duemq_common.errors import UsageError
 
@@ -41,7 +41,7 @@ def decide_and_show(
         raise UsageError("no messages selected: give --id, --key, --handle or --topic")
 
     async def run(dry_run: bool) -> list[DecisionResult]:
-        decisions = Decisions(
+        decisions = PendingDecisions(
             "" if target.broker else target.namesrv,
             broker=target.broker,
             tls=target.tls_context(),

@@ -27,7 +27,7 @@ from duemq.cli.kernels import compile_for_demo
 from duemq.cli.messages import sending, time_text
 from duemq.cli.options import ConsumeOptions, Outgoing
 from duemq.cli.output import console, print_json
-from duemq.client.decisions import Decisions
+from duemq.client.decisions import PendingDecisions
 from duemq_common.clock import SystemClock
 from duemq_common.errors import DueMQError
 from message_store.log.record import Record, decode_record
@@ -284,7 +284,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 async def _cancel(demo: Demo, namesrv: str) -> None:
     """Cancel one timer; a refusal is a fault."""
-    async with Decisions(namesrv) as client:
+    async with PendingDecisions(namesrv) as client:
         [result] = await client.cancel(keys=[CANCELLED_KEY], topic=TOPIC)
     demo.lines[CANCELLED_KEY].cancelled = result.verdict == "done"
     if not demo.lines[CANCELLED_KEY].cancelled:

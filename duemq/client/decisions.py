@@ -70,7 +70,7 @@ class MessageSelection:
             yield request
 
 
-class Decisions:
+class PendingDecisions:
     """Cancels, moves and fires pending messages; an async context manager.
 
     Args:

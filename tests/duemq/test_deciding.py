@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from delayed_delivery.pending import Found
-from duemq.client.decisions import Decisions, MessageSelection
+from duemq.client.decisions import MessageSelection, PendingDecisions
 from duemq.messages.decision_results import CANCELLED_BEFORE
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
@@ -51,7 +51,7 @@ def test_every_way_to_name_a_message(tmp_path: Path) -> None:
         clock = FakeClock()
         async with running(small(tmp_path), clock=clock) as (broker, remote):
             ids = await broker_with_pending(remote, clock)
-            async with Decisions(broker=broker.address) as waiting:
+            async with PendingDecisions(broker=broker.address) as waiting:
                 dry = await waiting.cancel(ids=["U0"], dry_run=True)
                 assert reported(dry) == [("done", 1)]
                 assert dry[0].due_ms == clock.now_ms() + HOUR_MS
@@ -88,7 +88,7 @@ def test_messages_of_levels_too(tmp_path: Path) -> None:
             for n in range(4):
                 await remote.send("T", b"%d" % n, UNIQ_KEY=f"U{n}", KEYS="k", DELAY="5")
             await broker_with_pending(remote, clock, 1, "U")
-            async with Decisions(broker=broker.address) as waiting:
+            async with PendingDecisions(broker=broker.address) as waiting:
                 assert reported(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 1)]
                 assert reported(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 0)]
                 assert reported(await waiting.fire(ids=["U2"])) == [("done", 1)]
@@ -166,7 +166,7 @@ def test_an_id_of_no_message_is_unknown(tmp_path: Path, name: str) -> None:
     async def work() -> None:
         async with (
             running(small(tmp_path), clock=FakeClock()) as (broker, _),
-            Decisions(broker=broker.address) as waiting,
+            PendingDecisions(broker=broker.address) as waiting,
         ):
             assert reported(await waiting.cancel(ids=[name])) == [("unknown", 0)]
 
@@ -221,7 +221,7 @@ def test_one_message_under_two_keys_is_cancelled_once(tmp_path: Path) -> None:
         async with running(small(tmp_path), clock=clock) as (broker, remote):
             due_ms = str(clock.now_ms() + HOUR_MS)
             await remote.send("T", b"x", UNIQ_KEY="U", KEYS="a b c", TIMER_DELIVER_MS=due_ms)
-            async with Decisions(broker=broker.address) as waiting:
+            async with PendingDecisions(broker=broker.address) as waiting:
                 keys = ("a", "b", "c", "a")
                 found = await asyncio.gather(*(waiting.cancel(keys=[key]) for key in keys))
                 reported_all = [

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from duemq.cli.decide import decide_and_show
 from duemq.cli.options import Target
 from duemq.cli.timers import timers_app
-from duemq.client.decisions import Decisions, MessageSelection, combined
+from duemq.client.decisions import MessageSelection, PendingDecisions, combined
 from duemq.net.decisions import DecisionResult
 from duemq_common.errors import UsageError
 
@@ -30,12 +30,12 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = [[result("done", 1)]]
 
     async def decide(
-        self: Decisions, action: str, named: MessageSelection, **more: int
+        self: PendingDecisions, action: str, named: MessageSelection, **more: int
     ) -> list[DecisionResult]:
         found.append((action, named, more))
         return found[0]
 
-    monkeypatch.setattr(Decisions, "decide", decide)
+    monkeypatch.setattr(PendingDecisions, "decide", decide)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from duemq.client.decisions import Decisions
+from duemq.client.decisions import PendingDecisions
 from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from message_store.log.offset_id import decode_offset_id, encode_offset_id
@@ -53,7 +53,7 @@ def test_messages_of_levels_and_times_in_every_state(tmp_path: Path) -> None:
             ):
                 response = await client.send("T", name.encode(), UNIQ_KEY=name, KEYS="all", **more)
                 ids[name] = response.fields["msgId"]
-            async with Decisions(broker=broker.address) as deciding:
+            async with PendingDecisions(broker=broker.address) as deciding:
                 await deciding.cancel(ids=["unlevel", "untimer"])
                 await deciding.move(ids=["moved"], deliver_ms=due_ms + 7)
                 await deciding.fire(ids=["fired"])

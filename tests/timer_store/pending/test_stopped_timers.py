@@ -1,4 +1,4 @@
-"""Decisions and views while `timerWheelEnable=false` and timers are pending in the store."""
+"""PendingDecisions and views while `timerWheelEnable=false` and timers are pending in the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.client.decisions import Decisions
+from duemq.client.decisions import PendingDecisions
 from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from duemq_common.errors import DueMQError
@@ -49,7 +49,7 @@ def test_a_decision_on_a_timer_is_an_error_and_not_unknown(
 ) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
         extra = {"delay_ms": 5} if action == "move" else {}
-        async with Decisions(broker=broker.address) as decisions:
+        async with PendingDecisions(broker=broker.address) as decisions:
             with pytest.raises(DueMQError, match=NOT_RUNNING):
                 await getattr(decisions, action)(**names, **extra)
 
@@ -67,7 +67,7 @@ def test_a_decision_on_a_transferred_message_is_an_error(tmp_path: Path) -> None
         off = small(tmp_path, timerWheelEnable="false")
         async with (
             running(off, clock=clock) as (broker, _),
-            Decisions(broker=broker.address) as client,
+            PendingDecisions(broker=broker.address) as client,
         ):
             with pytest.raises(DueMQError, match="M may be a pending timer"):
                 await client.cancel(ids=["M"])
@@ -77,7 +77,7 @@ def test_a_decision_on_a_transferred_message_is_an_error(tmp_path: Path) -> None
 
 def test_an_error_names_the_number_of_earlier_decisions(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
-        async with Decisions(broker=broker.address) as decisions:
+        async with PendingDecisions(broker=broker.address) as decisions:
             with pytest.raises(DueMQError, match="1 messages were decided on before"):
                 await decisions.cancel(ids=["L"], handles=[HANDLE])
 
@@ -86,7 +86,7 @@ def test_an_error_names_the_number_of_earlier_decisions(tmp_path: Path) -> None:
 
 def test_level_messages_can_be_cancelled(tmp_path: Path) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
-        async with Decisions(broker=broker.address) as decisions:
+        async with PendingDecisions(broker=broker.address) as decisions:
             [unknown] = await decisions.cancel(ids=["nothing"])
             assert unknown.verdict == "unknown"
             [done] = await decisions.cancel(ids=["L"])
@@ -99,7 +99,7 @@ def test_a_store_without_pending_timers_is_not_concerned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(broker: Broker, client: BrokerClient) -> None:
-        async with Decisions(broker=broker.address) as decisions:
+        async with PendingDecisions(broker=broker.address) as decisions:
             [done] = await decisions.cancel(topic="T")
             assert (done.verdict, done.messages) == ("done", 1)
 
