@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from duemq.auth.signature import Credentials
 from duemq.client.client import Client
+from duemq.client.decisions import MessageSelection, PendingDecisions
 from duemq.client.errors import (
     ClientError,
     Closed,
@@ -25,6 +26,8 @@ from duemq.client.filters import Filter, sql
 from duemq.client.message import Message, MessageQueue, ReceivedMessage
 from duemq.client.producer import Producer, SendResult
 from duemq.client.pull_consumer import PullConsumer, Pulled
+from duemq.client.replies import NoReply, Reply, Requester, send_reply
+from duemq.client.transactions import Outcome, TransactionProducer
 
 __all__ = [
     "Client",
@@ -34,15 +37,23 @@ __all__ = [
     "Filter",
     "Message",
     "MessageQueue",
+    "MessageSelection",
+    "NoReply",
     "NoRoute",
     "NotSent",
+    "Outcome",
+    "PendingDecisions",
     "Producer",
     "PullConsumer",
     "Pulled",
     "ReceivedMessage",
     "Refused",
+    "Reply",
+    "Requester",
     "SendResult",
+    "TransactionProducer",
     "Unreachable",
     "Unsupported",
+    "send_reply",
     "sql",
 ]

@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 from duemq.auth.signature import Credentials
 from duemq.client.connection import ServerConnection
 from duemq.client.errors import Closed, NoRoute, Refused, Unreachable
+from duemq.client.heartbeats import Heartbeats
 from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, TopicRoute, json_object, route_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import Clock, SystemClock
@@ -30,7 +31,6 @@ CLIENT_VERSION: Final = 479  # MQVersion of 5.3.3
 LANGUAGE: Final = "PYTHON"
 TIMEOUT_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 3.0
-HEARTBEAT_S: Final = 30.0
 ROUTE_AGE_MAX_S: Final = 30.0
 ONLY_PLAINTEXT: Final = "; if the server does not use TLS, leave out tls"
 ONLY_TLS: Final = "; if the server requires TLS, give tls"
@@ -82,6 +82,7 @@ class Client:
         self._handlers: dict[int, Handler] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self.heartbeats = Heartbeats(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -259,6 +260,13 @@ class Client:
         return task
 
     # Brokers and routes.
+
+    def known_brokers(self) -> list[str]:
+        """Return the addresses of all brokers, replicas too, of the routes in use."""
+        if self.broker:
+            return [self.broker]
+        groups = (route.addresses.values() for route, _ in self._routes.values())
+        return sorted({each for group in groups for ids in group for each in ids.values()})
 
     async def masters(self) -> list[tuple[str, str]]:
         """Return name and address of the master of each broker group, in order.

@@ -14,9 +14,11 @@ import asyncio
 import os
 import socket
 import ssl
+import struct
 import zlib
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from duemq.auth.signature import Credentials
@@ -29,7 +31,7 @@ from duemq_common.clock import Clock
 from duemq_common.errors import FrameError
 from duemq_common.request import Response
 from duemq_common.unique_ids import UniqueIds
-from message_store.log.layout import SYS_COMPRESSED
+from message_store.log.layout import BATCH_ENTRY_HEAD, PROPERTIES_LENGTH, SYS_COMPRESSED
 
 NEW_TOPIC_QUEUES_TEXT: Final = str(NEW_TOPIC_QUEUES)
 RETRIES: Final = 2
@@ -38,6 +40,7 @@ COMPRESSED_BYTES_MIN: Final = 4_096
 ZLIB_LEVEL: Final = 5  # as Apache's clients
 FIRST_VERSION_WITH_TIMERS: Final = 413  # 5.0.0: older brokers deliver a timer at once
 AVOIDED_S: Final = 10.0  # a broker that failed gets no sends for this time if there are others
+NO_PROPERTIES: Final[Mapping[str, str]] = {}
 STATUS: Final[dict[int, str]] = {
     ResponseCode.SUCCESS: "stored",
     ResponseCode.FLUSH_DISK_TIMEOUT: "stored, not yet on the disk",
@@ -144,22 +147,113 @@ class Producer:
         """Send a message; return when the broker has stored it.
 
         Args:
-            queue: MessageQueue of the topic; None: the queues in turn, or by the sharding key.
+            queue: Queue of the topic; None: the queues in turn, or by the sharding key.
         Raises:
             NotSent: The message was not stored by any attempt, or no response says so.
             Refused: The broker refused the message for good.
             Unsupported: The broker would deliver a timer at once.
             ValueError: The message cannot be sent as it is.
         """
+        return await self.send_with(message, NO_PROPERTIES, queue=queue)
+
+    async def send_with(
+        self,
+        message: Message,
+        properties: Mapping[str, str],
+        *,
+        sys_flag: int = 0,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        queue: MessageQueue | None = None,
+    ) -> SendResult:
+        """Send a message with properties and flags of the protocol; see `send`.
+
+        Args:
+            properties: Properties beside those of the message.
+            sys_flag: Bits of the system flag.
+            code: Code of the request.
+        """
+        if not message.message_id:
+            message.message_id = self._ids.next_id()
+        body, compressed = self._compressed(message.body)
+        text = message.property_text(properties)
+        fields = self._fields(message, text, sys_flag | compressed)
+        response, stored_in = await self._send(code, message, fields, body, queue)
+        return _result(response, message.message_id, stored_in)
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None
+    ) -> list[SendResult]:
+        """Send messages of one topic in one request, to one queue and in order.
+
+        Apache 5.0 to 5.4 gives all messages of a batch one unique id when they are read.
+
+        Raises:
+            ValueError: The messages have different topics, a delay, or are too long together.
+            NotSent, Refused: As `send`, for all of them.
+        """
+        if not messages:
+            return []
+        first = messages[0]
+        if any(each.topic != first.topic for each in messages):
+            raise ValueError("the messages of a batch have different topics: send one batch each")
+        if any(each.is_timer or each.level for each in messages):
+            raise ValueError("a batch cannot contain delayed messages: send them one by one")
+        for each in messages:
+            each.message_id = each.message_id or self._ids.next_id()
+        body = b"".join(map(_batch_entry, messages))
+        text = f"WAIT\x01{'true' if all(each.wait_stored for each in messages) else 'false'}\x02"
+        fields = self._fields(first, text, 0) | {"m": "true"}
+        response, stored_in = await self._send(
+            RequestCode.SEND_BATCH_MESSAGE, first, fields, body, queue
+        )
+        ids = (response.fields or {}).get("msgId", "").split(",")
+        first_result = _result(response, first.message_id, stored_in)
+        return [
+            replace(
+                first_result,
+                message_id=each.message_id,
+                offset_message_id=ids[index] if len(ids) == len(messages) else "",
+                queue_offset=first_result.queue_offset + index,
+            )
+            for index, each in enumerate(messages)
+        ]
+
+    async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Send a message without a response: fast, and it may be lost.
+
+        Raises:
+            NotSent: No broker can be reached.
+        """
+        if not message.message_id:
+            message.message_id = self._ids.next_id()
+        body, sys_flag = self._compressed(message.body)
+        fields = self._fields(message, message.property_text(NO_PROPERTIES), sys_flag)
+        try:
+            route = await self.client.route(message.topic)
+            chosen = queue or self._queue(route, message)
+            fields["e"] = str(chosen.queue_id)
+            connection = await self.client.connect(route.master(chosen.broker_name))
+            await connection.writable()
+            request = self.client.request(RequestCode.SEND_MESSAGE_V2, fields, body)
+            connection.send_oneway(request)
+        except (OSError, NoRoute) as error:
+            text = f"message {message.message_id} to topic {message.topic} was not sent: {error}"
+            raise NotSent(text, message.message_id) from error
+
+    async def _send(
+        self,
+        code: int,
+        message: Message,
+        fields: dict[str, str],
+        body: bytes,
+        queue: MessageQueue | None,
+    ) -> tuple[Response, MessageQueue]:
+        """Return the response to a send and its queue; wait while many are in flight."""
         if self._in_flight >= self._in_flight_max:
             await self._room(self._in_flight_max - 1)
         self._in_flight += 1
         try:
-            if not message.message_id:
-                message.message_id = self._ids.next_id()
-            body, sys_flag = self._compressed(message.body)
-            fields = self._fields(message, sys_flag)
-            return await self._attempt(message, fields, body, queue)
+            return await self._attempt(code, message, fields, body, queue)
         finally:
             self._in_flight -= 1
             if self._waiting:
@@ -183,7 +277,7 @@ class Producer:
         smaller = zlib.compress(body, ZLIB_LEVEL)
         return (smaller, SYS_COMPRESSED) if len(smaller) < len(body) else (body, 0)
 
-    def _fields(self, message: Message, sys_flag: int) -> dict[str, str]:
+    def _fields(self, message: Message, text: str, sys_flag: int) -> dict[str, str]:
         """Return the header of a send; its queue `e` is set later. SendMessageRequestHeaderV2"""
         return {
             "a": self.group,
@@ -194,15 +288,20 @@ class Producer:
             "f": str(sys_flag),
             "g": str(self.client.clock.now_ms()),
             "h": str(message.flag),
-            "i": message.property_text({}),
+            "i": text,
             "j": "0",
             "k": "false",
             "m": "false",
         }
 
     async def _attempt(
-        self, message: Message, fields: dict[str, str], body: bytes, queue: MessageQueue | None
-    ) -> SendResult:
+        self,
+        code: int,
+        message: Message,
+        fields: dict[str, str],
+        body: bytes,
+        queue: MessageQueue | None,
+    ) -> tuple[Response, MessageQueue]:
         last: Exception | None = None
         for attempt in range(self._attempts):
             chosen = queue
@@ -211,7 +310,8 @@ class Producer:
                 if route is None:
                     route = await self.client.route(message.topic, refresh=attempt > 0)
                 chosen = queue or self._queue(route, message)
-                return await self._send_to(chosen, route, message, fields, body)
+                fields["e"] = str(chosen.queue_id)
+                return await self._send_to(code, chosen, route, message, fields, body), chosen
             except Refused as error:
                 if error.code not in RETRIED:
                     raise
@@ -253,12 +353,13 @@ class Producer:
 
     async def _send_to(
         self,
+        code: int,
         queue: MessageQueue,
         route: TopicRoute,
         message: Message,
         fields: dict[str, str],
         body: bytes,
-    ) -> SendResult:
+    ) -> Response:
         address = route.master(queue.broker_name)
         if not address:
             raise NoRoute(f"broker {queue.broker_name} of topic {queue.topic} has no master")
@@ -268,8 +369,7 @@ class Producer:
             await self._check_timers(address)
         if not connection.is_writable:
             await connection.writable()
-        fields["e"] = str(queue.queue_id)
-        request = client.request(RequestCode.SEND_MESSAGE_V2, fields, body)
+        request = client.request(code, fields, body)
         try:
             response = await connection.call(request, self._timeout_s)
         except FrameError as error:
@@ -277,8 +377,8 @@ class Producer:
         except (OSError, TimeoutError) as error:
             raise client.unreachable(address, error) from error
         if response.code not in STATUS:
-            raise client.refusal(response, address, RequestCode.SEND_MESSAGE_V2)
-        return _result(response, message, queue)
+            raise client.refusal(response, address, code)
+        return response
 
     async def _check_timers(self, address: str) -> None:
         """Ask a broker for its version before the first timer.
@@ -295,16 +395,28 @@ class Producer:
             )
 
 
-def _result(response: Response, message: Message, queue: MessageQueue) -> SendResult:
+def _result(response: Response, message_id: str, queue: MessageQueue) -> SendResult:
     fields = response.fields or {}
     queue_id = int(fields.get("queueId", queue.queue_id))
     if queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
     return SendResult(
         STATUS[response.code],
-        message.message_id,
+        message_id,
         fields.get("msgId", ""),
         queue,
         int(fields.get("queueOffset", -1)),
         fields.get("recallHandle", ""),
     )
+
+
+def _batch_entry(message: Message) -> bytes:
+    """Return a message of a batch body. MessageDecoder.encodeMessage"""
+    text = message.property_text(NO_PROPERTIES).encode()
+    try:
+        length = PROPERTIES_LENGTH.pack(len(text))
+    except struct.error as error:
+        raise ValueError(f"the properties have {len(text)} bytes, which is too long") from error
+    size = BATCH_ENTRY_HEAD.size + len(message.body) + len(length) + len(text)
+    head = BATCH_ENTRY_HEAD.pack(size, 0, 0, message.flag, len(message.body))
+    return head + message.body + length + text

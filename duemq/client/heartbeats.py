@@ -1,0 +1,117 @@
+"""Heartbeats: register the groups of a client at brokers, every 30 s and before they are needed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from duemq.client.errors import ClientError
+from duemq.net.codes import RequestCode
+
+if TYPE_CHECKING:
+    from duemq.client.client import Client
+    from duemq.client.connection import ServerConnection
+
+log = logging.getLogger(__name__)
+INTERVAL_S: Final = 30.0
+
+ConsumerData = Callable[[], dict[str, Any]]
+"""Returns the current entry of a consumer in a heartbeat. ConsumerData"""
+
+
+class Heartbeats:
+    """Heartbeats of a client; the first group starts their task.
+
+    Source: MQClientInstance.sendHeartbeatToAllBrokerWithLock
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._producers: dict[str, int] = {}  # registrations by group
+        self._consumers: dict[str, ConsumerData] = {}
+        self._registered: dict[str, ServerConnection] = {}  # connection of the first heartbeat
+        self._task: asyncio.Task[None] | None = None
+
+    def add_producer(self, group: str) -> None:
+        """Register a producer group from the next heartbeat on."""
+        self._producers[group] = self._producers.get(group, 0) + 1
+        self._start()
+
+    def add_consumer(self, group: str, data: ConsumerData) -> None:
+        """Register a consumer group from the next heartbeat on.
+
+        Raises:
+            ValueError: The client has a consumer of this group already.
+        """
+        if group in self._consumers:
+            raise ValueError(f"the client has a consumer of group {group} already")
+        self._consumers[group] = data
+        self._start()
+
+    async def remove(self, *, producer: str = "", consumer: str = "") -> None:
+        """Unregister a group at all brokers; those that do not respond forget it themselves."""
+        if producer and self._producers.get(producer, 0) > 1:
+            self._producers[producer] -= 1
+            return
+        self._producers.pop(producer, None)
+        self._consumers.pop(consumer, None)
+        fields = {
+            "clientID": self._client.client_id,
+            "producerGroup": producer or None,
+            "consumerGroup": consumer or None,
+        }
+        calls = (
+            self._client.call(address, RequestCode.UNREGISTER_CLIENT, fields)
+            for address in self._client.known_brokers()
+            if self._client.connection(address) is not None
+        )
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    async def send(self, addresses: Iterable[str] | None = None) -> None:
+        """Send a heartbeat to brokers, by default to all of the known routes.
+
+        A broker that does not respond is logged and gets the next one.
+        """
+        if not self._producers and not self._consumers:
+            return
+        body = msgspec.json.encode(
+            {
+                "clientID": self._client.client_id,
+                "producerDataSet": [{"groupName": group} for group in self._producers],
+                "consumerDataSet": [data() for data in self._consumers.values()],
+            }
+        )
+        chosen = list(self._client.known_brokers() if addresses is None else addresses)
+        calls = (self._client.ask(each, RequestCode.HEART_BEAT, {}, body) for each in chosen)
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        for address, result in zip(chosen, results, strict=True):
+            if isinstance(result, ClientError):
+                log.warning("no heartbeat to %s: %s", address, result)
+            elif isinstance(result, BaseException):
+                raise result
+
+    async def before_use(self, topic: str) -> None:
+        """Send a heartbeat to the masters of a topic that have none on their connection yet.
+
+        A broker can only send requests to groups that it knows.
+        """
+        route = await self._client.route(topic)
+        for address in {route.master(queue.broker_name) for queue in route.write_queues}:
+            connection = self._client.connection(address)
+            if connection is None or self._registered.get(address) is not connection:
+                await self.send([address])
+                if connection := self._client.connection(address):
+                    self._registered[address] = connection
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = self._client.run(self._repeat(), "heartbeats")
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await self.send()
