@@ -27,7 +27,7 @@ from duemq.client.message import Message, MessageQueue, ReceivedMessage
 from duemq.client.producer import Producer, SendResult
 from duemq.client.pull_consumer import PullConsumer, Pulled
 from duemq.client.replies import NoReply, Reply, Requester, send_reply
-from duemq.client.transactions import Outcome, TransactionProducer
+from duemq.client.transactions import LocalTransactionState, TransactionProducer
 
 __all__ = [
     "Client",
@@ -35,13 +35,13 @@ __all__ = [
     "Closed",
     "Credentials",
     "Filter",
+    "LocalTransactionState",
     "Message",
     "MessageQueue",
     "MessageSelection",
     "NoReply",
     "NoRoute",
     "NotSent",
-    "Outcome",
     "PendingDecisions",
     "Producer",
     "PullConsumer",

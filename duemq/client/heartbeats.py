@@ -5,32 +5,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import msgspec
 
+from duemq.client.connection import ServerConnection
+from duemq.client.connections import ServerConnections
 from duemq.client.errors import ClientError
 from duemq.net.codes import RequestCode
-
-if TYPE_CHECKING:
-    from duemq.client.client import Client
-    from duemq.client.connection import ServerConnection
 
 log = logging.getLogger(__name__)
 INTERVAL_S: Final = 30.0
 
-ConsumerData = Callable[[], dict[str, Any]]
+ConsumerData = Callable[[], dict[str, object]]
 """Returns the current entry of a consumer in a heartbeat. ConsumerData"""
 
 
 class Heartbeats:
     """Heartbeats of a client; the first group starts their task.
 
+    Args:
+        client_id: Id of the client, the same at all brokers.
+        brokers: Returns the addresses of all known brokers.
     Source: MQClientInstance.sendHeartbeatToAllBrokerWithLock
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(
+        self, connections: ServerConnections, client_id: str, brokers: Callable[[], list[str]]
+    ) -> None:
+        self._connections, self._client_id, self._brokers = connections, client_id, brokers
         self._producers: dict[str, int] = {}  # registrations by group
         self._consumers: dict[str, ConsumerData] = {}
         self._registered: dict[str, ServerConnection] = {}  # connection of the first heartbeat
@@ -60,14 +63,14 @@ class Heartbeats:
         self._producers.pop(producer, None)
         self._consumers.pop(consumer, None)
         fields = {
-            "clientID": self._client.client_id,
+            "clientID": self._client_id,
             "producerGroup": producer or None,
             "consumerGroup": consumer or None,
         }
         calls = (
-            self._client.call(address, RequestCode.UNREGISTER_CLIENT, fields)
-            for address in self._client.known_brokers()
-            if self._client.connection(address) is not None
+            self._connections.call(address, RequestCode.UNREGISTER_CLIENT, fields)
+            for address in self._brokers()
+            if self._connections.connection(address) is not None
         )
         await asyncio.gather(*calls, return_exceptions=True)
 
@@ -80,13 +83,13 @@ class Heartbeats:
             return
         body = msgspec.json.encode(
             {
-                "clientID": self._client.client_id,
+                "clientID": self._client_id,
                 "producerDataSet": [{"groupName": group} for group in self._producers],
                 "consumerDataSet": [data() for data in self._consumers.values()],
             }
         )
-        chosen = list(self._client.known_brokers() if addresses is None else addresses)
-        calls = (self._client.ask(each, RequestCode.HEART_BEAT, {}, body) for each in chosen)
+        chosen = list(self._brokers() if addresses is None else addresses)
+        calls = (self._connections.ask(each, RequestCode.HEART_BEAT, {}, body) for each in chosen)
         results = await asyncio.gather(*calls, return_exceptions=True)
         for address, result in zip(chosen, results, strict=True):
             if isinstance(result, ClientError):
@@ -94,22 +97,21 @@ class Heartbeats:
             elif isinstance(result, BaseException):
                 raise result
 
-    async def before_use(self, topic: str) -> None:
-        """Send a heartbeat to the masters of a topic that have none on their connection yet.
+    async def before_use(self, addresses: Iterable[str]) -> None:
+        """Send a heartbeat to the brokers that got none on their connection.
 
         A broker can only send requests to groups that it knows.
         """
-        route = await self._client.route(topic)
-        for address in {route.master(queue.broker_name) for queue in route.write_queues}:
-            connection = self._client.connection(address)
+        for address in addresses:
+            connection = self._connections.connection(address)
             if connection is None or self._registered.get(address) is not connection:
                 await self.send([address])
-                if connection := self._client.connection(address):
+                if connection := self._connections.connection(address):
                     self._registered[address] = connection
 
     def _start(self) -> None:
         if self._task is None:
-            self._task = self._client.run(self._repeat(), "heartbeats")
+            self._task = self._connections.run(self._repeat(), "heartbeats")
 
     async def _repeat(self) -> None:
         while True:

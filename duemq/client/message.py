@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, Final
+from types import ModuleType
+from typing import Final
 
 from message_store.log import layout
 from message_store.log.offset_id import encode_offset_id
@@ -282,7 +283,7 @@ def decompressed(body: bytes, sys_flag: int) -> bytes:
         raise ValueError(f"the body is not zlib: {error}") from error
 
 
-def _module(name: str, compression: str) -> Any:
+def _module(name: str, compression: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:

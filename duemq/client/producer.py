@@ -168,7 +168,7 @@ class Producer:
         """Send a message with properties and flags of the protocol; see `send`.
 
         Args:
-            properties: Properties beside those of the message.
+            properties: Properties in addition to those of the message.
             sys_flag: Bits of the system flag.
             code: Code of the request.
         """

@@ -59,7 +59,8 @@ class Requester(Producer):
             NoReply: There is no reply in time.
             NotSent, Refused: As `send`.
         """
-        await self.client.heartbeats.before_use(message.topic)
+        route = await self.client.route(message.topic)
+        await self.client.heartbeats.before_use(route.masters())
         correlation = os.urandom(16).hex()
         properties = {
             CORRELATION_ID: correlation,

@@ -34,6 +34,10 @@ class TopicRoute:
         """Return the address of a master; empty if it is not known."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID, "")
 
+    def masters(self) -> list[str]:
+        """Return the addresses of the masters with a writable queue."""
+        return sorted({self.master(queue.broker_name) for queue in self.write_queues})
+
     def any_member(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
         """Return the address of a member of a group, the one with this id if possible."""
         members = self.addresses.get(broker_name, {})

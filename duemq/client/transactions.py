@@ -25,17 +25,17 @@ from message_store.log.record import decode_record
 log = logging.getLogger(__name__)
 
 
-class Outcome(Enum):
-    """Outcome of a local transaction."""
+class LocalTransactionState(Enum):
+    """LocalTransactionState of a local transaction."""
 
     COMMIT = SYS_COMMIT
     ROLLBACK = SYS_ROLLBACK
     UNKNOWN = 0
 
 
-Local = Callable[[Message], Awaitable[Outcome]]
+Local = Callable[[Message], Awaitable[LocalTransactionState]]
 """Runs the local transaction of a message."""
-Check = Callable[[ReceivedMessage], Awaitable[Outcome]]
+Check = Callable[[ReceivedMessage], Awaitable[LocalTransactionState]]
 """Finds out the outcome of an earlier transaction."""
 UNKNOWN_LOG: Final = "the local transaction of message %s failed; the broker will ask again"
 
@@ -68,12 +68,13 @@ class TransactionProducer(Producer):
         if message.level:
             raise ValueError("a transactional message cannot have a level: give delay")
         half = {"TRAN_MSG": "true", "PGROUP": self.group}
-        await self.client.heartbeats.before_use(message.topic)
+        route = await self.client.route(message.topic)
+        await self.client.heartbeats.before_use(route.masters())
         sent = await self.send_with(message, half, sys_flag=SYS_PREPARED)
         try:
             outcome = await local(message)
         except BaseException:
-            await asyncio.shield(self._end(message, sent, Outcome.ROLLBACK))
+            await asyncio.shield(self._end(message, sent, LocalTransactionState.ROLLBACK))
             raise
         await self._end(message, sent, outcome)
         return sent
@@ -83,7 +84,9 @@ class TransactionProducer(Producer):
         await self.client.heartbeats.remove(producer=self.group)
         await super().close()
 
-    async def _end(self, message: Message, sent: SendResult, outcome: Outcome) -> None:
+    async def _end(
+        self, message: Message, sent: SendResult, outcome: LocalTransactionState
+    ) -> None:
         route = await self.client.route(message.topic)
         address = route.master(sent.queue.broker_name)
         _, _, log_offset = decode_offset_id(sent.offset_message_id)
@@ -107,7 +110,7 @@ class TransactionProducer(Producer):
             outcome = await self._check(ReceivedMessage(record, queue))
         except Exception:
             log.exception(UNKNOWN_LOG, request.fields.get("msgId"))
-            outcome = Outcome.UNKNOWN
+            outcome = LocalTransactionState.UNKNOWN
         fields = {
             "topic": request.fields.get("topic"),
             "producerGroup": self.group,

@@ -12,9 +12,9 @@ import pytest
 
 from duemq.client import (
     Client,
+    LocalTransactionState,
     Message,
     NoReply,
-    Outcome,
     PendingDecisions,
     Producer,
     PullConsumer,
@@ -29,7 +29,7 @@ Run = Callable[..., Any]
 WAIT_S = 20.0
 
 
-async def never(_: ReceivedMessage) -> Outcome:
+async def never(_: ReceivedMessage) -> LocalTransactionState:
     raise AssertionError("the broker asks for an outcome that it has")
 
 
@@ -95,11 +95,11 @@ def test_a_batch_that_no_broker_takes_is_refused(run: Run, messages: list[Messag
     run(main())
 
 
-@pytest.mark.parametrize("outcome", [Outcome.COMMIT, Outcome.ROLLBACK])
+@pytest.mark.parametrize("outcome", [LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK])
 def test_a_transaction_decides_about_its_message(
-    run: Run, tmp_path: Path, outcome: Outcome
+    run: Run, tmp_path: Path, outcome: LocalTransactionState
 ) -> None:
-    async def local(_: Message) -> Outcome:
+    async def local(_: Message) -> LocalTransactionState:
         return outcome
 
     async def main() -> None:
@@ -111,25 +111,25 @@ def test_a_transaction_decides_about_its_message(
         ):
             await producer.send(Message("T", b"plain"))
             await producer.send_in_transaction(Message("T", b"half"), local)
-            if outcome is Outcome.ROLLBACK:
+            if outcome is LocalTransactionState.ROLLBACK:
                 await producer.send(Message("T", b"after"))
             [queue] = await consumer.queues("T")
             pulled = await consumer.pull(queue, 1, wait_s=WAIT_S)
-            expected = b"half" if outcome is Outcome.COMMIT else b"after"
+            expected = b"half" if outcome is LocalTransactionState.COMMIT else b"after"
             assert [each.body for each in pulled.messages] == [expected]
 
     run(main())
 
 
 def test_the_broker_asks_for_an_unknown_outcome(run: Run, tmp_path: Path) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
-    async def local(_: Message) -> Outcome:
-        return Outcome.UNKNOWN
+    async def local(_: Message) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOWN
 
-    async def check(message: ReceivedMessage) -> Outcome:
-        asked.append(message.message_id)
-        return Outcome.COMMIT
+    async def check(message: ReceivedMessage) -> LocalTransactionState:
+        questions.append(message.message_id)
+        return LocalTransactionState.COMMIT
 
     async def main() -> None:
         changes = {"transactionTimeOut": "1", "transactionCheckInterval": "200"}
@@ -144,13 +144,13 @@ def test_the_broker_asks_for_an_unknown_outcome(run: Run, tmp_path: Path) -> Non
             [queue] = await consumer.queues("T")
             pulled = await consumer.pull(queue, 1, wait_s=WAIT_S)
             assert [each.body for each in pulled.messages] == [b"half"]
-            assert asked == [sent.message_id]
+            assert questions == [sent.message_id]
 
     run(main())
 
 
 def test_a_failed_transaction_is_rolled_back(run: Run, tmp_path: Path) -> None:
-    async def local(_: Message) -> Outcome:
+    async def local(_: Message) -> LocalTransactionState:
         raise LookupError("no such order")
 
     async def main() -> None:
