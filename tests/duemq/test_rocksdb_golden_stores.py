@@ -18,7 +18,7 @@ from message_store.log.record import Record
 from message_store.queues.consume_queue import ROCKSDB_TABLES
 from tests.duemq.test_newest_golden_stores import LEVELS_MS, SIZES, delivered
 from tests.support.golden_stores import ROCKSDB_VERSION, copy_golden_store, manifest_lines
-from tests.support.pop_client import advance, rest
+from tests.support.pop_client import PopClient, advance, rest
 from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_MS = 3_600_000
@@ -99,6 +99,39 @@ def test_everything_pending_is_delivered_once_and_in_time(store: str, tmp_path: 
         if record.phys_offset > log_end:  # Apache's timeline delivers up to 2 s early
             assert earliest_ms <= record.store_ms
             assert not line.get("due_ms") or record.store_ms < earliest_ms + STEP_MS
+
+
+def test_popped_messages_are_popped_again_unless_they_are_acknowledged(tmp_path: Path) -> None:
+    properties, clock = opened("pop", tmp_path)
+    popped = {line["body"]: line for line in lines("pop", "popped")}
+    open_pops = {body: line for body, line in popped.items() if not line["acknowledged"]}
+    unpopped = {line["body"] for line in lines("pop", "sent")} - popped.keys()
+    [(kept, kept_pop)] = [
+        (body, line) for body, line in open_pops.items() if line["invisible_ms"] > HOUR_MS // 60
+    ]
+
+    async def pop(client: PopClient) -> list[str]:
+        found = await client.pop("Handed")
+        for message in found:
+            assert (await client.ack(message)).code == 0
+        return sorted(message.body.decode() for message in found)
+
+    async def main() -> None:
+        async with running(properties, clock=clock) as (broker, remote):
+            await rest(broker)
+            client = PopClient(remote, clock)
+            assert await pop(client) == sorted(unpopped)
+            await advance(broker, clock, 15_000)
+            assert await pop(client) == sorted(open_pops.keys() - {kept})
+            left_ms = kept_pop["pop_ms"] + kept_pop["invisible_ms"] - clock.now_ms()
+            await advance(broker, clock, left_ms - 10, by_ms=10_000)
+            assert await pop(client) == []
+            await advance(broker, clock, 1_000)
+            assert await pop(client) == [kept]
+            await advance(broker, clock, 2 * HOUR_MS, by_ms=HOUR_MS // 4)
+            assert await pop(client) == []
+
+    asyncio.run(main())
 
 
 def halves_of(broker: Broker) -> dict[str, Record]:

@@ -3,8 +3,9 @@
 Usage: `python -m tests.interop.record_rocksdb_stores [NAME ...]`. Files go to `tests/golden`:
 `stores/apache-5.5.1-NAME.tar.gz` for each case of `CASES`, and `manifests/apache-5.5.1.jsonl`. Each
 line of the manifest has the name of its store and the kind `sent` (a message, with its delay level,
-the due time of a timer, and `end` of a transaction: open, commit, rollback), `recalled`,
-`delivered` (bodies and their number of deliveries before the kill) or `end` (time of the kill).
+the due time of a timer, and `end` of a transaction: open, commit, rollback), `recalled`, `popped`
+(a message, whether it was acknowledged, its pop time and invisible time), `delivered` (bodies and
+their number of deliveries before the kill) or `end` (time of the kill).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.interop.apache import NEWEST, Apache, classpath, jvm_options
 from tests.interop.programs import java_program
 from tests.interop.record_stores import HOUR_MS, KEYS, PENDING_LEVELS, SOON_LEVEL, Line
 from tests.interop.store_work import TOPIC, Ledger, pull_topic, send
+from tests.interop.test_pop_stores import PopLedger
 from tests.interop.test_transactions_of_groups import COMMIT, END_TRANSACTION, ROLLBACK, begin
 from tests.interop.timer_work import TimerLedger
 from tests.support.child_process import Child
@@ -37,6 +39,8 @@ DOUBLE: Final = {"rocksdbCQDoubleWriteEnable": "true", "combineCQUseRocksdbForLm
 SEPARATE: Final = {"useSeparateStorePathForRocksdbCQ": "true"}
 ROCKSDB: Final = {"storeType": "defaultRocksDB"}
 LMQ: Final = {"enableLmq": "true", "enableMultiDispatch": "true"}
+POP_KV: Final = {"popConsumerKVServiceInit": "true", "popConsumerKVServiceEnable": "true"}
+POPS: Final = ("pop", "pop-kv")  # stores with messages in flight of POP, and no others
 LIGHT_QUEUES: Final = {"%LMQ%a": 4, "%LMQ%b": 2}  # messages of each
 CASES: Final[Mapping[str, tuple[Keys, ...]]] = {
     "wheel": ({}, {}),
@@ -50,6 +54,8 @@ CASES: Final[Mapping[str, tuple[Keys, ...]]] = {
     "rocksdb-separate": (ROCKSDB | SEPARATE,),
     "rocksdb-exported": (ROCKSDB,),
     "lmq": (LMQ,),
+    "pop": ({},),
+    "pop-kv": (POP_KV,),
 }
 """Additional keys of each start of a broker, by store."""
 VERDICTS: Final = {"commit": COMMIT, "rollback": ROLLBACK, "open": ""}
@@ -80,6 +86,7 @@ class Recording:
         self.name, self.apache = name, made(NEWEST, home)
         self.levels, self.timers = Ledger(), TimerLedger()
         self.ends: dict[str, str] = {}  # of transactions, by body
+        self.popped: list[Line] = []
 
     def work(self, name: str) -> None:
         """Send messages of every kind; return when the first of each kind are delivered."""
@@ -110,6 +117,10 @@ class Recording:
         for number, keys in enumerate(rounds):
             apache.keys = KEYS | keys
             apache.start()
+            if self.name in POPS:
+                self.pop()
+                apache.kill()
+                continue
             if number == 0:
                 apache.create_topic(TOPIC)
             self.work(("first", "second")[number])
@@ -128,6 +139,19 @@ class Recording:
         with tarfile.open(GOLDEN / "stores" / f"{name}.tar.gz", "w:gz") as archive:
             archive.add(apache.store_dir, name, filter=without_machine)
         return [{"store": self.name} | line for line in lines]
+
+    def pop(self) -> None:
+        """Pop two thirds of the messages of one queue, and acknowledge half of these."""
+        pops = PopLedger()
+        pops.fill(self.apache)
+        self.levels.levels |= dict.fromkeys(pops.sent, 0)
+        self.popped = [
+            {"kind": "popped", "body": body, "acknowledged": True} for body in pops.acknowledged
+        ]
+        for body, message in pops.held.items():
+            _, pop_ms, invisible_ms, *_ = message.handle.split(" ")
+            times = {"pop_ms": int(pop_ms), "invisible_ms": int(invisible_ms)}
+            self.popped.append({"kind": "popped", "body": body, "acknowledged": False} | times)
 
     def send_to_light_queues(self) -> None:
         """Send messages that Apache's broker also puts into light queues."""
@@ -151,7 +175,7 @@ class Recording:
         recalled: list[Line] = [
             {"kind": "recalled", "body": body} for body in sorted(self.timers.recalled)
         ]
-        return [{"kind": "sent", "topic": TOPIC} | line for line in sent] + recalled
+        return [{"kind": "sent", "topic": TOPIC} | line for line in sent] + recalled + self.popped
 
 
 def without_machine(info: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -35,8 +35,17 @@ def test_each_table_is_named_with_its_export(tmp_path: Path, path: str, export: 
 
 
 @pytest.mark.finding("3C2")
-@pytest.mark.parametrize("store", ["rocksdb", "rocksdb-separate"])
-def test_a_store_of_apaches_is_refused_before_it_is_changed(tmp_path: Path, store: str) -> None:
+@pytest.mark.parametrize(
+    ("store", "export"),
+    [
+        ("rocksdb", "rocksDBConfigToJson"),
+        ("rocksdb-separate", "rocksDBConfigToJson"),
+        ("pop-kv", "POP_ROLLBACK"),
+    ],
+)
+def test_a_store_of_apaches_is_refused_before_it_is_changed(
+    tmp_path: Path, store: str, export: str
+) -> None:
     root = copy_golden_store(f"apache-{ROCKSDB_VERSION}-{store}", tmp_path)
     shutil.copytree(root, tmp_path / "before")
     properties = small(tmp_path) | {"storePathRootDir": str(root)}
@@ -45,7 +54,7 @@ def test_a_store_of_apaches_is_refused_before_it_is_changed(tmp_path: Path, stor
         async with running(properties):
             pass
 
-    with pytest.raises(ConfigError, match="rocksDBConfigToJson"):
+    with pytest.raises(ConfigError, match=export):
         asyncio.run(main())
     for path in (tmp_path / "before").rglob("*"):
         if path.is_file():
