@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 
 from tests.interop.admin_process import end_processes
+from tests.interop.apache import NEWEST
 from tests.interop.peers import make_peer
 from tests.interop.programs import CLIENTS, go_program, java_command, python_command
 from tests.interop.session import Client, ClientSession, FreshSessions
@@ -78,7 +79,13 @@ def java_sessions(
         each.close()
 
 
-@pytest.fixture(params=[extended("4.9.7", id="java-4.9.7"), pytest.param("5.3.3", id="java-5.3.3")])
+@pytest.fixture(
+    params=[
+        extended("4.9.7", id="java-4.9.7"),
+        pytest.param("5.3.3", id="java-5.3.3"),
+        extended(NEWEST, id=f"java-{NEWEST}"),
+    ]
+)
 def java(request: pytest.FixtureRequest, java_sessions: JavaSessions) -> ClientSession:
     """Apache's Java client, in each version."""
     return java_sessions(str(request.param))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.interop.apache import VERSIONS, Apache
+from tests.interop.apache import NEWEST, VERSIONS, Apache
 from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 
@@ -25,7 +25,7 @@ KEYS = {
 
 
 def peer_name() -> str:
-    """Return the broker under test: `duemq` (default), `apache-5.3.3` or `apache-4.9.7`."""
+    """Return the broker under test: `duemq` (default), or `apache-` with a version."""
     return os.environ.get(PEER_VARIABLE, "duemq")
 
 
@@ -41,6 +41,7 @@ def make_peer(home: Path) -> Server:
         peer.keys["grpcServerPort"] = str(peer.grpc_port)
         return peer
     version = name.removeprefix("apache-")
-    if version not in VERSIONS:
-        raise ValueError(f"{PEER_VARIABLE}={name}: use duemq, apache-5.3.3 or apache-4.9.7")
+    if version not in (versions := (*VERSIONS, NEWEST)):
+        names = ", ".join(f"apache-{each}" for each in versions)
+        raise ValueError(f"{PEER_VARIABLE}={name}: use duemq, or one of {names}")
     return Apache(version, home, keys=KEYS)

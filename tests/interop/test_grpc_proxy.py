@@ -202,6 +202,18 @@ def test_a_message_is_redelivered_after_its_changed_invisible_time(
     assert again[0]["at"] >= held[0]["at"] + 900
 
 
+@pytest.mark.parametrize("pair", [extended((JAVA, FRONT)), extended((JAVA, "5.5.0"))], ids="-".join)
+def test_the_highest_priority_is_received_first(
+    pair: tuple[str, str], clients: Clients, server: Server, name: str
+) -> None:
+    client = clients(*pair)
+    typed_topic(server, name, "PRIORITY")
+    client.run("produce", topic=name, n=N, priorities=True)
+    received = receive(client, name, f"g-{name}", until=N, batch=1)
+    assert [event["body"] for event in received] == series(N)[::-1]
+    assert [event["priority"] for event in received] == list(range(N))[::-1]
+
+
 def test_a_group_of_messages_stays_in_order(
     client: ClientSession, server: Server, name: str
 ) -> None:

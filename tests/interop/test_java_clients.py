@@ -1,4 +1,4 @@
-"""Apache's Java clients 4.9.7 and 5.3.3: one test per feature."""
+"""Apache's Java clients 4.9.7, 5.3.3 and 5.5.1: one test per feature."""
 
 from __future__ import annotations
 

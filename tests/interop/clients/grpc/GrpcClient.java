@@ -107,6 +107,9 @@ public final class GrpcClient {
         if (args.has("message-group")) {
             builder.setMessageGroup(args.text("message-group"));
         }
+        if (args.has("priorities")) {
+            builder.setPriority(i);
+        }
         if (args.has("delay-ms")) {
             builder.setDeliveryTimestamp(System.currentTimeMillis() + args.time("delay-ms", 0));
         }
@@ -185,6 +188,7 @@ public final class GrpcClient {
         fields.put("keys", String.join(" ", view.getKeys()));
         fields.put("messageGroup", view.getMessageGroup().orElse(""));
         fields.put("bornTimestamp", view.getBornTimestamp());
+        fields.put("priority", view.getPriority().orElse(-1));
         return fields;
     }
 }

@@ -8,7 +8,7 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
-/** produce: --mode sync, async, oneway, batch or ordered. */
+/** produce: --mode sync, async, oneway, batch or ordered; with --priorities, message i has priority i. */
 final class Produce {
     private Produce() {
     }
@@ -45,11 +45,23 @@ final class Produce {
         if (args.has("level")) {
             message.setDelayTimeLevel(args.number("level", 0));
         }
+        if (args.has("priorities")) {
+            setPriority(message, i);
+        }
         if (args.has("property")) {
             String[] pair = args.text("property").split("=", 2);
             message.putUserProperty(pair[0], pair[1]);
         }
         return message;
+    }
+
+    /** The method is of version 5.4. */
+    private static void setPriority(Message message, int priority) {
+        try {
+            Message.class.getMethod("setPriority", int.class).invoke(message, priority);
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     private static void send(DefaultMQProducer producer, Args args, Events events) throws Exception {
