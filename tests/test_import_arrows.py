@@ -35,8 +35,9 @@ ARROWS: dict[str, set[str]] = {
     },
 }
 ORDER = (
-    "cli > console > broker > v5 > admin > replication > namesrv > pop > pull > metrics > "
-    "send > messages > transactions > registry > configuration > client > auth > filters > net"
+    "cli > testing > console > broker > v5 > admin > replication > namesrv > pop > pull > "
+    "metrics > send > messages > transactions > registry > configuration > client > auth > "
+    "filters > net"
 )
 LAYERS = ORDER.split(" > ")
 """Sub-packages of duemq/: each may import only those after it, and none the root."""
