@@ -50,7 +50,7 @@ class LocalBroker:
     """Broker for tests; a context manager. Its methods block, and may be called from any thread.
 
     Args:
-        properties: Keys of broker.conf, beside those of a small broker on loopback.
+        properties: Keys of broker.conf in addition to those of a small broker on loopback.
     Attributes:
         address: `host:port` of the broker.
         namesrv: `host:port` of its name server.

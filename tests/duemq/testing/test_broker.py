@@ -107,19 +107,17 @@ def test_a_closed_loop_refuses_work() -> None:
         thread.run(work())
 
 
-def test_a_forked_process_is_told_to_create_its_own_client() -> None:
-    thread = LoopThread()
-    try:
-        thread._process = os.getppid()
+def test_a_forked_process_is_told_to_create_its_own_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        raise AssertionError("it ran")
 
-        async def work() -> None:
-            raise AssertionError("it ran")
-
+    with LoopThread() as thread, monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", os.getppid)
         with pytest.raises(Closed, match="create it in the child"):
             thread.run(work())
-    finally:
-        thread._process = os.getpid()
-        thread.close()
+        patch.undo()
 
 
 def test_pytest_loads_the_fixtures_of_the_distribution(tmp_path: Path) -> None:
