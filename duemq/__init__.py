@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from duemq.broker.broker import Broker
-    from duemq.client import Message, Producer, PullConsumer
+    from duemq.client import Message, Producer, PullConsumer, PushConsumer
     from timer_store.directory import TimerDirectory
 
-__all__ = ["Broker", "Message", "Producer", "PullConsumer", "TimerDirectory"]
+__all__ = ["Broker", "Message", "Producer", "PullConsumer", "PushConsumer", "TimerDirectory"]
 MODULES = {
     "Broker": "duemq.broker.broker",
     "Message": "duemq.client",
     "Producer": "duemq.client",
     "PullConsumer": "duemq.client",
+    "PushConsumer": "duemq.client",
     "TimerDirectory": "timer_store.directory",
 }
 

@@ -26,13 +26,18 @@ from duemq.client.filters import Filter, sql
 from duemq.client.message import Message, MessageQueue, ReceivedMessage
 from duemq.client.producer import Producer, SendResult
 from duemq.client.pull_consumer import PullConsumer, Pulled
+from duemq.client.push_consumer import PushConsumer
 from duemq.client.replies import NoReply, Reply, Requester, send_reply
+from duemq.client.subscriptions import DEAD_LETTER, ConsumeFrom, ConsumerSettings, Retry
 from duemq.client.transactions import LocalTransactionState, TransactionProducer
 
 __all__ = [
+    "DEAD_LETTER",
     "Client",
     "ClientError",
     "Closed",
+    "ConsumeFrom",
+    "ConsumerSettings",
     "Credentials",
     "Filter",
     "LocalTransactionState",
@@ -46,10 +51,12 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "Pulled",
+    "PushConsumer",
     "ReceivedMessage",
     "Refused",
     "Reply",
     "Requester",
+    "Retry",
     "SendResult",
     "TransactionProducer",
     "Unreachable",

@@ -146,15 +146,21 @@ class Client(ServerConnections):
                 return self._routes[topic][0]
             raise
 
-    async def _load_route(self, topic: str) -> TopicRoute:
+    async def refresh_route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic as the servers have it now, and cache it."""
         route = await self.fetch_route(topic)
+        if route is not None:
+            until_s = asyncio.get_running_loop().time() + ROUTE_AGE_MAX_S
+            self._routes[topic] = (route, until_s)
+        return route
+
+    async def _load_route(self, topic: str) -> TopicRoute:
+        route = await self.refresh_route(topic)
         if route is None:
             template = await self.fetch_route(TEMPLATE_TOPIC, as_topic=topic)
             if template is None:
                 raise NoRoute(f"topic {topic} does not exist, and no broker creates topics")
             return template  # not kept: the topic may exist at the next call
-        until_s = asyncio.get_running_loop().time() + ROUTE_AGE_MAX_S
-        self._routes[topic] = (route, until_s)
         return route
 
     async def fetch_route(self, topic: str, *, as_topic: str = "") -> TopicRoute | None:

@@ -192,11 +192,11 @@ class ServerConnection(asyncio.Protocol):
     def _end_late_calls(self) -> None:
         """Time out the calls whose deadline has passed; close a silent connection."""
         now_s = self._loop.time()
-        late = [opaque for opaque, (_, until_s) in self._calls.items() if until_s <= now_s]
-        for opaque in late:
-            future, _ = self._calls.pop(opaque)
-            if not future.done():
-                future.set_exception(TimeoutError("no response in time"))
+        ended = [opaque for opaque, (_, until_s) in self._calls.items() if until_s <= now_s]
+        calls = [self._calls.pop(opaque)[0] for opaque in ended]
+        late = [future for future in calls if not future.done()]  # others were cancelled
+        for future in late:
+            future.set_exception(TimeoutError("no response in time"))
         self._silent_calls += bool(late)
         if late and self._silent_calls >= SILENT_CALLS_MAX:
             self.abort()

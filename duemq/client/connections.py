@@ -42,7 +42,7 @@ class ServerConnections:
         self.timeout_s = timeout_s
         self._connections: dict[str, ServerConnection] = {}
         self._connecting: dict[str, asyncio.Task[ServerConnection]] = {}
-        self._handlers: dict[int, Handler] = {}
+        self._handlers: dict[tuple[int, str], Handler] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._closed = False
 
@@ -182,12 +182,19 @@ class ServerConnections:
 
     # Requests of servers.
 
-    def handle(self, code: int, handler: Handler) -> None:
-        """Set the handler of a request code."""
-        self._handlers[code] = handler
+    def handle(self, code: int, handler: Handler, *, group: str = "") -> None:
+        """Set the handler of a request code; with `group`, of the requests that name this group."""
+        self._handlers[code, group] = handler
+
+    def unhandle(self, code: int, *, group: str = "") -> None:
+        """Remove a handler."""
+        self._handlers.pop((code, group), None)
 
     def _requested(self, connection: ServerConnection, request: Request) -> None:
-        handler = self._handlers.get(request.code)
+        group = request.fields.get("consumerGroup") or request.fields.get("group", "")
+        handler = self._handlers.get((request.code, group)) or self._handlers.get(
+            (request.code, "")
+        )
         if handler is None:
             text = f"request type {request.code} not supported"
             response = Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)

@@ -1,0 +1,118 @@
+"""Offsets of a push consumer: at the brokers, or of a broadcast consumer in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from duemq.client.errors import ClientError
+from duemq.client.message import MessageQueue
+from duemq.client.pull_consumer import PullConsumer
+from duemq.client.subscriptions import RETRY_PREFIX, ConsumeFrom
+
+log = logging.getLogger(__name__)
+
+
+class QueueOffsets(Protocol):
+    """Committed offsets of the queues of a group."""
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the committed offset; None: there is none."""
+        ...
+
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> set[MessageQueue]:
+        """Commit offsets; return the queues for which it succeeded."""
+        ...
+
+
+class BrokerOffsets:
+    """Offsets at the brokers, shared by the consumers of a group. RemoteBrokerOffsetStore"""
+
+    def __init__(self, reader: PullConsumer) -> None:
+        self._reader = reader
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the committed offset; None: there is none."""
+        return await self._reader.committed(queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> set[MessageQueue]:
+        """Commit offsets; return the queues for which it succeeded."""
+        calls = [self._reader.commit(queue, offset) for queue, offset in offsets.items()]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        committed = set()
+        for queue, result in zip(offsets, results, strict=True):
+            if isinstance(result, ClientError):
+                log.warning("offset %d of %s is not committed: %s", offsets[queue], queue, result)
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                committed.add(queue)
+        return committed
+
+
+class LocalOffsets:
+    """Offsets of a broadcast consumer in a JSON file. LocalFileOffsetStore
+
+    Raises:
+        ValueError: The file has another content.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offsets: dict[MessageQueue, int] = {}
+        try:
+            for topic, broker, queue_id, offset in msgspec.json.decode(path.read_bytes()):
+                self._offsets[MessageQueue(topic, broker, queue_id)] = int(offset)
+        except FileNotFoundError:
+            pass
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} does not contain offsets: {error}") from error
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the committed offset; None: there is none."""
+        return self._offsets.get(queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> set[MessageQueue]:
+        """Write the file; return the queues."""
+        self._offsets.update(offsets)
+        rows = [
+            [queue.topic, queue.broker_name, queue.queue_id, offset]
+            for queue, offset in self._offsets.items()
+        ]
+        await asyncio.to_thread(_write, self._path, json.dumps(rows))
+        return set(offsets)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    with part.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+async def start_offset(
+    reader: PullConsumer, queue: MessageQueue, first: ConsumeFrom | datetime
+) -> int:
+    """Return the offset at which a group without a committed offset starts.
+
+    Raises:
+        ClientError: The broker does not respond.
+    """
+    if queue.topic.startswith(RETRY_PREFIX):
+        return 0
+    if isinstance(first, datetime):
+        return await reader.offset_at(queue, first)
+    if first is ConsumeFrom.FIRST:
+        return await reader.min_offset(queue)
+    return await reader.max_offset(queue)
