@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from duemq.client.message import ReceivedMessage
-from duemq.client.process_queue import ProcessQueue, PullLimits
+from duemq.client.process_queue import ProcessQueue, FlowLimits
 from duemq.client.subscriptions import ConsumerSettings, Retry, TopicSubscription
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class HandlerPool:
         self,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, TopicSubscription],
-        limits: PullLimits,
+        limits: FlowLimits,
         retry: RetryLater,
     ) -> None:
         self._settings, self._subscriptions = settings, subscriptions

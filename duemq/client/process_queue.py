@@ -110,7 +110,7 @@ class ProcessQueue:
             self._room.set_result(None)
 
 
-class PullLimits:
+class FlowLimits:
     """Limits of pulled messages that are not handled, of each queue and of all."""
 
     def __init__(self, settings: ConsumerSettings) -> None:

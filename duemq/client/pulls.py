@@ -12,7 +12,7 @@ from duemq.client.client import Client
 from duemq.client.errors import ClientError, NoRoute, Refused
 from duemq.client.filters import ALL, TAG, Filter
 from duemq.client.handlers import HandlerPool
-from duemq.client.process_queue import ProcessQueue, PullLimits
+from duemq.client.process_queue import ProcessQueue, FlowLimits
 from duemq.client.pull_consumer import PULL_BYTES_MAX, PULL_COUNT, PULLED, SUSPEND, pulled
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import DueMQError
@@ -43,7 +43,7 @@ class QueuePulls:
     """
 
     def __init__(
-        self, client: Client, group: str, limits: PullLimits, pool: HandlerPool, moved: Moved
+        self, client: Client, group: str, limits: FlowLimits, pool: HandlerPool, moved: Moved
     ) -> None:
         self._client, self._group = client, group
         self._limits, self._pool, self._moved = limits, pool, moved

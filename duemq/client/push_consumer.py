@@ -23,7 +23,7 @@ from duemq.client.errors import ClientError, NoRoute
 from duemq.client.filters import Filter
 from duemq.client.handlers import HandlerPool
 from duemq.client.message import ReceivedMessage
-from duemq.client.process_queue import ProcessQueue, PullLimits
+from duemq.client.process_queue import ProcessQueue, FlowLimits
 from duemq.client.pull_consumer import PullConsumer
 from duemq.client.queue_offsets import BrokerOffsets, LocalOffsets, QueueOffsets
 from duemq.client.rebalance import Rebalance
@@ -105,7 +105,7 @@ class PushConsumer:
         offsets: QueueOffsets = BrokerOffsets(reader)
         if self.settings.offsets_file is not None:
             offsets = LocalOffsets(self.settings.offsets_file)
-        limits = self._limits = PullLimits(self.settings)
+        limits = self._limits = FlowLimits(self.settings)
         self._pool = HandlerPool(self.settings, self._subscriptions, limits, self._retry)
         self._rebalance = Rebalance(
             self.client, reader, self.settings, self._topics, offsets, limits, self._pool

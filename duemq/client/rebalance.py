@@ -16,7 +16,7 @@ from duemq.client.errors import ClientError, Unreachable
 from duemq.client.handlers import HandlerPool
 from duemq.client.locks import LOCK_S, QueueLocks
 from duemq.client.message import MessageQueue
-from duemq.client.process_queue import ProcessQueue, PullLimits
+from duemq.client.process_queue import ProcessQueue, FlowLimits
 from duemq.client.pull_consumer import PullConsumer
 from duemq.client.pulls import QueuePulls
 from duemq.client.queue_offsets import QueueOffsets, start_offset
@@ -66,7 +66,7 @@ class Rebalance:
         settings: ConsumerSettings,
         subscriptions: Mapping[str, TopicSubscription | None],
         offsets: QueueOffsets,
-        limits: PullLimits,
+        limits: FlowLimits,
         pool: HandlerPool,
     ) -> None:
         self._client, self._reader, self._settings = client, reader, settings

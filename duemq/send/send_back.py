@@ -36,7 +36,7 @@ VERSION_WITH_RECONSUME_MAX = 121  # 3.4.9
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryPlan:
     """Destination of a message that was sent back.
 
     Attributes:
@@ -49,7 +49,7 @@ class Retry:
     dead: bool
 
 
-def plan_retry(group: str, reconsume_times: int, times_max: int, level: int) -> Retry:
+def plan_retry(group: str, reconsume_times: int, times_max: int, level: int) -> RetryPlan:
     """Return the destination of a message that could not be consumed.
 
     Args:
@@ -59,8 +59,8 @@ def plan_retry(group: str, reconsume_times: int, times_max: int, level: int) -> 
             letter.
     """
     if level < 0 or reconsume_times >= times_max:
-        return Retry(DLQ_PREFIX + group, 0, dead=True)
-    return Retry(RETRY_PREFIX + group, level or FIRST_RETRY_LEVEL + reconsume_times, dead=False)
+        return RetryPlan(DLQ_PREFIX + group, 0, dead=True)
+    return RetryPlan(RETRY_PREFIX + group, level or FIRST_RETRY_LEVEL + reconsume_times, dead=False)
 
 
 def retry_properties(record: Record, level: int) -> dict[str, str]:
@@ -130,7 +130,7 @@ class SendBackProcessor:
         origin = request.fields.get("originTopic", "")
         return origin if self._topics.find(origin) is not None else record.topic
 
-    async def _store_copy(self, record: Record, retry: Retry, queue_id: int) -> None:
+    async def _store_copy(self, record: Record, retry: RetryPlan, queue_id: int) -> None:
         batch = batch_for(record)
         add_copy(
             batch,
