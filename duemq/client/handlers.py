@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from duemq.client.message import ReceivedMessage
-from duemq.client.process_queue import ProcessQueue, FlowLimits
+from duemq.client.process_queue import FlowLimits, ProcessQueue
 from duemq.client.subscriptions import ConsumerSettings, Retry, TopicSubscription
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from duemq.client.errors import ClientError, NoRoute
 from duemq.client.filters import Filter
 from duemq.client.handlers import HandlerPool
 from duemq.client.message import ReceivedMessage
-from duemq.client.process_queue import ProcessQueue, FlowLimits
+from duemq.client.process_queue import FlowLimits, ProcessQueue
 from duemq.client.pull_consumer import PullConsumer
 from duemq.client.queue_offsets import BrokerOffsets, LocalOffsets, QueueOffsets
 from duemq.client.rebalance import Rebalance

@@ -16,7 +16,7 @@ from duemq.client.errors import ClientError, Unreachable
 from duemq.client.handlers import HandlerPool
 from duemq.client.locks import LOCK_S, QueueLocks
 from duemq.client.message import MessageQueue
-from duemq.client.process_queue import ProcessQueue, FlowLimits
+from duemq.client.process_queue import FlowLimits, ProcessQueue
 from duemq.client.pull_consumer import PullConsumer
 from duemq.client.pulls import QueuePulls
 from duemq.client.queue_offsets import QueueOffsets, start_offset
