@@ -1,4 +1,4 @@
-"""Keys of Apache 4.9 and 5.3.3 that DueMQ ignores, and values that it refuses.
+"""Keys of Apache 4.9, 5.3.3 and 5.5.1 that DueMQ ignores, and values that it refuses.
 
 An existing `broker.conf` can be used unchanged: the keys of `apache_keys.txt` have no effect, for
 the given reason. A value that requests an unsupported guarantee (access control, replicas, another

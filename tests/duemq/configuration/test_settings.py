@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duemq.cli.exits import Exit, exit_code
-from duemq.configuration.apache_keys import REFUSALS, WITHOUT_EFFECT
+from duemq.configuration.apache_keys import REFUSALS, WITHOUT_EFFECT, unknown_key_list
 from duemq.configuration.settings import (
     SECTIONS,
     check_directories,
@@ -115,6 +115,12 @@ def test_a_directory_that_cannot_be_made_is_named_with_its_key(key: str, tmp_pat
     with pytest.raises(ConfigError, match=f"{key}=.*cannot be created") as refused:
         check_directories(settings_from(values).store)
     assert exit_code(refused.value) is Exit.USAGE
+
+
+def test_the_keys_that_apache_5_5_adds_are_known() -> None:
+    names = ("priorityOrderAsc", "timerRocksDBEnable", "transRocksDBEnable", "liteTtlCheckInterval")
+    keys = Properties(dict.fromkeys(names, "true"))
+    assert unknown_key_list(keys, set(known_keys(SECTIONS))) == []
 
 
 def test_no_key_is_both_ours_and_without_effect() -> None:
