@@ -1,6 +1,6 @@
 """Message store: the directory of a broker, with one append path and its readers.
 
-    put(batch):  prepare -> encode -> pwritev -> consume queues -> dispatchers
+    put(batch):  prepare -> encode -> pwritev -> responses -> consume queues -> dispatchers
                  (one compiled pass each; a single message is a batch of one)
 
     Appender        batch -> records in the log           WriteGate   refuses writes if necessary
@@ -274,35 +274,40 @@ class MessageStore(StoreReader):
         A row that can never be stored gets status 13, a row that cannot be stored now status 14;
         both get a remark. After the call, accepted rows are readable and their queues are written.
         """
-        count = batch.count
         if self.refusal:
             self._refuse_all(batch, 0, self.refusal)
             return
-        self.appender.prepare(batch)
-        store_ms = self.appender.next_store_ms()
+        appended = self._append(batch)
+        if batch.on_appended is not None:
+            batch.on_appended()
         of_topics: dict[Dispatcher, None] = {}
         batch.queue_slots.clear()
-        first = 0
-        while first < count:
-            try:
-                end = self.appender.append(batch, first, store_ms)
-            except OSError as error:
-                if is_out_of_descriptors(
-                    error
-                ):  # not a fault of the disk: the next put tries again
-                    self._refuse_all(batch, first, str(error))
-                    break
-                self.gate.disk_failed(error)
-                self._refuse_all(batch, first, self.refusal)
-                break
-            if end > first:
-                self._queue_units(batch, first, end, of_topics)
-            first = end
+        for first, end in appended:
+            self._queue_units(batch, first, end, of_topics)
         self._log_grew()
         if self.log.end >= self.read_ahead.wake_at:
             self.read_ahead.wake()
         for dispatcher in (*self._dispatchers, *of_topics):
             dispatcher(batch)
+
+    def _append(self, batch: PutBatch) -> list[tuple[int, int]]:
+        """Append rows to the log; return first and end of the rows in each file."""
+        self.appender.prepare(batch)
+        store_ms = self.appender.next_store_ms()
+        appended = []
+        first = 0
+        while first < batch.count:
+            try:
+                end = self.appender.append(batch, first, store_ms)
+            except OSError as error:
+                if not is_out_of_descriptors(error):  # otherwise the next put tries again
+                    self.gate.disk_failed(error)
+                self._refuse_all(batch, first, self.refusal or str(error))
+                break
+            if end > first:
+                appended.append((first, end))
+            first = end
+        return appended
 
     def append_raw(self, offset: int, data: Bytes) -> int:
         """Append the leading records of a master's log bytes; return the number of bytes processed.

@@ -14,9 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from duemq.send.ingest import ROWS_MAX, STAGING_BYTES, SendFiller
+from duemq.send.ingest import STAGING_BYTES
+from duemq.send.layout import ROWS_MAX
 from duemq.send.put_path import PutPath
 from duemq.send.responses import DecodedSend, MustWait, SendResponses
+from duemq.send.send import SendProcessor
 from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 
@@ -66,7 +68,7 @@ class DecodedSends:
         responses: Builds the responses.
     """
 
-    def __init__(self, path: PutPath, sender: SendFiller, responses: SendResponses) -> None:
+    def __init__(self, path: PutPath, sender: SendProcessor, responses: SendResponses) -> None:
         self._path, self._sender, self._responses = path, sender, responses
         self._next: list[tuple[Request, Sink]] = []
         self._is_scheduled = False

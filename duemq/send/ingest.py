@@ -4,7 +4,7 @@
     turn n + 1    per connection: kernel: frames --> PUT and WIRE rows
                                   other frames: decoded in Python; sends are added to this batch
                   put hooks, append                                (once)
-                  kernel: rows --> responses                       (once), one write per connection
+                     within it, kernel: rows --> responses         (once), one write per connection
 
 Kernel and Python add the rows of a connection in frame order, so its messages are appended in the
 order in which they were sent. While too many responses wait for confirmation, no turn runs; the
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,14 +33,15 @@ from duemq.send.batched_requests import BatchedRequests
 from duemq.send.fair_queue import FairQueue
 from duemq.send.grants import Grants, SendAccess
 from duemq.send.kernels.ingest import take_sends
+from duemq.send.layout import ROWS_MAX
 from duemq.send.put_path import PutPath
 from duemq.send.responses import (
-    DecodedSend,
     MustWait,
     PendingResponse,
     SendResponses,
     SendSettings,
 )
+from duemq.send.send import SendProcessor
 from duemq_common.clock import SystemClock
 from duemq_common.errors import FrameError
 from duemq_common.request import Request
@@ -55,7 +56,6 @@ SEND_CODES: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
 KERNELS: Final = "ingest"
-ROWS_MAX: Final = 1_024  # rows of one batch; a single client batch may exceed it
 DECODED_FRAMES_MAX: Final = 64  # frames of one connection decoded in Python per turn
 CONNECTIONS_PER_CLOCK_READ: Final = 4  # connections parsed between two checks of TURN_S
 TURN_S: Final = 0.005  # time limit for parsing frames, and another for starting requests
@@ -66,23 +66,6 @@ STAGING_BYTES_REUSED_MAX: Final = 8 << 20  # a larger batch is replaced after it
 UNPARSED_BYTES_MAX: Final = 1 << 20  # unparsed bytes above which reading pauses
 
 
-class SendFiller(Protocol):
-    """Validator that adds send requests decoded in Python to a batch."""
-
-    def accepts(self) -> bool:
-        """Return whether sends are accepted now; if not, `fill` raises RequestError."""
-        ...
-
-    def fill(self, request: Request, born_host: tuple[bytes, int], batch: PutBatch) -> DecodedSend:
-        """Add the request's messages to `batch`.
-
-        Raises:
-            RequestError: The send is refused.
-            MustWait: The send must wait.
-        """
-        ...
-
-
 class Ingest:
     """Parser of the frames of all connections, run once per event loop turn (a `FrameHandler`)."""
 
@@ -90,7 +73,7 @@ class Ingest:
         self,
         path: PutPath,
         topics: TopicTable,
-        sender: SendFiller,
+        sender: SendProcessor,
         settings: SendSettings,
         meter: RpcMeter | None = None,
         *,
@@ -110,7 +93,9 @@ class Ingest:
         self._arrays: TopicArrays | None = None  # the source of `_names`
         self._ready: list[Connection] = []
         self._scheduled = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._in_turn: list[Connection] = []
+        self._unanswered: list[Connection] | None = None  # connections of the batch that is put
         self._requests: FairQueue[Connection, tuple[Request, int]] = FairQueue()  # other than sends
         self._malformed: list[tuple[Connection, FrameError]] = []
         self._turn_exceeded = self._smallest_first = False
@@ -145,7 +130,9 @@ class Ingest:
             return
         if requests or not self._responses.is_full:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self.run_turn)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()  # before Python 3.12 a system call
+            self._loop.call_soon(self.run_turn)
 
     def run_turn(self) -> None:
         """Handle the frames of the connections that are ready.
@@ -479,22 +466,32 @@ class Ingest:
         self._in_turn = []
         if not batch.count:
             return
-        responded = False
+        self._unanswered = connections
+        batch.on_appended = self._respond
         try:
             self._path.put(batch)
-            self._responses.respond(batch, self._wire, connections)
-            responded = True
-        except Exception:
-            log.exception("responding to %d messages failed; connections closed", batch.count)
-            for connection in connections:
-                connection.close()
+            self._respond()  # unless the put has called it
         finally:
-            if not responded:
-                self._responses.pending.clear()
             large = batch.rows.size > ROWS_MAX or batch.staging.size > STAGING_BYTES_REUSED_MAX
-            if large or not responded:
+            if large or self._unanswered is not None:
+                self._unanswered = None
                 self._new_batch()
             else:
                 batch.clear()
                 self._numbers[layout.STATE_ROWS] = self._numbers[layout.STATE_STAGED] = 0
                 self._numbers[layout.STATE_KINDS] = 0
+
+    def _respond(self) -> None:
+        """Respond to every row of the batch, unless that was done; never raise."""
+        connections = self._unanswered
+        if connections is None:
+            return
+        try:
+            self._responses.respond(self._batch, self._wire, connections)
+            self._unanswered = None
+        except Exception:
+            count = self._batch.count
+            log.exception("responding to %d messages failed; connections closed", count)
+            self._responses.pending.clear()
+            for connection in connections:
+                connection.close()

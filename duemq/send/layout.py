@@ -7,6 +7,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+ROWS_MAX: Final = 1_024  # rows of one batch; a single client batch may exceed it
+
 # Fields of a send that are needed for its response, one row per PUT row.
 WIRE = np.dtype(
     [

@@ -33,7 +33,7 @@ from duemq.registry.internal_topics import check_writable
 from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from duemq.registry.topics import TopicManager
 from duemq.send.batch_body import batch_entries, count_entries
-from duemq.send.ingest import ROWS_MAX
+from duemq.send.layout import ROWS_MAX
 from duemq.send.responses import DecodedSend, MustWait
 from duemq.send.send_header import (
     PRIORITY,
@@ -92,7 +92,7 @@ class _Send:
 
 
 class SendProcessor:
-    """Validator of decoded send requests, which it adds to batches (a `SendFiller`).
+    """Validator of decoded send requests, which it adds to batches.
 
     Args:
         table: Topic table of the store; `topics` maintains its routing columns.

@@ -9,6 +9,8 @@ change them, and the store encodes them. Batches are reused after `clear`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -58,6 +60,8 @@ class PutBatch:
         together: (first row, rows) of rows that are refused as a whole: a client's batch, or a
             message and its op record.
         queue_slots: Slots of the queues that got units of its messages, set by the put.
+        on_appended: Called by the put when the log has the accepted messages, before their queues
+            are written; not if the store refuses all; must not raise. None: no call.
     """
 
     def __init__(self, capacity: int = 1024, staging_bytes: int = 1 << 20) -> None:
@@ -72,6 +76,7 @@ class PutBatch:
         self.kinds = ALL_KINDS
         self.together: list[tuple[int, int]] = []
         self.queue_slots: dict[int, None] = {}
+        self.on_appended: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return self.count
@@ -82,6 +87,7 @@ class PutBatch:
         self.staging_len = 0
         self.trusted = False
         self.kinds = ALL_KINDS
+        self.on_appended = None
         if self.remarks:
             self.remarks = {}
         if self.together:

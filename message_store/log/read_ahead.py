@@ -5,6 +5,9 @@ longer than the rest of an append (tens of us on virtual machines that return me
 A thread reads the empty part of the log file after its end. This puts the pages into the page
 cache, so that an append only copies. It reads small pieces, because it may share a core with the
 event loop.
+
+The file is read as if at random. After sequential reads, Linux caches up to 2 MiB as one folio, and
+each write to ext4 then passes all blocks of the folio: 10 us more for a message of 300 bytes.
 """
 
 from __future__ import annotations
@@ -84,11 +87,18 @@ class ReadAhead:
         limit = min(max(end + AHEAD_BYTES, self._expected), file_end)
         self.wake_at = file_end if limit == file_end else end + REFILL_BYTES
         position = max(end, self.reached)
-        while position < limit and not self._stopping:
-            size = min(STEP_BYTES, limit - position)
-            try:
-                os.preadv(file.fd, [memoryview(self._buffer)[:size]], position - file.base)
-            except OSError:
-                return  # only performance is lost; the append reports the error
-            position += size
-        self.reached = max(position, self.reached)
+        try:
+            fd = os.open(file.path, os.O_RDONLY)
+        except OSError:
+            return  # only performance is lost; the append reports the error
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            while position < limit and not self._stopping:
+                size = min(STEP_BYTES, limit - position)
+                os.preadv(fd, [memoryview(self._buffer)[:size]], position - file.base)
+                position += size
+                self.reached = max(position, self.reached)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)

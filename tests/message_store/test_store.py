@@ -50,6 +50,40 @@ def test_what_was_put_is_read(tmp_path: Path) -> None:
         assert store.units("T", 3, 0, 10)[0]["tags_code"] == 2_598_919
 
 
+def test_responses_are_sent_when_the_log_has_the_messages_before_their_queues(
+    tmp_path: Path,
+) -> None:
+    with open_store(tmp_path) as store:
+        put_many(store, 1)
+        batch, ends = PutBatch(), list[tuple[int, int]]()
+        for _ in range(2):
+            add_message(store, batch, "T", 0, b"next")
+        batch.on_appended = lambda: ends.append((store.max_offset, store.queue_bounds("T", 0)[1]))
+        store.put(batch)
+        assert ends == [(store.max_offset, 1)]
+        assert store.queue_bounds("T", 0) == (0, 3)
+        batch.clear()
+        assert batch.on_appended is None
+
+
+def test_a_message_without_its_unit_is_in_the_queue_after_a_kill(tmp_path: Path) -> None:
+    def killed() -> None:
+        raise SystemExit
+
+    store = open_store(tmp_path)
+    store.__enter__()
+    put_many(store, 1)
+    batch = PutBatch()
+    add_message(store, batch, "T", 0, b"acknowledged")
+    batch.on_appended = killed
+    with pytest.raises(SystemExit):
+        store.put(batch)
+    assert store.queue_bounds("T", 0) == (0, 1)
+    crash(store)
+    with open_store(tmp_path) as store:
+        assert bodies(store, "T")[1:] == [b"acknowledged"]
+
+
 def test_rolls_over_files_and_reads_across_them(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         expected = put_many(store, 2_000)

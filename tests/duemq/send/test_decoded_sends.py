@@ -10,7 +10,7 @@ import pytest
 
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.send.decoded_sends import STAGED_BYTES_MAX, DecodedSends
-from duemq.send.ingest import ROWS_MAX
+from duemq.send.layout import ROWS_MAX
 from duemq.send.responses import DecodedSend, MustWait
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
