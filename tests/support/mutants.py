@@ -243,6 +243,8 @@ def main() -> None:
     options = parser.parse_args()
     chance = random.Random(options.seed)
     every = {package: mutants_of(package) for package in options.package}
+    for mutants in every.values():
+        chance.shuffle(mutants)
     results: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
@@ -252,7 +254,7 @@ def main() -> None:
             record(tree, lines)
         tests_of_lines = TestsOfLines(lines)
         for number in range(options.count):
-            mutant = chance.choice(every[options.package[number % len(options.package)]])
+            mutant = every[options.package[number % len(options.package)]].pop()
             tests = tests_of_lines.of(mutant.file, mutant.line)
             test = killed_by(mutant, tests, tree, lines)
             results[f"{mutant.package} {'killed' if test else 'alive'}"] += 1
