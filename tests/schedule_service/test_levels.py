@@ -14,6 +14,7 @@ from schedule_service.levels import (
     LevelText,
     decode_history,
     encode_history,
+    longest_delays,
     parse_levels,
 )
 
@@ -32,6 +33,19 @@ from schedule_service.levels import (
 )
 def test_levels_are_parsed(text: str, delays: list[int]) -> None:
     assert parse_levels(text).tolist() == delays
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "longest"),
+    [
+        ("1s 9s", "2s 5s", "2s 9s"),
+        ("60s", "1m", "60s"),
+        ("1s 5s", "1s 2s 3s 9s", "1s 5s 5s 9s"),  # a level above the last one has its delay
+        ("1s 2s 3s 9s", "1s 5s", "1s 5s 5s 9s"),
+    ],
+)
+def test_the_longer_delay_of_each_level(one: str, other: str, longest: str) -> None:
+    assert longest_delays(one, other) == longest
 
 
 def test_default_has_18_levels() -> None:

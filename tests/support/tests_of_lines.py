@@ -219,8 +219,19 @@ def first_failure(tree: Path, changed: str, lines: Path, tests: dict[str, float]
     code, output = run_pytest(tree, f"{RUN} {file}", kernels_beside(lines), ["-x", "-n0", *files])
     if code in (0, NO_TESTS):
         return ""
-    failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output, re.M)
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output, re.M)
     return failed[1] if failed else f"exit code {code}"
+
+
+def tests_of(changed: str) -> Path:
+    """Return the folder with the tests of the package of a file."""
+    return unit_tests_of(module_of(changed).partition(".")[0]).relative_to(TOP)
+
+
+def mirror_of(changed: str) -> str:
+    """Return the test file that mirrors a file of the product."""
+    *inside, name = module_of(changed).split(".")[1:]
+    return str(tests_of(changed).joinpath(*inside, f"test_{name}.py"))
 
 
 class TestsOfLines:
@@ -241,7 +252,9 @@ class TestsOfLines:
             for use in self._sources.lines_that_name(kernel):
                 tests |= self._of_line(*use)
             tests |= self._of_files(self._sources.tests_that_name(kernel))
-        return self._bounded(file, tests & self._seconds.keys())
+        mirror = mirror_of(file)
+        tests |= self._of_files({mirror})  # it may run the file in a process of its own
+        return self._bounded(file, mirror, tests & self._seconds.keys())
 
     def _of_line(self, file: str, line: int) -> set[str]:
         return set(self._data.contexts_by_lineno(file).get(line, ())) - {""}
@@ -249,15 +262,13 @@ class TestsOfLines:
     def _of_files(self, files: set[str]) -> set[str]:
         return {test for test in self._seconds if test.partition("::")[0] in files}
 
-    def _bounded(self, changed: str, tests: set[str]) -> dict[str, float]:
+    def _bounded(self, changed: str, mirror: str, tests: set[str]) -> dict[str, float]:
         of_file = defaultdict[str, dict[str, float]](dict)
         for test in sorted(tests, key=lambda test: (self._seconds[test], test)):
             shortest = of_file[test.partition("::")[0]]
             if sum(shortest.values()) <= FILE_S:
                 shortest[test] = self._seconds[test]
-        package, *inside, name = module_of(changed).split(".")
-        folder = unit_tests_of(package).relative_to(TOP)
-        mirror = str(folder.joinpath(*inside, f"test_{name}.py"))
+        folder = tests_of(changed)
         order = sorted(
             of_file,
             key=lambda file: (

@@ -71,6 +71,12 @@ def test_entries_without_topic_or_a_day_old_are_removed(tmp_path: Path) -> None:
     assert not dict(table.group_queues())
 
 
+def test_fields_that_a_file_lacks_have_their_defaults(tmp_path: Path) -> None:
+    table = table_of(tmp_path / "x", '{"table":{"T@g":{3:{"o":[17,2]}}}}')
+    info = OrderInfo(0, 0, [17, 19], None, 0, 0, {}, {})
+    assert dict(table.group_queues()) == {PLACE: info}
+
+
 WRONG = {
     "no list": '{"table":{"T@g":{3:{"o":7}}}}',
     "words": '{"table":{"T@g":{3:{"o":["a"]}}}}',

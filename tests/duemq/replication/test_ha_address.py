@@ -61,6 +61,43 @@ def test_an_answer_without_an_address_is_an_error(response: Response, why: str) 
         asyncio.run(request_ha_address(Master(response)))
 
 
+class BusyMaster(Master):
+    """A master that does not respond to the first request."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(Response(fields={"masterHaAddress": HA_ADDRESS}))
+        self._failures = [failure]
+
+    async def call(self, request: Request, *, timeout_s: float = 3.0) -> Response:
+        if self._failures:
+            raise self._failures.pop()
+        return await super().call(request)
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (ConnectionRefusedError("refused"), "refused"),
+        (TimeoutError(), "no response within 3 s"),
+    ],
+)
+def test_a_failed_request_is_repeated_and_its_reason_is_shown(
+    failure: Exception, reason: str
+) -> None:
+    async def main() -> None:
+        clock, addresses = FakeClock(), list[str]()
+        finder = HaAddressFinder(BusyMaster(failure), clock)
+        run = asyncio.create_task(finder.run(addresses.append))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (finder.failure, addresses) == (reason, [])
+        clock.advance(finder.RETRY_MS)
+        await asyncio.wait_for(run, 30)
+        assert (finder.failure, addresses) == ("", [HA_ADDRESS])
+
+    asyncio.run(main())
+
+
 class HangingMaster(Master):
     """A master that does not respond until the client is stopped."""
 

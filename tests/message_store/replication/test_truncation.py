@@ -14,6 +14,7 @@ import pytest
 from duemq_common.clock import FakeClock
 from duemq_common.errors import NotARecordEnd, StoreFull, StoreLocked
 from message_store.recovery import truncations
+from message_store.recovery.checkpoint import Checkpoint
 from message_store.recovery.truncations import NO_FLOOR
 from message_store.replication import truncation
 from message_store.replication.truncation import truncate_store
@@ -70,6 +71,14 @@ def test_a_truncated_store_is_one_that_never_had_more(
     assert found.offset == ends[kept - 1]
     assert found.is_changed == (kept < 300)
     assert grown(tmp_path / "long") == grown(tmp_path / "short")
+
+
+def test_the_checkpoint_has_no_later_time_than_the_log(tmp_path: Path) -> None:
+    ends = make(tmp_path, 300)
+    truncate(tmp_path, ends[139])
+    checkpoint = Checkpoint.load(tmp_path / "checkpoint")
+    last_ms = FakeClock().now_ms() + 3 * 139
+    assert (checkpoint.physic_ms, checkpoint.logics_ms, checkpoint.index_ms) == (last_ms,) * 3
 
 
 def test_a_log_may_end_where_a_file_ends_or_where_it_begins(

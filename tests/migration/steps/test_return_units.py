@@ -123,6 +123,17 @@ def test_routed_messages_return_with_their_due_times(lose: tuple[str, ...], tmp_
     assert mine == seen(plain.delivered())
 
 
+def test_routed_messages_return_from_all_files_of_the_log(tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path).open()
+    rig.route(4)
+    due = fill(rig, 400, (4,))
+    assert len(rig.store.log_files) > 1
+    assert rig.routed_return.step(4, 1_000).moved == 400
+    assert pending(rig) == (400, 0)
+    rig.advance(100_000)
+    check(rig, due)
+
+
 def test_a_rule_gives_a_topic_another_delay(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     rig.route(4, U=7_000)

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from duemq.replication.controller.identity import IdentityFiles, MemberIdentity, check_group
+from duemq.replication.controller.identity import (
+    FILE_BYTES_MAX,
+    IdentityFiles,
+    MemberIdentity,
+    check_group,
+)
 from duemq.replication.controller.requests import GroupName
 from duemq_common.errors import ConfigError, CorruptStore
 
@@ -83,6 +88,13 @@ def test_bytes_and_long_files_are_errors(files: IdentityFiles) -> None:
         files.path.write_bytes(data)
         with pytest.raises(CorruptStore):
             files.load(GroupName("c", "n"))
+
+
+def test_a_file_of_the_maximum_size_is_read(files: IdentityFiles) -> None:
+    group = GroupName("c" * (FILE_BYTES_MAX - 4), "n")
+    files.store(MemberIdentity(group, 2))
+    assert files.path.stat().st_size == FILE_BYTES_MAX
+    assert files.load(group) == MemberIdentity(group, 2)
 
 
 @pytest.mark.parametrize(
