@@ -137,7 +137,9 @@ class FullOffsets(FakeOffsets):
         super().commit(group, topic, queue_id, offset)
 
 
-def test_pops_of_known_queues_commit_while_the_table_is_full() -> None:
+def test_pops_of_known_queues_commit_while_the_table_is_full(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Pops of other queues continue in memory until a restart."""
     run_rig, other = Rig(9), GroupQueue("g", "U", 0)
     run_rig.offsets = FullOffsets({("g", "U", 0): 0})
@@ -148,6 +150,10 @@ def test_pops_of_known_queues_commit_while_the_table_is_full() -> None:
     assert pops.before == run_rig.store.max_offset
     assert run_rig.offsets.query("g", "U", 0) == 3
     assert pops.following(PLACE, FROM_FIRST) == 3
-    skipped = GroupQueue("g", "V", 0)
-    pops.skip(skipped, 5)
-    assert pops.following(skipped, FROM_FIRST) == 5
+    for topic in ("V", "W"):
+        skipped = GroupQueue("g", topic, 0)
+        pops.skip(skipped, 5)
+        assert pops.following(skipped, FROM_FIRST) == 5
+    assert [message.partition(",")[0] for message in caplog.messages] == [
+        "offsets of pops are not stored"
+    ]

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.connection import Connection
 from duemq.pop.pop import PopProcessor, PopRequest
 from duemq.pop.pop_turns import POPS_MAX, PopTurns
+from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
@@ -210,6 +211,31 @@ def test_an_invalid_pop_does_not_affect_others_of_its_turn(rig: Callable[..., An
         assert [response.code for response in found] == [29, 17, 0, 29]
         assert sorted(bodies_of(found[2])) == sorted(sent)
         assert rig.requests_measured(POP) == {29: 2, 17: 1, 0: 1}
+
+    rig(scene)
+
+
+def test_a_pop_whose_messages_cannot_be_read_does_not_affect_others_of_its_turn(
+    rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect = PopProcessor.collect
+
+    def unreadable(self: PopProcessor, arguments: PopRequest) -> Any:
+        if arguments.count_max == 3:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "unreadable")
+        return collect(self, arguments)
+
+    monkeypatch.setattr(PopProcessor, "collect", unreadable)
+
+    async def scene(rig: PopRig) -> None:
+        sent = await send_numbers(rig, 4)
+        peers = await rig.peers(2)
+        for peer, count in zip(peers, (3, 4), strict=True):
+            write(peer, [rig.pop_request(1, maxMsgNums=count)])
+        found = [(await responses(peer, 1))[1] for peer in peers]
+        assert [response.code for response in found] == [ResponseCode.SYSTEM_ERROR, 0]
+        assert found[0].remark == "unreadable"
+        assert sorted(bodies_of(found[1])) == sorted(sent)
 
     rig(scene)
 

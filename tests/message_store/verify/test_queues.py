@@ -11,6 +11,8 @@ from message_store.layout import CQ_UNIT, RECORD_AT, SYS_ROLLBACK, UNIT_BYTES
 from message_store.log.gaps import BRIDGE_TOPIC
 from message_store.queues.consume_queue import PRE_BLANK
 from message_store.verify import verify_store
+from message_store.verify.log import LogSummary
+from message_store.verify.queues import queue_end
 from message_store.verify.report import StoreFinding
 from tests.support.stores import open_store, put_one
 
@@ -48,6 +50,24 @@ def test_pre_blanks_between_messages_are_reported(root: Path, after: int) -> Non
     assert found.offset == after % FILE_UNITS * UNIT_BYTES
     assert found.text.startswith(f"{after - 7} units of T queue 0 from queue offset 7 on")
     assert verify_store(root).counts["queue-blank"] == after - 7
+
+
+def test_units_that_are_missing_at_the_end_of_a_file_are_reported(root: Path) -> None:
+    path = root / "consumequeue" / "T" / "0" / f"{0:020d}"
+    data = path.read_bytes()
+    path.write_bytes(data[: 47 * UNIT_BYTES].ljust(len(data), b"\0"))
+    findings = [found for found in verify_store(root).findings if found.kind == "queue-hole"]
+    (found,) = findings
+    assert (found.severity, found.file) == ("error", f"consumequeue/T/0/{0:020d}")
+    assert found.offset == 47 * UNIT_BYTES
+    assert found.text == "units of T queue 0 are missing from here to the end of the file"
+
+
+def test_the_end_of_a_queue_is_that_of_its_last_file_if_the_log_has_no_record(root: Path) -> None:
+    """Retention may have removed its records."""
+    log = LogSummary([])
+    assert queue_end(root, log, "T", 0) == COUNT
+    assert queue_end(root, log, "T", 1) is None
 
 
 def test_each_run_of_pre_blanks_is_reported(root: Path) -> None:

@@ -51,6 +51,8 @@ def test_pending_messages_are_copied_and_delivered_once_on_time(
     pending = rig.timers.counts.by_topic()
     rig.compact()
     compaction = rig.timers.compaction
+    assert not compaction.running
+    assert compaction.progress == (0, 0)
     assert compaction.copied == len(due)
     assert compaction.blocked_by == Blocked.NOTHING
     assert rig.timers.counts.by_topic() == pending

@@ -152,6 +152,8 @@ def test_every_code_of_the_controller_has_a_meaning() -> None:
         info(masterBrokerId="-2"),
         info(masterBrokerId="1e3"),
         info(masterBrokerId=str(1 << 63)),
+        info(masterBrokerId="2".zfill(20)),
+        info(masterBrokerId="1" * 5_000),
         info(masterAddress=""),
         info(masterAddress="h"),
         info(masterAddress="h:0"),

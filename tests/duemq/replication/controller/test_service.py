@@ -131,6 +131,7 @@ def test_a_proposal_that_never_arrived_is_required_for_a_while_only(tmp_path: Pa
                 if request.code == ALTER:
                     raise TimeoutError
 
+            await rig.run(20_000)
             rig.network.before = drop
             host.caught_up = frozenset({2})
             await rig.until(lambda: first.required_ids == {1, 2})
