@@ -159,7 +159,9 @@ def test_malformed_records_are_logged_in_one_line(
         assert len(caplog.messages) == 1
 
 
-def test_each_record_is_read_after_units_that_retention_has_just_removed(tmp_path: Path) -> None:
+def test_each_record_is_read_after_units_that_retention_has_just_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_store(tmp_path) as store:
         for _ in range(3):
             put_record(store, ownership.encode(ROUTE))
@@ -168,7 +170,7 @@ def test_each_record_is_read_after_units_that_retention_has_just_removed(tmp_pat
         def retained_units(topic: str, queue_id: int, first: int, count: int) -> Any:
             return units(topic, queue_id, first, count if first else 0)
 
-        store.units = retained_units
+        monkeypatch.setattr(store, "units", retained_units)
         assert [entry.queue_offset for entry in ownership.read(store)] == [1, 2]
 
 
