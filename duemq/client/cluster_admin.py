@@ -1,0 +1,266 @@
+"""Brokers of a cluster: members, configuration, runtime information.
+
+The base of `Admin`. A request that changes something goes to masters, which replicas copy.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Self, TypeVar
+
+import msgspec
+
+from duemq.auth.signature import Credentials
+from duemq.client.client import TIMEOUT_S, Client
+from duemq.client.errors import NoRoute, Unreachable, Unsupported
+from duemq.client.message import time_of
+from duemq.client.routes import MASTER_ID, bytes_of, json_object
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.clock import Clock
+from duemq_common.request import Response
+
+Body = TypeVar("Body")
+FIRST_VERSION_5: Final = 413  # MQVersion of 5.0.0
+PROPERTY_MARKS: Final = "#!"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMember:
+    """Master or replica of a broker group.
+
+    Attributes:
+        broker_name: Name of the group; empty if the broker was given by its address.
+        broker_id: 0: master; None: the broker was given by its address.
+    """
+
+    cluster: str
+    broker_name: str
+    broker_id: int | None
+    address: str
+
+    @property
+    def is_master(self) -> bool:
+        """Whether the broker accepts changes; assumed of a broker given by its address."""
+        return self.broker_id in (MASTER_ID, None)
+
+    @property
+    def name(self) -> str:
+        """Name of the group, or the address."""
+        return self.broker_name or self.address
+
+
+class QueueName(msgspec.Struct, rename="camel", frozen=True):
+    """Queue in a body. MessageQueue"""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class _BrokerGroup(msgspec.Struct, rename="camel"):
+    """One broker name in the table of a name server. BrokerData"""
+
+    cluster: str = ""
+    broker_addrs: dict[str, str] = {}
+
+
+class _ClusterInfo(msgspec.Struct, rename="camel"):
+    """Table of brokers of a name server. ClusterInfo"""
+
+    broker_addr_table: dict[str, _BrokerGroup] = {}
+
+
+class _Table(msgspec.Struct):
+    """Names and values. KVTable"""
+
+    table: dict[str, str] = {}
+
+
+class ClusterAdmin:
+    """Requests about brokers; an async context manager.
+
+    Args:
+        namesrv, broker, tls, credentials, timeout_s, clock: As in `Client`.
+        client: Client to share; then the arguments of a client are not used.
+    """
+
+    def __init__(
+        self,
+        namesrv: str = "",
+        *,
+        client: Client | None = None,
+        broker: str = "",
+        tls: ssl.SSLContext | bool | None = None,
+        credentials: Credentials | None = None,
+        timeout_s: float = TIMEOUT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self._owns_client = client is None
+        self.client = client or Client(
+            namesrv,
+            broker=broker,
+            tls=tls,
+            credentials=credentials,
+            timeout_s=timeout_s,
+            clock=clock,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections, unless the client is shared."""
+        if self._owns_client:
+            await self.client.close()
+
+    # Members.
+
+    async def members(self) -> list[BrokerMember]:
+        """Return every master and replica, by name and id.
+
+        Raises:
+            Refused: The name server refused the request.
+            Unreachable: No name server responds.
+        """
+        if self.client.broker:
+            return [BrokerMember("", "", None, self.client.broker)]
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        response = await self.client.ask_namesrv(code)
+        if response.code != ResponseCode.SUCCESS:
+            raise self.client.refusal(response, "", code)
+        groups = parsed(response, _ClusterInfo).broker_addr_table
+        return [
+            BrokerMember(group.cluster, name, int(broker_id), address)
+            for name, group in sorted(groups.items())
+            for broker_id, address in sorted(group.broker_addrs.items(), key=lambda i: int(i[0]))
+        ]
+
+    async def masters(self, broker_names: Sequence[str] = ()) -> list[BrokerMember]:
+        """Return the masters, or those of some broker groups.
+
+        Raises:
+            NoRoute: There is no master, or a group has none or does not exist.
+        """
+        masters = [member for member in await self.members() if member.is_master]
+        if not masters:
+            raise NoRoute("the name server has no registered broker")
+        if not broker_names:
+            return masters
+        by_name = {member.name: member for member in masters}
+        if missing := [name for name in broker_names if name not in by_name]:
+            names = ", ".join(sorted(by_name))
+            raise NoRoute(f"there is no master of broker {missing[0]}; there are: {names}")
+        return [by_name[name] for name in dict.fromkeys(broker_names)]
+
+    # Configuration and state of one broker.
+
+    async def runtime_info(self, address: str) -> dict[str, str]:
+        """Return names and values of the state of a broker, as mqadmin `brokerStatus` shows them.
+
+        The names differ between versions.
+        """
+        response = await self.client.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return parsed(response, _Table).table
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """Return keys and values of the configuration of a broker."""
+        response = await self.client.ask(address, RequestCode.GET_BROKER_CONFIG)
+        lines = bytes_of(response).decode().splitlines()
+        pairs = [line.partition("=") for line in lines if line and line[0] not in PROPERTY_MARKS]
+        return {key.strip(): value.strip() for key, _, value in pairs}
+
+    async def update_broker_config(self, address: str, changes: Mapping[str, object]) -> None:
+        """Change the configuration of a running broker.
+
+        Raises:
+            Refused: A key or a value is not accepted.
+            ValueError: A key or value has a line end, or a key an equals sign.
+        """
+        for key, value in changes.items():
+            if not key or "=" in key or set("\r\n") & {*key, *str(value)}:
+                raise ValueError(f"configuration {key!r}={value!r} is not one line KEY=VALUE")
+        body = "".join(f"{key}={value}\n" for key, value in changes.items()).encode()
+        await self.client.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+    async def view(self, address: str, name: str, **fields: object) -> dict[str, object]:
+        """Return a view of a DueMQ broker.
+
+        Raises:
+            Unsupported: The server is not a DueMQ broker.
+            Refused: The broker has no such view.
+        """
+        response = await self.ask_broker(
+            address, RequestCode.GET_VIEW, {"view": name, **fields}, feature=f"the view {name}"
+        )
+        return json_object(response)
+
+    async def ask_broker(
+        self,
+        address: str,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        feature: str,
+    ) -> Response:
+        """Return the response of a broker if it is a success.
+
+        Args:
+            feature: Name of what the request needs, for the text of an error.
+        Raises:
+            Unsupported: The broker does not know the request.
+            Refused: The broker refused the request.
+        """
+        response = await self.client.call(address, code, fields, body)
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise Unsupported(f"broker {address} does not have {feature} (request {code})")
+        if response.code != ResponseCode.SUCCESS:
+            raise self.client.refusal(response, address, code)
+        return response
+
+    async def version(self, address: str) -> int:
+        """Return the version number of a broker. MQVersion"""
+        connection = await self.client.connect(address)
+        if not connection.version:
+            await self.client.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            connection = await self.client.connect(address)
+        return connection.version
+
+
+def parsed(response: Response, kind: type[Body]) -> Body:
+    """Return the JSON body of a response as an object.
+
+    Raises:
+        Unreachable: The body has another form.
+    """
+    try:
+        return msgspec.convert(json_object(response), kind)
+    except ValueError as error:
+        raise Unreachable(f"a response cannot be read: {error}") from error
+
+
+def queue_name(text: str) -> QueueName:
+    """Return the queue that is a key of a table.
+
+    Raises:
+        Unreachable: The key is not a queue.
+    """
+    try:
+        return msgspec.json.decode(text, type=QueueName)
+    except msgspec.DecodeError as error:
+        raise Unreachable(f"a response names a malformed queue {text[:80]!r}") from error
+
+
+def time_or_none(ms: int) -> datetime | None:
+    """Return a time in UTC; None if there is none, or if it is outside the calendar."""
+    try:
+        return time_of(ms) if ms > 0 else None
+    except OverflowError:
+        return None
+
