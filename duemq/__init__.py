@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from duemq.broker.broker import Broker
-    from duemq.client import Message, Producer, PullConsumer, PushConsumer
+    from duemq.client import Admin, Message, Producer, PullConsumer, PushConsumer
     from timer_store.directory import TimerDirectory
 
-__all__ = ["Broker", "Message", "Producer", "PullConsumer", "PushConsumer", "TimerDirectory"]
+__all__ = [
+    "Admin",
+    "Broker",
+    "Message",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "TimerDirectory",
+]
 MODULES = {
+    "Admin": "duemq.client",
     "Broker": "duemq.broker.broker",
     "Message": "duemq.client",
     "Producer": "duemq.client",

@@ -27,6 +27,7 @@ from duemq_common.errors import UsageError
 _EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEANINGS.items())
 
 GROUPS = {
+    "topic": "Show, create and delete topics.",
     "timers": "Show pending timers by topic and minute, the next due time, and lateness.",
     "reconcile": "Audit the outcome of every scheduled message.",
     "migrate": "Convert level messages to timers while the broker runs, and back.",

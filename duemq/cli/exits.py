@@ -52,7 +52,9 @@ def exit_code(error: BaseException) -> Exit:
         return Exit.UNREACHABLE
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED
-    return Exit.INTERNAL
+    from duemq.client.errors import ClientError  # imported only when a command has failed
+
+    return Exit.REFUSED if isinstance(error, ClientError) else Exit.INTERNAL
 
 
 def fail(text: str, code: Exit) -> None:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from duemq.auth.signature import Credentials
     from duemq.cli.client import Cluster
+    from duemq.client.admin import Admin
 
+CALL_TIMEOUT_S = 10.0
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 EventsAsJson = Annotated[
     bool, typer.Option("--json", help="Print events (ready, stopped) as JSON lines.")
@@ -32,6 +34,11 @@ From = Annotated[
     typer.Option(
         "--from", metavar="TIME", help="Earliest due time: 2026-11-22T10:00, +90s, +2h, or ms."
     ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
+Brokers = Annotated[
+    list[str] | None,
+    typer.Option("--at", metavar="BROKER", help="Only at this broker name; repeatable."),
 ]
 SparkLog = Annotated[
     str, typer.Option("--spark-log", metavar="LEVEL", help="Show Spark's log from this level on.")
@@ -137,6 +144,25 @@ class Target:
         return Cluster(
             self.namesrv, self.broker, tls=self.tls_context(), credentials=self.credentials()
         )
+
+    def admin(self) -> Admin:
+        """Return an admin of these brokers.
+
+        Raises:
+            UsageError: An address is not `host:port`.
+        """
+        from duemq.client.admin import Admin
+
+        try:
+            return Admin(
+                "" if self.broker else self.namesrv,
+                broker=self.broker,
+                tls=self.tls_context(),
+                credentials=self.credentials(),
+                timeout_s=CALL_TIMEOUT_S,
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
     def credentials(self) -> Credentials | None:
         """Return the credentials that sign requests; None: unsigned.
@@ -303,6 +329,36 @@ class TimerSelection:
     to_time: To = ""
     limit: Annotated[int, typer.Option(help="Timers per page.", min=1, max=1_000)] = 20
     page: Annotated[int, typer.Option(help="Number of the page.", min=1)] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """Settings of a topic; those that are not given stay, or are those of a new topic."""
+
+    queues: Annotated[
+        int | None, typer.Option(help="Queues to read and to write; new: 8.", min=1, max=1 << 16)
+    ] = None
+    read_queues: Annotated[
+        int | None, typer.Option(help="Queues that consumers read.", min=0, max=1 << 16)
+    ] = None
+    write_queues: Annotated[
+        int | None, typer.Option(help="Queues that producers send to.", min=0, max=1 << 16)
+    ] = None
+    permission: Annotated[
+        str, typer.Option(metavar="RW|R|W|-", help="What clients may do: read, write.")
+    ] = ""
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="message.type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, MIXED.",
+        ),
+    ] = ""
+    attributes: Annotated[
+        list[str] | None,
+        typer.Option("--attribute", metavar="NAME=VALUE", help="Another attribute; repeatable."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

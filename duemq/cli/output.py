@@ -10,8 +10,9 @@ import json
 import re
 import select
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -55,11 +56,18 @@ def print_json_line(value: object) -> None:
 
 
 def _print_json(value: object, *, indent: int | None) -> None:
-    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=_plain)
     # JSON escapes C0 characters only
     text = re.sub(f"[{_UNSAFE_IN_JSON}]", lambda match: f"\\u{ord(match[0]):04x}", text)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def _plain(value: object) -> object:
+    """Return a value that JSON does not have as one that it has."""
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds")
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -60,3 +60,8 @@ def duration_text(ms: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts[:2])
+
+
+def time_cell(when: datetime | None) -> str:
+    """Return a time for a table, empty if there is none."""
+    return "" if when is None else f"{when:%Y-%m-%d %H:%M:%S}.{when.microsecond // 1_000:03d}"

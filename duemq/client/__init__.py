@@ -11,6 +11,7 @@ It needs neither NumPy nor Numba.
 from __future__ import annotations
 
 from duemq.auth.signature import Credentials
+from duemq.client.admin import Admin
 from duemq.client.client import Client
 from duemq.client.decisions import MessageSelection, PendingDecisions
 from duemq.client.errors import (
@@ -33,6 +34,7 @@ from duemq.client.transactions import LocalTransactionState, TransactionProducer
 
 __all__ = [
     "DEAD_LETTER",
+    "Admin",
     "Client",
     "ClientError",
     "Closed",

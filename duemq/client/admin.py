@@ -1,8 +1,8 @@
 """Admin: brokers, topics, groups, dead letters and stored messages of a cluster.
 
-    async with Admin("127.0.0.1:9876") as admin:
-        for group in await admin.groups():
-            print(group.name, (await admin.group(group.name)).lag)
+async with Admin("127.0.0.1:9876") as admin:
+    for group in await admin.groups():
+        print(group.name, (await admin.group(group.name)).lag)
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from typing import Final, Self, TypeVar
 import msgspec
 
 from duemq.auth.signature import Credentials
-from duemq.client.client import TIMEOUT_S, Client
+from duemq.client.client import Client
+from duemq.client.connections import TIMEOUT_S
 from duemq.client.errors import NoRoute, Unreachable, Unsupported
 from duemq.client.message import time_of
 from duemq.client.routes import MASTER_ID, bytes_of, json_object
@@ -263,4 +264,3 @@ def time_or_none(ms: int) -> datetime | None:
         return time_of(ms) if ms > 0 else None
     except OverflowError:
         return None
-

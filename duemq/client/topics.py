@@ -222,8 +222,10 @@ class TopicsAdmin(ClusterAdmin):
         if value.attributes:
             for master in masters:
                 if await self.version(master.address) < FIRST_VERSION_5:
-                    raise Unsupported(f"broker {master.name} has no attributes of topics: it is "
-                                      "older than RocketMQ 5.0")
+                    raise Unsupported(
+                        f"broker {master.name} has no attributes of topics: it is "
+                        "older than RocketMQ 5.0"
+                    )
         fields = {
             "topic": name,
             "defaultTopic": TEMPLATE_TOPIC,
