@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.admin_process import mqadmin
-from tests.interop.apache import VERSIONS, Apache
+from tests.interop.apache import NEWEST, VERSIONS, Apache
 from tests.interop.replicas import (
     COPIED_S,
     NO_REPLICA,
@@ -32,7 +32,7 @@ VERDICTS = 0, 8, 12  # unknown, commit, rollback
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [*VERSIONS, extended(NEWEST)])
 def test_a_replica_has_the_log_of_its_apache_master(version: str, tmp_path: Path) -> None:
     ledger = Ledger()
     with Apache(version, tmp_path / "apache", keys=KEYS) as apache:
@@ -54,7 +54,7 @@ def test_a_replica_has_the_log_of_its_apache_master(version: str, tmp_path: Path
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [*VERSIONS, extended(NEWEST)])
 def test_a_replica_ends_no_transaction(version: str, tmp_path: Path) -> None:
     """Our replica gives the same response as Apache's to commit, rollback and unknown."""
     codes = []
@@ -135,7 +135,7 @@ def test_a_replica_leaves_pulls_and_sends_to_its_master(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [*VERSIONS, extended(NEWEST)])
 def test_a_replica_takes_over_when_its_apache_master_is_gone(version: str, tmp_path: Path) -> None:
     """The operator starts it with the role and the id of a master.
 

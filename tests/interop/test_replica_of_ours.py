@@ -119,7 +119,7 @@ def wait_timer_progress(replica: Apache, count: int) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [*VERSIONS, extended(NEWEST)])
 def test_an_apache_replica_takes_over_from_ours_by_hand(version: str, tmp_path: Path) -> None:
     """Level messages after the last copied progress (60 s ago in 5.x) may be delivered twice.
 
@@ -155,7 +155,7 @@ def test_an_apache_replica_takes_over_from_ours_by_hand(version: str, tmp_path: 
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [*VERSIONS, extended(NEWEST)])
 def test_an_apache_replica_that_takes_over_knows_recalls_and_consumer_offsets(
     version: str, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ from message_store.kernels.scan import read_frame
 from message_store.layout import (
     ENTRY_END,
     NAME_END,
+    PROP_PRIORITY,
     PROP_REAL_TOPIC,
     PROP_SHARDED,
     PROP_TIMER_OUT,
@@ -62,6 +63,7 @@ def _name(text: bytes) -> Bytes:
 
 UNIQ_KEY, WAIT, FALSE = _name(b"UNIQ_KEY"), _name(b"WAIT"), _name(b"false")
 POP_CK, FIRST, SHARDING_KEY = _name(b"POP_CK"), _name(b"1ST_POP_TIME"), _name(b"__SHARDINGKEY")
+PRIORITY = _name(b"_SYS_MSG_PRIORITY_")
 DELAY, INNER, TRAN_MSG = _name(b"DELAY"), _name(b"INNER_"), _name(b"TRAN_MSG")
 TIMER, SECONDS, MS = _name(b"TIMER_"), _name(b"TIMER_DELAY_SEC"), _name(b"TIMER_DELAY_MS")
 DELIVER, OUT, ROLLS = _name(b"TIMER_DELIVER_MS"), _name(b"TIMER_OUT_MS"), _name(b"TIMER_ROLL_TIMES")
@@ -142,6 +144,8 @@ def read_entry(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
         row["prop_flags"] |= PROP_REAL_TOPIC
     elif first == UNDERSCORE and has_name(data, pos, end, SHARDING_KEY):
         row["prop_flags"] |= PROP_SHARDED
+    elif first == UNDERSCORE and has_name(data, pos, end, PRIORITY):
+        row["prop_flags"] |= PROP_PRIORITY
     elif first == D and has_name(data, pos, end, DUE_MS):
         row["prop_flags"] |= PROP_TIMER_STALE
     # the copy must not be delayed again, and gets a checkpoint of its own

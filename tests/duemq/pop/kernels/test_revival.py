@@ -40,6 +40,7 @@ COPIED = {
     "POP_CK": st.just("0 1 2 3 1 b 0 0"),
     "POP_CKS": st.just("0"),
     "__SHARDINGKEY": st.just("s"),
+    "_SYS_MSG_PRIORITY_": st.just("3"),
     "INNER": st.just("1"),
     "TRACE_ON": st.just("true"),
     "1ST": st.just("1"),
