@@ -11,7 +11,7 @@ only if the record at its offset has this id, so that a request cannot read arbi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ import numpy as np
 from delayed_delivery.pending import PendingMessages, Verdict
 from delayed_delivery.quarantine import origin_of
 from duemq.messages.message_history import (
+    DEAD_LETTER_PREFIX,
     OWN_TOPICS,
     SCHEDULED_TOPICS,
     History,
@@ -29,6 +30,7 @@ from duemq.messages.message_history import (
     history_of,
 )
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.transactions.half_messages import HALF_TOPIC
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.request import Request, RequestHandler, Response
@@ -43,6 +45,7 @@ NAME_CHARS_MAX: Final = 1_024
 MESSAGES_MAX: Final = 32
 RECORDS_MAX: Final = 256
 TOPICS_MAX: Final = 64  # topics searched per request because records name them
+RELATED_TOPICS_MAX: Final = 1_024  # topics of retries and dead letters searched per request
 STEPS_PER_TURN: Final = 16  # topics searched and records read between two yields
 BODY_BYTES_MAX: Final = 65_536
 DELIVERY_UNITS_MAX: Final = 4_096  # units searched for a delivery, from the due time
@@ -147,19 +150,43 @@ class HistoryProcessor:
             StoreError: The key index is disabled, or lags far behind the log.
         """
         done: set[str] = set()
-        next_topics = [*OWN_TOPICS, *([topic] if topic else []), *records.named_topics()]
-        while next_topics:
-            for name in next_topics:
-                await records.search(name, keys)
-            done.update(next_topics)
-            next_topics = [name for name in records.named_topics() if name not in done]
-            next_topics = next_topics[: max(TOPICS_MAX - len(done), 0)]
+        first = [*OWN_TOPICS, *([topic] if topic else [])]
+        await self._search_named(records, keys, first, done)
+        await records.search_all(self._related_topics(done), keys)
+        await self._search_named(records, keys, [], done)
         if records.records or topic or not everywhere:
             return
         topics = self._store.topics
         for index in range(len(topics)):
             if topics.name(index) not in done:
-                await records.search(topics.name(index), keys)
+                await records.search([topics.name(index)], keys)
+
+    async def _search_named(
+        self, records: _Records, keys: Sequence[str], first: Sequence[str], done: set[str]
+    ) -> None:
+        """Search topics, then those that the records name, and so on; add them to `done`."""
+        next_topics = [*first, *records.named_topics()]
+        while next_topics:
+            for name in next_topics:
+                await records.search([name], keys)
+            done.update(next_topics)
+            next_topics = [name for name in records.named_topics() if name not in done]
+            next_topics = next_topics[: max(TOPICS_MAX - len(done), 0)]
+
+    def _related_topics(self, searched: Collection[str]) -> list[str]:
+        """Return the topics of dead letters, and of pop retries of the topics that were searched.
+
+        Their records name no other record, unlike retries by level.
+        """
+        topics = self._store.topics
+        ends = tuple(f"{separator}{name}" for name in searched for separator in "_+")
+        related = []
+        for index in range(len(topics)):
+            name = topics.name(index)
+            is_retry = name.startswith(RETRY_PREFIX) and name.endswith(ends)
+            if (is_retry or name.startswith(DEAD_LETTER_PREFIX)) and name not in searched:
+                related.append(name)
+        return related
 
     async def _set_states(self, records: Sequence[HistoryRecord]) -> None:
         """Set due times, verdicts and `half_finished`, which the log does not contain."""
@@ -215,9 +242,15 @@ class _Records:
         shortened = replace(record, body=record.body[:BODY_BYTES_MAX])
         self._by_offset[record.phys_offset] = HistoryRecord(shortened, len(record.body))
 
-    async def search(self, topic: str, keys: Sequence[str]) -> None:
-        """Add the newest records of a topic with any of the keys, in bounded steps."""
-        offsets = (await search(self._store, [topic], keys)).offsets
+    async def search_all(self, topics: Sequence[str], keys: Sequence[str]) -> None:
+        """Search many topics, of which few have a record."""
+        self.truncated |= len(topics) > RELATED_TOPICS_MAX
+        for begin in range(0, min(len(topics), RELATED_TOPICS_MAX), TOPICS_MAX):
+            await self.search(topics[begin : begin + TOPICS_MAX], keys)
+
+    async def search(self, topics: Sequence[str], keys: Sequence[str]) -> None:
+        """Add the newest records of topics with any of the keys, in bounded steps."""
+        offsets = (await search(self._store, topics, keys)).offsets
         self.truncated |= offsets.size > RECORDS_MAX
         for offset in np.sort(offsets)[-RECORDS_MAX:].tolist():
             self._read(offset)

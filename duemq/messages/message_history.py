@@ -24,6 +24,7 @@ import msgspec
 
 from delayed_delivery.pending import Verdict
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
+from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.registry.internal_topics import DECISION_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC
 from message_store.layout import SYS_TRANSACTION_MASK
@@ -39,6 +40,7 @@ OWN_TOPICS: Final = (
     QUARANTINE_TOPIC,
     GIVEN_UP_TOPIC,
 )
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
 HIDDEN_TOPICS: Final = (HALF_TOPIC, GIVEN_UP_TOPIC)  # not committed: no content in responses
 
 
@@ -56,6 +58,8 @@ class HistoryEvent(StrEnum):
     CANCELLED = "cancelled"
     FIRED = "fired"
     DELIVERED = "delivered"
+    RETRY = "retry"  # delivered again to a group
+    DEAD_LETTER = "dead letter"
     QUARANTINED = "quarantined"
 
 
@@ -66,6 +70,7 @@ class HistoryState(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"
     CANCELLED = "cancelled"
+    DEAD_LETTER = "dead letter"
     QUARANTINED = "quarantined"
     HALF = "half message"
     ROLLED_BACK = "rolled back"
@@ -224,7 +229,7 @@ def history_of(chain: Sequence[HistoryRecord]) -> History:
         properties={} if hidden else properties,
         body=b"" if hidden else content.record.body,
         body_bytes=content.body_bytes,
-        records=[_step(one, event) for one, event in zip(chain, events, strict=True)],
+        records=[_step(one, event, first) for one, event in zip(chain, events, strict=True)],
     )
 
 
@@ -255,6 +260,10 @@ def event_of(one: HistoryRecord, chain: Mapping[int, HistoryRecord]) -> HistoryE
             return HistoryEvent.MOVED
         is_copy = one.settles or "TIMER_ROLL_TIMES" in record.properties
         return HistoryEvent.PUT_AGAIN if is_copy else HistoryEvent.SCHEDULED
+    if topic.startswith(DEAD_LETTER_PREFIX):
+        return HistoryEvent.DEAD_LETTER
+    if topic.startswith(RETRY_PREFIX):
+        return HistoryEvent.RETRY
     if one.settles:
         due_ms = origin_record.due_ms if origin_record is not None else None
         is_early = due_ms is not None and record.store_ms < due_ms
@@ -280,6 +289,10 @@ def _state_of(
             "fired before its time" if event is HistoryEvent.FIRED else "",
             last,
         )
+    if event is HistoryEvent.RETRY:
+        return HistoryState.DELIVERED, _group_text(last.record, chain[0].record), last
+    if event is HistoryEvent.DEAD_LETTER:
+        return HistoryState.DEAD_LETTER, _group_text(last.record, chain[0].record), last
     if event is HistoryEvent.QUARANTINED:
         return HistoryState.QUARANTINED, _quarantine_reason(last.record), last
     if event is HistoryEvent.CANCELLED:
@@ -331,10 +344,12 @@ def _content_record(
     return with_content[-1] if with_content else chain[-1]
 
 
-def _step(one: HistoryRecord, event: HistoryEvent) -> HistoryStep:
+def _step(one: HistoryRecord, event: HistoryEvent, first: Record) -> HistoryStep:
     record, detail = one.record, ""
     if event is HistoryEvent.QUARANTINED:
         detail = _quarantine_reason(record)
+    elif event in (HistoryEvent.RETRY, HistoryEvent.DEAD_LETTER):
+        detail = _group_text(record, first)
     elif record.topic == SCHEDULE_TOPIC:
         detail = f"level {record.queue_id + 1}"
     return HistoryStep(
@@ -348,6 +363,18 @@ def _step(one: HistoryRecord, event: HistoryEvent) -> HistoryStep:
         due_ms=one.due_ms,
         detail=detail,
     )
+
+
+def _group_text(record: Record, first: Record) -> str:
+    """Return which group did not consume a message, and how often it was delivered before.
+
+    Args:
+        first: First record of the message; a pop retry topic ends with its topic.
+    """
+    group = record.topic.partition("%")[2].partition("%")[2]
+    for separator in "+_":
+        group = group.removesuffix(f"{separator}{first.topic}")
+    return f"group {group}, after {max(record.reconsume_times, 1)} deliveries"
 
 
 def _quarantine_reason(record: Record) -> str:

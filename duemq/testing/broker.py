@@ -81,7 +81,7 @@ class LocalBroker:
         self._clock = AdvancedClock()
         properties = PROPERTIES | {"storePathRootDir": str(Path(root) / "store")}
         broker = Broker(properties | self._properties, clock=self._clock)
-        await self._stack.enter_async_context(broker)
+        self._broker = await self._stack.enter_async_context(broker)
         self.address = broker.address
         assert broker.namesrv is not None
         self.namesrv = f"127.0.0.1:{broker.namesrv.port}"
@@ -133,6 +133,8 @@ class LocalBroker:
                     self._clock.advance(due_ms - now_ms)
                 elif now_ms < end_ms:
                     self._clock.advance(end_ms - now_ms)
+                elif (pop := self._broker.parts.pop) is not None and not pop.reviver.is_idle:
+                    await asyncio.sleep(0)
                 else:
                     return
 

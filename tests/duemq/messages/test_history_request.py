@@ -14,6 +14,8 @@ from duemq.client.decisions import PendingDecisions
 from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
 from message_store.log.offset_id import decode_offset_id, encode_offset_id
+from message_store.log.record import decode_record
+from tests.support.pop_client import PopClient, advance
 from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_MS = 3_600_000
@@ -219,5 +221,61 @@ def test_a_malformed_request_is_refused_with_the_reason(
         async with running(small(tmp_path), clock=FakeClock()) as (_, client):
             response = await client.call(RequestCode.FIND_MESSAGE, body=body)
             assert (response.code, why in response.remark) == (13, True), response.remark
+
+    asyncio.run(work())
+
+
+def test_retries_and_dead_letters_are_part_of_a_history(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (_, client):
+            sent = await client.send("T", b"body", UNIQ_KEY="retried")
+
+            async def send_back(offset: int, level: int) -> None:
+                fields = {"offset": offset, "group": "G", "delayLevel": level}
+                response = await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+                assert response.code == 0, response.remark
+
+            await send_back(decode_offset_id(sent.fields["msgId"])[2], 3)
+            due_ms = clock.now_ms() + 10_000
+            assert (await shown(client, "retried"))[::3] == ("pending", ["stored", "scheduled"])
+            clock.advance(10_000)
+            retry = decode_record(memoryview((await client.pull("%RETRY%G", 0)).body), 0)
+            events = ["stored", "scheduled", "retry"]
+            assert await shown(client, "retried") == ("delivered", due_ms, due_ms, events)
+            await send_back(retry.phys_offset, -1)
+            events.append("dead letter")
+            assert await shown(client, "retried") == ("dead letter", due_ms, None, events)
+            [one] = await found(client, "retried")
+            assert one["reason"] == "group G, after 2 deliveries"
+
+    asyncio.run(work())
+
+
+def test_a_message_that_became_a_dead_letter_at_once_has_it_in_its_history(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(small(tmp_path)) as (_, client):
+            sent = await client.send("T", b"body", UNIQ_KEY="dead")
+            offset = decode_offset_id(sent.fields["msgId"])[2]
+            fields = {"offset": offset, "group": "G", "delayLevel": -1}
+            await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+            expected = ("dead letter", None, None, ["stored", "dead letter"])
+            assert await shown(client, "dead") == expected
+            assert await shown(client, sent.fields["msgId"]) == expected
+
+    asyncio.run(work())
+
+
+def test_a_pop_retry_is_part_of_a_history(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (broker, client):
+            await client.send("T", b"body", UNIQ_KEY="popped")
+            await PopClient(client, clock, "G").pop("T", invisibleTime=10_000)
+            await advance(broker, clock, 15_000)
+            state, _, _, events = await shown(client, "popped")
+            assert (state, events) == ("delivered", ["stored", "retry"])
+            [one] = await found(client, "popped")
+            assert one["reason"] == "group G, after 1 deliveries"
 
     asyncio.run(work())
