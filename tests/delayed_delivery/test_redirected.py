@@ -11,6 +11,7 @@ from delayed_delivery.redirected import (
     queue_number,
     real_target,
     without,
+    without_last,
 )
 from message_store.queues.topic_table import TopicTable
 
@@ -37,6 +38,22 @@ def test_target(properties: dict[str, str], expected: str | tuple[str, int]) -> 
         assert found.reason == expected
     else:
         assert (topics.name(found[0]), found[1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        (b"a\x011\x02n\x012\x02", b"a\x011\x02"),
+        (b"n\x012\x02", b""),
+        (b"n\x011\x02n\x012\x02", b"n\x011\x02"),
+        (b"n\x011\x02a\x012\x02", None),
+        (b"a\x011\x02nn\x012\x02", None),
+        (b"a\x011\x02n\x012", None),  # no entry ends it: the client wrote it
+        (b"", None),
+    ],
+)
+def test_the_last_entry_is_removed_if_it_has_the_name(text: bytes, rest: bytes | None) -> None:
+    assert without_last(text, b"n") == (text if rest is None else rest)
 
 
 @pytest.mark.parametrize(

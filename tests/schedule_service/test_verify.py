@@ -34,6 +34,21 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def test_the_due_time_of_the_last_unit_of_a_file_counts(tmp_path: Path) -> None:
+    units = 50  # of one file
+
+    async def steps() -> None:
+        async with level_service(tmp_path, FakeClock()) as rig:
+            rig.send(3, count=units)
+
+    asyncio.run(steps())
+    path = tmp_path / "config" / "delayOffset.json"
+    path.write_text(dumps({"offsetTable": {3: units}}))
+    report = verify_store(tmp_path, parts=[LEVELS])
+    (finding,) = [finding for finding in report.findings if finding.kind == KIND]
+    assert f"has offset {units}, but the message before it is due at" in finding.text
+
+
 def offsets_only(offsets: dict[int, int]) -> Callable[[str], str]:
     return lambda text: dumps({"offsetTable": offsets})
 

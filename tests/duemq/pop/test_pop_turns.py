@@ -108,6 +108,7 @@ def test_refused_checkpoints_return_all_messages_to_the_queues(rig: Callable[...
         assert sorted(body for response in found for body in bodies_of(response)) == sorted(sent)
         assert await rig.client.pop() == []
         assert rig.requests_measured(POP) == {0: 3, 210: 1}
+        assert rig.broker.parts.stats.totals.pulls_missed == 1
         statuses = {labels[-1] for labels, _ in rig.broker.parts.pop.figures.puts}
         assert statuses == {"PUT_OK"}, "the turn that was undone is not counted"
 

@@ -45,8 +45,10 @@ async def turns() -> None:
 class Bench:
     """A master with a log, and its HA server."""
 
-    def __init__(self, store: MessageStore, server: HaServer, clock: FakeClock) -> None:
-        self.store, self.server, self.clock = store, server, clock
+    def __init__(
+        self, store: MessageStore, server: HaServer, clock: FakeClock, configs: list[HaServerConfig]
+    ) -> None:
+        self.store, self.server, self.clock, self.configs = store, server, clock, configs
         self.open = AsyncExitStack()
 
     async def connect(self, *offsets: int) -> Peer:
@@ -87,11 +89,11 @@ def with_master(
         bound = socket.socket()
         bound.bind(("127.0.0.1", 0))
         bound.setblocking(False)
-        config = HaServerConfig(**keys)
+        configs = [HaServerConfig(**keys)]
         with bound, open_store(root, clock, **(store_keys or {})) as store:
             fill(store, count)
-            server = HaServer(bound, store, role or SYNC, lambda: config, clock)
-            bench = Bench(store, server, clock)
+            server = HaServer(bound, store, role or SYNC, lambda: configs[-1], clock)
+            bench = Bench(store, server, clock, configs)
             async with bench.open, server.running():
                 await work(bench)
 
@@ -215,6 +217,19 @@ def test_an_idle_connection_gets_heartbeats(tmp_path: Path) -> None:
     with_master(tmp_path, work)
 
 
+def test_a_changed_configuration_applies_without_a_report(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.connect(bench.store.max_offset)
+        await until(lambda: first_offset(bench) is not None)
+        await turns()
+        assert not bench.store.replicated.is_possible
+        bench.configs.append(HaServerConfig(in_sync_replicas=2))
+        bench.clock.advance(SYNC.heartbeat_ms)
+        await until(lambda: bench.store.replicated.is_possible)
+
+    with_master(tmp_path, work, in_sync_replicas=3)
+
+
 def test_a_replica_that_has_not_asked_gets_nothing(tmp_path: Path) -> None:
     """Apache's replicas send a request 5 s after they connected."""
 
@@ -292,8 +307,9 @@ def test_a_replica_whose_files_have_expired_is_refused(tmp_path: Path) -> None:
         peer = await bench.connect(70)
         await peer.closed()
         assert "ends at 70, before this log begins (65536)" in bench.server.failure
-        empty = await bench.connect(0)
-        assert (await empty.transfer())[0] == FILE_BYTES
+        for offset in (0, FILE_BYTES):  # an empty replica, and one that ends where the log begins
+            other = await bench.connect(offset)
+            assert (await other.transfer())[0] == FILE_BYTES
 
     with_master(tmp_path, work)
 

@@ -88,6 +88,22 @@ def test_a_last_record_with_a_wrong_offset_is_ignored(tmp_path: Path) -> None:
     assert len(list((tmp_path / "truncated").iterdir())) == 1
 
 
+def test_queues_that_lack_no_unit_are_not_written_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.__enter__()
+    for number in range(6):
+        put_one(store, "TU"[number % 2], 0, b"%d" % number)
+        if number == 2:
+            store.flush()
+    crash(store)
+    notices: list[str] = []
+    with MessageStore(small_config(tmp_path), FakeClock(), notice=notices.append) as store:
+        assert store.recovered.gaps == 0
+        assert 0 < store.recovered.records <= 3
+        assert bodies(store, "T") == [b"0", b"2", b"4"]
+    assert not any("all queues are written again" in notice for notice in notices)
+
+
 def test_a_failed_start_leaves_no_trace(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         put_one(store, "T", 0, b"one")

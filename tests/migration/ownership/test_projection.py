@@ -21,7 +21,7 @@ from delayed_delivery.ownership import (
 from delayed_delivery.ownership_projection import JournalProjection
 from duemq_migration.ownership import projection
 from message_store import ranges
-from tests.support.stores import open_store
+from tests.support.stores import open_store, put_one
 
 RECORDS: list[OwnershipRecord] = [
     StateRecord(migration="m", level=3, source="planned", target="routing", operator="me", why="ü"),
@@ -99,6 +99,19 @@ def test_the_projection_with_and_without_its_file(tmp_path: Path) -> None:
         assert projection.restore(store) == later
         projection.write(store, JournalProjection(next_offset=99, log_offset=store.max_offset + 1))
         assert projection.restore(store) == later  # beyond the end of the log
+
+
+def test_a_projection_whose_last_record_is_another_one_in_this_log_is_not_used(
+    tmp_path: Path,
+) -> None:
+    with open_store(tmp_path / "a") as store:
+        ownership.append(store, RECORDS[0], 5)
+        of_another_log = projection.restore(store)
+        assert of_another_log.levels
+    with open_store(tmp_path / "b") as store:
+        put_one(store, "T", 0, b"at the same log offset")
+        projection.write(store, of_another_log)
+        assert projection.restore(store) == JournalProjection()
 
 
 @pytest.mark.finding("3D4")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,6 +146,17 @@ def test_markers_and_copies(
         units = new_units(store, count)[: len(news)]
         codes = [java_hash(record.properties.get("TAGS", "")) for record in news]
         assert units["tags_code"].tolist() == codes
+
+
+@pytest.mark.parametrize("record_size", [-1, 0, 3, 1 << 30])
+def test_a_record_of_another_size_than_its_unit_has_is_not_copied(
+    tmp_path: Path, record_size: int
+) -> None:
+    with open_store(tmp_path) as store:
+        rows = put_targets(store, [{"due_ms": 5, "body": b"a"}, {"due_ms": 6, "body": b"b"}])
+        rows[0]["record_size"] = record_size
+        made = DecidingRecords(store, PRECISION_MS)
+        assert list(made.put_copies(rows, np.array([50, 60]), 1)) == [0]
 
 
 def test_a_damaged_record_is_not_copied(tmp_path: Path) -> None:
