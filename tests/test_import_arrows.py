@@ -16,6 +16,7 @@ ARROWS: dict[str, set[str]] = {
     "delayed_delivery": {"duemq_common", "message_store"},
     "schedule_service": {"duemq_common", "message_store", "delayed_delivery"},
     "timer_store": {"duemq_common", "message_store", "delayed_delivery"},
+    "recurring_schedules": {"duemq_common", "message_store", "delayed_delivery"},
     "duemq_migration": {
         "duemq_common",
         "message_store",
@@ -30,6 +31,7 @@ ARROWS: dict[str, set[str]] = {
         "delayed_delivery",
         "schedule_service",
         "timer_store",
+        "recurring_schedules",
         "duemq_migration",
         "spark_reconciliation",
     },
@@ -43,7 +45,7 @@ LAYERS = ORDER.split(" > ")
 """Sub-packages of duemq/: each may import only those after it, and none the root."""
 LAYOUTS_OF_OTHERS = {"spark_reconciliation": {"timer_store.layout"}}
 """Byte layouts that a package may read without importing their owner (decision 16)."""
-FOUND_BY_ENTRY_POINT = {"schedule_service", "timer_store"}
+FOUND_BY_ENTRY_POINT = {"schedule_service", "timer_store", "recurring_schedules"}
 """Plugins, loaded through their entry points; only the command line may import them."""
 
 

@@ -369,6 +369,9 @@ ROWS_BY_MODULE: Final[Mapping[str, tuple[RequestRow, ...]]] = {
         _own(RequestCode.GET_TIMER_METRICS, Action.GET),
         _own(RequestCode.COMPACT_TIMERS, Action.UPDATE, ADMIN),
     ),
+    "recurring_schedules.plugin": (
+        _own(RequestCode.CHANGE_SCHEDULE, Rule(Action.PUB, (TOPIC,)), plain.on_topic(PUB)),
+    ),
     "duemq_migration.plugin": (_own(RequestCode.MIGRATE, Action.UPDATE, ADMIN),),
 }
 """Rows by module of the handler."""

@@ -30,6 +30,7 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
 TABLES_TOPIC: Final = "DUEMQ_TABLES"
 LEVELS_TOPIC: Final = "DUEMQ_LEVELS"
+SCHEDULES_TOPIC: Final = "DUEMQ_SCHEDULES"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"  # from 5.4 on
@@ -65,6 +66,7 @@ INTERNAL_TOPICS: Final[Mapping[str, TopicAccess]] = {
     DECISION_TOPIC: TopicAccess.NONE,
     TABLES_TOPIC: TopicAccess.NONE,
     LEVELS_TOPIC: TopicAccess.NONE,
+    SCHEDULES_TOPIC: TopicAccess.NONE,
     QUARANTINE_TOPIC: TopicAccess.READ,  # operators consume it
     CHECK_MAX_TIME_TOPIC: TopicAccess.READ,  # mqadmin resumeCheckHalfMessage views a message first
     OFFSET_MOVED_TOPIC: TopicAccess.READ,  # mqadmin startMonitoring subscribes to it

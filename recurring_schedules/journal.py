@@ -1,0 +1,79 @@
+"""Journal of schedules: one record per change, with the whole state of its schedule.
+
+    DUEMQ_SCHEDULES, queue 0    create A | create B | pause A | resume A | delete B | renew A ...
+
+A record replaces all earlier ones of its name. The occurrences themselves are records in the timer
+topic; the last one that follows the schedule's newest record shows how far it is planned. Both are
+in the log, so replicas have them, and one append is one change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from delayed_delivery.own_records import put_own
+from duemq_common.errors import RequestError
+from recurring_schedules.definition import Definition
+from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+ACTIVE, PAUSED, DELETED = "active", "paused", "deleted"
+SERVICE_NOT_AVAILABLE: Final = 14
+
+
+class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """State of a schedule after one change.
+
+    Attributes:
+        revision: Number of the change, from 1 on.
+        planned_ms: Planned time of the last occurrence that was appended, or a time after which
+            occurrences are planned.
+        next_ms: Planned time of the next occurrence to append; 0: the schedule has ended.
+        pending_offset: Log offset of the last occurrence's record; -1: none.
+        withdrawn_ms: Planned time of the occurrence that a pause cancels; 0: none.
+        changed_ms: Time of the change.
+    """
+
+    definition: Definition
+    state: str = ACTIVE
+    revision: int = 1
+    planned_ms: int = 0
+    next_ms: int = 0
+    pending_offset: int = -1
+    withdrawn_ms: int = 0
+    note: str = ""
+    created_ms: int = 0
+    changed_ms: int = 0
+
+
+_DECODER: Final = msgspec.json.Decoder(ScheduleRecord)
+
+
+def encode(record: ScheduleRecord) -> bytes:
+    """Return the body of a record."""
+    return msgspec.json.encode(record)
+
+
+def decode(body: bytes) -> ScheduleRecord:
+    """Return the record of a body.
+
+    Raises:
+        ValueError: The body is malformed.
+    """
+    return _DECODER.decode(body)  # its DecodeError is a ValueError
+
+
+def append(store: MessageStore, record: ScheduleRecord, now_ms: int) -> None:
+    """Append a record; dispatchers of the topic apply it.
+
+    Raises:
+        RequestError: The store refuses the append; nothing has changed.
+    """
+    batch = put_own(store, JOURNAL_TOPIC, JOURNAL_QUEUE, encode(record), now_ms=now_ms)
+    if batch.rows[0]["status"]:
+        reason = batch.remarks.get(0, "the store is not writable")
+        raise RequestError(SERVICE_NOT_AVAILABLE, reason)

@@ -1,0 +1,112 @@
+"""Planned times of a schedule: a pure function of its definition and a time.
+
+Cron expressions follow Debian's cron, by cronsim. An expression of 5 fields whose minute and hour
+are not `*` fires once on each matching day: in the gap of a DST change at the first instant after
+the gap, in a repeated hour at the first of both times. Other expressions match each real minute or
+second: nothing in the gap, twice in a repeated hour. Intervals are real time and have no zone.
+See docs/decisions/0070-triggers-of-schedules.md.
+"""
+
+from __future__ import annotations
+
+import zlib
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from cronsim import CronSim, CronSimError
+
+from recurring_schedules.definition import ALIASES, Definition, InvalidDefinition, zone_of
+
+EXCLUDED_MAX: Final = 10_000
+"""Maximum number of consecutive exclusions; a schedule with more has ended."""
+FIELDS_WITH_SECONDS: Final = 6
+
+
+def next_after(definition: Definition, after_ms: int) -> int | None:
+    """Return the first planned time after a time, None if there is none."""
+    after_ms = max(after_ms, definition.start_ms - 1)
+    for _ in range(EXCLUDED_MAX):
+        planned_ms = _unrestricted(definition, after_ms)
+        if planned_ms is None or 0 < definition.end_ms < planned_ms:
+            return None
+        if not definition.exclude or not _is_excluded(definition, planned_ms):
+            return planned_ms
+        after_ms = planned_ms
+    return None
+
+
+def due_ms_of(definition: Definition, planned_ms: int, following_ms: int | None) -> int:
+    """Return the due time of an occurrence: its planned time and a jitter.
+
+    The jitter depends on name and planned time only, and ends before the following occurrence.
+    """
+    width_ms = definition.jitter_ms
+    if following_ms is not None:
+        width_ms = min(width_ms, following_ms - planned_ms - 1)
+    if width_ms <= 0:
+        return planned_ms
+    return planned_ms + zlib.crc32(f"{definition.name}@{planned_ms}".encode()) % (width_ms + 1)
+
+
+def check_fires(definition: Definition, now_ms: int) -> int:
+    """Return the first planned time after now.
+
+    Raises:
+        InvalidDefinition: An expression is malformed, or there is no such time.
+    """
+    for expression in definition.exclude:
+        if not _date_of(expression):
+            _check_expression(expression)
+    if definition.cron:
+        _check_expression(definition.cron)
+    first_ms = next_after(definition, now_ms)
+    if first_ms is None:
+        raise InvalidDefinition("the schedule never fires: check its expression, end and exclusions")
+    return first_ms
+
+
+def _check_expression(text: str) -> None:
+    try:
+        CronSim(ALIASES.get(text, text), datetime(2026, 1, 1, tzinfo=UTC))
+    except CronSimError as error:
+        raise InvalidDefinition(f"the cron expression {text[:100]!r} is invalid: {error}") from None
+
+
+def _unrestricted(definition: Definition, after_ms: int) -> int | None:
+    """Return the first time after `after_ms`, without exclusions and end."""
+    every_ms, phase_ms = definition.every_ms, definition.phase_ms
+    if every_ms:
+        return phase_ms + ((after_ms - phase_ms) // every_ms + 1) * every_ms
+    zone = UTC if definition.zone == "UTC" else zone_of(definition.zone)
+    expression = ALIASES.get(definition.cron, definition.cron)
+    try:
+        times = CronSim(expression, datetime.fromtimestamp(after_ms // 1_000, zone))
+        while True:  # in a repeated hour, the first result can be the first of both times
+            planned_ms = round(next(times).timestamp()) * 1_000
+            if planned_ms > after_ms:
+                return planned_ms
+    except (StopIteration, OverflowError):
+        return None
+
+
+def _is_excluded(definition: Definition, planned_ms: int) -> bool:
+    when = datetime.fromtimestamp(planned_ms // 1_000, zone_of(definition.zone))
+    return any(_matches(expression, when) for expression in definition.exclude)
+
+
+def _matches(expression: str, when: datetime) -> bool:
+    """Return whether a date or cron expression matches a local time."""
+    if date := _date_of(expression):
+        return when.date() == date.date()
+    expression = ALIASES.get(expression, expression)
+    local = when.replace(tzinfo=UTC)  # fields of the local time, without changes of the zone
+    if len(expression.split()) < FIELDS_WITH_SECONDS:
+        local = local.replace(second=0)
+    return bool(next(CronSim(expression, local - timedelta(seconds=1)), None) == local)
+
+
+def _date_of(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        return None

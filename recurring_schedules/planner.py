@@ -1,0 +1,203 @@
+"""Planner: appends the next occurrence of each schedule as a timer.
+
+    planned <= now, next exists   ->   append the occurrence `next`, then: planned, next = next, ...
+
+So exactly one planned occurrence of a schedule is pending, from the creation on; the next one is
+appended when the former is due, at least a second ahead. The record of the occurrence is the only
+proof that it is planned: after a kill, a start finds it in the log, or appends it.
+
+Overdue occurrences, after an outage or a jump of the clock, are appended at once, unless they are
+older than the catch-up window, or the rule `latest` applies and a later one is overdue too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from duemq_common.clock import Clock, Signal
+from duemq_common.errors import RecordUnreadable
+from message_store.hooks import PutHook
+from message_store.log.batch import PutBatch
+from recurring_schedules.definition import Definition
+from recurring_schedules.messages import add_occurrence
+from recurring_schedules.occurrences import due_ms_of, next_after
+from recurring_schedules.table import IS_ACTIVE, ScheduleTable
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+TURN_OCCURRENCES: Final = 200
+SKIPS_MAX: Final = 200
+"""Maximum number of occurrences of one schedule that one turn skips."""
+RETRY_MS: Final = 1_000
+UNREADABLE_RETRY_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Occurrence to append."""
+
+    slot: int
+    definition: Definition
+    planned_ms: int
+    next_ms: int
+    due_ms: int
+
+
+@dataclass(slots=True)
+class PlannerStats:
+    """Counts since the start.
+
+    Attributes:
+        planned: Occurrences appended.
+        late: Occurrences appended after their due time.
+        missed: Occurrences skipped by the catch-up window or the overlap rule.
+        refused: Appends that were refused, by the store or a limit of timers; they are repeated.
+    """
+
+    planned: int = 0
+    late: int = 0
+    missed: int = 0
+    refused: int = 0
+
+
+class Planner:
+    """Task that appends occurrences; owns the progress of the table while it runs.
+
+    Args:
+        hooks: Put hooks of the timers.
+    """
+
+    def __init__(
+        self, store: MessageStore, table: ScheduleTable, clock: Clock, hooks: Sequence[PutHook]
+    ) -> None:
+        self._store, self._table, self._clock, self._hooks = store, table, clock, hooks
+        self._batch = PutBatch(TURN_OCCURRENCES)
+        self._retry_ms: dict[int, int] = {}
+        self._wake, self._stops = Signal(), False
+        self.stats = PlannerStats()
+
+    def wake(self) -> None:
+        """Look for schedules to plan now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Make `run` return."""
+        self._stops = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Append occurrences until `stop`."""
+        while not self._stops:
+            self._wake.clear()
+            if not len(self._table):
+                await self._wake.wait()
+                continue
+            now_ms = self._clock.now_ms()
+            if self.turn(now_ms):
+                await asyncio.sleep(0)
+            else:
+                await self._clock.wait(self._wake, until_ms=self._next_turn_ms(now_ms))
+
+    def turn(self, now_ms: int, slots: Sequence[int] | None = None) -> bool:
+        """Append the most urgent occurrences; return whether there are more.
+
+        Args:
+            slots: Only these schedules.
+        """
+        if self._store.refusal:
+            return False
+        due = self._due(now_ms) if slots is None else np.array(slots, np.int64)
+        candidates = []
+        for slot in due[:TURN_OCCURRENCES].tolist():
+            candidate = self._candidate(slot, now_ms)
+            if candidate is not None:
+                candidates.append(candidate)
+        if candidates:
+            self._append(candidates, now_ms)
+        return bool(due.size)
+
+    def _due(self, now_ms: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return the slots whose next occurrence has to be appended, the earliest one first."""
+        rows = self._table.filled
+        due = (rows["planned_ms"] <= now_ms) & (rows["next_ms"] > 0) & (rows["state"] == IS_ACTIVE)
+        for slot, retry_ms in list(self._retry_ms.items()):
+            if retry_ms - now_ms > UNREADABLE_RETRY_MS or retry_ms <= now_ms:
+                del self._retry_ms[slot]  # also after the clock was set back
+            else:
+                due[slot] = False
+        slots = np.flatnonzero(due)
+        if slots.size > TURN_OCCURRENCES:
+            next_ms = rows["next_ms"][slots]
+            slots = slots[np.argpartition(next_ms, TURN_OCCURRENCES)[:TURN_OCCURRENCES]]
+        return slots[np.argsort(rows["next_ms"][slots], kind="stable")]
+
+    def _next_turn_ms(self, now_ms: int) -> int | None:
+        rows = self._table.filled
+        waits = (rows["planned_ms"] > now_ms) & (rows["next_ms"] > 0)
+        waits &= rows["state"] == IS_ACTIVE
+        times = [*self._retry_ms.values()]
+        if waits.any():
+            times.append(int(rows["planned_ms"][waits].min()))
+        return min(times, default=None)
+
+    def _candidate(self, slot: int, now_ms: int) -> Candidate | None:
+        """Return the occurrence to append, None if the turn skips it."""
+        try:
+            definition = self._table.record(self._store, slot).definition
+        except RecordUnreadable as error:
+            log.error("a schedule cannot be planned: %s", error)
+            self._retry_ms[slot] = now_ms + UNREADABLE_RETRY_MS
+            return None
+        row = self._table.rows[slot]
+        planned_ms = int(row["next_ms"])
+        for _ in range(SKIPS_MAX):
+            next_ms = next_after(definition, planned_ms)
+            is_old = planned_ms < now_ms - definition.catch_up_ms
+            is_replaced = definition.overlap == "latest" and next_ms and next_ms <= now_ms
+            if not is_old and not is_replaced:
+                due_ms = due_ms_of(definition, planned_ms, next_ms)
+                return Candidate(slot, definition, planned_ms, next_ms or 0, due_ms)
+            self.stats.missed += 1
+            if next_ms is None:
+                break
+            planned_ms = next_ms
+        row["next_ms"] = planned_ms if next_ms is not None else 0
+        return None
+
+    def _append(self, candidates: list[Candidate], now_ms: int) -> None:
+        batch = self._batch
+        batch.clear()
+        for item in candidates:
+            add_occurrence(
+                batch,
+                self._store.topics,
+                item.definition,
+                item.planned_ms,
+                next_ms=item.next_ms,
+                due_ms=item.due_ms,
+                now_ms=now_ms,
+            )
+        self.put(batch, now_ms)
+        for index, item in enumerate(candidates):
+            if batch.rows[index]["status"]:
+                self.stats.refused += 1
+                self._retry_ms[item.slot] = now_ms + RETRY_MS
+                continue
+            offset = int(batch.rows[index]["phys_offset"])
+            self._table.occurred(item.slot, item.planned_ms, item.next_ms, offset)
+            self.stats.planned += 1
+            self.stats.late += item.due_ms < now_ms
+
+    def put(self, batch: PutBatch, now_ms: int) -> None:
+        """Append messages through the put hooks of the timers; each row has its result."""
+        for hook in self._hooks:
+            hook(batch, now_ms)
+        self._store.put(batch)

@@ -1,0 +1,153 @@
+"""Recurring schedules as a broker plugin."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from delayed_delivery.plugin import PluginBase, PluginHost, SystemTopic, referral_text
+from delayed_delivery.service_tasks import report_failure
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, RequestHandler, Response
+from message_store.retention.pins import UNKNOWN, FirstPending
+from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC, PLUGIN, TIMER_PLUGIN
+from recurring_schedules.planner import Planner
+from recurring_schedules.requests import (
+    CHANGE_SCHEDULE,
+    SERVICE_NOT_AVAILABLE,
+    ScheduleRequests,
+)
+from recurring_schedules.table import IS_DELETED, ScheduleTable, read_journal
+from recurring_schedules.views import admin_views
+
+if TYPE_CHECKING:
+    from message_store.log.batch import PutBatch
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+READ_ONLY: Final = 4
+NO_TIMERS: Final = (
+    "timers are switched off, so no schedule can run: set timerWheelEnable=true and restart"
+)
+
+
+@dataclass(slots=True)
+class RunningSchedules:
+    """Components that exist while the store is open."""
+
+    store: MessageStore
+    table: ScheduleTable
+    planner: Planner
+    requests: ScheduleRequests
+
+
+class RecurringPlugin(PluginBase):
+    """Plugin of schedules: each appends its next occurrence as a timer."""
+
+    name = PLUGIN
+    after = (TIMER_PLUGIN,)
+
+    def __init__(self, host: PluginHost) -> None:
+        self._host = host
+        self._running: RunningSchedules | None = None
+        self._pin: FirstPending = UNKNOWN  # while no schedules run
+
+    def system_topics(self) -> Sequence[SystemTopic]:
+        return (SystemTopic(JOURNAL_TOPIC, 1, READ_ONLY),)
+
+    def request_handlers(self) -> Mapping[int, RequestHandler]:
+        return {CHANGE_SCHEDULE: self._change}
+
+    def admin_views(self) -> Mapping[str, Callable[[], object]]:
+        return admin_views(self._parts)
+
+    def first_pending_offset(self) -> FirstPending:
+        """Return the log offset of the oldest definition."""
+        if self._running is None:
+            return self._pin
+        rows = self._running.table.filled
+        offsets = rows["offset"][rows["state"] != IS_DELETED]
+        return int(offsets.min()) if offsets.size else None
+
+    @asynccontextmanager
+    async def running(self, store: MessageStore) -> AsyncIterator[None]:
+        """Bring the table up to date, then plan while the block is open."""
+        timers = self._host.plugin(TIMER_PLUGIN)
+        hooks = () if timers is None else tuple(timers.put_hooks())
+        pending = None if timers is None else timers.pending_messages()
+        if not hooks or timers is None or pending is None:
+            _, end = store.queue_bounds(JOURNAL_TOPIC, JOURNAL_QUEUE)
+            self._pin = UNKNOWN if end else None
+            if end:
+                log.warning("%s", NO_TIMERS)
+            yield
+            self._pin = UNKNOWN
+            return
+        table = recovered_table(store)
+        planner = Planner(store, table, self._host.clock, hooks)
+        requests = ScheduleRequests(store, table, planner, pending, self._host.clock)
+        on_journal = _Applier(store, table)
+        store.add_dispatcher(on_journal, topic=JOURNAL_TOPIC)
+        await requests.finish_withdrawals()
+        async with asyncio.TaskGroup() as tasks:
+            self._running = RunningSchedules(store, table, planner, requests)
+            tasks.create_task(self._run(planner), name="recurring schedules")
+            try:
+                yield
+            finally:
+                planner.stop()
+        self._running = None
+        store.remove_dispatcher(on_journal, topic=JOURNAL_TOPIC)
+
+    async def _run(self, planner: Planner) -> None:
+        try:
+            await planner.run()
+        except Exception as error:
+            report_failure("recurring schedules", error, self._host.stop)
+
+    def _parts(self) -> tuple[MessageStore, ScheduleTable, Clock]:
+        running = self._started()
+        return running.store, running.table, self._host.clock
+
+    def _started(self) -> RunningSchedules:
+        if self._running is None:
+            master = self._host.master_address
+            reason = NO_TIMERS if master is None else referral_text(master, "runs schedules")
+            raise RequestError(SERVICE_NOT_AVAILABLE, reason)
+        return self._running
+
+    async def _change(self, request: Request) -> Response:
+        return await self._started().requests.handle(request)
+
+
+class _Applier:
+    """Dispatcher of the journal's topic: applies its records to the table."""
+
+    def __init__(self, store: MessageStore, table: ScheduleTable) -> None:
+        self._store, self._table = store, table
+        self._topic = store.topics.add(JOURNAL_TOPIC)
+
+    def __call__(self, batch: PutBatch) -> None:
+        rows = batch.filled
+        for row in rows[(rows["topic_index"] == self._topic) & (rows["status"] == 0)]:
+            offset = int(row["phys_offset"])
+            self._table.apply(read_journal(self._store, offset), offset)
+
+
+def recovered_table(store: MessageStore) -> ScheduleTable:
+    """Return the table of a store at the end of its log."""
+    units = store.units(JOURNAL_TOPIC, JOURNAL_QUEUE, store.queue_bounds(JOURNAL_TOPIC, 0)[0], 1)
+    start = int(units[0]["phys_offset"]) if units.size else store.max_offset
+    table = ScheduleTable(log_offset=start)
+    table.replay(store, lambda text: log.error("%s", text))
+    return table
+
+
+def create_plugin(host: PluginHost) -> RecurringPlugin:
+    """Return the plugin. The entry point of `duemq.broker_plugins`."""
+    return RecurringPlugin(host)

@@ -1,0 +1,317 @@
+"""Request 9016: changes of schedules. Every change is one record in the journal.
+
+    fields  action, name, topic, note, from_ms, until_ms     body  definition (create)
+
+The field `topic` is the topic of the schedule, for which the account needs the right to send.
+Between the check of a change and its record there is no await, so two requests cannot contradict
+each other. The response waits until disk and replicas have the record.
+
+A pause or deletion also cancels the pending occurrence. Its record comes first and names the
+occurrence, so a start after a crash in between repeats the cancellation (`finish_withdrawals`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from delayed_delivery.pending import Offsets, PendingMessages, Verdict
+from duemq_common.clock import Clock
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, Response
+from message_store.log.batch import PutBatch
+from recurring_schedules import journal
+from recurring_schedules.definition import (
+    Definition,
+    InvalidDefinition,
+    check,
+    decode_definition,
+)
+from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
+from recurring_schedules.messages import add_occurrence
+from recurring_schedules.names import TIMER_TOPIC
+from recurring_schedules.occurrences import check_fires, next_after
+from recurring_schedules.planner import Planner
+from recurring_schedules.table import ScheduleTable
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+CHANGE_SCHEDULE: Final = 9_016
+SYSTEM_ERROR: Final = 1
+MESSAGE_ILLEGAL: Final = 13
+SERVICE_NOT_AVAILABLE: Final = 14
+NO_PERMISSION: Final = 16
+TOPIC_NOT_EXIST: Final = 17
+QUERY_NOT_FOUND: Final = 22
+INVALID_PARAMETER: Final = 29
+NOTE_CHARACTERS_MAX: Final = 1_000
+BACKFILL_MAX: Final = 10_000
+BACKFILL_BYTES_MAX: Final = 64 << 20
+
+
+class ScheduleRequests:
+    """Handlers of changes.
+
+    Args:
+        pending: Pending timers, for cancellations.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        table: ScheduleTable,
+        planner: Planner,
+        pending: PendingMessages,
+        clock: Clock,
+    ) -> None:
+        self._store, self._table, self._planner = store, table, planner
+        self._pending, self._clock = pending, clock
+        self._actions = {
+            "create": self._create,
+            "pause": self._pause,
+            "resume": self._resume,
+            "trigger": self._trigger,
+            "backfill": self._backfill,
+            "delete": self._delete,
+        }
+
+    async def handle(self, request: Request) -> Response:
+        """Handle request 9016."""
+        action = self._actions.get(request.fields.get("action", ""))
+        if action is None:
+            names = ", ".join(self._actions)
+            raise RequestError(INVALID_PARAMETER, f"the field action is one of: {names}")
+        if self._store.refusal:
+            raise RequestError(SERVICE_NOT_AVAILABLE, self._store.refusal)
+        result = await action(request)
+        missing = await self._store.wait_confirmed(self._store.max_offset)
+        if missing:
+            raise RequestError(missing.code, f"the change is in the log, but {missing.text}")
+        return Response(body=msgspec.json.encode(result))
+
+    # -- create -------------------------------------------------------------------------------
+
+    async def _create(self, request: Request) -> dict[str, object]:
+        try:
+            definition = decode_definition(request.body)
+            record = self.new_record(definition, self._clock.now_ms())
+        except InvalidDefinition as error:
+            raise RequestError(INVALID_PARAMETER, str(error)) from None
+        if request.fields.get("topic") != definition.topic:
+            raise RequestError(INVALID_PARAMETER, "the field topic is not the definition's topic")
+        existing = self._find(definition.name)
+        if existing is not None and existing.definition == definition:
+            return {"created": False, **_progress(existing)}
+        if existing is not None:
+            raise RequestError(INVALID_PARAMETER, already_exists(definition.name))
+        journal.append(self._store, record, record.changed_ms)
+        slot = self._table.find(definition.name)
+        self._planner.turn(record.changed_ms, [slot])
+        self._planner.wake()
+        return {"created": True, **_progress(self._table.record(self._store, slot))}
+
+    def new_record(self, definition: Definition, now_ms: int) -> ScheduleRecord:
+        """Return the record of a new schedule.
+
+        Raises:
+            InvalidDefinition: It cannot be created.
+        """
+        check(definition)
+        index = self._store.topics.find(definition.topic)
+        topic = self._store.topics.arrays.topics[index]
+        if index < 0 or not topic["write_queues"]:
+            raise InvalidDefinition(f"topic {definition.topic[:127]} does not exist: create it first")
+        if topic["closed"] or definition.topic == TIMER_TOPIC:
+            raise InvalidDefinition(f"topic {definition.topic} belongs to the broker")
+        first_ms = check_fires(definition, now_ms)
+        return ScheduleRecord(
+            definition=definition,
+            planned_ms=now_ms,
+            next_ms=first_ms,
+            created_ms=now_ms,
+            changed_ms=now_ms,
+        )
+
+    def _find(self, name: str) -> ScheduleRecord | None:
+        slot = self._table.find(name)
+        if slot < 0:
+            return None
+        record = self._table.record(self._store, slot)
+        if record.definition.name != name:
+            reason = f"the name has the same hash as {record.definition.name}: choose another one"
+            raise RequestError(INVALID_PARAMETER, reason)
+        return record
+
+    def _existing(self, request: Request) -> ScheduleRecord:
+        name = request.fields.get("name", "")
+        record = self._find(name)
+        if record is None:
+            raise RequestError(QUERY_NOT_FOUND, f"there is no schedule {name[:200]!r}")
+        if request.fields.get("topic") != record.definition.topic:
+            topic = record.definition.topic
+            raise RequestError(NO_PERMISSION, f"the field topic is not {topic}")
+        return record
+
+    # -- pause, resume, delete ----------------------------------------------------------------
+
+    async def _pause(self, request: Request) -> dict[str, object]:
+        return await self._withdraw(request, PAUSED)
+
+    async def _delete(self, request: Request) -> dict[str, object]:
+        return await self._withdraw(request, DELETED)
+
+    async def _withdraw(self, request: Request, state: str) -> dict[str, object]:
+        """Append the record of a pause or deletion, then cancel the pending occurrence."""
+        record = self._existing(request)
+        while record.state != state:
+            offsets = np.array([record.pending_offset], np.int64)
+            found = await self._pending.by_offset(offsets[offsets >= 0])
+            if self._existing(request) != record:  # it has changed meanwhile
+                record = self._existing(request)
+                continue
+            withdrawn_ms = record.planned_ms if found.offsets.size else record.withdrawn_ms
+            changed = self._changed(record, request, state, withdrawn_ms=withdrawn_ms)
+            journal.append(self._store, changed, changed.changed_ms)
+            if found.offsets.size:
+                self._cancel(changed, found.offsets)
+            return _progress(changed)
+        return _progress(record)
+
+    def _cancel(self, record: ScheduleRecord, offsets: Offsets) -> None:
+        """Cancel the occurrence that a record withdraws; correct the record if it was delivered."""
+        decided = self._pending.cancel(offsets)
+        for remark in decided.remarks.values():
+            raise RequestError(SERVICE_NOT_AVAILABLE, f"an occurrence stays pending: {remark}")
+        if record.state == PAUSED and not (decided.verdicts == Verdict.DONE).any():
+            corrected = replace(record, withdrawn_ms=0, revision=record.revision + 1)
+            journal.append(self._store, corrected, record.changed_ms)
+
+    def _changed(
+        self, record: ScheduleRecord, request: Request, state: str, **more: int
+    ) -> ScheduleRecord:
+        note = request.fields.get("note", "")[:NOTE_CHARACTERS_MAX]
+        now_ms = self._clock.now_ms()
+        changed: ScheduleRecord = replace(
+            record,
+            state=state,
+            note=note,
+            revision=record.revision + 1,
+            changed_ms=now_ms,
+            **more,
+        )
+        return changed
+
+    async def _resume(self, request: Request) -> dict[str, object]:
+        """Plan again from now on; the occurrence that the pause has cancelled may come first."""
+        record = self._existing(request)
+        if record.state == ACTIVE:
+            return _progress(record)
+        now_ms = self._clock.now_ms()
+        planned_ms = max(record.planned_ms, now_ms)
+        if record.withdrawn_ms > now_ms:
+            planned_ms = record.withdrawn_ms - 1
+        next_ms = next_after(record.definition, planned_ms) or 0
+        changed = self._changed(
+            record,
+            request,
+            ACTIVE,
+            planned_ms=min(planned_ms, now_ms),
+            next_ms=next_ms,
+            withdrawn_ms=0,
+        )
+        journal.append(self._store, changed, changed.changed_ms)
+        slot = self._table.find(record.definition.name)
+        if next_ms:
+            self._planner.turn(now_ms, [slot])
+        self._planner.wake()
+        return _progress(self._table.record(self._store, slot))
+
+    async def finish_withdrawals(self) -> None:
+        """Cancel the occurrences of pauses and deletions that a crash has interrupted."""
+        for record in self._table.withdrawn.values():
+            offsets = np.array([record.pending_offset], np.int64)
+            found = await self._pending.by_offset(offsets)
+            if found.offsets.size:
+                self._cancel(record, found.offsets)
+        self._table.withdrawn.clear()
+
+    # -- occurrences on request ---------------------------------------------------------------
+
+    async def _trigger(self, request: Request) -> dict[str, object]:
+        record, now_ms = self._existing(request), self._clock.now_ms()
+        appended = self._append_manual(record, [now_ms], "trigger", now_ms)
+        return {"appended": appended}
+
+    async def _backfill(self, request: Request) -> dict[str, object]:
+        record, now_ms = self._existing(request), self._clock.now_ms()
+        from_ms, until_ms = _number(request, "from_ms"), _number(request, "until_ms")
+        if until_ms > now_ms:
+            raise RequestError(INVALID_PARAMETER, "the end of a backfill is in the future")
+        definition, times = replace(record.definition, start_ms=0, end_ms=0), list[int]()
+        count_max = min(BACKFILL_MAX, BACKFILL_BYTES_MAX // (len(definition.body) + 1_000))
+        planned_ms = next_after(definition, from_ms - 1)
+        while planned_ms is not None and planned_ms < until_ms:
+            times.append(planned_ms)
+            if len(times) > count_max:
+                reason = f"the range has more than {count_max} occurrences: give a shorter one"
+                raise RequestError(INVALID_PARAMETER, reason)
+            planned_ms = next_after(definition, planned_ms)
+        return {"appended": self._append_manual(record, times, "backfill", now_ms)}
+
+    def _append_manual(
+        self, record: ScheduleRecord, times: list[int], manual: str, now_ms: int
+    ) -> int:
+        batch = PutBatch(max(len(times), 1))
+        for planned_ms in times:
+            add_occurrence(
+                batch,
+                self._store.topics,
+                record.definition,
+                planned_ms,
+                next_ms=0,
+                due_ms=now_ms,
+                now_ms=now_ms,
+                manual=manual,
+                key_suffix=f"#{manual}-{self._store.max_offset}",
+            )
+        self._planner.put(batch, now_ms)
+        refused = np.flatnonzero(batch.filled["status"])
+        if refused.size:
+            first = int(refused[0])
+            text = batch.remarks.get(first, "the store is not writable")
+            raise RequestError(
+                int(batch.rows[first]["status"]),
+                f"{refused.size} of {len(times)} occurrences were refused: {text}",
+            )
+        return len(times)
+
+
+def already_exists(name: str) -> str:
+    """Return why another definition of a name is refused."""
+    return (
+        f"schedule {name} exists with another definition: delete it first, or choose another name"
+    )
+
+
+def _progress(record: ScheduleRecord) -> dict[str, object]:
+    return {
+        "name": record.definition.name,
+        "state": record.state,
+        "revision": record.revision,
+        "planned_ms": record.planned_ms,
+        "next_ms": record.next_ms,
+    }
+
+
+def _number(request: Request, name: str) -> int:
+    text = request.fields.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise RequestError(INVALID_PARAMETER, f"the field {name} is not a time in ms")
+    return int(text)
+

@@ -1,0 +1,191 @@
+"""Table of schedules: columns without definitions, a projection of the log.
+
+    slot   name hash   journal offset   planned   next   state       45 bytes a schedule
+
+Definitions stay in the log and are read when an occurrence is planned. The table is brought up to
+date by records in log order: those of the journal, and occurrences in the timer topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from duemq_common.errors import RecordUnreadable
+from msgspec.structs import replace
+
+from recurring_schedules import journal
+from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
+from recurring_schedules.name_index import NameIndex, hash_of
+from recurring_schedules.names import (
+    JOURNAL_TOPIC,
+    MANUAL,
+    NEXT_TIME,
+    PLANNED_TIME,
+    SCHEDULE_NAME,
+    TIMER_TOPIC,
+    UNIQUE_KEY,
+)
+
+if TYPE_CHECKING:
+    from message_store.reader import StoreReader
+
+ROW: Final = np.dtype(
+    [
+        ("hash", "u8"),
+        ("offset", "i8"),  # log offset of the newest record in the journal
+        ("planned_ms", "i8"),
+        ("next_ms", "i8"),  # 0: the schedule has ended
+        ("pending", "i8"),  # log offset of the record of the last occurrence, -1 without one
+        ("state", "u1"),
+    ]
+)
+STATES: Final = (DELETED, ACTIVE, PAUSED)
+IS_DELETED, IS_ACTIVE, IS_PAUSED = range(len(STATES))
+_MARK: Final = f"{SCHEDULE_NAME}\x01".encode()
+Rows = npt.NDArray[np.void]
+
+
+class ScheduleTable:
+    """Schedules of one store.
+
+    Args:
+        rows: (n,) ROW.
+        log_offset: Log offset up to which the log is applied.
+
+    Attributes:
+        changes: Number of changes since the table was made.
+        withdrawn: Name and planned time of occurrences that pauses and deletions cancel, as read
+            by `replay`: the cancellation may be missing in the log.
+    """
+
+    def __init__(self, rows: Rows | None = None, log_offset: int = 0) -> None:
+        self.rows: Rows = np.zeros(0, ROW) if rows is None else rows
+        self.log_offset = log_offset
+        self.count = self.rows.size
+        self.changes = 0
+        self.withdrawn: dict[str, ScheduleRecord] = {}
+        live = np.flatnonzero(self.rows["state"] != IS_DELETED)
+        self._free = np.flatnonzero(self.rows["state"] == IS_DELETED).tolist()
+        self._index = NameIndex(self.rows["hash"][live], live.astype(np.int32))
+
+    @property
+    def filled(self) -> Rows:
+        """The rows in use, with those of deleted schedules."""
+        return self.rows[: self.count]
+
+    def __len__(self) -> int:
+        return self.count - len(self._free)
+
+    def find(self, name: str) -> int:
+        """Return the slot of a schedule, -1 if there is none."""
+        return self._index.find(hash_of(name))
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of active and paused schedules."""
+        states = np.bincount(self.filled["state"], minlength=len(STATES))
+        return {ACTIVE: int(states[IS_ACTIVE]), PAUSED: int(states[IS_PAUSED])}
+
+    # -- records in log order -----------------------------------------------------------------
+
+    def apply(self, record: ScheduleRecord, phys_offset: int) -> None:
+        """Apply a record of the journal."""
+        name_hash = hash_of(record.definition.name)
+        slot = self._index.find(name_hash)
+        self.changes += 1
+        if record.state == DELETED:
+            if slot >= 0:
+                self.rows["state"][slot] = IS_DELETED
+                self._index.set(name_hash, -1)
+                self._free.append(slot)
+            return
+        if slot < 0:
+            slot = self._free.pop() if self._free else self._new_slot()
+            self._index.set(name_hash, slot)
+        state = STATES.index(record.state)
+        times = record.planned_ms, record.next_ms
+        self.rows[slot] = (name_hash, phys_offset, *times, record.pending_offset, state)
+
+    def _new_slot(self) -> int:
+        if self.count == self.rows.size:
+            grown = np.zeros(max(64, self.count + self.count // 4), ROW)
+            grown[: self.count] = self.filled
+            self.rows = grown
+        self.count += 1
+        return self.count - 1
+
+    def occurred(self, slot: int, planned_ms: int, next_ms: int, phys_offset: int) -> None:
+        """Record that an occurrence is in the log."""
+        row = self.rows[slot]
+        if planned_ms > row["planned_ms"]:
+            row["planned_ms"], row["next_ms"], row["pending"] = planned_ms, next_ms, phys_offset
+            self.changes += 1
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def record(self, store: StoreReader, slot: int) -> ScheduleRecord:
+        """Return the newest record of a schedule, with its current progress.
+
+        Raises:
+            RecordUnreadable: The record is damaged.
+        """
+        row = self.rows[slot]
+        record = read_journal(store, int(row["offset"]))
+        return replace(
+            record,
+            planned_ms=int(row["planned_ms"]),
+            next_ms=int(row["next_ms"]),
+            pending_offset=int(row["pending"]),
+        )
+
+    def replay(self, store: StoreReader, on_fault: Callable[[str], None]) -> None:
+        """Apply the log from `log_offset` to its end."""
+        end = store.max_offset
+        journal_index = store.topics.find(JOURNAL_TOPIC)
+        timer_index = store.topics.find(TIMER_TOPIC)
+        for rows in store.scan(self.log_offset, end):
+            topics = rows["topic_index"]
+            ours = (topics == journal_index) | (topics == timer_index)
+            for row in rows[ours & (topics >= 0)]:
+                offset, size = int(row["phys_offset"]), int(row["record_size"])
+                try:
+                    if row["topic_index"] == journal_index:
+                        self._replay_record(read_journal(store, offset), offset)
+                    elif store.log_view(offset, size).tobytes().find(_MARK) >= 0:
+                        self._replay_occurrence(store.read_record(offset).properties, offset)
+                except (RecordUnreadable, ValueError) as error:
+                    on_fault(f"the record at log offset {offset} is skipped: {error}")
+        self.log_offset = end
+
+    def _replay_record(self, record: ScheduleRecord, offset: int) -> None:
+        self.apply(record, offset)
+        if record.withdrawn_ms:
+            self.withdrawn[record.definition.name] = record
+        else:
+            self.withdrawn.pop(record.definition.name, None)
+
+    def _replay_occurrence(self, properties: dict[str, str], offset: int) -> None:
+        if MANUAL in properties or UNIQUE_KEY not in properties:
+            return
+        slot = self.find(properties.get(SCHEDULE_NAME, ""))
+        if slot >= 0:
+            planned_ms, next_ms = int(properties[PLANNED_TIME]), int(properties.get(NEXT_TIME, 0))
+            self.occurred(slot, planned_ms, next_ms, offset)
+
+
+def read_journal(store: StoreReader, phys_offset: int) -> ScheduleRecord:
+    """Return the journal's record at a log offset.
+
+    Raises:
+        RecordUnreadable: There is no such record, or it is damaged.
+    """
+    record = store.read_record(phys_offset)
+    if record.topic != JOURNAL_TOPIC:
+        raise RecordUnreadable(phys_offset, "it is not a record of a schedule")
+    try:
+        return journal.decode(record.body)
+    except ValueError as error:
+        raise RecordUnreadable(phys_offset, f"it is not a record of a schedule: {error}") from None

@@ -1,0 +1,91 @@
+"""Admin views of schedules: pages of the list, and one schedule with its next occurrences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from delayed_delivery.plugin import ParameterizedView
+from duemq_common.clock import Clock
+from duemq_common.errors import RecordUnreadable, RequestError
+from recurring_schedules.journal import ScheduleRecord
+from recurring_schedules.occurrences import next_after
+from recurring_schedules.table import IS_DELETED, ScheduleTable
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+PAGE_MAX: Final = 1_000
+RUNS_MAX: Final = 100
+QUERY_NOT_FOUND: Final = 22
+INVALID_PARAMETER: Final = 29
+Parts = Callable[[], "tuple[MessageStore, ScheduleTable, Clock]"]
+
+
+def admin_views(parts: Parts) -> dict[str, Callable[[], object]]:
+    """Return the views by name; `parts` raises RequestError while no schedules run."""
+    return {
+        "list": ParameterizedView(lambda fields: _list(*parts(), fields)),
+        "show": ParameterizedView(lambda fields: _show(*parts(), fields)),
+    }
+
+
+def _list(
+    store: MessageStore, table: ScheduleTable, clock: Clock, fields: Mapping[str, str]
+) -> dict[str, object]:
+    """Return a page of schedules, and the field `after` of the next page; -1: the last one."""
+    after, count = _number(fields, "after", -1), _number(fields, "count", 100)
+    count = min(max(count, 1), PAGE_MAX)
+    live = np.flatnonzero(table.filled["state"][after + 1 :] != IS_DELETED) + after + 1
+    rows, topic = [], fields.get("topic", "")
+    for slot in live[:count].tolist():
+        try:
+            record = table.record(store, slot)
+        except RecordUnreadable:
+            continue
+        if not topic or record.definition.topic == topic:
+            rows.append(as_plain(record))
+    return {
+        "now_ms": clock.now_ms(),
+        "counts": table.counts(),
+        "schedules": rows,
+        "after": int(live[count - 1]) if live.size > count else -1,
+    }
+
+
+def _show(
+    store: MessageStore, table: ScheduleTable, clock: Clock, fields: Mapping[str, str]
+) -> dict[str, object]:
+    name = fields.get("name", "")
+    slot = table.find(name)
+    if slot < 0:
+        raise RequestError(QUERY_NOT_FOUND, f"there is no schedule {name[:200]!r}")
+    record, runs = table.record(store, slot), list[int]()
+    planned_ms: int | None = clock.now_ms()
+    while planned_ms is not None and len(runs) < min(_number(fields, "runs", 5), RUNS_MAX):
+        planned_ms = next_after(record.definition, planned_ms)
+        runs += [] if planned_ms is None else [planned_ms]
+    return {**as_plain(record), "now_ms": clock.now_ms(), "runs": runs}
+
+
+def as_plain(record: ScheduleRecord) -> dict[str, object]:
+    """Return a record as plain data."""
+    plain: dict[str, object] = msgspec.to_builtins(record)
+    return plain | {
+        "state": record.state,
+        "revision": record.revision,
+        "planned_ms": record.planned_ms,
+        "next_ms": record.next_ms,
+        "note": record.note,
+    }
+
+
+def _number(fields: Mapping[str, str], name: str, default: int) -> int:
+    text = fields.get(name, str(default))
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
+        raise RequestError(INVALID_PARAMETER, f"the field {name} is not a number")
+    return int(text)
