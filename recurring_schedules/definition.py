@@ -26,7 +26,9 @@ ALIASES: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-RESERVED: Final = re.compile(r"DUEMQ_|TIMER_|REAL_|__|(UNIQ_KEY|DELAY|DELAy|WAIT|TRAN_MSG|PGROUP)\Z")
+RESERVED: Final = re.compile(
+    r"DUEMQ_|TIMER_|REAL_|__|(UNIQ_KEY|DELAY|DELAy|WAIT|TRAN_MSG|PGROUP)\Z"
+)
 """Names of properties that the broker sets."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:/%+-]+")
 _SEPARATOR: Final = re.compile("[\x00-\x1f\x7f]")

@@ -4,7 +4,7 @@ Cron expressions follow Debian's cron, by cronsim. An expression of 5 fields who
 are not `*` fires once on each matching day: in the gap of a DST change at the first instant after
 the gap, in a repeated hour at the first of both times. Other expressions match each real minute or
 second: nothing in the gap, twice in a repeated hour. Intervals are real time and have no zone.
-See docs/decisions/0070-triggers-of-schedules.md.
+See docs/decisions/0058-recurring-schedules.md.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_fires(definition: Definition, now_ms: int) -> int:
         _check_expression(definition.cron)
     first_ms = next_after(definition, now_ms)
     if first_ms is None:
-        raise InvalidDefinition("the schedule never fires: check its expression, end and exclusions")
+        raise InvalidDefinition("it never fires: check its expression, end and exclusions")
     return first_ms
 
 

@@ -104,7 +104,7 @@ class Planner:
             if self.turn(now_ms):
                 await asyncio.sleep(0)
             else:
-                await self._clock.wait(self._wake, until_ms=self._next_turn_ms(now_ms))
+                await self._clock.wait(self._wake, until_ms=self.next_turn_ms(now_ms))
 
     def turn(self, now_ms: int, slots: Sequence[int] | None = None) -> bool:
         """Append the most urgent occurrences; return whether there are more.
@@ -139,7 +139,8 @@ class Planner:
             slots = slots[np.argpartition(next_ms, TURN_OCCURRENCES)[:TURN_OCCURRENCES]]
         return slots[np.argsort(rows["next_ms"][slots], kind="stable")]
 
-    def _next_turn_ms(self, now_ms: int) -> int | None:
+    def next_turn_ms(self, now_ms: int) -> int | None:
+        """Return the time of the next work; None: no schedule has any."""
         rows = self._table.filled
         waits = (rows["planned_ms"] > now_ms) & (rows["next_ms"] > 0)
         waits &= rows["state"] == IS_ACTIVE

@@ -91,7 +91,7 @@ class RecurringPlugin(PluginBase):
         table = recovered_table(store)
         planner = Planner(store, table, self._host.clock, hooks)
         requests = ScheduleRequests(store, table, planner, pending, self._host.clock)
-        on_journal = _Applier(store, table)
+        on_journal = JournalDispatcher(store, table)
         store.add_dispatcher(on_journal, topic=JOURNAL_TOPIC)
         await requests.finish_withdrawals()
         async with asyncio.TaskGroup() as tasks:
@@ -125,7 +125,7 @@ class RecurringPlugin(PluginBase):
         return await self._started().requests.handle(request)
 
 
-class _Applier:
+class JournalDispatcher:
     """Dispatcher of the journal's topic: applies its records to the table."""
 
     def __init__(self, store: MessageStore, table: ScheduleTable) -> None:

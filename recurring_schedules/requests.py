@@ -126,7 +126,9 @@ class ScheduleRequests:
         index = self._store.topics.find(definition.topic)
         topic = self._store.topics.arrays.topics[index]
         if index < 0 or not topic["write_queues"]:
-            raise InvalidDefinition(f"topic {definition.topic[:127]} does not exist: create it first")
+            raise InvalidDefinition(
+                f"topic {definition.topic[:127]} does not exist: create it first"
+            )
         if topic["closed"] or definition.topic == TIMER_TOPIC:
             raise InvalidDefinition(f"topic {definition.topic} belongs to the broker")
         first_ms = check_fires(definition, now_ms)
@@ -171,15 +173,15 @@ class ScheduleRequests:
         record = self._existing(request)
         while record.state != state:
             offsets = np.array([record.pending_offset], np.int64)
-            found = await self._pending.by_offset(offsets[offsets >= 0])
+            pending = await self._pending.by_offset(offsets[offsets >= 0])
             if self._existing(request) != record:  # it has changed meanwhile
                 record = self._existing(request)
                 continue
-            withdrawn_ms = record.planned_ms if found.offsets.size else record.withdrawn_ms
+            withdrawn_ms = record.planned_ms if pending.offsets.size else record.withdrawn_ms
             changed = self._changed(record, request, state, withdrawn_ms=withdrawn_ms)
             journal.append(self._store, changed, changed.changed_ms)
-            if found.offsets.size:
-                self._cancel(changed, found.offsets)
+            if pending.offsets.size:
+                self._cancel(changed, pending.offsets)
             return _progress(changed)
         return _progress(record)
 
@@ -236,9 +238,9 @@ class ScheduleRequests:
         """Cancel the occurrences of pauses and deletions that a crash has interrupted."""
         for record in self._table.withdrawn.values():
             offsets = np.array([record.pending_offset], np.int64)
-            found = await self._pending.by_offset(offsets)
-            if found.offsets.size:
-                self._cancel(record, found.offsets)
+            pending = await self._pending.by_offset(offsets)
+            if pending.offsets.size:
+                self._cancel(record, pending.offsets)
         self._table.withdrawn.clear()
 
     # -- occurrences on request ---------------------------------------------------------------
@@ -314,4 +316,3 @@ def _number(request: Request, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
         raise RequestError(INVALID_PARAMETER, f"the field {name} is not a time in ms")
     return int(text)
-

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
-
-from duemq_common.errors import RecordUnreadable
 from msgspec.structs import replace
 
+from duemq_common.errors import RecordUnreadable
 from recurring_schedules import journal
 from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
 from recurring_schedules.name_index import NameIndex, hash_of

@@ -48,10 +48,10 @@ def _list(
             continue
         if not topic or record.definition.topic == topic:
             rows.append(as_plain(record))
+    now_ms = clock.now_ms()
     return {
-        "now_ms": clock.now_ms(),
         "counts": table.counts(),
-        "schedules": rows,
+        "schedules": [{**row, "now_ms": now_ms} for row in rows],
         "after": int(live[count - 1]) if live.size > count else -1,
     }
 
@@ -59,7 +59,7 @@ def _list(
 def _show(
     store: MessageStore, table: ScheduleTable, clock: Clock, fields: Mapping[str, str]
 ) -> dict[str, object]:
-    name = fields.get("name", "")
+    name = fields.get("schedule", "")
     slot = table.find(name)
     if slot < 0:
         raise RequestError(QUERY_NOT_FOUND, f"there is no schedule {name[:200]!r}")

@@ -22,6 +22,7 @@ PACKAGES = (
     "delayed_delivery",
     "schedule_service",
     "timer_store",
+    "recurring_schedules",
     "migration",
     "spark_reconciliation",
     "duemq",

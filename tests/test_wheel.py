@@ -74,5 +74,8 @@ def test_an_application_with_packages_of_common_names_embeds_a_broker(tmp_path: 
     shutil.copy(embedding_application.__file__, application / "main.py")
     output = run(python, "main.py", tmp_path / "store", cwd=application)
     delivered, *files = output.splitlines()
-    assert delivered == "delayed migration reconciliation schedule_service timer_store"
+    assert (
+        delivered
+        == "delayed migration reconciliation recurring_schedules schedule_service timer_store"
+    )
     assert all(Path(file).is_relative_to(tmp_path / "env") for file in files), files

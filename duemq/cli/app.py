@@ -32,6 +32,7 @@ GROUPS = {
     "reconcile": "Audit the outcome of every scheduled message.",
     "migrate": "Convert level messages to timers while the broker runs, and back.",
     "accounts": "Show and change the users of a stopped broker or name server.",
+    "schedule": "Create and control recurring schedules.",
     "quarantine": "Show messages that could not be delivered; send them again.",
 }
 

@@ -37,7 +37,13 @@ TEXT = (TESTS.parent / "docs" / "compat.md").read_text()
 FULL_NAME = re.compile(r"([\w/]+\.py)`?::(\w+)")
 PLUGINS = [
     InstalledPlugin(name, EntryPoint(name, f"{module}.plugin:create_plugin", ENTRY_POINT_GROUP))
-    for module in ("duemq_migration", "spark_reconciliation", "schedule_service", "timer_store")
+    for module in (
+        "duemq_migration",
+        "spark_reconciliation",
+        "schedule_service",
+        "timer_store",
+        "recurring_schedules",
+    )
     for name in [module.removeprefix("duemq_")]
 ]
 WITH_A_CONTROLLER = {RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.GET_BROKER_EPOCH_CACHE}

@@ -40,6 +40,7 @@ from tests.support.tests_of_lines import TestsOfLines, first_failure, record
 PACKAGES: Final = (
     "schedule_service",
     "timer_store",
+    "recurring_schedules",
     "message_store",
     "delayed_delivery",
     "migration",

@@ -24,6 +24,7 @@ OUR_PLUGINS = (
     "delayed_delivery",
     "schedule_service",
     "timer_store",
+    "recurring_schedules",
     "duemq_migration",
     "spark_reconciliation",
     "duemq",
