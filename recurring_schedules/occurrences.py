@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import zlib
 from datetime import UTC, datetime, timedelta
-from typing import Final
-
-from cronsim import CronSim, CronSimError
+from typing import TYPE_CHECKING, Final
 
 from recurring_schedules.definition import ALIASES, Definition, InvalidDefinition, zone_of
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
 
 EXCLUDED_MAX: Final = 10_000
 """Maximum number of consecutive exclusions; a schedule with more has ended."""
@@ -66,10 +67,19 @@ def check_fires(definition: Definition, now_ms: int) -> int:
 
 
 def _check_expression(text: str) -> None:
+    from cronsim import CronSimError
+
     try:
-        CronSim(ALIASES.get(text, text), datetime(2026, 1, 1, tzinfo=UTC))
+        _times(text, datetime(2026, 1, 1, tzinfo=UTC))
     except CronSimError as error:
         raise InvalidDefinition(f"the cron expression {text[:100]!r} is invalid: {error}") from None
+
+
+def _times(expression: str, after: datetime) -> CronSim:
+    """Return an iterator over the times of an expression; a broker without schedules needs none."""
+    from cronsim import CronSim
+
+    return CronSim(ALIASES.get(expression, expression), after)
 
 
 def _unrestricted(definition: Definition, after_ms: int) -> int | None:
@@ -78,9 +88,8 @@ def _unrestricted(definition: Definition, after_ms: int) -> int | None:
     if every_ms:
         return phase_ms + ((after_ms - phase_ms) // every_ms + 1) * every_ms
     zone = UTC if definition.zone == "UTC" else zone_of(definition.zone)
-    expression = ALIASES.get(definition.cron, definition.cron)
     try:
-        times = CronSim(expression, datetime.fromtimestamp(after_ms // 1_000, zone))
+        times = _times(definition.cron, datetime.fromtimestamp(after_ms // 1_000, zone))
         while True:  # in a repeated hour, the first result can be the first of both times
             planned_ms = round(next(times).timestamp()) * 1_000
             if planned_ms > after_ms:
@@ -102,7 +111,7 @@ def _matches(expression: str, when: datetime) -> bool:
     local = when.replace(tzinfo=UTC)  # fields of the local time, without changes of the zone
     if len(expression.split()) < FIELDS_WITH_SECONDS:
         local = local.replace(second=0)
-    return bool(next(CronSim(expression, local - timedelta(seconds=1)), None) == local)
+    return next(_times(expression, local - timedelta(seconds=1)), None) == local
 
 
 def _date_of(text: str) -> datetime | None:

@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if declared.items() - installed.items():
         raise pytest.UsageError(
             "the installed plugins are not those of pyproject.toml: run `make env`, or "
-            f"`{sys.executable} -m pip install --no-deps -e .`"
+            f"`{sys.executable} -m pip install -c constraints.txt -e .`"
         )
     if config.option.seed is None:
         config.option.seed = datetime.now(UTC).toordinal()
