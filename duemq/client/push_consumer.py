@@ -150,6 +150,11 @@ class PushConsumer:
         """Number of messages that are pulled and not handled."""
         return self._limits.messages
 
+    @property
+    def queue_count(self) -> int:
+        """Number of assigned queues of the subscribed topics."""
+        return sum(queue.topic in self._subscriptions for queue in self._rebalance.queues)
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
