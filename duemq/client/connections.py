@@ -19,6 +19,7 @@ CLIENT_VERSION: Final = 479  # MQVersion of 5.3.3
 LANGUAGE: Final = "PYTHON"
 TIMEOUT_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 3.0
+CLOSE_TIMEOUT_S: Final = 1.0  # Apache's servers do not end TLS
 ONLY_PLAINTEXT: Final = "; if the server does not use TLS, leave out tls"
 ONLY_TLS: Final = "; if the server requires TLS, give tls"
 
@@ -55,10 +56,12 @@ class ServerConnections:
         connections = list(self._connections.values())
         for connection in connections:
             connection.close()
-        for connection in connections:
-            try:
-                await asyncio.wait_for(connection.lost.wait(), CONNECT_TIMEOUT_S)
-            except TimeoutError:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                for connection in connections:
+                    await connection.lost.wait()
+        except TimeoutError:
+            for connection in connections:
                 connection.abort()
         self._connections.clear()
 

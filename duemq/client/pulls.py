@@ -18,8 +18,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import DueMQError
 
 log = logging.getLogger(__name__)
-SUSPEND_S: Final = 15.0  # a broker holds a pull for this time while the queue has no message
-PULL_TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = 15.0  # time for the response of a broker after it has held a pull
 PAUSE_S: Final = 1.0  # after a pull that failed
 EMPTY_PULL_S: Final = 0.1  # minimum interval of pulls that return nothing
 NO_SUBSCRIPTION: Final[frozenset[int]] = frozenset(
@@ -39,13 +38,20 @@ class QueuePulls:
     """Pulls of the queues of a consumer.
 
     Args:
+        poll_s: Time that a broker holds a pull of a queue without messages, in seconds.
         moved: Called when a broker has moved the offset of a queue back.
     """
 
     def __init__(
-        self, client: Client, group: str, limits: FlowLimits, pool: HandlerPool, moved: Moved
+        self,
+        client: Client,
+        group: str,
+        poll_s: float,
+        limits: FlowLimits,
+        pool: HandlerPool,
+        moved: Moved,
     ) -> None:
-        self._client, self._group = client, group
+        self._client, self._group, self._poll_s = client, group, poll_s
         self._limits, self._pool, self._moved = limits, pool, moved
 
     def start(self, queue: ProcessQueue) -> None:
@@ -89,7 +95,7 @@ class QueuePulls:
         fields["queueOffset"] = str(queue.next_offset)
         start_s = asyncio.get_running_loop().time()
         request = client.request(RequestCode.PULL_MESSAGE, fields)
-        response = await connection.call(request, PULL_TIMEOUT_S)
+        response = await connection.call(request, self._poll_s + TIMEOUT_S)
         if response.code not in PULLED:
             raise client.refusal(response, address, RequestCode.PULL_MESSAGE)
         subscription = queue.subscription
@@ -119,7 +125,7 @@ class QueuePulls:
             "maxMsgNums": str(PULL_COUNT),
             "sysFlag": str(SUSPEND),
             "commitOffset": "0",
-            "suspendTimeoutMillis": str(int(SUSPEND_S * 1_000)),
+            "suspendTimeoutMillis": str(int(self._poll_s * 1_000)),
             "subscription": only.expression if subscription is not None else ALL,
             "subVersion": str(subscription.version if subscription is not None else 0),
             "expressionType": only.kind if subscription is not None else TAG,

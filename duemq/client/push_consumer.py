@@ -215,7 +215,7 @@ class PushConsumer:
             attempts = max(message.delivery_attempt for message in messages)
             limit = self.settings.retries_max
             if level != DEAD_LETTER and (limit is None or attempts <= limit):
-                self._repeat(queue, messages, self.settings.suspend_s)
+                self._repeat(queue, messages, self.settings.retry_s)
                 return
             level = DEAD_LETTER
         for message in messages:

@@ -72,7 +72,7 @@ class Rebalance:
         self._client, self._reader, self._settings = client, reader, settings
         self._subscriptions, self._offsets = subscriptions, offsets
         self._limits, self._pool = limits, pool
-        self._pulls = QueuePulls(client, reader.group, limits, pool, self.restart)
+        self._pulls = QueuePulls(client, reader.group, settings.poll_s, limits, pool, self.restart)
         self._locks = QueueLocks(client, reader.group)
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self._leaving: dict[MessageQueue, asyncio.Task[object]] = {}

@@ -51,7 +51,8 @@ class ConsumerSettings:
         retries_max: Retries before a message goes to the dead letters; None: 16, without limit if
             `ordered`.
         handlers_max: Handlers that run at the same time.
-        suspend_s: Delay of a retry of an ordered message in seconds.
+        retry_s: Delay of a retry of an ordered message in seconds.
+        poll_s: Time that a broker holds a pull of a queue without messages, in seconds.
         queue_messages_max, queue_bytes_max: Messages of one queue that are pulled and not handled.
         messages_max, bytes_max: The same for all queues.
         close_s: Time that handlers have to finish at `close`, in seconds.
@@ -65,7 +66,8 @@ class ConsumerSettings:
     consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST
     retries_max: int | None = None
     handlers_max: int = 32
-    suspend_s: float = 1.0
+    retry_s: float = 1.0
+    poll_s: float = 15.0
     queue_messages_max: int = 1_000
     queue_bytes_max: int = 16 << 20
     messages_max: int = 16_000

@@ -38,7 +38,12 @@ N = 40
 WAIT_S = 120
 LEVEL_1_S = 1.0
 FAST = ConsumerSettings(
-    consume_from=ConsumeFrom.FIRST, commit_s=0.2, rebalance_s=2, suspend_s=0.05, retries_max=16
+    consume_from=ConsumeFrom.FIRST,
+    commit_s=0.2,
+    rebalance_s=2,
+    retry_s=0.05,
+    poll_s=2,
+    retries_max=16,
 )
 Run = Callable[..., Any]
 

@@ -157,7 +157,7 @@ def test_ordered_messages_are_retried_in_place(run: Run, tmp_path: Path) -> None
                 if len(handled) == 20:
                     done.set()
 
-            settings = replace(FAST, ordered=True, suspend_s=0.001)
+            settings = replace(FAST, ordered=True, retry_s=0.001)
             async with PushConsumer(broker=broker.address, group="g", settings=settings) as one:
                 one.subscribe("T", handle)
                 await asyncio.wait_for(done.wait(), WAIT_S)
