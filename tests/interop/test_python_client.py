@@ -18,10 +18,12 @@ from duemq.client import (
     ConsumerSettings,
     Message,
     MessageQueue,
+    NotSent,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    Refused,
     Retry,
     Unsupported,
     sql,
@@ -29,6 +31,7 @@ from duemq.client import (
 from duemq.net.codes import RequestCode
 from tests.interop.apache import Apache
 from tests.interop.peers import KEYS
+from tests.support import accounts
 from tests.support.certificates import trusting_context
 from tests.support.duemq_server import DueMQ
 from tests.support.extended import extended
@@ -377,3 +380,46 @@ def test_consumers_survive_a_kill_of_the_broker(run: Run, peer: Server, topic: s
                 assert await reader.committed(queue) == await reader.max_offset(queue)
 
     run(main())
+
+
+@pytest.mark.parametrize("kind", ["duemq", extended("5.3.3")])
+def test_accounts_sign_their_requests(run: Run, tmp_path: Path, kind: str) -> None:
+    server = (
+        DueMQ(tmp_path, keys=accounts.KEYS)
+        if kind == "duemq"
+        else Apache(kind, tmp_path, keys=accounts.KEYS | accounts.PROVIDERS, heap="512m")
+    )
+
+    async def main() -> None:
+        address, handler = server.namesrv_address, Handler()
+        fields = topic_fields("T")
+        async with Producer(address, credentials=accounts.ROOT) as producer:
+            code = RequestCode.UPDATE_AND_CREATE_TOPIC
+            await producer.client.ask(server.broker_address, code, fields, timeout_s=WAIT_S)
+            async with PushConsumer(
+                address, group="g", credentials=accounts.ROOT, settings=FAST
+            ) as push:
+                push.subscribe("T", handler)
+                await producer.send(Message("T", b"signed"))
+                await handler.wait_for([b"signed"])
+        wrong = replace(accounts.ROOT, secret="wrong")
+        async with Producer(server.namesrv_address, credentials=wrong, retries=0) as producer:
+            with pytest.raises((Refused, NotSent)):
+                await producer.send(Message("T", b"refused"))
+
+    with server:
+        run(main())
+
+
+def topic_fields(topic: str) -> dict[str, object]:
+    """Return the header of a request that creates a topic."""
+    return {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": 4,
+        "writeQueueNums": 4,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": False,
+    }
