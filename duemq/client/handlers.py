@@ -22,6 +22,7 @@ from duemq.client.subscriptions import ConsumerSettings, Retry, TopicSubscriptio
 
 log = logging.getLogger(__name__)
 TURN_MESSAGES: Final = 128  # messages of one worker before other tasks run
+UNEXPECTED_S: Final = 5.0  # delay of a retry that failed in an unexpected way
 
 RetryLater = Callable[[ProcessQueue, list[ReceivedMessage], Retry], Awaitable[None]]
 """Retries messages later; they are not handled until it has called `HandlerPool.done`."""
@@ -186,4 +187,9 @@ class HandlerPool:
         if retry is None:
             self._limits.done(queue, messages)
         elif not queue.dropped:
-            await self._retry(queue, messages, retry)
+            try:
+                await self._retry(queue, messages, retry)
+            except Exception:
+                log.exception("%d messages are retried in this process", len(messages))
+                loop = asyncio.get_running_loop()
+                loop.call_later(UNEXPECTED_S, self.put_back, queue, messages)

@@ -74,13 +74,16 @@ class Heartbeats:
         )
         await asyncio.gather(*calls, return_exceptions=True)
 
-    async def send(self, addresses: Iterable[str] | None = None) -> None:
+    async def send(self, addresses: Iterable[str] | None = None) -> list[str]:
         """Send a heartbeat to brokers, by default to all of the known routes.
 
         A broker that does not respond is logged and gets the next one.
+
+        Returns:
+            Addresses of the brokers that have accepted it.
         """
         if not self._producers and not self._consumers:
-            return
+            return []
         body = msgspec.json.encode(
             {
                 "clientID": self._client_id,
@@ -96,6 +99,8 @@ class Heartbeats:
                 log.warning("no heartbeat to %s: %s", address, result)
             elif isinstance(result, BaseException):
                 raise result
+        pairs = zip(chosen, results, strict=True)
+        return [address for address, result in pairs if not isinstance(result, ClientError)]
 
     async def before_use(self, addresses: Iterable[str]) -> None:
         """Send a heartbeat to the brokers that got none on their connection.
@@ -105,8 +110,9 @@ class Heartbeats:
         for address in addresses:
             connection = self._connections.connection(address)
             if connection is None or self._registered.get(address) is not connection:
-                await self.send([address])
-                if connection := self._connections.connection(address):
+                accepted = await self.send([address])
+                connection = self._connections.connection(address)
+                if accepted and connection is not None:
                     self._registered[address] = connection
 
     def _start(self) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from duemq.client.client import Client
 from duemq.client.errors import ClientError, NoRoute, Refused
 from duemq.client.filters import ALL, TAG, Filter
@@ -26,6 +28,8 @@ NO_SUBSCRIPTION: Final[frozenset[int]] = frozenset(
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
         ResponseCode.SUBSCRIPTION_NOT_LATEST,
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
     }
 )
 """Refusals by a broker that lacks the heartbeat."""
@@ -73,6 +77,10 @@ class QueuePulls:
 
     async def _failed(self, queue: ProcessQueue, error: Exception) -> None:
         """Log a failure once, wait, and look for the broker again."""
+        refusal = None
+        if isinstance(error, Refused):
+            refusal = await self._filter_refusal(queue, error.address)
+        error = refusal or error
         if (failure := str(error)) != queue.failure:
             log.warning("no messages of %s: %s", queue.queue, failure)
             queue.failure = failure
@@ -83,6 +91,28 @@ class QueuePulls:
                 await self._client.heartbeats.send([error.address])
             else:
                 await self._client.route(queue.queue.topic, refresh=True)
+
+    async def _filter_refusal(self, queue: ProcessQueue, address: str) -> Refused | None:
+        """Return why a broker does not accept an SQL92 filter; None: it accepts it."""
+        subscription = queue.subscription
+        if subscription is None or subscription.only.kind == TAG:
+            return None
+        body = {
+            "clientId": self._client.client_id,
+            "group": self._group,
+            "namespace": "",
+            "subscriptionData": subscription.only.subscription(
+                subscription.topic, subscription.version
+            ),
+        }
+        code = RequestCode.CHECK_CLIENT_CONFIG
+        try:
+            await self._client.ask(address, code, {}, msgspec.json.encode(body))
+        except Refused as refusal:
+            return refusal
+        except ClientError:
+            return None
+        return None
 
     async def _pull(self, queue: ProcessQueue, fields: dict[str, str]) -> None:
         client = self._client

@@ -144,6 +144,8 @@ class PushConsumer:
         subscription = subscription_of(topic, handler, only, self.client.clock.now_ms(), batch)
         self._subscriptions[topic] = self._topics[topic] = subscription
         self._rebalance.change()
+        if self._tasks:
+            self.client.run(self._beat(), f"heartbeat for {topic}")
 
     @property
     def pending(self) -> int:
@@ -193,12 +195,14 @@ class PushConsumer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._rebalance.stop_pulls()
-        await self._pool.close()
-        await self._rebalance.close()
-        self._requests.unregister()
-        await self.client.heartbeats.remove(consumer=self.group)
-        if self._owns_client:
-            await self.client.close()
+        try:
+            await self._pool.close()
+            await self._rebalance.close()
+        finally:
+            self._requests.unregister()
+            await self.client.heartbeats.remove(consumer=self.group)
+            if self._owns_client:
+                await self.client.close()
 
     # Failed messages.
 
@@ -259,6 +263,10 @@ class PushConsumer:
         await self.client.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
 
     # Heartbeats.
+
+    async def _beat(self) -> None:
+        """Send the new subscriptions to the brokers."""
+        await self.client.heartbeats.send()
 
     def _entry(self) -> dict[str, object]:
         """Return the consumer's entry in a heartbeat. ConsumerData"""

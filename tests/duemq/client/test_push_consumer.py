@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from duemq.client import (
     ConsumeFrom,
     ConsumerSettings,
@@ -19,6 +21,7 @@ from duemq.client import (
     PushConsumer,
     ReceivedMessage,
     Retry,
+    sql,
 )
 from tests.support.free_ports import free_ports
 from tests.support.running_broker import running, small
@@ -238,5 +241,23 @@ def test_a_broker_that_restarts_delivers_the_rest(run: Run, tmp_path: Path) -> N
                     await producer.send(Message("T", b"%d" % count))
                     await handler.wait_for(count)
         assert sorted(set(handler.bodies)) == [b"1", b"2"]
+
+    run(main())
+
+
+def test_an_invalid_filter_is_explained(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Producer(broker=broker.address) as producer,
+            PushConsumer(broker=broker.address, group="g", settings=FAST) as consumer,
+        ):
+            await producer.send(Message("T", b"1"))
+            consumer.subscribe("T", Collector(), only=sql("color ="))
+            await until(lambda: "no messages of" in caplog.text)
+        [failure] = [line for line in caplog.messages if line.startswith("no messages of")]
+        assert failure.endswith("Encountered <EOF> at line 1, column 7")
 
     run(main())

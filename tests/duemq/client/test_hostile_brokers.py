@@ -1,0 +1,240 @@
+"""Servers that go away in the middle of a call, send malformed frames, or name other servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq.client import (
+    ConsumeFrom,
+    ConsumerSettings,
+    Message,
+    NotSent,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    Unreachable,
+)
+from duemq.client.message import MessageQueue
+from duemq.net import codec
+from duemq.net.codes import RequestCode
+from duemq_common.errors import RecordUnreadable
+from duemq_common.request import Request, Response
+from tests.support.free_ports import free_ports
+from tests.support.running_broker import running, small
+
+Run = Callable[..., Any]
+Script = Callable[[Request], bytes | None]
+WAIT_S = 30
+FAST = ConsumerSettings(consume_from=ConsumeFrom.FIRST, commit_s=0.01, rebalance_s=0.05)
+
+
+@asynccontextmanager
+async def scripted(script: Script) -> AsyncIterator[str]:
+    """Yield the address of a server that sends the bytes of a script; None: it hangs up."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                length = await reader.readexactly(4)
+                frame = length + await reader.readexactly(int.from_bytes(length))
+                view = memoryview(frame)
+                request = codec.decode_frame(view, codec.next_frame(view, 0, len(frame)))
+                assert isinstance(request, Request)
+                reply = script(request)
+                if reply is None:
+                    break
+                writer.write(reply)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+def reply(request: Request, response: Response) -> bytes:
+    return b"".join(bytes(part) for part in codec.encode_response(response, request.opaque))
+
+
+def route_to(address: str) -> Response:
+    """Return the route of a topic with one queue at a broker."""
+    route = {
+        "brokerDatas": [
+            {"brokerName": "b", "cluster": "c", "brokerAddrs": {"0": address}},
+        ],
+        "queueDatas": [
+            {"brokerName": "b", "perm": 6, "readQueueNums": 1, "writeQueueNums": 1},
+        ],
+    }
+    return Response(body=json.dumps(route).encode())
+
+
+def test_a_broker_that_hangs_up_during_a_send_gets_it_again(run: Run) -> None:
+    sends: list[str] = []
+
+    def script(request: Request) -> bytes | None:
+        if request.code != RequestCode.SEND_MESSAGE_V2:
+            body = b'{"readQueueNums":1,"writeQueueNums":1,"perm":6}'
+            return reply(request, Response(body=body))
+        sends.append(request.fields["i"])
+        if len(sends) == 1:
+            return None
+        return reply(request, Response(fields={"msgId": "1", "queueId": "0", "queueOffset": "0"}))
+
+    async def main() -> None:
+        async with scripted(script) as address, Producer(broker=address) as producer:
+            sent = await producer.send(Message("T", b"once"))
+            assert sent.queue_offset == 0
+            assert sends == [sends[0]] * 2  # the same unique id
+            assert sent.message_id in sends[0]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x00\x00\x00\x10\x00\x00\x00\xffshort header",
+        b"\x00\x00\x00\x08\x00\x00\x00\x04{{{{",
+        b"\x7f\xff\xff\xff",
+        b"\x00\x00\x00\x05\x09\x00\x00\x01x",
+    ],
+)
+def test_malformed_frames_end_the_call(run: Run, frame: bytes) -> None:
+    async def main() -> None:
+        async with (
+            scripted(lambda request: frame) as address,
+            PullConsumer(broker=address, group="g") as reader,
+        ):
+            with pytest.raises(Unreachable):
+                await reader.queues("T")
+
+    run(main())
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"brokerDatas":[1],"queueDatas":[]}', b"{"])
+def test_malformed_routes_are_reported(run: Run, body: bytes) -> None:
+    async def main() -> None:
+        async with (
+            scripted(lambda request: reply(request, Response(body=body))) as address,
+            PullConsumer(address, group="g") as reader,
+        ):
+            with pytest.raises(Unreachable, match="cannot be read"):
+                await reader.queues("T")
+
+    run(main())
+
+
+def test_an_unreachable_broker_of_a_name_server_is_named(run: Run) -> None:
+    async def main() -> None:
+        [port] = free_ports(1)
+        broker = f"127.0.0.1:{port}"
+        async with (
+            scripted(lambda request: reply(request, route_to(broker))) as namesrv,
+            Producer(namesrv, retries=1) as producer,
+        ):
+            with pytest.raises(NotSent, match=broker):
+                await producer.send(Message("T", b"body"))
+
+    run(main())
+
+
+def test_a_consumer_waits_for_the_broker_that_the_name_server_names(
+    run: Run, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        [port] = free_ports(1)
+        broker = f"127.0.0.1:{port}"
+        handled = asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            handled.set()
+
+        async with (
+            scripted(lambda request: reply(request, route_to(broker))) as namesrv,
+            PushConsumer(namesrv, group="g", settings=FAST) as consumer,
+        ):
+            consumer.subscribe("T", handle)
+            with pytest.raises(Unreachable):  # as for each turn of the consumer until now
+                await consumer.client.connect(broker)
+            async with (
+                running(small(tmp_path, listenPort=str(port), brokerName="b")),
+                Producer(broker=broker) as producer,
+            ):
+                await producer.send(Message("T", b"body"))
+                await asyncio.wait_for(handled.wait(), WAIT_S)
+
+    run(main())
+
+
+def test_a_broker_that_hangs_up_during_pulls_is_pulled_again(run: Run) -> None:
+    """The pull loop neither ends nor floods the broker."""
+    pulls = 0
+    second = asyncio.Event()
+
+    def script(request: Request) -> bytes | None:
+        nonlocal pulls
+        if request.code == RequestCode.PULL_MESSAGE:
+            pulls += 1
+            if pulls > 1:
+                second.set()
+            return None
+        if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            ids = json.dumps({"consumerIdList": [consumer_id]}).encode()
+            return reply(request, Response(body=ids))
+        if request.code == RequestCode.GET_TOPIC_CONFIG:
+            body = b'{"readQueueNums":1,"writeQueueNums":1,"perm":6}'
+            return reply(request, Response(body=body))
+        return reply(request, Response(fields={"offset": "0"}))
+
+    consumer_id = ""
+
+    async def main() -> None:
+        nonlocal consumer_id
+
+        async def handle(message: ReceivedMessage) -> None:
+            raise AssertionError("there is no message")
+
+        async with scripted(script) as address:
+            consumer = PushConsumer(broker=address, group="g", settings=FAST)
+            consumer_id = consumer.client.client_id
+            consumer.subscribe("T", handle)
+            async with consumer:
+                await asyncio.wait_for(second.wait(), WAIT_S)
+                assert consumer.queue_count == 1
+            assert pulls <= 4  # of the topic and the retry topic, one second apart
+
+    run(main())
+
+
+def test_a_pull_of_damaged_records_is_refused(run: Run) -> None:
+    def script(request: Request) -> bytes | None:
+        if request.code == RequestCode.PULL_MESSAGE:
+            return reply(
+                request, Response(fields={"nextBeginOffset": "1"}, body=b"\x00\x00\x00\x09x")
+            )
+        body = b'{"readQueueNums":1,"writeQueueNums":1,"perm":6}'
+        return reply(request, Response(body=body))
+
+    async def main() -> None:
+        async with (
+            scripted(script) as address,
+            PullConsumer(broker=address, group="g") as reader,
+        ):
+            with pytest.raises(RecordUnreadable, match="size is 9 bytes"):
+                await reader.pull(MessageQueue("T", "", 0), 0)
+
+    run(main())
