@@ -99,7 +99,8 @@ class LevelTables:
         """Apply the newest record of the log to the history, the queues and the file.
 
         Raises:
-            OSError: A file cannot be written; the next start repeats the call.
+            OSError: A file cannot be written. The history is unchanged: the next connection or
+                start repeats the call.
         """
         newest = level_journal.newest(store)
         if newest is None:
@@ -108,17 +109,17 @@ class LevelTables:
         first = self.history.first_difference(with_known) if self._is_known else 0
         if first is None:
             return
-        self.history.replace(with_known)
-        corrected = correct_due_times(store, self.history, first)
+        corrected = correct_due_times(store, with_known, first)
         if corrected:
             log.warning(
                 "%d due times of levels are corrected: the master has %s=%s",
                 corrected,
                 KEY,
-                self.history.text,
+                with_known.text,
             )
         sync_files(store.queues.files)
-        self._write(store, self.history)
+        self._write(store, with_known)
+        self.history.replace(with_known)
         self._is_known = True
 
     def follow(self, levels: str, store: MessageStore, log_end: int) -> None:

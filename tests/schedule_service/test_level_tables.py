@@ -19,10 +19,11 @@ from schedule_service import level_journal
 from schedule_service.level_tables import LevelTables
 from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import LEVELS_TOPIC, SCHEDULE_TOPIC
+from schedule_service.plugin import create_plugin
 from schedule_service.tags_code_rule import LevelRule
 from tests.message_store.replication.test_raw_append import feed, log_of
 from tests.support.apache_levels import deliver_as_apache
-from tests.support.level_rig import Rig, level_service
+from tests.support.level_rig import FakeHost, Rig, level_service
 from tests.support.stores import add_message, open_store, put_one, small_config
 
 MASTERS, REPLICAS = "1h 2h", "1s 1s 1s"
@@ -132,6 +133,32 @@ def test_a_correction_that_was_interrupted_is_repeated(
             with replica(tmp_path / "r") as (store, _):
                 rest = log_of(rig.store)[store.max_offset :]
                 feed(store, rest, store.max_offset, [1 << 20])
+                assert codes(store) == codes(rig.store)
+
+    asyncio.run(steps())
+
+
+def test_a_correction_that_failed_is_repeated_at_the_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def steps() -> None:
+        async with level_service(tmp_path / "m", None, {"messageDelayLevel": MASTERS}) as rig:
+            await write_history(rig)
+            root = tmp_path / "r"
+            host = FakeHost(str(root), rig.clock, {"messageDelayLevel": REPLICAS})
+            plugin = create_plugin(host)
+            with open_store(root, rules=tuple(plugin.tags_code_rules())) as store:
+                plugin.open_replica(store)
+                with monkeypatch.context() as patch:
+                    patch.setattr("schedule_service.level_tables.correct_due_times", refuse)
+                    with pytest.raises(OSError, match="No space"):
+                        feed(store, log_of(rig.store), 0, [1 << 20])
+                assert codes(store) != codes(rig.store)
+                plugin.follow_master({}, store, rig.store.max_offset)
+                feed(store, log_of(rig.store)[store.max_offset :], store.max_offset, [1 << 20])
                 assert codes(store) == codes(rig.store)
 
     asyncio.run(steps())

@@ -88,22 +88,6 @@ def test_a_last_record_with_a_wrong_offset_is_ignored(tmp_path: Path) -> None:
     assert len(list((tmp_path / "truncated").iterdir())) == 1
 
 
-def test_queues_that_lack_no_unit_are_not_written_again(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    store.__enter__()
-    for number in range(6):
-        put_one(store, "TU"[number % 2], 0, b"%d" % number)
-        if number == 2:
-            store.flush()
-    crash(store)
-    notices: list[str] = []
-    with MessageStore(small_config(tmp_path), FakeClock(), notice=notices.append) as store:
-        assert store.recovered.gaps == 0
-        assert 0 < store.recovered.records <= 3
-        assert bodies(store, "T") == [b"0", b"2", b"4"]
-    assert not any("all queues are written again" in notice for notice in notices)
-
-
 def test_a_failed_start_leaves_no_trace(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         put_one(store, "T", 0, b"one")
@@ -242,6 +226,16 @@ def test_units_that_a_disk_has_lost_before_the_mark_are_written_again(
         assert bodies(store, "A") == expected
         assert len(bodies(store, "B")) == later.count("B")
         assert put_one(store, "A")["queue_offset"] == len(expected)
+
+
+def test_units_lost_after_the_mark_are_written_from_there_only(tmp_path: Path) -> None:
+    killed_after_mark(tmp_path, "AAA")
+    lose_units(tmp_path, "A", 10)
+    notices: list[str] = []
+    with MessageStore(small_config(tmp_path), FakeClock(), notice=notices.append) as store:
+        assert (store.recovered.records, store.recovered.gaps) == (3, 0)
+        assert bodies(store, "A") == [b"%d" % number for number in range(13)]
+    assert not any("all queues are written again" in notice for notice in notices)
 
 
 def test_a_mark_after_the_end_of_the_log_is_reset(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from delayed_delivery import ownership
-from delayed_delivery.ownership import Route
+from delayed_delivery.ownership import Return, Route
 from delayed_delivery.quarantine import MESSAGE_ILLEGAL
+from message_store.layout import PRE_BLANK_SIZE
 from message_store.log.batch import PutBatch
+from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.put_hook import STALE_PROPERTIES
 from tests.migration.steps.test_drain import fill, seen
 from tests.support.migration_rig import MigrationRig
@@ -216,3 +218,21 @@ def test_a_copy_that_cannot_be_stored_stays_a_timer_and_blocks_no_rollback(
     monkeypatch.undo()
     rig.advance(130_000)
     check(rig, due)
+
+
+def test_units_without_a_message_between_returned_ones(tmp_path: Path) -> None:
+    """Pre-blanks stand for damaged bytes of the log that a recovery has replaced."""
+    rig = MigrationRig(tmp_path).open()
+    due = fill(rig, 40, (4,))
+    queue = rig.store.queues.find(SCHEDULE_TOPIC, 3)
+    assert queue is not None
+    blank = rig.store.units(SCHEDULE_TOPIC, 3, 17, 1).copy()
+    blank["size"] = PRE_BLANK_SIZE
+    queue.rewrite(17, blank)
+    while rig.drain.step(4, 15).moved:
+        pass
+    assert rig.return_units.step(4, 1_000).moved == 39
+    (record,) = [e.record for e in ownership.read(rig.store) if isinstance(e.record, Return)]
+    assert record.pending == ((0, 17), (18, 40))
+    rig.advance(61_000)
+    check(rig, {body: due_ms for body, due_ms in due.items() if body != b"4/17"})

@@ -148,7 +148,7 @@ def test_markers_and_copies(
         assert units["tags_code"].tolist() == codes
 
 
-@pytest.mark.parametrize("record_size", [-1, 0, 3, 1 << 30])
+@pytest.mark.parametrize("record_size", [-4, -3, -2, -1, 0, 3, 1 << 30])
 def test_a_record_of_another_size_than_its_unit_has_is_not_copied(
     tmp_path: Path, record_size: int
 ) -> None:
