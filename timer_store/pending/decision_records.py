@@ -76,7 +76,7 @@ class DecidingRecords:
         refused: dict[int, str] = {}
         first, rows_max = 0, BATCH_ROWS // 2 if due_ms is None else BATCH_ROWS
         while first < timers.size:
-            rows = timers[first : first + _batch_size(timers["record_size"][first:], rows_max)]
+            rows = timers[first : first + batch_size(timers["record_size"][first:], rows_max)]
             times = None if due_ms is None else due_ms[first : first + rows.size]
             self._fill(rows, times, now_ms, keeps)
             self._store.put(self._batch)
@@ -139,7 +139,7 @@ class TimerCopies:
         return timed, copied
 
 
-def _batch_size(sizes: npt.NDArray[np.int32], rows_max: int) -> int:
+def batch_size(sizes: npt.NDArray[np.int32], rows_max: int) -> int:
     """Return the number of leading records for one batch."""
     total = np.cumsum(sizes[:rows_max].clip(0).astype(np.int64))
     return max(int(np.searchsorted(total, BATCH_BYTES_MAX, "right")), 1)

@@ -188,7 +188,7 @@ def _opened(
     plugin = SchedulePlugin(host)
     store = MessageStore(config, wall, tags_code_rules=plugin.tags_code_rules())
     with store:
-        last_ms = _last_store_ms(store)
+        last_ms = last_store_ms(store)
         wall.set_ms(max(last_ms, wall.now_ms()))
         clock.set_ms(max(last_ms, wall.now_ms() - OVERDUE_MAX_MS))
         topics = (
@@ -231,7 +231,7 @@ def _add_topics(store: MessageStore) -> None:
             store.topics.add(name)
 
 
-def _last_store_ms(store: MessageStore) -> int:
+def last_store_ms(store: MessageStore) -> int:
     """Return the store time of the newest record."""
     if store.last_record < 0:
         return 0

@@ -121,7 +121,7 @@ def test_the_time_of_the_newest_record(tmp_path: Path, count: int, last_ms: int)
         for _ in range(count):
             put_one(store, "T")
             clock.advance(500)
-        assert offline._last_store_ms(store) == last_ms
+        assert offline.last_store_ms(store) == last_ms
 
 
 def test_a_copy_is_another_store(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from timer_store.pending.decision_records import BATCH_BYTES_MAX, _batch_size
+from timer_store.pending.decision_records import BATCH_BYTES_MAX, batch_size
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from timer_store.pending.decision_records import BATCH_BYTES_MAX, _batch_size
     ids=["all", "rows", "bytes", "one", "a larger one alone", "a damaged size"],
 )
 def test_the_records_of_a_batch_are_limited(sizes: list[int], count: int) -> None:
-    assert _batch_size(np.array(sizes, np.int32), 4) == count
+    assert batch_size(np.array(sizes, np.int32), 4) == count
