@@ -28,6 +28,8 @@ _EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEA
 
 GROUPS = {
     "topic": "Show, create and delete topics.",
+    "group": "Show, create and delete consumer groups; reset their offsets.",
+    "dlq": "Show dead letters; send them again.",
     "timers": "Show pending timers by topic and minute, the next due time, and lateness.",
     "reconcile": "Audit the outcome of every scheduled message.",
     "migrate": "Convert level messages to timers while the broker runs, and back.",
@@ -203,6 +205,14 @@ def replicas(*, target: Target) -> None:
     from duemq.cli.replicas import show_replicas
 
     show_replicas(target)
+
+
+@command(app, example="cluster")
+def cluster(*, target: Target) -> None:
+    """Show the brokers of all clusters: version, rates, disk."""
+    from duemq.cli.cluster import show_cluster
+
+    show_cluster(target)
 
 
 @command(message_app, "show", example="message show 7F00000100002A9F0000000000000000")

@@ -362,6 +362,48 @@ class TopicOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """Settings of a group; those that are not given stay, or are those of a new group."""
+
+    retries: Annotated[
+        int | None,
+        typer.Option(help="Retries before a message is a dead letter; new: 16.", min=0, max=1_000),
+    ] = None
+    retry_queues: Annotated[
+        int | None, typer.Option(help="Queues of the retry topic; new: 1.", min=0, max=1 << 16)
+    ] = None
+    enabled: Annotated[
+        bool | None, typer.Option("--enable/--disable", help="Whether the group may read.")
+    ] = None
+    broadcast: Annotated[
+        bool | None,
+        typer.Option("--broadcast/--no-broadcast", help="Whether members may read all each."),
+    ] = None
+    ordered: Annotated[
+        bool | None,
+        typer.Option("--ordered/--unordered", help="Whether v5 clients get messages in order."),
+    ] = None
+    from_first: Annotated[
+        bool | None,
+        typer.Option("--from-first/--from-last", help="Where a new group begins, if it may."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterOptions:
+    """Selection of dead letters."""
+
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--id", metavar="ID", help="Unique id, or BROKER/OFFSET; repeatable."),
+    ] = None
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="Earliest store time: 2026-11-22T10:00, or ms.")
+    ] = ""
+    until: Annotated[str, typer.Option(metavar="TIME", help="Latest store time, exclusive.")] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SparkOptions:
     """Spark session of a command."""
 

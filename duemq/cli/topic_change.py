@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from duemq.cli.confirmation import confirm
 from duemq.cli.exits import Exit, fail
 from duemq.cli.options import Target, TopicOptions
 from duemq.cli.output import plural, print_json, printable
 from duemq.cli.topic_show import plain_settings, plain_state
-from duemq.client.topics import TopicSettings, TopicState
+from duemq.client.admin.topics import TopicSettings, TopicState
 from duemq_common.errors import UsageError
 
+Value = TypeVar("Value")
 PERMISSIONS = ("RW", "R", "W", "-")
 CREATED, CHANGED, SAME = "created", "changed", "unchanged"
 
@@ -93,7 +95,7 @@ def changed(settings: TopicSettings, options: TopicOptions) -> TopicSettings:
     )
 
 
-def first_given(*values: int | None) -> int:
+def first_given(*values: Value | None) -> Value:
     """Return the first value that is given."""
     return next(value for value in values if value is not None)
 

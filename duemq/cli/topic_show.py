@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, print_table
 from duemq.cli.times import time_cell
-from duemq.client.topics import QueueState, TopicInfo, TopicSettings, TopicState
+from duemq.client.admin.topics import QueueState, TopicInfo, TopicSettings, TopicState
 
 COLUMNS = (
     "topic",

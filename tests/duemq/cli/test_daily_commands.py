@@ -1,13 +1,16 @@
-"""`duemq topic`: texts, results and bad input."""
+"""`duemq topic`, `group`, `dlq`, `cluster`: texts, results and bad input."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 
 import pytest
 
 from duemq.cli.exits import Exit
+from duemq.client import Admin
+from tests.duemq.client.admin.test_admin import make_dead_letter
 from tests.support.commands import Running, duemq, start
 
 
@@ -57,9 +60,97 @@ def test_a_topic_is_created_shown_changed_and_deleted(broker: Running) -> None:
     assert json.loads(succeeded("topic", "list", "--json", *where)) == []
 
 
+def test_a_group_is_created_shown_reset_and_deleted(broker: Running) -> None:
+    where = broker.where
+    new = ("group", "create", "billing", "--retries", "3")
+    assert "billing would be created" in succeeded(*new, "--dry-run", *where)
+    assert succeeded(*new, *where) == "test: billing created: 3 retries\n"
+    assert succeeded(*new, *where) == "test: billing unchanged: 3 retries\n"
+    refused = duemq("group", "create", "billing", "--retries", "4", *where)
+    assert (refused.returncode, "change it with --update" in refused.stderr) == (4, True)
+
+    succeeded("topic", "create", "Bills", "--queues", "1", *where)
+    for body in ("1", "2", "3"):
+        succeeded("send", "Bills", body, *where)
+    read = ("--group", "billing", "--count", "2", "--wait", "60", "--from-first")
+    succeeded("consume", "Bills", *read, *where)
+    groups = {
+        group["group"]: group for group in json.loads(succeeded("group", "list", "--json", *where))
+    }
+    assert (groups["billing"]["lag"], groups["billing"]["members"]) == (1, [])
+    names = json.loads(succeeded("group", "list", "--no-lag", "--json", *where))
+    assert "billing" in [group["group"] for group in names]
+    assert "billing: 0 members, lag 1" in succeeded("group", "show", "billing", *where)
+    shown = json.loads(succeeded("group", "show", "billing", "--json", *where))
+    [queue] = [queue for queue in shown["queues"] if queue["topic"] == "Bills"]
+    assert (queue["offset"], queue["end"], queue["lag"]) == (2, 3, 1)
+    assert queue["last_consumed"] is not None
+
+    reset = ("group", "reset", "billing", "Bills", "--to", "earliest")
+    assert "2 messages again, 0 skipped, dry run" in succeeded(*reset, "--dry-run", *where)
+    unconfirmed = duemq(*reset, *where)
+    assert (unconfirmed.returncode, "2 messages again" in unconfirmed.stderr) == (2, True)
+    assert "2 messages again, 0 skipped" in succeeded(*reset, "--yes", *where)
+    latest = ("group", "reset", "billing", "Bills", "--to", "latest", "--yes", "--json")
+    [change] = json.loads(succeeded(*latest, *where))["queues"]
+    assert (change["former"], change["offset"]) == (0, 3)
+
+    gone = succeeded("group", "delete", "billing", "--dry-run", *where)
+    assert gone.startswith("group billing would be deleted: the offsets of")
+    assert "group billing deleted" in succeeded("group", "delete", "billing", "--yes", *where)
+    assert duemq("group", "show", "billing", *where).returncode == Exit.REFUSED
+
+
+def test_dead_letters_are_shown_and_sent_again(broker: Running) -> None:
+    where = broker.where
+    succeeded("topic", "create", "Dead", "--queues", "1", *where)
+    succeeded("group", "create", "undertaker", *where)
+    succeeded("send", "Dead", "hello", "--key", "k", *where)
+
+    async def give_up() -> None:
+        async with Admin(broker=str(broker.ready["address"])) as admin:
+            await make_dead_letter(admin, "undertaker", "Dead")
+
+    asyncio.run(give_up())
+    assert "1 group with dead letters" in succeeded("dlq", "list", *where)
+    assert "1 dead letter of undertaker" in succeeded("dlq", "show", "undertaker", *where)
+    [letter] = json.loads(succeeded("dlq", "show", "undertaker", "--json", *where))
+    assert (letter["offset"], letter["topic"], letter["body"]) == ("test/0", "Dead", "hello")
+
+    resend = ("dlq", "resend", "undertaker")
+    assert duemq(*resend, *where).returncode == Exit.USAGE
+    unconfirmed = duemq(*resend, "--all", *where)
+    assert (unconfirmed.returncode, "sends 1 message: add --yes" in unconfirmed.stderr) == (2, True)
+    assert "1 would be sent" in succeeded(*resend, "--all", "--dry-run", *where)
+    assert "1 sent" in succeeded(*resend, "--id", "test/0", *where)
+    done = succeeded("consume", "Dead", "--count", "2", "--wait", "60", "--from-first", *where)
+    assert len(done.splitlines()) == 2
+    missing = duemq(*resend, "--id", "test/7", *where)
+    assert (missing.returncode, "no dead letter test/7" in missing.stderr) == (2, True)
+
+
+def test_the_brokers_of_a_cluster_are_shown(broker: Running) -> None:
+    [member] = json.loads(succeeded("cluster", "--json", *broker.where))
+    assert (member["broker"], member["id"], member["failure"]) == ("test", 0, None)
+    assert member["version"]
+    assert member["version"] in succeeded("cluster", *broker.where)
+    nothing = duemq("cluster", "--broker", "127.0.0.1:1")
+    assert nothing.returncode == Exit.UNREACHABLE
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
+        (("group", "show", "Missing"), Exit.REFUSED, "group Missing does not exist"),
+        (("group", "delete", "Missing", "--yes"), Exit.REFUSED, "group Missing does not exist"),
+        (("group", "create", "a b"), Exit.REFUSED, "refused with code"),
+        (("group", "reset", "g", "T", "--to", "soon"), Exit.USAGE, "cannot read the time 'soon'"),
+        (
+            ("group", "reset", "g", "Missing", "--to", "latest"),
+            Exit.REFUSED,
+            "topic Missing does not exist",
+        ),
+        (("dlq", "show", "Missing"), Exit.REFUSED, "%DLQ%Missing does not exist"),
         (("topic", "show", "Missing"), Exit.REFUSED, "topic Missing does not exist"),
         (("topic", "delete", "Missing", "--yes"), Exit.REFUSED, "topic Missing does not exist"),
         (("topic", "create", "a b"), Exit.REFUSED, "refused with code"),

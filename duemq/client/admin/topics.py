@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from duemq.client.cluster_admin import (
+from duemq.client.admin.cluster import (
     FIRST_VERSION_5,
     BrokerMember,
     ClusterAdmin,
@@ -254,9 +254,10 @@ class TopicsAdmin(ClusterAdmin):
         ]
         if not holders:
             raise NoRoute(f"topic {name} does not exist")
-        await self._delete(name, holders)
+        await self.delete_topic_at(name, holders)
 
-    async def _delete(self, name: str, holders: Sequence[BrokerMember]) -> None:
+    async def delete_topic_at(self, name: str, holders: Sequence[BrokerMember]) -> None:
+        """Delete a topic at some masters and at all name servers."""
         for master in holders:
             code = RequestCode.DELETE_TOPIC_IN_BROKER
             await self.client.ask(master.address, code, {"topic": name})

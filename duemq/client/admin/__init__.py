@@ -7,10 +7,10 @@ async with Admin("127.0.0.1:9876") as admin:
 
 from __future__ import annotations
 
-from duemq.client.topics import TopicsAdmin
+from duemq.client.admin.dead_letters import DeadLettersAdmin
 
 
-class Admin(TopicsAdmin):
+class Admin(DeadLettersAdmin):
     """Administration of DueMQ's and Apache's brokers, from 4.9 on; an async context manager.
 
     Args:

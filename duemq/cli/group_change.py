@@ -1,0 +1,179 @@
+"""`duemq group create`, `delete` and `reset`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from duemq.cli.confirmation import confirm
+from duemq.cli.exits import Exit, fail
+from duemq.cli.group_show import described, plain_group_settings
+from duemq.cli.options import GroupOptions, Target
+from duemq.cli.output import plural, print_json, print_table, printable
+from duemq.cli.times import parse_time
+from duemq.cli.topic_change import CHANGED, CREATED, SAME, first_given
+from duemq.client.admin.groups import (
+    EARLIEST,
+    LATEST,
+    GroupSettings,
+    OffsetChange,
+    ResetTo,
+)
+from duemq.client.message import EPOCH
+from duemq_common.clock import SystemClock
+
+COLUMNS = ("broker", "#queue", "#offset", "#new offset", "#change")
+_BACK: Final = re.compile(r"-(\d{1,9})(s|m|h|d)")
+SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def create_group(
+    name: str,
+    options: GroupOptions,
+    brokers: Sequence[str],
+    target: Target,
+    *,
+    update: bool,
+    dry_run: bool,
+) -> None:
+    """Create or change a group broker by broker, and print the result of each."""
+    asyncio.run(_create(name, options, brokers, target, update, dry_run))
+
+
+async def _create(
+    name: str,
+    options: GroupOptions,
+    brokers: Sequence[str],
+    target: Target,
+    update: bool,
+    dry_run: bool,
+) -> None:
+    async with target.admin() as admin:
+        plan: list[tuple[str, str, GroupSettings]] = []
+        for master in await admin.masters(brokers):
+            former = await admin.group_settings(master.address, name)
+            value = changed_group(former or GroupSettings(), options)
+            result = CREATED if former is None else SAME if value == former else CHANGED
+            plan.append((master.name, result, value))
+        if not update and any(result == CHANGED for _, result, _ in plan):
+            names = ", ".join(broker for broker, result, _ in plan if result == CHANGED)
+            text = f"group {name} exists with other settings at {names}: change it with --update"
+            fail(text, Exit.REFUSED)
+        for broker, result, value in plan:
+            if not dry_run and result != SAME:
+                await admin.create_group(name, value, brokers=[broker])
+            if not target.as_json:
+                text = f"would be {result}" if dry_run and result != SAME else result
+                retries = f"{value.retries} {'retry' if value.retries == 1 else 'retries'}"
+                print(printable(f"{broker}: {name} {text}: {retries}"))
+    if target.as_json:
+        results = [
+            {"broker": broker, "result": result, **plain_group_settings(value)}
+            for broker, result, value in plan
+        ]
+        print_json({"group": name, "dry_run": dry_run, "results": results})
+
+
+def changed_group(settings: GroupSettings, options: GroupOptions) -> GroupSettings:
+    """Return settings with the given options."""
+    return replace(
+        settings,
+        retries=first_given(options.retries, settings.retries),
+        retry_queues=first_given(options.retry_queues, settings.retry_queues),
+        enabled=first_given(options.enabled, settings.enabled),
+        broadcast=first_given(options.broadcast, settings.broadcast),
+        ordered=first_given(options.ordered, settings.ordered),
+        from_first=first_given(options.from_first, settings.from_first),
+    )
+
+
+def delete_group(
+    name: str, target: Target, *, dead_letters: bool, dry_run: bool, yes: bool
+) -> None:
+    """Delete a group after a confirmation; with `dry_run`, print what would be deleted."""
+    asyncio.run(_delete(name, target, dead_letters, dry_run, yes))
+
+
+async def _delete(name: str, target: Target, dead_letters: bool, dry_run: bool, yes: bool) -> None:
+    async with target.admin() as admin:
+        effect = await described(admin, name) + (", its dead letters" if dead_letters else "")
+        if not (dry_run or yes):
+            confirm(f"Delete group {name} with {effect}", f"group delete {name} deletes {effect}")
+        if not dry_run:
+            await admin.delete_group(name, dead_letters=dead_letters)
+    if target.as_json:
+        print_json({"dry_run": dry_run, "group": name, "dead_letters": dead_letters})
+        return
+    print(printable(f"group {name} {'would be deleted' if dry_run else 'deleted'}: {effect}"))
+
+
+def reset_group(
+    name: str, topic: str, to: str, target: Target, *, dry_run: bool, yes: bool
+) -> None:
+    """Reset the offsets of a group after a confirmation, and print them."""
+    asyncio.run(_reset(name, topic, reset_time(to), target, dry_run, yes))
+
+
+async def _reset(
+    name: str, topic: str, to: ResetTo, target: Target, dry_run: bool, yes: bool
+) -> None:
+    async with target.admin() as admin:
+        changes = await admin.reset_offsets(name, topic, to, dry_run=True)
+        if not (dry_run or yes):
+            effect = f"group reset {name} {topic} changes offsets: {_effect(changes)}"
+            confirm(f"Reset group {name} in topic {topic}: {_effect(changes)}", effect)
+        if not dry_run:
+            changes = await admin.reset_offsets(name, topic, to)
+    if target.as_json:
+        plain = [
+            {
+                "broker": each.queue.broker_name,
+                "queue": each.queue.queue_id,
+                "former": each.former,
+                "offset": each.offset,
+            }
+            for each in changes
+        ]
+        print_json({"group": name, "topic": topic, "dry_run": dry_run, "queues": plain})
+        return
+    title = f"{name} in {topic}: {_effect(changes)}"
+    title += ", dry run: nothing was changed" if dry_run else ""
+    print_table(title, COLUMNS, [_row(change) for change in changes])
+
+
+def reset_time(text: str) -> ResetTo:
+    """Return the time of a reset: `earliest`, `latest`, `-2h`, or as for other commands.
+
+    Raises:
+        UsageError: The text is none of these.
+    """
+    if text == EARLIEST:
+        return EARLIEST
+    if text == LATEST:
+        return LATEST
+    now_ms = SystemClock().now_ms()
+    if match := _BACK.fullmatch(text):
+        return EPOCH + timedelta(milliseconds=now_ms - int(match[1]) * SECONDS[match[2]] * 1_000)
+    return EPOCH + timedelta(milliseconds=parse_time(text, now_ms))
+
+
+def _effect(changes: Sequence[OffsetChange]) -> str:
+    back = sum(max((each.former or 0) - each.offset, 0) for each in changes)
+    skipped = sum(max(each.offset - (each.former or 0), 0) for each in changes)
+    return f"{back:,} {plural(back, 'message')} again, {skipped:,} skipped"
+
+
+def _row(change: OffsetChange) -> tuple[object, ...]:
+    former = change.former
+    difference = change.offset - (former or 0)
+    return (
+        change.queue.broker_name,
+        change.queue.queue_id,
+        "none" if former is None else f"{former:,}",
+        f"{change.offset:,}",
+        f"{difference:+,}",
+    )
