@@ -15,6 +15,7 @@ import msgspec
 from duemq.broker.broker import Broker
 from duemq.client.blocking import LoopThread
 from duemq.client.client import Client
+from duemq.client.decisions import PendingDecisions
 from duemq.client.errors import NoRoute
 from duemq.client.message import MILLISECOND, ReceivedMessage
 from duemq.client.pull_consumer import PullConsumer
@@ -149,6 +150,15 @@ class LocalBroker:
             if view.get("enqueue", {}).get("lag_units"):
                 times.append(0)  # the due times of these timers are not known yet
         return min(times, default=None)
+
+    def cancel(self, recall_handle: str) -> bool:
+        """Cancel a pending message; return whether it was pending."""
+        return self._run(self._cancel(recall_handle))
+
+    async def _cancel(self, recall_handle: str) -> bool:
+        async with PendingDecisions(client=self._client) as pending:
+            [result] = await pending.cancel(handles=[recall_handle])
+        return result.verdict == "done"
 
     def messages(self, topic: str) -> list[ReceivedMessage]:
         """Return all delivered messages of a topic, by queue and in order.
