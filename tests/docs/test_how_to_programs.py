@@ -13,7 +13,7 @@ FILE = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.S)
 
 
 def test_the_tests_of_how_to_pages_pass(tmp_path: Path) -> None:
-    pages = [page for page in sorted((TOP / "docs" / "how-to").glob("*.md"))]
+    pages = sorted((TOP / "docs" / "how-to").glob("*.md"))
     files = [match for page in pages for match in FILE.findall(page.read_text())]
     names = [name for name, _ in files]
     assert len(set(names)) == len(names), "two pages have a file of the same name"
