@@ -10,7 +10,7 @@ See docs/decisions/0058-recurring-schedules.md.
 from __future__ import annotations
 
 import zlib
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Final
 
 from recurring_schedules.definition import ALIASES, Definition, InvalidDefinition, zone_of
@@ -88,14 +88,52 @@ def _unrestricted(definition: Definition, after_ms: int) -> int | None:
     if every_ms:
         return phase_ms + ((after_ms - phase_ms) // every_ms + 1) * every_ms
     zone = UTC if definition.zone == "UTC" else zone_of(definition.zone)
+    planned_ms = _next_of(definition.cron, after_ms, zone)
+    if planned_ms is None or _is_daily(definition.cron):
+        return planned_ms
+    change_ms = _change_between(after_ms, planned_ms, zone)
+    if change_ms is None:
+        return planned_ms
+    # cronsim walks in steps of an hour, and some changes are half an hour (Australia/Lord_Howe).
+    offset = datetime.fromtimestamp(change_ms // 1_000, zone).utcoffset() or timedelta()
+    after_change_ms = _next_of(definition.cron, change_ms - 1_000, timezone(offset))
+    return min(planned_ms, after_change_ms or planned_ms)
+
+
+def _is_daily(expression: str) -> bool:
+    """Return whether cronsim gives an expression one time for each matching wall clock time."""
+    fields = ALIASES.get(expression, expression).split()
+    has_seconds = len(fields) == FIELDS_WITH_SECONDS
+    return not has_seconds and fields[0][0] != "*" and fields[1][0] != "*"
+
+
+def _next_of(expression: str, after_ms: int, zone: tzinfo) -> int | None:
     try:
-        times = _times(definition.cron, datetime.fromtimestamp(after_ms // 1_000, zone))
+        times = _times(expression, datetime.fromtimestamp(after_ms // 1_000, zone))
         while True:  # in a repeated hour, the first result can be the first of both times
             planned_ms = round(next(times).timestamp()) * 1_000
             if planned_ms > after_ms:
                 return planned_ms
     except (StopIteration, OverflowError):
         return None
+
+
+def _change_between(after_ms: int, until_ms: int, zone: tzinfo) -> int | None:
+    """Return the start of the offset at `until_ms`, None if the offset after a time is the same."""
+
+    def offset_at(time_ms: int) -> timedelta | None:
+        return datetime.fromtimestamp(time_ms // 1_000, zone).utcoffset()
+
+    if zone is UTC or offset_at(after_ms) == offset_at(until_ms):
+        return None
+    low, high = after_ms // 1_000, until_ms // 1_000
+    while high - low > 1:
+        middle = (low + high) // 2
+        if offset_at(middle * 1_000) == offset_at(after_ms):
+            low = middle
+        else:
+            high = middle
+    return high * 1_000
 
 
 def _is_excluded(definition: Definition, planned_ms: int) -> bool:

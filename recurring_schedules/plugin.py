@@ -15,6 +15,8 @@ from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.retention.pins import UNKNOWN, FirstPending
+from recurring_schedules.checkpoint import ScheduleCheckpoints, load_table
+from recurring_schedules.collector import ScheduleCollector
 from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC, PLUGIN, TIMER_PLUGIN
 from recurring_schedules.planner import Planner
 from recurring_schedules.requests import (
@@ -94,15 +96,32 @@ class RecurringPlugin(PluginBase):
         on_journal = JournalDispatcher(store, table)
         store.add_dispatcher(on_journal, topic=JOURNAL_TOPIC)
         await requests.finish_withdrawals()
+        checkpoints = ScheduleCheckpoints(store, table, self._host.clock)
+        collector = ScheduleCollector(table, planner.stats)
         async with asyncio.TaskGroup() as tasks:
             self._running = RunningSchedules(store, table, planner, requests)
+            self._host.metrics.register(collector)
             tasks.create_task(self._run(planner), name="recurring schedules")
+            tasks.create_task(checkpoints.run(), name="checkpoints of schedules")
             try:
                 yield
             finally:
                 planner.stop()
+                checkpoints.stop()
+                self._host.metrics.unregister(collector)
         self._running = None
         store.remove_dispatcher(on_journal, topic=JOURNAL_TOPIC)
+
+    @asynccontextmanager
+    async def following(self, store: MessageStore) -> AsyncIterator[None]:
+        """Write checkpoints of a replica's schedules while the block is open."""
+        checkpoints = ScheduleCheckpoints(store, load_table(store), self._host.clock, follows=True)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(checkpoints.run(), name="schedules of a replica")
+            try:
+                yield
+            finally:
+                checkpoints.stop()
 
     async def _run(self, planner: Planner) -> None:
         try:
@@ -141,9 +160,7 @@ class JournalDispatcher:
 
 def recovered_table(store: MessageStore) -> ScheduleTable:
     """Return the table of a store at the end of its log."""
-    units = store.units(JOURNAL_TOPIC, JOURNAL_QUEUE, store.queue_bounds(JOURNAL_TOPIC, 0)[0], 1)
-    start = int(units[0]["phys_offset"]) if units.size else store.max_offset
-    table = ScheduleTable(log_offset=start)
+    table = load_table(store)
     table.replay(store, lambda text: log.error("%s", text))
     return table
 

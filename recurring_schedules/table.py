@@ -1,6 +1,6 @@
 """Table of schedules: columns without definitions, a projection of the log.
 
-    slot   name hash   journal offset   planned   next   state       45 bytes a schedule
+    slot   name hash   journal offset   planned   next   state       41 bytes a schedule
 
 Definitions stay in the log and are read when an occurrence is planned. The table is brought up to
 date by records in log order: those of the journal, and occurrences in the timer topic.
@@ -142,22 +142,31 @@ class ScheduleTable:
 
     def replay(self, store: StoreReader, on_fault: Callable[[str], None]) -> None:
         """Apply the log from `log_offset` to its end."""
+        while self.replay_chunk(store, on_fault):
+            pass
+
+    def replay_chunk(self, store: StoreReader, on_fault: Callable[[str], None]) -> bool:
+        """Apply the next records of the log; return whether there are more."""
         end = store.max_offset
+        rows = next(store.scan(self.log_offset, end), None)
+        if rows is None:
+            self.log_offset = end
+            return False
+        last = rows[-1]
+        self.log_offset = int(last["phys_offset"]) + int(last["record_size"])
         journal_index = store.topics.find(JOURNAL_TOPIC)
-        timer_index = store.topics.find(TIMER_TOPIC)
-        for rows in store.scan(self.log_offset, end):
-            topics = rows["topic_index"]
-            ours = (topics == journal_index) | (topics == timer_index)
-            for row in rows[ours & (topics >= 0)]:
-                offset, size = int(row["phys_offset"]), int(row["record_size"])
-                try:
-                    if row["topic_index"] == journal_index:
-                        self._replay_record(read_journal(store, offset), offset)
-                    elif store.log_view(offset, size).tobytes().find(_MARK) >= 0:
-                        self._replay_occurrence(store.read_record(offset).properties, offset)
-                except (RecordUnreadable, ValueError) as error:
-                    on_fault(f"the record at log offset {offset} is skipped: {error}")
-        self.log_offset = end
+        topics = rows["topic_index"]
+        ours = (topics == journal_index) | (topics == store.topics.find(TIMER_TOPIC))
+        for row in rows[ours & (topics >= 0)]:
+            offset, size = int(row["phys_offset"]), int(row["record_size"])
+            try:
+                if row["topic_index"] == journal_index:
+                    self._replay_record(read_journal(store, offset), offset)
+                elif store.log_view(offset, size).tobytes().find(_MARK) >= 0:
+                    self._replay_occurrence(store.read_record(offset).properties, offset)
+            except (RecordUnreadable, ValueError) as error:
+                on_fault(f"the record at log offset {offset} is skipped: {error}")
+        return True
 
     def _replay_record(self, record: ScheduleRecord, offset: int) -> None:
         self.apply(record, offset)

@@ -10,6 +10,7 @@ import msgspec
 
 from duemq_common.clock import FakeClock
 from duemq_common.request import Request
+from recurring_schedules.checkpoint import ScheduleCheckpoints
 from recurring_schedules.definition import Definition
 from recurring_schedules.names import JOURNAL_TOPIC
 from recurring_schedules.planner import Planner
@@ -36,6 +37,7 @@ class ScheduleRig(TimerRig):
         pending = PendingTimers(self.timers)
         self.requests = ScheduleRequests(self.store, self.table, self.planner, pending, self.clock)
         self.store.add_dispatcher(JournalDispatcher(self.store, self.table), topic=JOURNAL_TOPIC)
+        self.checkpoints = ScheduleCheckpoints(self.store, self.table, self.clock)
         run_inline(self.requests.finish_withdrawals())
         self.settle()
         return self

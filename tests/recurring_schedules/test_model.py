@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from recurring_schedules.definition import Definition
 from recurring_schedules.occurrences import next_after
 from tests.recurring_schedules.rig import ScheduleRig
+from tests.support.inline_loop import run_inline
 
 NAMES = st.sampled_from(["a", "b", "c"])
 SPECS = st.sampled_from(
@@ -96,6 +97,10 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.rig.open()
         self.rig.run_to(self.now_ms + 1)
         self.expect()
+
+    @rule()
+    def write_checkpoint(self) -> None:
+        run_inline(self.rig.checkpoints.persist())
 
     @rule()
     def restart(self) -> None:
