@@ -42,11 +42,13 @@ RESERVED: Final = frozenset(
         "TTL",
         "UNIQ_KEY",
         "WAIT",
+        "_SYS_MSG_PRIORITY_",
         "__SHARDINGKEY",
         "__transactionId__",
     }
 )
 """Properties that the client or the broker sets. MessageConst"""
+PRIORITY_MAX: Final = (1 << 31) - 1
 COMPRESSION_TYPE_SHIFT: Final = 8
 COMPRESSION_TYPE_MASK: Final = 0x7
 LZ4, ZSTD = 1, 2
@@ -68,6 +70,8 @@ class Message:
         deliver_at: Due time, with a time zone; in the past: delivered at once.
         level: Delay level, from 1.
         sharding_key: Messages with the same key go to the same queue, in order.
+        priority: Priority from 0, the lowest; the queue of the message. Apache's brokers know it
+            from 5.4 on, and ignore that of a delayed message.
         flag: Number of the application that the broker stores.
         wait_stored: Whether the broker responds when the message is on the disk and on replicas, as
             it is configured; False: when it is written.
@@ -87,6 +91,7 @@ class Message:
     deliver_at: datetime | None = None
     level: int = 0
     sharding_key: str = ""
+    priority: int | None = None
     flag: int = 0
     wait_stored: bool = True
     message_id: str = ""
@@ -110,6 +115,10 @@ class Message:
             )
         if self.level < 0:
             raise ValueError(f"level {self.level} is negative; levels begin at 1")
+        if self.priority is not None and not 0 <= self.priority <= PRIORITY_MAX:
+            raise ValueError(f"priority {self.priority} is not a number from 0 to {PRIORITY_MAX}")
+        if self.priority is not None and self.sharding_key:
+            raise ValueError("priority and sharding_key exclude each other: give one")
         if wrong := sorted(RESERVED & self.properties.keys()):
             raise ValueError(f"property {wrong[0]} is set by the client or the broker")
 
@@ -137,6 +146,8 @@ class Message:
             pairs["TIMER_DELIVER_MS"] = str(milliseconds(self.deliver_at))
         elif self.level:
             pairs["DELAY"] = str(self.level)
+        if self.priority is not None:
+            pairs["_SYS_MSG_PRIORITY_"] = str(self.priority)
         if self.sharding_key:
             pairs["__SHARDINGKEY"] = self.sharding_key
         pairs["UNIQ_KEY"] = self.message_id
@@ -219,6 +230,12 @@ class ReceivedMessage:
         """Address of the broker and log offset as hexadecimal digits."""
         address, port = self.record.store_host
         return encode_offset_id(address, port, self.record.phys_offset)
+
+    @property
+    def priority(self) -> int | None:
+        """Priority of the message; None if it has none."""
+        text = self.properties.get("_SYS_MSG_PRIORITY_", "")
+        return int(text) if text.isascii() and text.isdigit() else None
 
     @property
     def queue_offset(self) -> int:

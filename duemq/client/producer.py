@@ -188,7 +188,8 @@ class Producer:
         Apache 5.0 to 5.4 gives all messages of a batch one unique id when they are read.
 
         Raises:
-            ValueError: The messages have different topics, a delay, or are too long together.
+            ValueError: The messages have different topics, a delay or a priority, or are too long
+                together.
             NotSent, Refused: As `send`, for all of them.
         """
         if not messages:
@@ -198,6 +199,8 @@ class Producer:
             raise ValueError("the messages of a batch have different topics: send one batch each")
         if any(each.is_timer or each.level for each in messages):
             raise ValueError("a batch cannot contain delayed messages: send them one by one")
+        if any(each.priority is not None for each in messages):
+            raise ValueError("a batch goes to one queue, so its messages cannot have priorities")
         for each in messages:
             each.message_id = each.message_id or self._ids.next_id()
         body = b"".join(map(_batch_entry, messages))

@@ -62,11 +62,14 @@ class TransactionProducer(Producer):
         the broker asks `check` later.
 
         Raises:
-            ValueError: The message has a level, which Apache's brokers do not apply at the commit.
+            ValueError: The message has a level, which Apache's brokers do not apply at the commit,
+                or a priority, which brokers remove.
             NotSent, Refused: As `send`; the local transaction did not run.
         """
         if message.level:
             raise ValueError("a transactional message cannot have a level: give delay")
+        if message.priority is not None:
+            raise ValueError("a transactional message cannot have a priority")
         half = {"TRAN_MSG": "true", "PGROUP": self.group}
         route = await self.client.route(message.topic)
         await self.client.heartbeats.before_use(route.masters())

@@ -81,6 +81,29 @@ def test_a_long_body_is_compressed_and_read_again(run: Run, tmp_path: Path) -> N
     run(main())
 
 
+def test_a_priority_selects_the_queue(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Producer(broker=broker.address) as producer,
+            PullConsumer(broker=broker.address, group="g") as consumer,
+        ):
+            await broker.parts.topics.ensure("T", queues=4, perm=6)
+            for priority in (3, 0, 9):
+                sent = await producer.send(Message("T", b"body", priority=priority))
+                queue = sent.queue
+                assert queue.queue_id == min(priority, 3)
+                pulled = await consumer.pull(queue, sent.queue_offset)
+                assert pulled.messages[0].priority == priority
+            sent = await producer.send(Message("T", b"body"))
+            pulled = await consumer.pull(sent.queue, sent.queue_offset)
+            assert pulled.messages[0].priority is None
+            with pytest.raises(ValueError, match="priorities"):
+                await producer.send_batch([Message("T", b"body", priority=1)])
+
+    run(main())
+
+
 def test_a_broker_that_cannot_be_reached_is_named(run: Run) -> None:
     async def main() -> None:
         [port] = free_ports(1)
@@ -112,6 +135,8 @@ def test_a_refusal_for_good_is_not_repeated(run: Run, tmp_path: Path) -> None:
         ({"deliver_at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001
         ({"level": -1}, "levels begin at 1"),
         ({"level": 1, "delay": timedelta(1)}, "exclude each other"),
+        ({"priority": -1}, "is not a number from 0"),
+        ({"priority": 1, "sharding_key": "k"}, "exclude each other"),
         ({"properties": {"DELAY": "3"}}, "DELAY is set by the client"),
     ],
 )
