@@ -53,7 +53,7 @@ class ProcessQueue:
         self.failure = ""
         self.pulling: asyncio.Task[object] | None = None
         self._room: asyncio.Future[None] | None = None
-        self._idle = asyncio.Event()
+        self._idle: asyncio.Event | None = None  # there is one while `idle` waits
 
     def lowest(self) -> int:
         """Return the lowest offset that is not handled: the one to commit."""
@@ -78,12 +78,13 @@ class ProcessQueue:
     def ended(self) -> None:
         """Note the end of a handler."""
         self.running -= 1
-        if not self.running:
+        if self._idle is not None and not self.running:
             self._idle.set()
 
     async def idle(self) -> None:
         """Wait until no handler runs."""
         while self.running:
+            self._idle = self._idle or asyncio.Event()
             self._idle.clear()
             await self._idle.wait()
 

@@ -116,10 +116,17 @@ def split_records(data: bytes, *, check_crc: bool = True) -> list[Record]:
     Raises:
         RecordUnreadable: One of them is damaged.
     """
-    view, records, position = memoryview(data), [], 0
-    while position < len(data):
-        records.append(decode_record(view[position:], position, check_crc=check_crc))
-        position += records[-1].total_size
+    records, position, end = [], 0, len(data)
+    while position < end:
+        total_size = int.from_bytes(data[position : position + 4], "big", signed=True)
+        record = None
+        if layout.RECORD_FIXED_BYTES <= total_size <= end - position:
+            record = _decode_plain(data[position : position + total_size], total_size)
+        if record is None or (check_crc and not is_sound(record)):  # another form, or damaged
+            view = memoryview(data)[position:]
+            record = decode_record(view, position, check_crc=check_crc)
+        records.append(record)
+        position += record.total_size
     return records
 
 
