@@ -9,7 +9,6 @@ A producer or consumer that gets a `Client` shares its connections; otherwise it
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import socket
 import ssl
@@ -62,7 +61,8 @@ class Client(ServerConnections):
         context = ssl.create_default_context() if tls is True else tls or None
         super().__init__(context, credentials, timeout_s)
         self.clock = clock or SystemClock()
-        self.client_id = f"{_own_ip()}@{os.getpid()}#{next(_numbers)}"
+        # Containers of several hosts may have the same address and process id.
+        self.client_id = f"{_own_ip()}@{os.getpid()}#{int.from_bytes(os.urandom(6))}"
         self._routes: dict[str, tuple[TopicRoute, float]] = {}
         self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}
         self.heartbeats = Heartbeats(self, self.client_id, self.known_brokers)
@@ -211,9 +211,6 @@ class Client(ServerConnections):
                 raise Refused(response.code, text, address)
             return response
         raise Unreachable("; ".join(errors) or "no name server is given")
-
-
-_numbers = itertools.count(1)
 
 
 def _own_ip() -> str:

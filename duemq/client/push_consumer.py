@@ -191,6 +191,10 @@ class PushConsumer:
         if self._is_closed:
             return
         self._is_closed = True
+        if not self._tasks:  # never started
+            if self._owns_client:
+                await self.client.close()
+            return
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -127,7 +127,8 @@ class Rebalance:
         if not self._settings.is_broadcast:
             members = await self._members(route)
             if self._client.client_id not in members:
-                return False  # the broker does not know this consumer yet
+                await self._client.heartbeats.send()  # brokers forget a consumer after 120 s
+                return False
             chosen = allocated(chosen, members, self._client.client_id)
         for queue in [queue for queue in self.queues if queue.topic == topic]:
             if queue not in chosen:

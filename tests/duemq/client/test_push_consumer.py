@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from duemq.client import (
+    Client,
     ConsumeFrom,
     ConsumerSettings,
     Message,
@@ -259,5 +260,61 @@ def test_an_invalid_filter_is_explained(
             await until(lambda: "no messages of" in caplog.text)
         [failure] = [line for line in caplog.messages if line.startswith("no messages of")]
         assert failure.endswith("Encountered <EOF> at line 1, column 7")
+
+    run(main())
+
+
+def test_a_handler_that_was_cancelled_leaves_its_message(run: Run, tmp_path: Path) -> None:
+    """After a close that could not wait, the message is delivered again: at least once."""
+
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Producer(broker=broker.address) as producer,
+        ):
+            for body in (b"1", b"2", b"3"):
+                await producer.send(Message("T", body))
+            first = Collector()
+
+            async def handle(message: ReceivedMessage) -> None:
+                await first(message)
+                if message.body == b"2":
+                    await asyncio.Event().wait()
+
+            settings = replace(FAST, close_s=0.01)
+            async with PushConsumer(broker=broker.address, group="g", settings=settings) as one:
+                one.subscribe("T", handle)
+                assert sorted(await first.wait_for(3)) == [b"1", b"2", b"3"]
+            again = Collector()
+            async with PushConsumer(broker=broker.address, group="g", settings=FAST) as one:
+                one.subscribe("T", again)
+                assert await again.wait_for(2) == [b"2", b"3"]
+
+    run(main())
+
+
+def test_consumers_that_share_a_client_get_their_own_messages(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Client(broker=broker.address) as client,
+            Producer(client=client) as producer,
+        ):
+            await producer.send(Message("T", b"1"))
+            handlers = {group: Collector() for group in ("g", "h")}
+            async with AsyncExitStack() as stack:
+                for group, handler in handlers.items():
+                    consumer = PushConsumer(group=group, client=client, settings=FAST)
+                    consumer.subscribe("T", handler)
+                    await stack.enter_async_context(consumer)
+                for handler in handlers.values():
+                    assert await handler.wait_for(1) == [b"1"]
+                second = PushConsumer(group="g", client=client)
+                with pytest.raises(ValueError, match="has a consumer of group g already"):
+                    await second.start()
+                await second.close()
+                assert client.heartbeats.has_consumer("g")
+            assert not client.heartbeats.has_consumer("g")
+            assert (await producer.send(Message("T", b"2"))).queue_offset == 1
 
     run(main())
