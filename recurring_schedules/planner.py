@@ -27,13 +27,17 @@ from message_store.log.batch import PutBatch
 from recurring_schedules.definition import Definition
 from recurring_schedules.messages import add_occurrence
 from recurring_schedules.occurrences import due_ms_of, next_after
-from recurring_schedules.table import IS_ACTIVE, ScheduleTable
+from recurring_schedules.table import NEVER, ScheduleTable
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-TURN_OCCURRENCES: Final = 200
+TURN_OCCURRENCES: Final = 20
+"""Maximum number of occurrences of one turn, during which no timer is delivered."""
+QUEUE_SLOTS: Final = 4_000
+QUEUE_MS: Final = 1_000
+"""Maximum age of the queue of urgent schedules, while there are more than one turn handles."""
 SKIPS_MAX: Final = 200
 """Maximum number of occurrences of one schedule that one turn skips."""
 RETRY_MS: Final = 1_000
@@ -81,6 +85,8 @@ class Planner:
         self._store, self._table, self._clock, self._hooks = store, table, clock, hooks
         self._batch = PutBatch(TURN_OCCURRENCES)
         self._retry_ms: dict[int, int] = {}
+        self._queue: list[int] = []  # slots, the most urgent one last
+        self._queued_ms = 0
         self._wake, self._stops = Signal(), False
         self.stats = PlannerStats()
 
@@ -114,40 +120,50 @@ class Planner:
         """
         if self._store.refusal:
             return False
-        due = self._due(now_ms) if slots is None else np.array(slots, np.int64)
-        candidates = []
-        for slot in due[:TURN_OCCURRENCES].tolist():
-            candidate = self._candidate(slot, now_ms)
-            if candidate is not None:
-                candidates.append(candidate)
-        if candidates:
-            self._append(candidates, now_ms)
-        return bool(due.size)
+        due = self._take_due(now_ms) if slots is None else slots
+        candidates = [self._candidate(slot, now_ms) for slot in due]
+        if occurrences := [item for item in candidates if item is not None]:
+            self._append(occurrences, now_ms)
+        return bool(due)
 
-    def _due(self, now_ms: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the slots whose next occurrence has to be appended, the earliest one first."""
-        rows = self._table.filled
-        due = (rows["planned_ms"] <= now_ms) & (rows["next_ms"] > 0) & (rows["state"] == IS_ACTIVE)
+    def _take_due(self, now_ms: int) -> list[int]:
+        """Return slots whose next occurrence has to be appended, the earliest one first."""
+        slots: list[int] = []
+        for _ in range(2):  # the rest of an older queue can be without work
+            if not self._queue or not 0 <= now_ms - self._queued_ms < QUEUE_MS:
+                self._queue, self._queued_ms = self._due(now_ms), now_ms
+            while self._queue and len(slots) < TURN_OCCURRENCES:
+                slot = self._queue.pop()
+                if self._table.wake_ms[slot] <= now_ms and slot not in self._retry_ms:
+                    slots.append(slot)
+            if slots:
+                break
+        return slots
+
+    def _due(self, now_ms: int) -> list[int]:
+        """Return slots whose next occurrence has to be appended, the earliest one last."""
         for slot, retry_ms in list(self._retry_ms.items()):
             if retry_ms - now_ms > UNREADABLE_RETRY_MS or retry_ms <= now_ms:
                 del self._retry_ms[slot]  # also after the clock was set back
-            else:
-                due[slot] = False
-        slots = np.flatnonzero(due)
-        if slots.size > TURN_OCCURRENCES:
-            next_ms = rows["next_ms"][slots]
-            slots = slots[np.argpartition(next_ms, TURN_OCCURRENCES)[:TURN_OCCURRENCES]]
-        return slots[np.argsort(rows["next_ms"][slots], kind="stable")]
+        slots = np.flatnonzero(self._table.wake_ms[: self._table.count] <= now_ms)
+        if self._retry_ms and slots.size:
+            slots = slots[~np.isin(slots, list(self._retry_ms))]
+        next_ms = self._table.rows["next_ms"][slots]
+        if slots.size > QUEUE_SLOTS:
+            earliest = np.argpartition(next_ms, QUEUE_SLOTS)[:QUEUE_SLOTS]
+            slots, next_ms = slots[earliest], next_ms[earliest]
+        queue: list[int] = slots[np.argsort(next_ms, kind="stable")][::-1].tolist()
+        return queue
 
     def next_turn_ms(self, now_ms: int) -> int | None:
         """Return the time of the next work; None: no schedule has any."""
-        rows = self._table.filled
-        waits = (rows["planned_ms"] > now_ms) & (rows["next_ms"] > 0)
-        waits &= rows["state"] == IS_ACTIVE
-        times = [*self._retry_ms.values()]
-        if waits.any():
-            times.append(int(rows["planned_ms"][waits].min()))
-        return min(times, default=None)
+        wake_ms = self._table.wake_ms[: self._table.count]
+        if wake_ms.size and (first_ms := int(wake_ms.min())) > now_ms:
+            times = [] if first_ms == NEVER else [first_ms]
+        else:  # only those that are repeated later
+            later = wake_ms[(wake_ms > now_ms) & (wake_ms < NEVER)]
+            times = [int(later.min())] if later.size else []
+        return min([*times, *self._retry_ms.values()], default=None)
 
     def _candidate(self, slot: int, now_ms: int) -> Candidate | None:
         """Return the occurrence to append, None if the turn skips it."""
@@ -170,7 +186,7 @@ class Planner:
             if next_ms is None:
                 break
             planned_ms = next_ms
-        row["next_ms"] = planned_ms if next_ms is not None else 0
+        self._table.skip_to(slot, planned_ms if next_ms is not None else 0)
         return None
 
     def _append(self, candidates: list[Candidate], now_ms: int) -> None:

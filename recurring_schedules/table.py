@@ -42,6 +42,7 @@ ROW: Final = np.dtype(
         ("state", "u1"),
     ]
 )
+NEVER: Final = (1 << 63) - 1
 STATES: Final = (DELETED, ACTIVE, PAUSED)
 IS_DELETED, IS_ACTIVE, IS_PAUSED = range(len(STATES))
 _MARK: Final = f"{SCHEDULE_NAME}\x01".encode()
@@ -56,6 +57,7 @@ class ScheduleTable:
         log_offset: Log offset up to which the log is applied.
 
     Attributes:
+        wake_ms: (n,) i8: from this time on, the next occurrence has to be appended, or NEVER.
         changes: Number of changes since the table was made.
         withdrawn: Name and planned time of occurrences that pauses and deletions cancel, as read
             by `replay`: the cancellation may be missing in the log.
@@ -66,6 +68,9 @@ class ScheduleTable:
         self.log_offset = log_offset
         self.count = self.rows.size
         self.changes = 0
+        self.wake_ms = np.full(self.count, NEVER, np.int64)
+        planned = (self.rows["state"] == IS_ACTIVE) & (self.rows["next_ms"] > 0)
+        self.wake_ms[planned] = self.rows["planned_ms"][planned]
         self.withdrawn: dict[str, ScheduleRecord] = {}
         live = np.flatnonzero(self.rows["state"] != IS_DELETED)
         self._free = np.flatnonzero(self.rows["state"] == IS_DELETED).tolist()
@@ -98,6 +103,7 @@ class ScheduleTable:
         if record.state == DELETED:
             if slot >= 0:
                 self.rows["state"][slot] = IS_DELETED
+                self.wake_ms[slot] = NEVER
                 self._index.set(name_hash, -1)
                 self._free.append(slot)
             return
@@ -107,12 +113,15 @@ class ScheduleTable:
         state = STATES.index(record.state)
         times = record.planned_ms, record.next_ms
         self.rows[slot] = (name_hash, phys_offset, *times, record.pending_offset, state)
+        self._set_wake(slot)
 
     def _new_slot(self) -> int:
         if self.count == self.rows.size:
             grown = np.zeros(max(64, self.count + self.count // 4), ROW)
             grown[: self.count] = self.filled
             self.rows = grown
+            self.wake_ms = np.resize(self.wake_ms, grown.size)
+            self.wake_ms[self.count :] = NEVER
         self.count += 1
         return self.count - 1
 
@@ -121,7 +130,18 @@ class ScheduleTable:
         row = self.rows[slot]
         if planned_ms > row["planned_ms"]:
             row["planned_ms"], row["next_ms"], row["pending"] = planned_ms, next_ms, phys_offset
+            self._set_wake(slot)
             self.changes += 1
+
+    def skip_to(self, slot: int, next_ms: int) -> None:
+        """Set the next occurrence to append; 0: the schedule has ended."""
+        self.rows["next_ms"][slot] = next_ms
+        self._set_wake(slot)
+
+    def _set_wake(self, slot: int) -> None:
+        row = self.rows[slot]
+        is_planned = row["state"] == IS_ACTIVE and row["next_ms"] > 0
+        self.wake_ms[slot] = row["planned_ms"] if is_planned else NEVER
 
     # -- reading ------------------------------------------------------------------------------
 
