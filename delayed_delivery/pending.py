@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Offsets = npt.NDArray[np.int64]
 Verdicts = npt.NDArray[np.int8]
+Position = tuple[int, int]
+"""Position of a walk: part of the pending messages, and offset in it."""
 Hooks = Callable[["PutBatch", int], None]
 """Runs the put hooks of all plugins on a batch at now_ms."""
 
@@ -114,6 +116,19 @@ class PendingMessages(Protocol):
         """
         ...
 
+    def walk(self, position: Position) -> tuple[Found, Position | None]:
+        """Return the pending messages of the next bounded piece, and the position after it.
+
+        From the position (0, 0), all messages that are pending during the whole walk are returned.
+        One that is moved meanwhile may be returned twice, with its former and its new due time.
+
+        Returns:
+            `Found` by one name; None at the end.
+        Raises:
+            StoreError: The pending messages are not known.
+        """
+        ...
+
     def cancel(self, offsets: Offsets) -> Decided:
         """Cancel messages: they are never delivered."""
         ...
@@ -136,3 +151,9 @@ def none_found(names: int) -> Found:
     """Return the result of a lookup that found nothing for `names` names."""
     none = np.empty(0, np.int64)
     return Found(none, none, none, np.full(names, Verdict.UNKNOWN, np.int8))
+
+
+def found_by_one(offsets: Offsets, due_ms: Offsets) -> Found:
+    """Return the result of a lookup that found pending messages by one name."""
+    verdicts = np.full(1, Verdict.DONE, np.int8)
+    return Found(offsets.copy(), due_ms.copy(), np.zeros(offsets.size, np.int64), verdicts)

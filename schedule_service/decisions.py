@@ -22,7 +22,16 @@ from typing import Final
 import numpy as np
 
 from delayed_delivery.outcome import Outcome
-from delayed_delivery.pending import Decided, Found, Hooks, Offsets, Verdict, none_found
+from delayed_delivery.pending import (
+    Decided,
+    Found,
+    Hooks,
+    Offsets,
+    Position,
+    Verdict,
+    found_by_one,
+    none_found,
+)
 from delayed_delivery.quarantine import NO_HOST, origin_of
 from delayed_delivery.records import add_message
 from delayed_delivery.redirected import without
@@ -42,6 +51,7 @@ from schedule_service.names import DECISION_TOPIC, SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 
 PIECE_UNITS = 512
+WALK_UNITS = 8_192
 BATCH_ROWS = 512
 CANCEL_BODY: Final = b"0"
 FIRED_BODY: Final = b"1"
@@ -149,6 +159,26 @@ class PendingLevels:
                 split = _Split(1)
                 self._classify(rows, np.zeros(rows.size, np.int64), split)
                 yield split.found().within(from_ms, until_ms)
+
+    def walk(self, position: Position) -> tuple[Found, Position | None]:
+        """Return the pending messages of the next piece: part n is level n."""
+        number, offset = position
+        levels = self._service.levels
+        level = levels.get(number)
+        ahead = [] if level is None else [s for s in level.cursor.segments if s.end > offset]
+        if level is None or not ahead:
+            following = min((other for other in levels if other > number), default=0)
+            return none_found(1), (following, 0) if following else None
+        first = max(offset, ahead[0].appended)
+        units = self._queues.units(number, first, min(WALK_UNITS, ahead[0].end - first))
+        if not units.size:
+            return none_found(1), (number, ahead[0].end)
+        settled = level.cursor.settled_in(first, int(units.size))
+        following = first + int(units.size)
+        if settled is not None:
+            units = units[~settled]
+        due_ms = self._queues.due_ms(number, units)
+        return found_by_one(units["phys_offset"], due_ms), (number, following)
 
     def _classify(self, rows: Rows, name_index: Offsets, split: _Split) -> None:
         """Add records to `split`: pending ones, and ended ones that belong to this service."""

@@ -168,6 +168,9 @@ ROWS_BY_MODULE: Final[Mapping[str, tuple[RequestRow, ...]]] = {
         _own(RequestCode.MOVE_PENDING, accesses.decide, ADMIN, needs_kernels=True),
         _own(RequestCode.FIRE_PENDING, accesses.decide, ADMIN, needs_kernels=True),
     ),
+    "duemq.messages.pending_pages": (
+        _own(RequestCode.READ_PENDING, Action.GET, ADMIN, needs_kernels=True),
+    ),
     "duemq.pull.pull": (
         _client(RequestCode.PULL_MESSAGE, accesses.consume(Action.SUB), plain.pull),
         _client(RequestCode.LITE_PULL_MESSAGE, accesses.consume(Action.SUB), plain.pull),

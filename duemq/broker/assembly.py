@@ -27,6 +27,7 @@ from duemq.auth.request_table import ROWS
 from duemq.broker.components import BrokerComponents, BrokerContext
 from duemq.messages.decide import DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
+from duemq.messages.pending_pages import PendingPagesProcessor
 from duemq.messages.queries import QueryProcessor
 from duemq.messages.recall import RecallProcessor
 from duemq.messages.replica_referrals import of_role
@@ -393,6 +394,7 @@ def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> li
             context.clock,
             parts.identity.broker_name,
         ),
+        PendingPagesProcessor(store, context.plugins.pending_messages),
     ]
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from duemq.auth.signature import Credentials
     from duemq.cli.client import Cluster
     from duemq.client.admin import Admin
+    from duemq.client.client import Client
 
 CALL_TIMEOUT_S = 10.0
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -159,6 +160,27 @@ class Target:
                 broker=self.broker,
                 tls=self.tls_context(),
                 credentials=self.credentials(),
+                timeout_s=CALL_TIMEOUT_S,
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+    def client(self) -> Client:
+        """Return a client of these brokers.
+
+        Raises:
+            UsageError: An address is not `host:port`, or the account is incomplete.
+        """
+        from duemq.client.client import Client
+
+        tls, credentials = self.tls_context(), self.credentials()
+        namesrv = "" if self.broker else self.namesrv
+        try:
+            return Client(
+                namesrv,
+                broker=self.broker,
+                tls=tls,
+                credentials=credentials,
                 timeout_s=CALL_TIMEOUT_S,
             )
         except ValueError as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from duemq.cli.command import command, expanded
 from duemq.cli.groups import group
-from duemq.cli.options import DryRun, From, Target, TimerSelection
+from duemq.cli.options import Configuration, DryRun, From, Target, TimerSelection
 from duemq.cli.timers_decide import add_commands
 from duemq_common.errors import UsageError
 
@@ -83,3 +84,61 @@ def compact(
     from duemq.cli.timers_compact import compact_and_show
 
     compact_and_show(target, dry_run=dry_run)
+
+
+@command(timers_app, example="timers export pending.jsonl --broker 127.0.0.1:10911")
+def export(
+    *,
+    file: Annotated[Path, typer.Argument(help="New file; .parquet selects Parquet.")],
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only messages of this topic.")] = "",
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", metavar="DIR", help="Stopped store, of DueMQ or RocketMQ."),
+    ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            "--work",
+            metavar="DIR",
+            help="Directory for a temporary copy of it; default: its parent.",
+        ),
+    ] = None,
+    configuration: Configuration,
+    target: Target,
+) -> None:
+    """Write pending messages of levels and timers to a file, with their due times."""
+    from duemq.cli.timers_export import export as export_pending
+
+    properties = configuration.properties()
+    export_pending(file, target, topic=topic, store=store, work=work, properties=properties)
+
+
+@command(timers_app, "import", example="timers import pending.jsonl --broker 127.0.0.1:10911 --yes")
+def import_file(
+    *,
+    file: Annotated[Path, typer.Argument(help="File of `duemq timers export`.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Send; else only show the effect.")] = False,
+    target: Target,
+) -> None:
+    """Send the messages of an export, each once. Exit code 4: some were refused."""
+    from duemq.cli.send_file import send_file
+
+    send_file(file, target, really=yes)
+
+
+@command(timers_app, example="timers transfer --broker 10.0.0.1:10911 --to 10.0.0.2:10911 --yes")
+def transfer(
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="Broker to transfer to.")],
+    margin_s: Annotated[
+        int, typer.Option("--margin", metavar="SECONDS", help="Due sooner: not transferred.", min=1)
+    ] = 60,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Transfer; else only show the effect.")
+    ] = False,
+    target: Target,
+) -> None:
+    """Move the pending messages of one broker to another one. Exit code 4: some were refused."""
+    from duemq.cli.timers_transfer import transfer as transfer_pending
+
+    transfer_pending(target, to, margin_ms=margin_s * 1_000, really=yes)

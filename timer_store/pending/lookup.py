@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from delayed_delivery.pending import Decided, Found, Hooks, Verdict, none_found
+from delayed_delivery.pending import (
+    Decided,
+    Found,
+    Hooks,
+    Position,
+    Verdict,
+    found_by_one,
+    none_found,
+)
 from delayed_delivery.quarantine import origin_of
 from duemq_common.errors import RecordUnreadable
 from message_store.index.key_search import HIT_UNIQUE, Matches, frames, search
@@ -177,7 +185,7 @@ class PendingTimers:
             is_due_before = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
             rows = rows[is_due_before & (rows["due_ms"] >= from_ms)]
             rows = rows[self._decisions.is_pending(rows)]
-            yield _all_of(rows)
+            yield found_by_one(rows["phys_offset"], rows["due_ms"])
         yield from self._transferred_by_topic(index, from_ms, until_ms)
 
     def _transferred_by_topic(self, index: int, from_ms: int, until_ms: int) -> Iterator[Found]:
@@ -190,7 +198,36 @@ class PendingTimers:
                     is_due_before = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
                     rows = rows[is_due_before & (rows["due_ms"] >= from_ms) & (index >= 0)]
                     rows = rows[self._decisions.is_pending(rows)]
-                    yield _all_of(rows)
+                    yield found_by_one(rows["phys_offset"], rows["due_ms"])
+
+    def walk(self, position: Position) -> tuple[Found, Position | None]:
+        """Return the pending timers of the next piece: part 0 is the timer queue, n is level n."""
+        timers = self._timers
+        part, offset = position
+        if part == 0:
+            offset, end = max(offset, self.first_pending()), timers.fetch.bounds()[1]
+            if offset < end:
+                rows, offset = timers.fetch.fetch_queue(offset, min(PIECE_UNITS, end - offset))
+                return self._pending_of(rows), (0, offset)
+            return none_found(1), self._next_part(0)
+        end = max((end for _, end in timers.transfers.owned.ranges(part)), default=0)
+        if offset >= end:
+            return none_found(1), self._next_part(part)
+        following = min(offset + PIECE_UNITS, end)
+        rows, _ = timers.transfers.owned_rows(part, offset, following)
+        return self._pending_of(rows), (part, following)
+
+    def _next_part(self, part: int) -> Position | None:
+        """Return the beginning of the next level with transferred messages, None without one."""
+        owned = self._timers.transfers.owned
+        level = min((number for number in owned.pieces if number > part), default=0)
+        if not level:
+            return None
+        return level, min((first for first, _ in owned.ranges(level)), default=0)
+
+    def _pending_of(self, rows: Rows) -> Found:
+        rows = rows[self._decisions.is_pending(rows)]
+        return found_by_one(rows["phys_offset"], rows["due_ms"])
 
     def first_pending(self) -> int:
         """Return a queue offset at or before that of the first pending timer."""
@@ -214,9 +251,3 @@ class PendingTimers:
     def fire(self, offsets: Offsets) -> Decided:
         """Deliver timers now."""
         return self._decisions.fire(offsets)
-
-
-def _all_of(rows: Rows) -> Found:
-    """Return the result of a lookup that found pending timers by one name."""
-    name_index, verdicts = np.zeros(rows.size, np.int64), np.full(1, Verdict.DONE, np.int8)
-    return Found(rows["phys_offset"].copy(), rows["due_ms"].copy(), name_index, verdicts)

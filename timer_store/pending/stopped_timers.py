@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from delayed_delivery import ownership
 from delayed_delivery.ownership_projection import Ownership
-from delayed_delivery.pending import Decided, Found, Hooks, Verdict, none_found
+from delayed_delivery.pending import Decided, Found, Hooks, Position, Verdict, none_found
 from duemq_common.errors import StoreError
 from message_store.index.key_search import frames, search
 from message_store.retention.pins import FirstPending, is_pinned
@@ -94,6 +94,14 @@ class StoppedTimers:
             StoreError: Always.
         """
         raise StoreError(f"timers of {topic} may be pending, but {NOT_RUNNING}. {REMEDY}")
+
+    def walk(self, position: Position) -> tuple[Found, Position | None]:
+        """Find nothing.
+
+        Raises:
+            StoreError: Always.
+        """
+        raise StoreError(f"timers may be pending, but {NOT_RUNNING}. {REMEDY}")
 
     def cancel(self, offsets: Offsets) -> Decided:
         """Decide on nothing."""

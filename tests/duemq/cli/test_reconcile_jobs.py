@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import pytest
 
+from duemq.cli.message_file import read_file
 from duemq.cli.reconcile_jobs import WatchProgress, wait_for
-from duemq.cli.send_file import read_file
 from duemq_common.clock import FakeClock
 from tests.migration.steps.test_drain import fill
 from tests.spark_reconciliation.conftest import on_spark as on_spark

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from duemq.cli.client import Cluster
-from duemq.cli.send_file import FORMAT, _records_of, read_file
+from duemq.cli.message_file import REPAIR_FORMAT, read_file
+from duemq.cli.sending_once import records_of
+from duemq.client.client import Client
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import SystemClock
 from duemq_common.errors import RequestError, UsageError
@@ -47,7 +48,7 @@ def line(number: int, due_ms: int | None, **more: Any) -> str:
     return json.dumps(value | more)
 
 
-def written(path: Path, *lines: str, head: str = json.dumps({"format": FORMAT})) -> Path:
+def written(path: Path, *lines: str, head: str = json.dumps({"format": REPAIR_FORMAT})) -> Path:
     path.write_text("\n".join([head, *lines]) + "\n")
     return path
 
@@ -130,14 +131,14 @@ def test_what_is_no_such_file_is_a_usage_error(
     assert f"{file} {why}".replace(" :", ":") in str(raised.value)
 
 
-class Refusing(Cluster):
+class Refusing(Client):
     """One broker that answers every question with one code."""
 
     def __init__(self, code: int) -> None:
-        super().__init__("", "127.0.0.1:1")
+        super().__init__(broker="127.0.0.1:1")
         self.code, self.requests = code, list[int]()
 
-    async def request(self, address: str, code: int, *more: Any, **words: Any) -> Response:
+    async def call(self, address: str, code: int, *more: Any, **words: Any) -> Response:
         self.requests.append(code)
         return Response(self.code, "the index is being built")
 
@@ -146,13 +147,13 @@ class Refusing(Cluster):
     ("code", "found"), [(ResponseCode.QUERY_NOT_FOUND, []), (ResponseCode.SYSTEM_ERROR, None)]
 )
 def test_where_nobody_can_look_nothing_is_sent(code: int, found: list[Any] | None) -> None:
-    cluster = Refusing(code)
+    client = Refusing(code)
     if found is None:
         with pytest.raises(RequestError, match="the index is being built"):
-            asyncio.run(_records_of(cluster, "T", "ID1"))
+            asyncio.run(records_of(client, "127.0.0.1:1", "T", "ID1"))
     else:
-        assert asyncio.run(_records_of(cluster, "T", "ID1")) == found
-    assert cluster.requests == [RequestCode.QUERY_MESSAGE]
+        assert asyncio.run(records_of(client, "127.0.0.1:1", "T", "ID1")) == found
+    assert client.requests == [RequestCode.QUERY_MESSAGE]
 
 
 def test_a_message_needs_a_topic_and_a_body() -> None:

@@ -1,0 +1,178 @@
+"""Sends of messages that may exist already: each unique id of a topic is stored once.
+
+A message is skipped if it is pending, was delivered or was cancelled. DueMQ's brokers answer this
+for many messages in one request: a message whose due time is in the future cannot have been stored
+other than as a pending one. For other messages, and on Apache's brokers, the key index is queried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from duemq.cli.message_file import REPAIRED, FileMessage
+from duemq.client.client import Client
+from duemq.client.decisions import PendingDecisions
+from duemq.client.errors import NoRoute, Refused, Unsupported
+from duemq.client.message import EPOCH, Message, MessageQueue
+from duemq.client.producer import Producer, SendResult
+from duemq.client.routes import bytes_of
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.clock import SystemClock
+from duemq_common.errors import RequestError
+from message_store.log.record import Record, split_records
+
+PENDING_TOPICS: Final = ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX")
+SEND, EXISTS, NO_ID, REFUSED = "send", "exists", "no unique id", "refused"
+UNKNOWN: Final = "unknown"
+IN_FLIGHT_MAX: Final = 128
+QUERY_COUNT: Final = 32
+PERMANENT: Final[frozenset[int]] = frozenset(
+    {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST}
+)
+"""Refusals of one message, after which others can be sent."""
+
+
+class OnceSender:
+    """Sender of messages to a cluster, each unless it exists there.
+
+    Args:
+        client: Client of the target.
+    Attributes:
+        refusals: Reason of each refused message, by topic and unique id.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._decisions = PendingDecisions(client=client)
+        self._producer = Producer(
+            client=client, group="duemq_cli", retries=0, in_flight_max=IN_FLIGHT_MAX, timeout_s=30
+        )
+        self._is_apache = False
+        self.refusals: dict[tuple[str, str], str] = {}
+
+    async def actions(self, messages: Sequence[FileMessage]) -> list[str]:
+        """Return SEND, EXISTS or NO_ID for each message; a repeated unique id exists.
+
+        Raises:
+            RequestError, ConnectionError: A broker cannot find out whether a message exists.
+        """
+        actions = [SEND if each.unique_id else NO_ID for each in messages]
+        by_topic: dict[str, dict[str, int]] = defaultdict(dict)
+        for index, each in enumerate(messages):
+            if not each.unique_id:
+                continue
+            if by_topic[each.topic].setdefault(each.unique_id, index) != index:
+                actions[index] = EXISTS
+        for topic, indexes in by_topic.items():
+            pending = await self._known_pending(topic, list(indexes))
+            for unique_id, index in indexes.items():
+                if unique_id in pending or await self._is_stored(messages[index]):
+                    actions[index] = EXISTS
+        return actions
+
+    async def _known_pending(self, topic: str, unique_ids: list[str]) -> set[str]:
+        """Return the ids that are, or were, pending for a topic; on Apache's brokers none."""
+        if self._is_apache:
+            return set()
+        try:
+            results = await self._decisions.cancel(ids=unique_ids, topic=topic, dry_run=True)
+        except Unsupported:
+            self._is_apache = True
+            return set()
+        return {each.name for each in results if each.verdict != UNKNOWN}
+
+    async def _is_stored(self, message: FileMessage) -> bool:
+        """Return whether the topic has a message, or an Apache broker has it as a pending one."""
+        is_ahead = message.due_ms is not None and message.due_ms > self.client.clock.now_ms()
+        topics = () if is_ahead and not self._is_apache else (message.topic,)
+        for record in await self._records(topics, message.unique_id):
+            if record.properties.get("UNIQ_KEY") == message.unique_id:
+                return True
+        if not self._is_apache:
+            return False
+        for record in await self._records(PENDING_TOPICS, message.unique_id):
+            mark = record.properties.get(REPAIRED)
+            if not message.is_lost or mark == str(message.phys_offset):
+                return record.properties.get("REAL_TOPIC") == message.topic
+        return False
+
+    async def _records(self, topics: Sequence[str], unique_id: str) -> list[Record]:
+        records: list[Record] = []
+        for topic in topics:
+            for _, address in await self.client.masters():
+                records += await records_of(self.client, address, topic, unique_id)
+        return records
+
+    async def send_all(self, messages: Sequence[FileMessage]) -> list[str]:
+        """Send messages; return SEND or REFUSED for each.
+
+        Raises:
+            ClientError: A broker does not respond; some messages may be stored, and the next call
+                of `actions` finds them.
+        """
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._outcome(each)) for each in messages]
+        return [task.result() for task in tasks]
+
+    async def _outcome(self, message: FileMessage) -> str:
+        try:
+            await self.send(message)
+        except (Refused, ValueError, OverflowError) as error:
+            if isinstance(error, Refused) and error.code not in PERMANENT:
+                raise
+            self.refusals[message.topic, message.unique_id] = str(error)
+            return REFUSED
+        return SEND
+
+    async def send(self, message: FileMessage) -> SendResult:
+        """Send a message as a timer, or at once if it is due."""
+        properties = message.properties | {"UNIQ_KEY": message.unique_id}
+        if message.is_lost:
+            properties[REPAIRED] = str(message.phys_offset)
+        deliver_at = None
+        if message.due_ms is not None and message.due_ms > SystemClock().now_ms():
+            deliver_at = EPOCH + timedelta(milliseconds=message.due_ms)
+        outgoing = Message(
+            message.topic,
+            message.body,
+            deliver_at=deliver_at,
+            flag=message.flag,
+            message_id=message.unique_id,
+        )
+        queue = await self._queue(message)
+        return await self._producer.send_with(outgoing, properties, queue=queue)
+
+    async def _queue(self, message: FileMessage) -> MessageQueue:
+        """Return the queue of the same number, or another one if the topic has fewer."""
+        queues = (await self.client.route(message.topic)).write_queues
+        if not queues:
+            raise NoRoute(f"topic {message.topic} has no writable queue")
+        same = (each for each in queues if each.queue_id == message.queue_id)
+        return next(same, queues[message.queue_id % len(queues)])
+
+
+async def records_of(client: Client, address: str, topic: str, unique_id: str) -> list[Record]:
+    """Return the records of a topic with a unique id.
+
+    Raises:
+        RequestError: The broker cannot look for messages, so it is not known whether there is one.
+    """
+    fields = {
+        "topic": topic,
+        "key": unique_id,
+        "maxNum": QUERY_COUNT,
+        "beginTimestamp": 0,
+        "endTimestamp": (1 << 63) - 1,
+        "_UNIQUE_KEY_QUERY": True,
+    }
+    response = await client.call(address, RequestCode.QUERY_MESSAGE, fields)
+    if response.code == ResponseCode.SUCCESS:
+        return split_records(bytes_of(response))
+    if response.code == ResponseCode.QUERY_NOT_FOUND:
+        return []
+    remark = response.remark or f"{address} cannot look for messages"
+    raise RequestError(response.code, remark)
