@@ -1,0 +1,90 @@
+"""SIGKILL at random times while schedules run: each planned time is delivered exactly once.
+
+--kills N    a fifth of it is the number of kills, at least 4
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from duemq.net.codes import RequestCode
+from duemq_common.clock import SystemClock
+from message_store.config import StoreConfig
+from message_store.log.record import Record
+from message_store.store import MessageStore
+from tests.crash.killed_broker import LOG_FILE_BYTES, KilledBroker
+from tests.support.running_broker import BrokerClient, connected
+from tests.support.stores import records_of
+from tests.support.wait_until import until
+
+TOPIC, QUEUES = "Schedules", 4
+EVERY_MS = {"a": 1_000, "b": 1_300, "c": 2_000}
+UP_MS = 2_500
+"""Maximum time from a start to the kill."""
+
+
+async def change(client: BrokerClient, action: str, name: str, body: bytes = b"") -> None:
+    fields = {"action": action, "name": name, "topic": TOPIC}
+    response = await client.call(RequestCode.CHANGE_SCHEDULE, fields, body)
+    assert response.code == 0, response.remark
+
+
+async def create_all(address: str) -> None:
+    async with connected(address) as client:
+        await client.send(TOPIC, b"first")
+        for name, every_ms in EVERY_MS.items():
+            definition = {"name": name, "topic": TOPIC, "every_ms": every_ms}
+            await change(client, "create", name, json.dumps(definition).encode())
+
+
+async def pause_all(address: str) -> None:
+    async with connected(address) as client:
+        for name in EVERY_MS:
+            await change(client, "pause", name)
+
+
+def run_for(span_ms: int) -> None:
+    clock = SystemClock()
+    end_ms = clock.now_ms() + span_ms
+    until(lambda: clock.now_ms() >= end_ms, seconds=60, what="a kill")
+
+
+def read_store(root: Path) -> list[Record]:
+    config = StoreConfig(
+        root_text=str(root),
+        commitlog_file_bytes=LOG_FILE_BYTES,
+        queue_file_bytes=200_000,
+        index_slots_max=10_000,
+        index_entries_max=40_000,
+    )
+    with MessageStore(config, SystemClock()) as store:
+        records = [record for queue in range(QUEUES) for record in records_of(store, TOPIC, queue)]
+    return [record for record in records if "DUEMQ_SCHEDULE" in record.properties]
+
+
+@pytest.mark.crash
+def test_kills_while_schedules_run(tmp_path: Path, kills: int, seed: int) -> None:
+    broker = KilledBroker(tmp_path, seed)
+    broker.start()
+    asyncio.run(create_all(broker.address))
+    for _ in range(max(kills // 5, 4)):
+        run_for(broker.random.randint(0, UP_MS))
+        broker.kill()
+        broker.start()
+    asyncio.run(pause_all(broker.address))
+    broker.kill()
+    where = f"seed {seed}, log {tmp_path}/broker.log"
+    records = read_store(broker.root)
+    for name, every_ms in EVERY_MS.items():
+        own = [record for record in records if record.properties["DUEMQ_SCHEDULE"] == name]
+        times = Counter(int(record.properties["DUEMQ_SCHEDULE_TIME"]) for record in own)
+        assert set(times.values()) == {1}, where
+        assert sorted(times) == list(range(min(times), max(times) + 1, every_ms)), where
+        assert all(
+            record.store_ms >= int(record.properties["DUEMQ_SCHEDULE_TIME"]) for record in own
+        ), where
