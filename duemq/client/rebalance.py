@@ -77,6 +77,7 @@ class Rebalance:
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self._leaving: dict[MessageQueue, asyncio.Task[object]] = {}
         self._changed = asyncio.Event()
+        self._committing = asyncio.Lock()  # a broker may handle two commits in the other order
         self._turns = 0
 
     # Turns.
@@ -216,7 +217,8 @@ class Rebalance:
             offset = process_queue.lowest()
             self._limits.drop(process_queue)
             if process_queue.committed != offset:
-                await self._offsets.commit({queue: offset})
+                async with self._committing:
+                    await self._offsets.commit({queue: offset})
             if self._settings.has_locks:
                 await self._locks.unlock([queue])
         finally:
@@ -234,7 +236,8 @@ class Rebalance:
         self._limits.drop(process_queue)
         if self._settings.ordered:
             await process_queue.idle()
-        committed = await self._offsets.commit({queue: offset})
+        async with self._committing:
+            committed = await self._offsets.commit({queue: offset})
         if self.queues.get(queue) is process_queue:
             self._start(queue, offset, offset if committed else None)
 
@@ -245,22 +248,23 @@ class Rebalance:
         while True:
             await asyncio.sleep(self._settings.commit_s)
             try:
-                await self.commit(self.queues.values())
+                # A commit that is sent must end before the next one, also at `close`.
+                work = self.commit(self.queues.values())
+                await asyncio.shield(self._client.run(work, "commit"))
             except OSError as error:
                 log.warning("offsets are not committed: %s", error)
 
     async def commit(self, process_queues: Iterable[ProcessQueue]) -> None:
         """Commit the offsets of queues that have changed."""
-        offsets = {
-            each.queue: each.lowest()
-            for each in process_queues
-            if not each.dropped and each.committed != each.lowest()
-        }
-        if not offsets:
-            return
-        committed = await self._offsets.commit(offsets)
-        for queue in committed & self.queues.keys():
-            self.queues[queue].committed = offsets[queue]
+        async with self._committing:
+            offsets = {
+                each.queue: each.lowest()
+                for each in process_queues
+                if not each.dropped and each.committed != each.lowest()
+            }
+            committed = await self._offsets.commit(offsets) if offsets else set()
+            for queue in committed & self.queues.keys():
+                self.queues[queue].committed = offsets[queue]
 
     async def close(self) -> None:
         """Commit and unlock all queues; the handlers have ended."""
