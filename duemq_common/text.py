@@ -7,6 +7,7 @@ from typing import Any
 
 LOOP_BYTES_MAX = 512  # UTF-16 bytes of a text that a loop hashes; longer ones are hashed by blocks
 BLOCK_UNITS = 256
+ASCII_MAX = LOOP_BYTES_MAX // 2  # characters of an ASCII text, which is its own UTF-16 units
 _BLOCK_POWER = pow(31, BLOCK_UNITS, 1 << 32)
 TOPIC_BYTES_MAX = 127
 GROUP_BYTES_MAX = 255
@@ -15,8 +16,12 @@ _NAME_CHARACTERS = frozenset("%|-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST
 
 def java_hash(text: str) -> int:
     """Return `String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit number."""
-    units = text.encode("utf-16-be", "surrogatepass")
     value = 0
+    if len(text) <= ASCII_MAX and text.isascii():
+        for unit in text.encode():
+            value = (31 * value + unit) & 0xFFFF_FFFF
+        return value - (1 << 32) if value >= 1 << 31 else value
+    units = text.encode("utf-16-be", "surrogatepass")
     if len(units) > LOOP_BYTES_MAX:
         value, units = _hash_of_blocks(units)
     for high, low in zip(units[::2], units[1::2], strict=True):

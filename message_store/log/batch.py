@@ -115,7 +115,7 @@ class PutBatch:
         """Copy `data` into the staging buffer; return its position."""
         self.reserve(0, len(data))
         pos = self.staging_len
-        self.staging[pos : pos + len(data)] = np.frombuffer(data, np.uint8)
+        self.staging.data[pos : pos + len(data)] = data
         self.staging_len += len(data)
         return pos
 
