@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -25,7 +25,7 @@ from sqlalchemy import (
     insert,
     select,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 
 from duemq_common.existence import exists
@@ -35,6 +35,9 @@ from duemq_common.ledger.errors import LedgerError, LedgerOfAnotherStore, Ledger
 from duemq_common.ledger.location import BUSY_MS, LedgerLocation, shown_url
 from duemq_common.ledger.records import LedgerRecord, LogSnapshot, Row
 from duemq_common.ledger.tables import EVENTS, IDENTITY, METADATA, SAMPLES
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 TEXT_CHARS_MAX: Final = 2_000
 SAMPLES_KEPT_MAX: Final = 10_000
@@ -216,8 +219,7 @@ def _write(connection: Connection, records: Iterable[LedgerRecord]) -> None:
 
 
 def _upsert(connection: Connection, table: Table, rows: list[Row], kept: tuple[str, ...]) -> None:
-    make = sqlite.insert if connection.dialect.name == SQLITE else postgresql.insert
-    statement = make(table)
+    statement = _insert_of(connection)(table)
     names = [c.key for c in table.c if not c.primary_key]
     new: dict[str, ColumnElement[Any]] = {name: statement.excluded[name] for name in names}
     for name in kept:
@@ -226,6 +228,15 @@ def _upsert(connection: Connection, table: Table, rows: list[Row], kept: tuple[s
         new[name] = case((unknown, old), else_=new[name])
     keys = list(table.primary_key)
     connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=new), rows)
+
+
+def _insert_of(connection: Connection) -> Callable[[Table], sqlite.Insert | postgresql.Insert]:
+    """Return the function that makes an INSERT with a rule for existing keys."""
+    if connection.dialect.name == SQLITE:
+        return sqlite.insert
+    from sqlalchemy.dialects import postgresql  # a seventh of the time in which all is loaded
+
+    return postgresql.insert
 
 
 def _write_parts(connection: Connection, record: LedgerRecord) -> None:
