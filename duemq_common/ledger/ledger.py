@@ -234,7 +234,7 @@ def _insert_of(connection: Connection) -> Callable[[Table], sqlite.Insert | post
     """Return the function that makes an INSERT with a rule for existing keys."""
     if connection.dialect.name == SQLITE:
         return sqlite.insert
-    from sqlalchemy.dialects import postgresql  # a seventh of the time in which all is loaded
+    from sqlalchemy.dialects import postgresql  # a sixth of the time that all takes to load
 
     return postgresql.insert
 
