@@ -23,6 +23,7 @@ from duemq_common.errors import UsageError
 from message_store.log.properties import decode_properties
 
 if TYPE_CHECKING:
+    from pyarrow import Schema
     from pyarrow.parquet import ParquetWriter
 
 REPAIR_FORMAT: Final = "duemq-repair-1"
@@ -273,11 +274,11 @@ class MessageFileWriter:
     def _write_rows(self) -> None:
         assert self._arrow is not None
         assert self._parquet is not None
-        rows, self._rows = [msgspec.structs.asdict(line) for line in self._rows], []
-        for row in rows:
-            row["properties"] = list(row["properties"].items())
+        rows, self._rows = self._rows, []
         schema = _schema(self._arrow)
-        self._parquet.write_table(self._arrow.Table.from_pylist(rows, schema=schema))
+        columns = {name: [getattr(line, name) for line in rows] for name in schema.names}
+        columns["properties"] = [list(line.properties.items()) for line in rows]
+        self._parquet.write_table(self._arrow.Table.from_pydict(columns, schema=schema))
 
     def __exit__(self, kind: object, *exc: object) -> None:
         try:
@@ -295,7 +296,7 @@ class MessageFileWriter:
             self._partial.rename(self._path)
 
 
-def _schema(arrow: ModuleType) -> object:
+def _schema(arrow: ModuleType) -> Schema:
     return arrow.schema(
         [
             ("topic", arrow.string()),

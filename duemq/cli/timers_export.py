@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,7 @@ DAMAGED: Final = "damaged"
 DROPPED: Final = BROKER_PROPERTIES | {"UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PendingRecord:
     """Pending message as stored, and its due time."""
 
@@ -48,8 +49,7 @@ class PendingRecord:
     @property
     def is_of_application(self) -> bool:
         """Whether it can be sent elsewhere; other messages belong to groups or to the broker."""
-        topic = self.topic
-        return bool(topic) and not is_internal(topic) and not topic.startswith(GROUP_PREFIXES)
+        return _is_of_application(self.topic)
 
     @property
     def unique_id(self) -> str:
@@ -78,6 +78,11 @@ class PendingRecord:
             record.store_ms,
             record.phys_offset,
         )
+
+
+@lru_cache(maxsize=1_024)
+def _is_of_application(topic: str) -> bool:
+    return bool(topic) and not is_internal(topic) and not topic.startswith(GROUP_PREFIXES)
 
 
 def pending_records(page: PendingPage) -> tuple[list[PendingRecord], int]:

@@ -43,7 +43,7 @@ class PendingPages:
     """
 
     def __init__(self, store: MessageStore, ports: Callable[[], Sequence[PendingMessages]]) -> None:
-        self._store, self._ports = store, ports
+        self.store, self._ports = store, ports
 
     async def page(self, cursor: str) -> PendingPage:
         """Return the next page.
@@ -58,7 +58,7 @@ class PendingPages:
         if not ports:
             raise StoreError(NO_PORTS)
         index, position, log_offset = _parsed(cursor, len(ports))
-        page = _Page(self._store)
+        page = _Page(self.store)
         for _ in range(PIECES_MAX):
             if index == len(ports):
                 return page.ended("")

@@ -9,7 +9,8 @@ import pytest
 
 from duemq.cli.stopped_store import stopped_pages
 from duemq.cli.timers_export import PendingRecord, pending_records
-from duemq_common.errors import StoreLocked, UsageError
+from duemq.messages.pending_pages import PendingPages
+from duemq_common.errors import StoreError, StoreLocked, UsageError
 from tests.support.golden_stores import (
     INDEX_ITEMS,
     INDEX_SLOTS,
@@ -108,3 +109,19 @@ def test_the_store_of_a_running_broker_is_refused(
 def test_another_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a store"):
         pending_of(tmp_path, tmp_path)
+
+
+def test_a_broker_that_delivers_nothing_refuses_an_export(tmp_path: Path) -> None:
+    with stopped_pages(golden_store("apache-4.9.7-clean"), PROPERTIES, work=tmp_path) as pages:
+        replica = PendingPages(pages.store, tuple)
+        with pytest.raises(StoreError, match="export from its master"):
+            asyncio.run(replica.page(""))
+
+
+@pytest.mark.parametrize("cursor", ["x", "0_0_0", "9_0_0_0", "0_0_0_-1", "0_0_0_" + "9" * 30])
+def test_an_invalid_cursor_is_refused(cursor: str, tmp_path: Path) -> None:
+    with (
+        stopped_pages(golden_store("apache-4.9.7-clean"), PROPERTIES, work=tmp_path) as pages,
+        pytest.raises(ValueError, match="is not a cursor of"),
+    ):
+        asyncio.run(pages.page(cursor))
