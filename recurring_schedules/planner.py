@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-TURN_OCCURRENCES: Final = 20
+TURN_OCCURRENCES: Final = 5
 """Maximum number of occurrences of one turn, during which no timer is delivered."""
 QUEUE_SLOTS: Final = 4_000
 QUEUE_MS: Final = 1_000
