@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -45,10 +45,14 @@ class BrokerOffsets:
 
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> set[MessageQueue]:
         """Commit offsets; return the queues for which it succeeded."""
-        calls = [self._reader.commit(queue, offset) for queue, offset in offsets.items()]
-        results = await asyncio.gather(*calls, return_exceptions=True)
+        # Apache's brokers may lose first commits of a topic that come in parallel.
+        topics = {queue.topic: queue for queue in offsets}
+        first = list(topics.values())
+        order = [*first, *(queue for queue in offsets if queue not in first)]
+        results = await self._commit_all(order[: len(first)], offsets)
+        results += await self._commit_all(order[len(first) :], offsets)
         committed = set()
-        for queue, result in zip(offsets, results, strict=True):
+        for queue, result in zip(order, results, strict=True):
             if isinstance(result, ClientError):
                 log.warning("offset %d of %s is not committed: %s", offsets[queue], queue, result)
             elif isinstance(result, BaseException):
@@ -56,6 +60,12 @@ class BrokerOffsets:
             else:
                 committed.add(queue)
         return committed
+
+    async def _commit_all(
+        self, queues: Sequence[MessageQueue], offsets: Mapping[MessageQueue, int]
+    ) -> list[BaseException | None]:
+        calls = (self._reader.commit(queue, offsets[queue]) for queue in queues)
+        return await asyncio.gather(*calls, return_exceptions=True)
 
 
 class LocalOffsets:
