@@ -1,0 +1,60 @@
+"""Pops that match the former one of their connection are read without decoding, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from duemq.net.codes import RequestCode
+from tests.duemq.pop.test_pop_turns import send_numbers
+from tests.support.pop_client import popped
+from tests.support.pop_frames import PopRig, codes, responses, write
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        pytest.param("topic", 17, id="topic"),
+        pytest.param("late", 210, id="late"),
+        pytest.param("nothing", 210, id="no messages"),
+    ],
+)
+def test_a_matching_pop_is_checked_like_the_first(
+    rig: Callable[..., Any], change: str, code: int
+) -> None:
+    async def scene(rig: PopRig) -> None:
+        await send_numbers(rig, 2)
+        peer = await rig.peer()
+        for opaque in (1, 2):
+            write(peer, [rig.pop_request(opaque, maxMsgNums=1)])
+            assert (await responses(peer, 1))[opaque].code == 0
+        pop = rig.pop_request(3, maxMsgNums=1)
+        if change == "topic":
+            fields = {"topic": "T"}
+            assert (await rig.remote.call(RequestCode.DELETE_TOPIC_IN_BROKER, fields)).code == 0
+        elif change == "late":
+            pop.fields["bornTime"] = str(rig.clock.now_ms() - 60_000)
+        write(peer, [pop])
+        response = (await responses(peer, 1))[3]
+        assert response.code == code
+        assert ("after it was sent" in response.remark) == (change == "late")
+
+    rig(scene)
+
+
+@pytest.mark.parametrize("queue", [0, 3])
+def test_matching_pops_can_name_one_queue(rig: Callable[..., Any], queue: int) -> None:
+    async def scene(rig: PopRig) -> None:
+        await send_numbers(rig, 40)
+        peer = await rig.peer()
+        for opaque in range(8):
+            of = (queue + opaque) % 4
+            write(peer, [rig.pop_request(opaque, maxMsgNums=2, queueId=of)])
+            messages = popped((await responses(peer, 1))[opaque], "T")
+            assert [message.queue_id for message in messages] == [of, of]
+        refused = await codes(peer, [rig.pop_request(9, maxMsgNums=2, queueId=4)])
+        assert refused == {9: 29}
+
+    rig(scene)
