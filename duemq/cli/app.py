@@ -27,6 +27,7 @@ from duemq_common.errors import UsageError
 _EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEANINGS.items())
 
 GROUPS = {
+    "context": "Save the addresses and accounts of clusters under names.",
     "topic": "Show, create and delete topics.",
     "group": "Show, create and delete consumer groups; reset their offsets.",
     "dlq": "Show dead letters; send them again.",
@@ -213,6 +214,18 @@ def cluster(*, target: Target) -> None:
     from duemq.cli.cluster import show_cluster
 
     show_cluster(target)
+
+
+@command(app, example="top --once")
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Show one state and end.")] = False,
+    *,
+    target: Target,
+) -> None:
+    """Show rates, pending messages, lateness, lag of groups and replicas until Ctrl-C."""
+    from duemq.cli.top import show_top
+
+    show_top(target, once=once)
 
 
 @command(message_app, "show", example="message show 7F00000100002A9F0000000000000000")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,21 +10,19 @@ import msgspec
 
 from duemq.auth.signature import Credentials
 from duemq.cli.exits import Exit, fail
-from duemq.net.client import RemotingClient, split_address
+from duemq.client.connections import ServerConnections, host_and_port
+from duemq.client.errors import Unreachable
+from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, WRITE, bytes_of, json_object
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError, UsageError
-from duemq_common.request import Request, Response
+from duemq_common.request import Response
 
-TEMPLATE_TOPIC = "TBW102"
-NEW_TOPIC_QUEUES = 4  # queues requested for a new topic, as by Apache's clients
 CALL_TIMEOUT_S = 10.0
-WRITE, READ = 2, 4
 PULL_COUNT = QUERY_COUNT = 32  # maximum messages of one response
 SUSPEND, SUBSCRIPTION = 2, 4  # bits of a pull's sysFlag
 ONLY_PLAINTEXT = ". If tls.server.mode is disabled there, retry without --tls"
 ONLY_TLS = ". If tls.server.mode is enforcing there, add --tls"
 GIVE_ACCOUNT = "Give an account: --access-key USER --secret-file FILE"
-CLIENT_VERSION = 479  # 5.3.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +57,16 @@ class Cluster:
         self._broker = broker
         for address in [*self._namesrvs, *([broker] if broker else [])]:
             try:
-                split_address(address)
+                host_and_port(address)
             except ValueError as error:
                 raise UsageError(str(error)) from None
-        self._clients: dict[str, RemotingClient] = {}
-        self._stack = AsyncExitStack()
+        self._connections = ServerConnections(tls, credentials, CALL_TIMEOUT_S)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._stack.aclose()
+        await self._connections.close()
 
     async def request(
         self,
@@ -86,19 +82,12 @@ class Cluster:
         Raises:
             ConnectionError: The server cannot be reached or does not respond.
         """
-        client = self._clients.get(address)
-        if client is None:
-            sign = self._credentials.sign if self._credentials is not None else None
-            client = RemotingClient(address, tls=self._tls, sign=sign)
-            self._clients[address] = client
-            self._stack.push_async_callback(client.close)
-        text = {name: _text(value) for name, value in (fields or {}).items()}
-        request = Request(code, text, body, version=CLIENT_VERSION)
         try:
-            return await client.call(request, timeout_s=timeout_s)
-        except (OSError, TimeoutError) as error:
-            reason = str(error) or "no response in time"
-            if isinstance(error, ConnectionResetError | ssl.SSLEOFError):
+            return await self._connections.call(address, code, fields, body, timeout_s=timeout_s)
+        except Unreachable as error:
+            cause = error.__cause__
+            reason = str(cause) or "no response in time"
+            if isinstance(cause, ConnectionResetError | ssl.SSLEOFError):
                 reason += ONLY_PLAINTEXT if self._tls is not None else ONLY_TLS
             raise ConnectionError(f"{address} does not respond: {reason}") from error
 
@@ -306,30 +295,13 @@ def not_a_broker(address: str) -> str:
     )
 
 
-def bytes_of(response: Response) -> bytes:
-    """Return the body of a response as bytes."""
-    body = response.body
-    return bytes(body) if isinstance(body, (bytes, memoryview)) else b"".join(body)
-
-
 def _loads(response: Response) -> dict[str, Any]:
-    """Parse a JSON body; Apache's name servers write unquoted numbers as keys."""
-    from duemq_common.json_dialect import loads
+    """Parse a JSON body.
 
+    Raises:
+        ConnectionError: It is not a JSON object.
+    """
     try:
-        value = loads(bytes_of(response).decode())
+        return json_object(response)
     except ValueError as error:
         raise ConnectionError(f"the name server's response is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ConnectionError("the name server's response is not a JSON object")
-    return {str(key): _string_keys(item) for key, item in value.items()}
-
-
-def _string_keys(value: object) -> object:
-    if isinstance(value, dict):
-        return {str(key): _string_keys(item) for key, item in value.items()}
-    return [_string_keys(item) for item in value] if isinstance(value, list) else value
-
-
-def _text(value: object) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -6,6 +6,8 @@ class Target:
 
 @command(app, example="levels --broker 127.0.0.1:10911")
 def levels(target: Target) -> None: ...      # duemq levels --broker HOST:PORT
+
+A command with `--json` also has `--output table|json|yaml`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ import typing
 from collections.abc import Callable, Iterator
 
 import typer
+
+from duemq.cli.options import AsJson, Output
+from duemq.cli.output import OutputFormat, data_format
 
 Command = Callable[..., None]
 
@@ -44,14 +49,21 @@ def expanded(function: Command) -> Command:
         name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)
     }
 
+    parameters = list(_parameters(function, hints))
+    if any(item.annotation == AsJson for item in parameters):
+        parameters.append(_parameter("output", None, Output))
+
     @functools.wraps(function)
     def run(**values: object) -> None:
+        output = values.pop("output", None)
+        if isinstance(output, OutputFormat):
+            values["as_json"] = output is not OutputFormat.TABLE
         for name, kind in sets.items():
             own = {item.name: values.pop(item.name) for item in dataclasses.fields(kind)}
             values[name] = kind(**own)
-        function(**values)
+        with data_format(output if isinstance(output, OutputFormat) else OutputFormat.JSON):
+            function(**values)
 
-    parameters = list(_parameters(function, hints))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {item.name: item.annotation for item in parameters}
     del run.__wrapped__

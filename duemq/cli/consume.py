@@ -10,21 +10,13 @@ import asyncio
 from collections.abc import Callable
 
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
-from duemq.cli.client import (
-    PULL_COUNT,
-    READ,
-    SUBSCRIPTION,
-    SUSPEND,
-    Cluster,
-    Queue,
-    bytes_of,
-    pull_fields,
-)
+from duemq.cli.client import PULL_COUNT, SUBSCRIPTION, SUSPEND, Cluster, Queue, pull_fields
 from duemq.cli.messages import describe, time_text
 from duemq.cli.options import ConsumeOptions, Target
 from duemq.cli.output import print_json_line, printable, reader_has_closed
 from duemq.cli.quarantined import parsed, summary
 from duemq.cli.retrying import Retrying
+from duemq.client.routes import READ, bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Response

@@ -11,12 +11,13 @@ import json
 from base64 import b64decode
 from typing import Any, Final
 
-from duemq.cli.client import Cluster, bytes_of, query_fields
+from duemq.cli.client import Cluster, query_fields
 from duemq.cli.exits import Exit, fail
 from duemq.cli.messages import body_text, describe, table_time, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, print_json, table
 from duemq.cli.times import duration_text
+from duemq.client.routes import bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from message_store.log.offset_id import decode_offset_id

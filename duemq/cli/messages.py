@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-from duemq.cli.client import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, WRITE, Cluster, Queue
+from duemq.cli.client import Cluster, Queue
 from duemq.cli.options import Outgoing, Target
 from duemq.cli.output import notice, print_json_line, printable
 from duemq.cli.times import duration_text, parse_time
+from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, WRITE
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import SystemClock
 from duemq_common.errors import RequestError, UsageError

@@ -9,11 +9,12 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-from duemq.cli.client import brokers_of, bytes_of
+from duemq.cli.client import brokers_of
 from duemq.cli.options import Target
 from duemq.cli.output import notice
 from duemq.cli.retrying import Retrying
-from duemq.net.client import split_address
+from duemq.client.connections import host_and_port
+from duemq.client.routes import bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError, UsageError
 from duemq_migration.requests import MASTER_FIELD, MIGRATE
@@ -138,7 +139,7 @@ class MigrationClient:
     def _follow(self, master: str) -> None:
         """Send the next requests to this address, unless it is empty or malformed."""
         try:
-            split_address(master)
+            host_and_port(master)
         except ValueError:
             return
         if master != self.address:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from duemq.cli.output import OutputFormat
 from duemq_common.config import Properties, read_properties
 from duemq_common.errors import UsageError
 
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
     from duemq.client.client import Client
 
 CALL_TIMEOUT_S = 10.0
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+NAMESRV = "127.0.0.1:9876"
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: short for --output json.")]
+Output = Annotated[
+    OutputFormat | None,
+    typer.Option("--output", "-o", metavar="table|json|yaml", help="Format of the output."),
+]
 EventsAsJson = Annotated[
     bool, typer.Option("--json", help="Print events (ready, stopped) as JSON lines.")
 ]
@@ -87,9 +93,14 @@ class Target:
     namesrv: Annotated[
         str,
         typer.Option(
-            "--namesrv", "-n", metavar="HOST:PORT", envvar="NAMESRV_ADDR", help="Name servers."
+            "--namesrv",
+            "-n",
+            metavar="HOST:PORT",
+            envvar="NAMESRV_ADDR",
+            help="Name servers.",
+            show_default=NAMESRV,
         ),
-    ] = "127.0.0.1:9876"
+    ] = ""
     broker: Annotated[
         str,
         typer.Option(
@@ -137,6 +148,26 @@ class Target:
             help="File with the secret of the user.",
         ),
     ] = None
+    context_name: Annotated[
+        str,
+        typer.Option(
+            "--context",
+            metavar="NAME",
+            envvar="DUEMQ_CONTEXT",
+            help="Options of a context, see `duemq context`.",
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        from duemq.cli.contexts import options_of
+
+        options = options_of(self.context_name, with_servers=bool(self.namesrv or self.broker))
+        for name, value in options.items():
+            if not getattr(self, name):
+                kept = Path(str(value)) if name == "secret_file" else value
+                object.__setattr__(self, name, kept)
+        if not self.namesrv:
+            object.__setattr__(self, "namesrv", NAMESRV)
 
     def cluster(self) -> Cluster:
         """Return a client of these brokers."""

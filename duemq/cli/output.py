@@ -1,4 +1,4 @@
-"""Output of commands: tables and lines for users, JSON for programs.
+"""Output of commands: tables and lines for users, JSON or YAML for programs.
 
 Control characters in bodies, keys, topics and remarks are escaped, so that message content cannot
 control the terminal.
@@ -12,7 +12,9 @@ import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -26,6 +28,27 @@ UNLIMITED_COLUMNS = 10_000
 _UNSAFE_IN_JSON = "\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 _UNSAFE = re.compile(f"[\x00-\x1f{_UNSAFE_IN_JSON}]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class OutputFormat(StrEnum):
+    """Format of the output of commands that show data."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+_format: ContextVar[OutputFormat] = ContextVar("format", default=OutputFormat.JSON)
+
+
+@contextmanager
+def data_format(value: OutputFormat) -> Iterator[None]:
+    """Print data as JSON or as YAML within the block."""
+    token = _format.set(value)
+    try:
+        yield
+    finally:
+        _format.reset(token)
 
 
 def printable(text: str, *, lines: bool = False) -> str:
@@ -57,9 +80,23 @@ def print_json_line(value: object) -> None:
 
 def _print_json(value: object, *, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=_plain)
+    if _format.get() is OutputFormat.YAML:
+        _print_yaml(json.loads(text), separated=indent is None)
+        return
     # JSON escapes C0 characters only
     text = re.sub(f"[{_UNSAFE_IN_JSON}]", lambda match: f"\\u{ord(match[0]):04x}", text)
     sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _print_yaml(value: object, *, separated: bool) -> None:
+    """Print one YAML document; several ones are separated."""
+    import yaml
+
+    text = yaml.safe_dump(value, allow_unicode=True, sort_keys=False)
+    if re.search(f"[{_UNSAFE_IN_JSON}]", text):
+        text = yaml.safe_dump(value, sort_keys=False)  # escapes all characters beyond ASCII
+    sys.stdout.write(f"---\n{text}" if separated else text)
     sys.stdout.flush()
 
 

@@ -9,15 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
-from duemq.cli.client import (
-    PULL_COUNT,
-    READ,
-    SUBSCRIPTION,
-    Cluster,
-    Queue,
-    bytes_of,
-    pull_fields,
-)
+from duemq.cli.client import PULL_COUNT, SUBSCRIPTION, Cluster, Queue, pull_fields
 from duemq.cli.messages import PRODUCER_GROUP, body_text, put, time_text, writable_queues
 from duemq.cli.options import Target
 from duemq.cli.output import (
@@ -27,6 +19,7 @@ from duemq.cli.output import (
     print_table,
     printable,
 )
+from duemq.client.routes import READ, bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, UsageError
 from message_store.log.record import Record, decode_record, split_records

@@ -13,12 +13,13 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from duemq.cli.client import WRITE, Cluster, brokers_of, bytes_of, not_a_broker
+from duemq.cli.client import Cluster, brokers_of, not_a_broker
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, plural, print_json, print_table, printable
 from duemq.cli.schedule_options import Spec
 from duemq.cli.times import duration_text, parse_time
+from duemq.client.routes import WRITE, bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import SystemClock
 from duemq_common.errors import RequestError, UsageError

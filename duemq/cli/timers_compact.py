@@ -7,11 +7,12 @@ import json
 from typing import Any, Final
 
 from duemq.admin.runtime_info import binary_size
-from duemq.cli.client import Cluster, brokers_of, bytes_of
+from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.cli.output import print_json, print_table
 from duemq.cli.timers_show import SUMMARY_VIEW
+from duemq.client.routes import bytes_of
 from timer_store.compaction.request import COMPACT_TIMERS
 
 PLAN_TIMEOUT_S: Final = 600.0

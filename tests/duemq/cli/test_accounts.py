@@ -24,9 +24,10 @@ from duemq.auth.model import (
     UserType,
 )
 from duemq.cli.app import app
-from duemq.cli.client import READ, Cluster
+from duemq.cli.client import Cluster
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
+from duemq.client.routes import READ
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError, UsageError
 from message_store.recovery.store_lock import StoreLock

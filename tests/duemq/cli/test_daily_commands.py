@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from duemq.cli.exits import Exit
 from duemq.client import Admin
 from tests.duemq.client.admin.test_admin import make_dead_letter
-from tests.support.commands import Running, duemq, start
+from tests.support.commands import TOP, Running, duemq, start
+
+BLOCK = re.compile(r"```sh\n(.*?)```", re.S)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +141,27 @@ def test_the_brokers_of_a_cluster_are_shown(broker: Running) -> None:
     assert member["version"] in succeeded("cluster", *broker.where)
     nothing = duemq("cluster", "--broker", "127.0.0.1:1")
     assert nothing.returncode == Exit.UNREACHABLE
+
+
+def test_an_overview_is_shown_once(broker: Running) -> None:
+    overview = json.loads(succeeded("top", "--once", "--json", *broker.where))
+    [load] = overview["brokers"]
+    assert (load["broker"], load["role"], load["failure"]) == ("test", "master", "")
+    assert load["pending"] == 0
+    assert "lag of all groups" in succeeded("top", "--once", *broker.where)
+    assert duemq("top", "--once", "--broker", "127.0.0.1:1").returncode == Exit.UNREACHABLE
+
+
+def test_the_commands_of_the_page_run(
+    broker: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    page = (TOP / "docs" / "how-to" / "daily-commands.md").read_text()
+    lines = [line for block in BLOCK.findall(page) for line in block.splitlines()]
+    assert len(lines) > 20
+    for line in lines:
+        done = duemq(*shlex.split(line)[1:], env={"NAMESRV_ADDR": broker.where[1]})
+        assert done.returncode == 0, (line, done.stderr)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.cli.client import bytes_of
+from duemq.client.routes import bytes_of
 from duemq.net.codes import RequestCode
 from duemq.replication.clock_comparison import CHECK_MS
 from duemq.replication.ha_client import HaState

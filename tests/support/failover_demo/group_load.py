@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from duemq.cli.client import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
+from duemq.cli.client import Cluster, Queue
+from duemq.client.routes import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import SystemClock
 from duemq_common.errors import DueMQError
