@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Final
 
 from duemq.filters.evaluation import Evaluate, Properties, closure
-from duemq.filters.grammar import parse
 from duemq.filters.nodes import FilterError, Node
 from duemq.filters.program import Program, program_of
 
@@ -28,6 +27,8 @@ class Expression:
         Raises:
             FilterError: The expression is invalid or exceeds a limit.
         """
+        from duemq.filters.grammar import parse  # imports Lark, for brokers that filter
+
         self.text = text
         self.node: Node = parse(text)
         self._evaluate: Evaluate = closure(self.node)

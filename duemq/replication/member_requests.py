@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from duemq.replication.controller.notifications import ControllerNotifications
 from duemq.replication.ha_address import HaAddressProcessor
 from duemq.replication.membership import Membership
 from message_store.store import MessageStore
+
+if TYPE_CHECKING:
+    from duemq.replication.controller.notifications import ControllerNotifications
 
 View = Callable[[], dict[str, object]]
 
@@ -33,6 +36,8 @@ def member_requests(
     )
     if member is None:
         return addresses
+    from duemq.replication.controller.notifications import ControllerNotifications
+
     return ControllerNotifications(
         member.service.group,
         notify=member.service.notify,

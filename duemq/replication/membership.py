@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from duemq.replication.autoswitch_frames import Handshake
-from duemq.replication.controller.service import GroupService
 from duemq.replication.epoch_file import EpochFile
 from duemq.replication.role import ReplicationRole
 from duemq_common.errors import StoreError
 from message_store.store import MessageStore
+
+if TYPE_CHECKING:
+    from duemq.replication.controller.service import GroupService
 
 log = logging.getLogger(__name__)
 NO_LEASE = (

@@ -67,10 +67,10 @@ def module_of(path: Path) -> str | None:
 
 def kernel_sources() -> list[Path]:
     """Return the files that contain kernels, in a fixed order."""
-    paths = [path for folder in folders().values() for path in folder.rglob("*.py")]
-    return sorted(
-        path for path in paths if "kernels" in (module_of(path) or "") and path.parent.name != "cli"
-    )
+    paths = [path for folder in folders().values() for path in folder.rglob("kernels*")]
+    files = [path for path in paths if path.suffix == ".py" and path.parent.name != "cli"]
+    inside = [path for folder in paths if not folder.suffix for path in folder.rglob("*.py")]
+    return sorted({*files, *inside})
 
 
 @cache
@@ -80,8 +80,10 @@ def _imported(path: Path) -> tuple[Path, ...]:
     for source, names, plain in IMPORT.findall(path.read_text()):
         module = source or plain
         if module.partition(".")[0] in PACKAGES:
-            inside = [f"{module}.{name}" for name in re.findall(r"\w+", names)]
-            files += [_file_of(name) for name in (module, *inside)]
+            file = _file_of(module)
+            files.append(file)
+            if file is not None and file.name == "__init__.py":  # a name may be a module
+                files += [_file_of(f"{module}.{name}") for name in re.findall(r"\w+", names)]
     return tuple(file for file in files if file is not None)
 
 

@@ -7,9 +7,11 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
+from llvmlite import binding as llvm
 from numba import njit, typeof
 from numba.core.caching import CacheImpl, CompileResultCacheImpl, FunctionCache, _CacheLocator
 
@@ -63,6 +65,23 @@ class ContentCacheImpl(CompileResultCacheImpl):
 
     _locator_classes = (ContentLocator, *CacheImpl._locator_classes)
 
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        """Return the compiled function of a cache entry, without its parsed LLVM bitcode.
+
+        Numba links the bitcode into kernels that call this one, and needs it only to compile them.
+        Parsed, it takes ten times the memory of the machine code. It is parsed again when a caller
+        is compiled. The library of another version of Numba may differ: then it is left as it is.
+        """
+        build: Callable[[Any, Any], Any] = super().rebuild
+        result = build(target_context, payload)
+        library = result.library
+        if hasattr(library, "_get_module_for_linking") and getattr(library, "_shared_module", None):
+            (_, _, (_, bitcode)), *_ = payload
+            parse: Callable[[bytes], Any] = llvm.parse_bitcode
+            library._get_module_for_linking = partial(parse, bitcode)
+            library._shared_module = None
+        return result
+
 
 class LoadingCache(FunctionCache):
     """Cache of machine code: loads without the compiler, compiles in one process at a time.
@@ -77,6 +96,23 @@ class LoadingCache(FunctionCache):
 
     _impl_class = ContentCacheImpl
     _lock = NOT_LOCKED
+    _is_open = False
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+
+    def __getattr__(self, name: str) -> Any:
+        """Locate the cache when an attribute of `FunctionCache` is first read.
+
+        Most kernels are only called by other kernels: a process that loads machine code does not
+        need their caches, which take 0.1 ms each.
+        """
+        if self._is_open:
+            raise AttributeError(name)
+        create: Callable[[object], None] = super().__init__
+        create(self._function)
+        self._is_open = True
+        return getattr(self, name)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function for a signature; None: the caller compiles it."""
@@ -148,8 +184,7 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """
     compiled: Any = njit(nogil=True, _nrt=False)(function)
     if hasattr(compiled, "enable_caching"):  # not a plain function (NUMBA_DISABLE_JIT)
-        make: Any = LoadingCache
-        compiled._cache = make(function)
+        compiled._cache = LoadingCache(function)
     made: Callable[P, R] = compiled
     return made
 

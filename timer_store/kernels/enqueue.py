@@ -13,7 +13,7 @@ timer becomes a TIMED_BROKEN row, and the kernel continues.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,8 @@ from timer_store.layout import (
     TIMED_PLAIN,
     Rows,
 )
+
+LONG_MAX: Final = 2**63 - 1  # `np.iinfo` in a kernel would import 5 MB of Numba at the start
 
 # Indexes of the numbers of `redirect`: topic indexes, and times in ms.
 TIMER, SCHEDULE, HALF, NOW_MS, MAX_DELAY_MS, PRECISION_MS, SPREAD_MS = range(7)
@@ -375,7 +377,7 @@ def survey(rows: Rows, cursors: Cursors) -> tuple[int, int, bool]:
         Number of rows that are TIMED_PLAIN, earliest due time or start of a slot, and whether a
         row may be in a slot that is loaded, or due before its slot begins.
     """
-    plain, earliest_ms, near = 0, np.int64(np.iinfo(np.int64).max), False
+    plain, earliest_ms, near = 0, np.int64(LONG_MAX), False
     for index in range(rows.size):
         row = rows[index]
         due_ms = row["due_ms"]

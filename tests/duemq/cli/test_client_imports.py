@@ -1,4 +1,4 @@
-"""Imports of a command that only sends requests to a broker."""
+"""Imports of commands that only send requests to a broker, and of a broker."""
 
 from __future__ import annotations
 
@@ -18,3 +18,17 @@ def test_a_client_starts_without_the_compiler(module: str) -> None:
     program = f"import sys, duemq.cli.{module}; sys.exit('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0
+
+
+def test_a_broker_imports_what_the_default_configuration_needs() -> None:
+    program = """
+import sys, duemq.broker.broker, duemq_migration.plugin, schedule_service.plugin, timer_store.plugin
+from message_store.kernels.registry import load
+load("send", "levels", "timers", "ingest")
+modules = "lark", "sqlalchemy", "cryptography", "google.protobuf", "jh2", "numba.np.arrayobj"
+print(*(name for name in (*modules, "duemq.replication.controller") if name in sys.modules))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], timeout=TIMEOUT_S, check=True, capture_output=True
+    )
+    assert done.stdout.split() == []

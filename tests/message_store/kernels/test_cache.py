@@ -28,6 +28,23 @@ USE = """
 from timer_store.kernels.one import twice
 print(twice(21), sum(twice.stats.cache_misses.values()))
 """
+CALL = """
+from timer_store.kernels.one import twice
+from timer_store.kernels.four import four
+value = twice(21)
+[loaded] = twice.overloads.values()
+print(value, loaded.library._shared_module)
+print(four(21), sum(twice.stats.cache_misses.values()))
+"""
+FOUR = """
+from message_store.kernels.kernel import kernel
+from timer_store.kernels.one import twice
+
+
+@kernel
+def four(number):
+    return twice(twice(number))
+"""
 FAIL = """
 from timer_store.kernels.one import twice
 for value in ("text", "text", 21):
@@ -154,6 +171,18 @@ def test_concurrent_processes_compile_a_kernel_once(tree: Path, tmp_path: Path) 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: run(tree, USE, tmp_path / "cache"), range(4)))
     assert sorted(found) == [["42", "0"], ["42", "0"], ["42", "0"], ["42", "1"]]
+
+
+def test_the_bitcode_of_a_loaded_kernel_is_parsed_when_a_caller_is_compiled(
+    tree: Path, cache: Path
+) -> None:
+    (tree / "timer_store/kernels/four.py").write_text(FOUR)
+    assert run(tree, CALL, cache) == ["42", "None", "84", "0"]
+
+
+def test_a_cache_is_located_when_its_kernel_is_called(tree: Path, tmp_path: Path) -> None:
+    run(tree, "import timer_store.kernels.one", tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_kernel_that_failed_to_compile_can_be_called_again(tree: Path, tmp_path: Path) -> None:
