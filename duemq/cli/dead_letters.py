@@ -6,9 +6,10 @@ import asyncio
 from collections import Counter
 from datetime import datetime, timedelta
 
+from duemq.cli.admin_options import DeadLetterOptions
 from duemq.cli.confirmation import confirm
 from duemq.cli.messages import body_text
-from duemq.cli.options import DeadLetterOptions, Target
+from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, print_table
 from duemq.cli.times import parse_time, time_cell
 from duemq.client.admin import Admin

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from duemq.cli.admin_options import DeadLetterOptions
 from duemq.cli.command import command
 from duemq.cli.groups import group
-from duemq.cli.options import DeadLetterOptions, DryRun, Target, Yes
+from duemq.cli.options import DryRun, Target, Yes
 
 dlq_app = group()
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group.", show_default=False)]

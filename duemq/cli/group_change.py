@@ -9,10 +9,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from duemq.cli.admin_options import GroupOptions
 from duemq.cli.confirmation import confirm
 from duemq.cli.exits import Exit, fail
 from duemq.cli.group_show import described, plain_group_settings
-from duemq.cli.options import GroupOptions, Target
+from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, print_table, printable
 from duemq.cli.times import parse_time
 from duemq.cli.topic_change import CHANGED, CREATED, SAME, first_given

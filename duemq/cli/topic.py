@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from duemq.cli.admin_options import TopicOptions
 from duemq.cli.command import command
 from duemq.cli.groups import group
-from duemq.cli.options import Brokers, DryRun, Target, TopicOptions, Yes
+from duemq.cli.options import Brokers, DryRun, Target, Yes
 
 topic_app = group()
 Topic = Annotated[str, typer.Argument(help="Topic.", show_default=False)]

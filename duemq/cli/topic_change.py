@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from duemq.cli.admin_options import TopicOptions
 from duemq.cli.confirmation import confirm
 from duemq.cli.exits import Exit, fail
-from duemq.cli.options import Target, TopicOptions
+from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, printable
 from duemq.cli.topic_show import plain_settings, plain_state
 from duemq.client.admin.topics import TopicSettings, TopicState

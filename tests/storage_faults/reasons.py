@@ -14,6 +14,7 @@ NOT_OURS: Final = "reads a stopped store on request and changes nothing"
 CUT_LOG: Final = "only after the log was cut; tests/message_store/replication/test_truncation.py"
 UNREACHED: Final = {
     "duemq/auth/": "accounts are off; tests/duemq/auth/test_accounts_file.py",
+    "duemq/client/": "runs in applications, not in a broker",
     "duemq/broker/member_broker.py": "there is no controller; tests/failover",
     "duemq/replication/": "there are no replicas; tests/duemq/replication/test_epoch_file.py",
     "duemq/registry/table_file.py ftruncate": AFTER_ERROR,

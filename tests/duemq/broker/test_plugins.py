@@ -51,7 +51,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def names(disabled: frozenset[str] = frozenset()) -> list[str]:
-    ours = {"migration", "reconciliation", "schedule_service", "timer_store"}
+    ours = {"migration", "reconciliation", "recurring_schedules", "schedule_service", "timer_store"}
     return [item.name for item in installed_plugins(disabled | ours)]
 
 

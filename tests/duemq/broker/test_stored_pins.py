@@ -12,7 +12,7 @@ from message_store.retention.pins import UNKNOWN
 from tests.duemq.distributions import install
 from tests.support.stores import open_store
 
-OURS = {"migration", "reconciliation", "schedule_service", "timer_store"}
+OURS = {"migration", "reconciliation", "recurring_schedules", "schedule_service", "timer_store"}
 
 
 @pytest.mark.finding("A1")
