@@ -107,6 +107,15 @@ class Handler:
         assert self.bodies == sorted(bodies)
 
 
+async def until_committed(push: PushConsumer, topic: str, count: int) -> None:
+    """Wait until the group of a consumer has committed this many messages of a topic."""
+    reader = PullConsumer(group=push.group, client=push.client)
+    queues = await reader.queues(topic)
+    async with asyncio.timeout(WAIT_S):
+        while sum([await reader.committed(queue) or 0 for queue in queues]) < count:
+            pass  # each round is a request to the broker
+
+
 async def until(probe: Callable[[], bool]) -> None:
     """Wait until `probe()` is true."""
     async with asyncio.timeout(WAIT_S):
@@ -304,7 +313,7 @@ def test_reset_offsets_deliver_again(run: Run, peer: Server, topic: str) -> None
         handler = Handler()
         async with consumer(peer, topic, handler) as push:
             await handler.wait_for(bodies)
-            await asyncio.sleep(3 * FAST.commit_s)  # 4.9.7 resets committed offsets only
+            await until_committed(push, topic, N)  # 4.9.7 resets committed offsets only
             fields = {
                 "topic": topic,
                 "group": f"g-{topic}",

@@ -1,0 +1,57 @@
+"""Planner: occurrences that the store refuses, and due times."""
+
+from __future__ import annotations
+
+import pytest
+
+from duemq.net.codes import ResponseCode
+from message_store.log.batch import PutBatch
+from recurring_schedules.definition import Definition
+from recurring_schedules.occurrences import due_ms_of
+from recurring_schedules.planner import Planner
+from tests.recurring_schedules.rig import MONDAY_MS, ScheduleRig
+
+EVERY_MS = 10_000
+
+
+class Refusal:
+    """Put hook that refuses all messages while it is switched on."""
+
+    def __init__(self) -> None:
+        self.is_on, self.refused = False, 0
+
+    def __call__(self, batch: PutBatch, now_ms: int) -> None:
+        if self.is_on:
+            batch.rows["status"][: batch.count] = ResponseCode.SERVICE_NOT_AVAILABLE
+            self.refused += batch.count
+
+
+def test_an_occurrence_that_the_store_refuses_is_appended_later(rig: ScheduleRig) -> None:
+    refusal = Refusal()
+    rig.open()
+    rig.planner = Planner(rig.store, rig.table, rig.clock, [rig.hook, refusal])
+    rig.create(every_ms=EVERY_MS)
+    refusal.is_on = True
+    rig.run_to(MONDAY_MS + EVERY_MS + 5_000)  # the second occurrence is refused
+    assert refusal.refused > 1
+    refusal.is_on = False
+    rig.run_to(MONDAY_MS + 3 * EVERY_MS)
+    assert rig.planned() == [MONDAY_MS + number * EVERY_MS for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("jitter_ms", [0, 1, 5_000, 60_000])
+def test_a_due_time_is_never_before_the_planned_time(jitter_ms: int) -> None:
+    for name in map(str, range(200)):
+        definition = Definition(name=name, topic="T", every_ms=EVERY_MS, jitter_ms=jitter_ms)
+        due_ms = due_ms_of(definition, MONDAY_MS, MONDAY_MS + EVERY_MS)
+        assert MONDAY_MS <= due_ms < MONDAY_MS + EVERY_MS
+        assert due_ms - MONDAY_MS <= jitter_ms
+
+
+def test_an_occurrence_is_stored_at_its_planned_time(rig: ScheduleRig) -> None:
+    rig.open()
+    rig.create(every_ms=EVERY_MS)
+    rig.run_to(MONDAY_MS + EVERY_MS - 1)
+    assert rig.occurrences() == []
+    rig.run_to(MONDAY_MS + EVERY_MS)
+    assert rig.occurrences() == [(MONDAY_MS + EVERY_MS, MONDAY_MS + EVERY_MS)]
