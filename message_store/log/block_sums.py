@@ -130,6 +130,7 @@ class BlockSums:
                     self._write_open_block(end)
             except OSError as error:
                 self._refused = True
+                self._rewritten.clear()  # no block is sealed any more
                 logger.warning("checksums of the log cannot be written: %s", error)
 
     def _seal_until(self, end: int) -> None:
@@ -282,7 +283,8 @@ class BlockSums:
                 ]
                 blocks = np.unique((file_offsets - file.base) // BLOCK_BYTES)
                 starts = file.base + blocks * BLOCK_BYTES
-                self._rewritten.update(starts[starts >= self.sealed].tolist())
+                if not self._refused:
+                    self._rewritten.update(starts[starts >= self.sealed].tolist())
                 _forget(self._path(file.base), blocks)
             yield
 
