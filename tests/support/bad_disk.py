@@ -63,11 +63,17 @@ class BadDisk:
             if mapping.path.resolve() == path.resolve():
                 self._replace(mapping.first + pos, mapping.protection)
 
-    def _replace(self, address: int, protection: int) -> None:
+    def break_mappings(self, path: Path) -> None:
+        """Make each page of the existing mappings of a file fail, once; pread succeeds."""
+        for mapping in list(page_guard.page_guard().mappings.values()):
+            if mapping.path.resolve() == path.resolve():
+                self._replace(mapping.first, mapping.protection, mapping.size)
+
+    def _replace(self, address: int, protection: int, count: int = PAGE_BYTES) -> None:
         library = ctypes.CDLL(None)
         library.mmap.restype = ctypes.c_void_p
         flags = mmap.MAP_SHARED | MAP_FIXED
-        where, size = ctypes.c_void_p(address), ctypes.c_size_t(PAGE_BYTES)
+        where, size = ctypes.c_void_p(address), ctypes.c_size_t(count)
         mapped = library.mmap(where, size, protection, flags, self._empty, ctypes.c_int64(0))
         assert mapped == address
 
