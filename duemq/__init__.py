@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from duemq_common.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from duemq.broker.broker import Broker
     from duemq.client import Admin, Message, Producer, PullConsumer, PushConsumer
@@ -27,24 +29,12 @@ __all__ = [
     "TimerDirectory",
 ]
 MODULES = {
-    "Admin": "duemq.client",
+    "Admin": "duemq.client.admin",
     "Broker": "duemq.broker.broker",
-    "Message": "duemq.client",
-    "Producer": "duemq.client",
-    "PullConsumer": "duemq.client",
-    "PushConsumer": "duemq.client",
+    "Message": "duemq.client.message",
+    "Producer": "duemq.client.producer",
+    "PullConsumer": "duemq.client.pull_consumer",
+    "PushConsumer": "duemq.client.push_consumer",
     "TimerDirectory": "timer_store.directory",
 }
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name at its first use."""
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, MODULES)

@@ -20,13 +20,14 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from duemq.client.errors import Closed
 from duemq.client.filters import Filter
 from duemq.client.message import Message, MessageQueue
-from duemq.client.producer import Producer, SendResult
+from duemq.client.producer import Producer, ProducerOptions, SendResult
 from duemq.client.pull_consumer import PULL_COUNT, PullConsumer, Pulled
+from duemq.client.role import ClientOptions
 
 Result = TypeVar("Result")
 JOIN_S: Final = 30.0
@@ -100,7 +101,7 @@ class LoopThread:
 class BlockingProducer:
     """`Producer` for programs without asyncio; a context manager, usable from several threads."""
 
-    def __init__(self, namesrv: str = "", **options: Any) -> None:
+    def __init__(self, namesrv: str = "", **options: Unpack[ProducerOptions]) -> None:
         self._thread = LoopThread()
         try:
             self._producer = self._thread.open(lambda: Producer(namesrv, **options))
@@ -136,7 +137,7 @@ class BlockingProducer:
 class BlockingPullConsumer:
     """`PullConsumer` for programs without asyncio; a context manager."""
 
-    def __init__(self, namesrv: str = "", *, group: str, **options: Any) -> None:
+    def __init__(self, namesrv: str = "", *, group: str, **options: Unpack[ClientOptions]) -> None:
         self._thread = LoopThread()
         try:
             self._consumer = self._thread.open(

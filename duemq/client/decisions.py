@@ -6,18 +6,16 @@ priority (`RANKS`) counts. Apache's brokers can cancel a timer by its recall han
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgspec
 
-from duemq.auth.signature import Credentials
-from duemq.client.client import Client
 from duemq.client.errors import Unsupported
 from duemq.client.message import MILLISECOND, milliseconds
+from duemq.client.role import ClientRole
 from duemq.client.routes import bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.decisions import (
@@ -70,32 +68,8 @@ class MessageSelection:
             yield request
 
 
-class PendingDecisions:
-    """Cancels, moves and fires pending messages; an async context manager.
-
-    Args:
-        namesrv, broker, tls, credentials: As in `Client`.
-        client: Client to share; then the other arguments are not used.
-    """
-
-    def __init__(
-        self,
-        namesrv: str = "",
-        *,
-        client: Client | None = None,
-        broker: str = "",
-        tls: ssl.SSLContext | bool | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        self._owns_client = client is None
-        self.client = client or Client(namesrv, broker=broker, tls=tls, credentials=credentials)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._owns_client:
-            await self.client.close()
+class PendingDecisions(ClientRole):
+    """Cancels, moves and fires pending messages; an async context manager."""
 
     async def cancel(self, *, dry_run: bool = False, **selection: Any) -> list[DecisionResult]:
         """Cancel messages; `selection` are the attributes of `MessageSelection`.

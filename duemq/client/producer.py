@@ -13,21 +13,18 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import ssl
 import struct
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Final, Unpack
 
-from duemq.auth.signature import Credentials
-from duemq.client.client import Client
 from duemq.client.errors import NoRoute, NotSent, Refused, Unreachable, Unsupported
 from duemq.client.message import Message, MessageQueue
+from duemq.client.role import ClientOptions, ClientRole
 from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, TopicRoute
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq_common.clock import Clock
 from duemq_common.errors import FrameError
 from duemq_common.request import Response
 from duemq_common.unique_ids import UniqueIds
@@ -81,13 +78,21 @@ class SendResult:
     recall_handle: str = ""
 
 
-class Producer:
+class ProducerOptions(ClientOptions, total=False):
+    """Arguments of `Producer` by their names."""
+
+    group: str
+    retries: int
+    in_flight_max: int
+    compressed_from: int
+
+
+class Producer(ClientRole):
     """Producer of messages; an async context manager.
 
     Args:
-        namesrv, broker, tls, credentials, timeout_s, clock: As in `Client`.
+        namesrv, options: As in `ClientRole`.
         group: Name of the producer group.
-        client: Client to share; then the arguments of a client are not used.
         retries: Number of further attempts after a failed one.
         in_flight_max: Maximum number of sends in flight; further sends wait.
         compressed_from: Size in bytes from which a body is compressed; 0: never.
@@ -98,27 +103,14 @@ class Producer:
         namesrv: str = "",
         *,
         group: str = "DUEMQ_PRODUCER",
-        client: Client | None = None,
-        broker: str = "",
-        tls: ssl.SSLContext | bool | None = None,
-        credentials: Credentials | None = None,
-        timeout_s: float = 3.0,
         retries: int = RETRIES,
         in_flight_max: int = IN_FLIGHT_MAX,
         compressed_from: int = COMPRESSED_BYTES_MIN,
-        clock: Clock | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
-        self._owns_client = client is None
-        self.client = client or Client(
-            namesrv,
-            broker=broker,
-            tls=tls,
-            credentials=credentials,
-            timeout_s=timeout_s,
-            clock=clock,
-        )
+        super().__init__(namesrv, **options)
         self.group = group
-        self._timeout_s, self._attempts = timeout_s, retries + 1
+        self._attempts = retries + 1
         self._in_flight, self._in_flight_max = 0, in_flight_max
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._compressed_from = compressed_from
@@ -128,18 +120,10 @@ class Producer:
         source = int.from_bytes(os.urandom(4))
         self._ids = UniqueIds(socket.inet_aton(own_ip), self.client.clock, source)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Wait for the sends in flight, then close."""
+    async def _end_work(self) -> None:
+        """Wait for the sends in flight."""
         while self._in_flight:
             await self._room(0)
-        if self._owns_client:
-            await self.client.close()
 
     # Sends.
 
@@ -374,7 +358,7 @@ class Producer:
             await connection.writable()
         request = client.request(code, fields, body)
         try:
-            response = await connection.call(request, self._timeout_s)
+            response = await connection.call(request, client.timeout_s)
         except FrameError as error:
             raise ValueError(f"message {message.message_id} is too long: {error}") from error
         except (OSError, TimeoutError) as error:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Self
+from typing import Final, Unpack
 
-from duemq.auth.signature import Credentials
-from duemq.client.client import Client
 from duemq.client.errors import NoRoute, Refused
 from duemq.client.filters import Filter
 from duemq.client.message import MessageQueue, ReceivedMessage, milliseconds
+from duemq.client.role import ClientOptions, ClientRole
 from duemq.client.routes import bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq_common.clock import Clock
 from duemq_common.request import Response
 from message_store.log.record import split_records
 
@@ -51,48 +48,17 @@ class Pulled:
     moved: bool = False
 
 
-class PullConsumer:
+class PullConsumer(ClientRole):
     """Reader of queues; an async context manager.
 
     Args:
-        namesrv, broker, tls, credentials, timeout_s, clock: As in `Client`.
+        namesrv, options: As in `ClientRole`.
         group: Consumer group whose offsets are read and committed.
-        client: Client to share; then the arguments of a client are not used.
     """
 
-    def __init__(
-        self,
-        namesrv: str = "",
-        *,
-        group: str,
-        client: Client | None = None,
-        broker: str = "",
-        tls: ssl.SSLContext | bool | None = None,
-        credentials: Credentials | None = None,
-        timeout_s: float = 3.0,
-        clock: Clock | None = None,
-    ) -> None:
-        self._owns_client = client is None
-        self.client = client or Client(
-            namesrv,
-            broker=broker,
-            tls=tls,
-            credentials=credentials,
-            timeout_s=timeout_s,
-            clock=clock,
-        )
+    def __init__(self, namesrv: str = "", *, group: str, **options: Unpack[ClientOptions]) -> None:
+        super().__init__(namesrv, **options)
         self.group = group
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections, unless the client is shared."""
-        if self._owns_client:
-            await self.client.close()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the readable queues of a topic, in order.

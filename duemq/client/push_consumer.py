@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
-from duemq.auth.signature import Credentials
-from duemq.client.client import Client
 from duemq.client.consumer_requests import ConsumerRequests
 from duemq.client.errors import ClientError, NoRoute
 from duemq.client.filters import Filter
@@ -27,6 +24,7 @@ from duemq.client.process_queue import FlowLimits, ProcessQueue
 from duemq.client.pull_consumer import PullConsumer
 from duemq.client.queue_offsets import BrokerOffsets, LocalOffsets, QueueOffsets
 from duemq.client.rebalance import Rebalance
+from duemq.client.role import ClientOptions, ClientRole
 from duemq.client.subscriptions import (
     DEAD_LETTER,
     RETRY_PREFIX,
@@ -38,20 +36,18 @@ from duemq.client.subscriptions import (
     subscription_of,
 )
 from duemq.net.codes import RequestCode
-from duemq_common.clock import Clock
 
 log = logging.getLogger(__name__)
 RETRIES: Final = 16
 LOCAL_RETRY_S: Final = 5.0  # delay of a retry that the broker did not accept
 
 
-class PushConsumer:
+class PushConsumer(ClientRole):
     """Consumer of topics; an async context manager.
 
     Args:
-        namesrv, broker, tls, credentials, timeout_s, clock: As in `Client`.
+        namesrv, options: As in `ClientRole`.
         group: Consumer group; its consumers share the queues and have the same subscriptions.
-        client: Client to share; then the arguments of a client are not used.
         ordered: Whether each queue is handled in order, one message at a time.
         offsets_file: File of offsets; then this consumer gets all messages (broadcast), without
             retries.
@@ -67,30 +63,17 @@ class PushConsumer:
         namesrv: str = "",
         *,
         group: str,
-        client: Client | None = None,
-        broker: str = "",
-        tls: ssl.SSLContext | bool | None = None,
-        credentials: Credentials | None = None,
-        timeout_s: float = 3.0,
-        clock: Clock | None = None,
         ordered: bool = False,
         offsets_file: Path | None = None,
         consume_from: ConsumeFrom | datetime = ConsumeFrom.LAST,
         retries_max: int | None = None,
         handlers_max: int = 32,
         settings: ConsumerSettings | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
         if not group:
             raise ValueError("the group is empty")
-        self._owns_client = client is None
-        self.client = client or Client(
-            namesrv,
-            broker=broker,
-            tls=tls,
-            credentials=credentials,
-            timeout_s=timeout_s,
-            clock=clock,
-        )
+        super().__init__(namesrv, **options)
         self.group = group
         self.settings = settings or ConsumerSettings(
             ordered=ordered,
@@ -114,7 +97,6 @@ class PushConsumer:
             self.client, self.group, self.settings, self._rebalance, self._pool, self._entry
         )
         self._tasks: list[asyncio.Task[object]] = []
-        self._is_closed = False
 
     # Interface.
 
@@ -161,9 +143,6 @@ class PushConsumer:
         await self.start()
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
     async def start(self) -> None:
         """Join the group and consume the subscribed topics; later subscriptions follow.
 
@@ -186,14 +165,9 @@ class PushConsumer:
         async with self:
             await asyncio.get_running_loop().create_future()
 
-    async def close(self) -> None:
-        """Stop pulls, let handlers finish, commit, unlock, leave the group, and close."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+    async def _end_work(self) -> None:
+        """Stop pulls, let handlers finish, commit, unlock, and leave the group."""
         if not self._tasks:  # never started
-            if self._owns_client:
-                await self.client.close()
             return
         for task in self._tasks:
             task.cancel()
@@ -205,8 +179,6 @@ class PushConsumer:
         finally:
             self._requests.unregister()
             await self.client.heartbeats.remove(consumer=self.group)
-            if self._owns_client:
-                await self.client.close()
 
     # Failed messages.
 

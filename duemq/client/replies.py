@@ -9,12 +9,12 @@ import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Unpack
 
 from duemq.client.connection import ServerConnection
 from duemq.client.errors import ClientError, Unsupported
 from duemq.client.message import Message, ReceivedMessage, decompressed
-from duemq.client.producer import Producer, SendResult
+from duemq.client.producer import Producer, ProducerOptions, SendResult
 from duemq.net.codes import RequestCode
 from duemq_common.request import Request, Response
 from message_store.log.properties import decode_properties
@@ -41,16 +41,16 @@ class Requester(Producer):
     Source: DefaultMQProducer.request
     """
 
-    def __init__(self, namesrv: str = "", **more: object) -> None:
-        super().__init__(namesrv, **more)  # type: ignore[arg-type]
+    def __init__(self, namesrv: str = "", **options: Unpack[ProducerOptions]) -> None:
+        super().__init__(namesrv, **options)
         self._requests: dict[str, asyncio.Future[Reply]] = {}
         self.client.heartbeats.add_producer(self.group)
         self.client.handle(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._replied)
 
-    async def close(self) -> None:
-        """Wait for the sends in flight, unregister the group, then close."""
+    async def _end_work(self) -> None:
+        """Wait for the sends in flight, and unregister the group."""
+        await super()._end_work()
         await self.client.heartbeats.remove(producer=self.group)
-        await super().close()
 
     async def request(self, message: Message, *, timeout_s: float = REPLY_TIMEOUT_S) -> Reply:
         """Send a message and return the reply of its consumer.

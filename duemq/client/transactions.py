@@ -11,11 +11,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Final
+from typing import Final, Unpack
 
 from duemq.client.connection import ServerConnection
 from duemq.client.message import Message, MessageQueue, ReceivedMessage
-from duemq.client.producer import Producer, SendResult
+from duemq.client.producer import Producer, ProducerOptions, SendResult
 from duemq.net.codes import RequestCode
 from duemq_common.request import Request
 from message_store.log.layout import SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK
@@ -46,11 +46,14 @@ class TransactionProducer(Producer):
     Args:
         check: Returns the outcome of a transaction when the broker asks for it, for example after a
             restart of this process.
-        more: As in `Producer`; the group must be that of the other producers with the same `check`.
+        options: As in `Producer`; the group must be that of the other producers with the same
+            `check`.
     """
 
-    def __init__(self, namesrv: str = "", *, check: Check, **more: object) -> None:
-        super().__init__(namesrv, **more)  # type: ignore[arg-type]
+    def __init__(
+        self, namesrv: str = "", *, check: Check, **options: Unpack[ProducerOptions]
+    ) -> None:
+        super().__init__(namesrv, **options)
         self._check = check
         self.client.heartbeats.add_producer(self.group)
         self.client.handle(RequestCode.CHECK_TRANSACTION_STATE, self._checked)
@@ -82,10 +85,10 @@ class TransactionProducer(Producer):
         await self._end(message, sent, outcome)
         return sent
 
-    async def close(self) -> None:
-        """Wait for the sends in flight, unregister the group, then close."""
+    async def _end_work(self) -> None:
+        """Wait for the sends in flight, and unregister the group."""
+        await super()._end_work()
         await self.client.heartbeats.remove(producer=self.group)
-        await super().close()
 
     async def _end(
         self, message: Message, sent: SendResult, outcome: LocalTransactionState

@@ -13,16 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from duemq_common.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from duemq.testing.broker import LocalBroker
 
 __all__ = ["LocalBroker"]
-
-
-def __getattr__(name: str) -> object:
-    """Import the broker at its first use: pytest loads this package in every session."""
-    if name != "LocalBroker":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from duemq.testing.broker import LocalBroker
-
-    return LocalBroker
+__getattr__, __dir__ = lazy_names(__name__, {"LocalBroker": "duemq.testing.broker"})

@@ -5,22 +5,18 @@ The base of `Admin`. A request that changes something goes to masters, which rep
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
-from duemq.auth.signature import Credentials
-from duemq.client.client import Client
-from duemq.client.connections import TIMEOUT_S
 from duemq.client.errors import NoRoute, Unreachable, Unsupported
 from duemq.client.message import time_of
+from duemq.client.role import ClientRole
 from duemq.client.routes import MASTER_ID, bytes_of, json_object
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq_common.clock import Clock
 from duemq_common.request import Response
 
 Body = TypeVar("Body")
@@ -80,45 +76,8 @@ class _Table(msgspec.Struct):
     table: dict[str, str] = {}
 
 
-class ClusterAdmin:
-    """Requests about brokers; an async context manager.
-
-    Args:
-        namesrv, broker, tls, credentials, timeout_s, clock: As in `Client`.
-        client: Client to share; then the arguments of a client are not used.
-    """
-
-    def __init__(
-        self,
-        namesrv: str = "",
-        *,
-        client: Client | None = None,
-        broker: str = "",
-        tls: ssl.SSLContext | bool | None = None,
-        credentials: Credentials | None = None,
-        timeout_s: float = TIMEOUT_S,
-        clock: Clock | None = None,
-    ) -> None:
-        self._owns_client = client is None
-        self.client = client or Client(
-            namesrv,
-            broker=broker,
-            tls=tls,
-            credentials=credentials,
-            timeout_s=timeout_s,
-            clock=clock,
-        )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections, unless the client is shared."""
-        if self._owns_client:
-            await self.client.close()
+class ClusterAdmin(ClientRole):
+    """Requests about brokers; an async context manager."""
 
     # Members.
 

@@ -1,0 +1,82 @@
+"""What producers, consumers and admins have in common: a client of their own, or a shared one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from duemq.client import (
+    Admin,
+    Client,
+    Closed,
+    LocalTransactionState,
+    Message,
+    PendingDecisions,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    Requester,
+    TransactionProducer,
+)
+from duemq.client.role import ClientOptions, ClientRole
+
+Run = Callable[..., Any]
+ADDRESS = "127.0.0.1:1"
+
+
+async def _check(_: object) -> LocalTransactionState:
+    return LocalTransactionState.UNKNOWN
+
+
+ROLES: list[Callable[[ClientOptions], ClientRole]] = [
+    lambda options: Admin(ADDRESS, **options),
+    lambda options: PendingDecisions(ADDRESS, **options),
+    lambda options: Producer(ADDRESS, **options),
+    lambda options: PullConsumer(ADDRESS, group="G", **options),
+    lambda options: PushConsumer(ADDRESS, group="G", **options),
+    lambda options: Requester(ADDRESS, **options),
+    lambda options: TransactionProducer(ADDRESS, check=_check, **options),
+]
+NAMES = ["admin", "decisions", "producer", "pull", "push", "requester", "transactions"]
+
+
+@pytest.mark.parametrize("make", ROLES, ids=NAMES)
+def test_a_role_closes_its_own_client_only(
+    run: Run, make: Callable[[ClientOptions], ClientRole]
+) -> None:
+    async def main() -> None:
+        own = make({})
+        for _ in range(2):
+            await own.close()
+        with pytest.raises(Closed):
+            await own.client.connect(ADDRESS)
+        async with Client(ADDRESS, timeout_s=9) as client:
+            shared = make({"client": client})
+            await shared.close()
+            assert shared.client is client
+            with pytest.raises(ConnectionError):  # not Closed
+                await client.connect(ADDRESS)
+
+    run(main())
+
+
+def test_options_reach_the_client() -> None:
+    producer = Producer(ADDRESS, timeout_s=9, group="P")
+    assert (producer.client.timeout_s, producer.group) == (9, "P")
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(TypeError, match="namesrvs"):
+        Producer(namesrvs=ADDRESS)  # type: ignore[call-arg]
+
+
+def test_a_message_after_the_end_is_refused(run: Run) -> None:
+    async def main() -> None:
+        producer = Producer(broker=ADDRESS)
+        await producer.close()
+        with pytest.raises(Closed):
+            await producer.send(Message("T", b"late"))
+
+    run(main())
