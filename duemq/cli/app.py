@@ -112,11 +112,14 @@ def init(
     file: Annotated[Path, typer.Argument(help="Configuration file to write.")] = Path(
         "broker.conf"
     ),
+    every_key: Annotated[
+        bool, typer.Option("--all", help="Add every other key, as a comment with its default.")
+    ] = False,
 ) -> None:
-    """Write the shipped configuration of a broker, with comments, into a new file."""
+    """Write the configuration of a broker, with comments, into a new file."""
     from duemq.cli.init import write_configuration
 
-    write_configuration(file)
+    write_configuration(file, every_key=every_key)
 
 
 @command(app, example="namesrv --set listenPort=9876")

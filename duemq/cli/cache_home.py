@@ -1,9 +1,12 @@
 """Kernel cache directory when the default directory is not writable.
 
     DUEMQ_KERNEL_CACHE, else $XDG_CACHE_HOME/duemq/kernels, else ~/.cache/duemq/kernels
-        |  not writable: a service account without a home, a read-only image
+        |  not writable, and not complete: a service account without a home
         v
     a private directory of this user below the temporary directory
+
+A directory that cannot be written is used if it contains all kernels of this version for this
+processor: the read-only cache of an image.
 
 Machine code from the directory is executed, so it must belong to this user and not be writable by
 others; otherwise a new directory is created.
@@ -17,20 +20,46 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from duemq_common.errors import UsageError
+
 CACHE_VARIABLE: Final = "DUEMQ_KERNEL_CACHE"  # as in message_store.kernels, which reads it
 XDG_VARIABLE: Final = "XDG_CACHE_HOME"
+COMPLETE: Final = "complete-*"  # marks of `message_store.kernels.registry`
 
 
 def use_writable_cache() -> str:
     """Set the environment to a writable cache directory; return a notice if it is not the default.
 
-    Call it before `message_store.kernels` is imported.
+    A read-only directory that is complete for some version or processor stays; see
+    `replace_read_only_cache`.
     """
     directory = _usual_directory()
     fault = _fault(directory) if directory is not None else "this user has no home directory"
-    if not fault:
+    if not fault or (directory is not None and any(directory.glob(COMPLETE))):
         return ""
-    own = _own_directory()
+    return _use_own(directory, fault)
+
+
+def replace_read_only_cache() -> str:
+    """Replace a read-only cache that lacks kernels; return a notice if it was replaced.
+
+    Raises:
+        UsageError: No directory can be written.
+    """
+    directory = _usual_directory()
+    fault = _fault(directory) if directory is not None else ""
+    return _use_own(directory, fault, required=True) if fault else ""
+
+
+def _use_own(directory: Path | None, fault: str, *, required: bool = False) -> str:
+    try:
+        own = _own_directory()
+    except OSError:
+        if not required:
+            return ""  # a command without kernels
+        reason = f"{fault}, and no temporary directory can be written"
+        remedy = f"set {CACHE_VARIABLE} to a directory for compiled code"
+        raise UsageError(f"{reason}: {remedy}") from None
     os.environ[CACHE_VARIABLE] = str(own)
     if directory is None:
         os.environ[XDG_VARIABLE] = str(own)  # for libraries that need a cache directory

@@ -33,10 +33,15 @@ class ShownKey:
 
 def broker_sections(properties: Properties) -> list[type]:
     """Return the broker's sections, including those of installed plugins."""
+    return [*SECTIONS, *plugin_sections(properties)]
+
+
+def plugin_sections(properties: Properties) -> list[type]:
+    """Return the sections of installed plugins."""
     from duemq.broker.plugins import installed_sections
 
     disabled = from_properties(BrokerConfig, properties).disabled_plugins
-    return [*SECTIONS, *installed_sections(properties, disabled)]
+    return installed_sections(properties, disabled)
 
 
 def shown_keys(properties: Properties, sections: Iterable[type]) -> list[ShownKey]:

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from duemq.cli.cache_home import replace_read_only_cache
 from duemq.cli.exits import Exit, fail
-from duemq.cli.output import console, print_json
+from duemq.cli.output import console, notice, print_json
 from duemq_common.clock import SystemClock
 from duemq_common.existence import exists
 from message_store.config import StoreConfig
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from message_store.kernels.preparation import Preparation
     from message_store.kernels.registry import KernelEntry
 
-NOTICE = "compiling kernels, once for this version (about a minute) ..."
-NOTICE_NEW = "compiling kernels of sends, once for this version (about 10 seconds) ..."
+NOTICE = "compiling kernels, once for this version and processor (about a minute),"
+NOTICE_NEW = "compiling kernels of sends, once for this version and processor (about 10 seconds),"
+STATUS = "compiling kernels (about a minute) ..."
+AHEAD = "`duemq kernels warm` does it ahead"
 FIRST = "send"
 AFTERWARDS = ("levels", "timers", "ingest", "pending_timers", "broker")  # first what delivers
 
@@ -39,13 +42,16 @@ def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation
         is_replicated: Whether the broker is or may become a replica. It then waits for all kernels:
             compilation at the first call would delay acknowledgements and heartbeats.
     """
+    from message_store.kernels import cache_directory
     from message_store.kernels.preparation import Preparation
     from message_store.kernels.registry import is_complete, kernels_of
 
     if is_complete():
         return Preparation()
+    _replace_read_only_cache()
     is_new = not exists(store.commitlog_dir) and not is_replicated
-    print(f"duemq: {NOTICE_NEW if is_new else NOTICE}", file=sys.stderr, flush=True)
+    text = f"{NOTICE_NEW if is_new else NOTICE} into {cache_directory()}; {AHEAD}"
+    print(f"duemq: {text}", file=sys.stderr, flush=True)
     if not is_new:
         _compile_all(_print_progress)
         return Preparation()
@@ -70,9 +76,18 @@ def _print_progress(begun: int, count: int) -> None:
 
 @contextmanager
 def _shown_progress() -> Iterator[Report]:
-    """Show the progress on a terminal while the block runs."""
-    with console(stderr=True).status(NOTICE) as status:
-        yield lambda begun, count: status.update(f"{NOTICE} {begun} of {count}")
+    """Show the progress on standard error while the block runs."""
+    out = console(stderr=True)
+    if not out.is_terminal:
+        yield _print_progress
+        return
+    with out.status(STATUS) as status:
+        yield lambda begun, count: status.update(f"{STATUS} {begun} of {count}")
+
+
+def _replace_read_only_cache() -> None:
+    if text := replace_read_only_cache():
+        notice(text)
 
 
 def _compile_all(report: Report | None = None) -> None:
@@ -97,12 +112,14 @@ def _compile(kernels: Sequence[KernelEntry], report: Report | None) -> None:
 
 def warm(*, force: bool, as_json: bool) -> None:
     """Compile every kernel into the cache."""
-    from message_store.kernels import CACHE_DIRECTORY
+    from message_store.kernels import cache_directory
     from message_store.kernels.registry import is_complete
 
     clock = SystemClock()
     started = clock.monotonic_s()
     needed = force or not is_complete()
+    if needed:
+        _replace_read_only_cache()
     if needed and as_json:
         _compile_all()
     elif needed:
@@ -110,8 +127,8 @@ def warm(*, force: bool, as_json: bool) -> None:
             _compile_all(report)
     took = round(clock.monotonic_s() - started, 1)
     if as_json:
-        print_json({"compiled": needed, "seconds": took, "cache": str(CACHE_DIRECTORY)})
+        print_json({"compiled": needed, "seconds": took, "cache": str(cache_directory())})
     elif needed:
-        print(f"kernels compiled in {took} s, stored in {CACHE_DIRECTORY}")
+        print(f"kernels compiled in {took} s, stored in {cache_directory()}")
     else:
-        print(f"kernels are already compiled, stored in {CACHE_DIRECTORY}")
+        print(f"kernels are already compiled, stored in {cache_directory()}")

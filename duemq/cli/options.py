@@ -411,11 +411,17 @@ def collect_properties(
 ) -> Properties:
     """Return the properties of a file, the environment and the command line; later ones win.
 
+    NAMESRV_ADDR and ROCKETMQ_HOME apply only to keys that are not set otherwise, as for RocketMQ.
+
     Raises:
         ConfigError: The file cannot be read or parsed.
         UsageError: An override is not `KEY=VALUE`.
     """
+    from duemq.configuration.environment import PREFIX
+
     properties = read_properties(file) if file else Properties()
+    if any(name.startswith(PREFIX) for name in os.environ):
+        properties = _with_environment(properties)
     from_environment = os.environ.get("NAMESRV_ADDR", "")
     if from_environment and "namesrvAddr" not in properties:
         properties = properties.merged({"namesrvAddr": from_environment}, "NAMESRV_ADDR")
@@ -430,3 +436,13 @@ def collect_properties(
     if namesrv and namesrv != from_environment:
         properties = properties.merged({"namesrvAddr": namesrv}, "command line")
     return properties
+
+
+def _with_environment(properties: Properties) -> Properties:
+    from duemq.cli.config_show import plugin_sections
+    from duemq.configuration.environment import with_environment
+    from duemq.configuration.settings import SECTIONS
+    from duemq.namesrv.config import NamesrvConfig
+
+    sections = [*SECTIONS, NamesrvConfig]
+    return with_environment(properties, os.environ, sections, plugin_sections)

@@ -4,7 +4,8 @@ The machine code of a kernel depends on its module and on all modules that this 
 helpers are inlined, layouts and constants are compiled in. Numba detects only a change of the
 kernel's own file. Therefore code is stored under a digest of all these files: after a change,
 exactly the kernels that depend on it are compiled again. The digest contains names of modules
-instead of paths, so copies of one version share the code.
+instead of paths, so copies of one version share the code. Numba stores the code of each processor
+apart; a directory that is complete for this processor may be read-only.
 """
 
 from __future__ import annotations
@@ -36,12 +37,10 @@ IMPORT = re.compile(r"^\s*(?:from ([\w.]+) import (\([^)]*\)|[^\n]*)|import ([\w
 MACHINE = f"{numba.__version__} {platform.python_version()}"
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
+    """Return the directory of the machine code."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duemq" / "kernels"
     return Path(os.environ.get(CACHE_VARIABLE) or default)
-
-
-CACHE_DIRECTORY = _cache_directory()
 
 
 @cache

@@ -15,7 +15,7 @@ from llvmlite import binding as llvm
 from numba import njit, typeof
 from numba.core.caching import CacheImpl, CompileResultCacheImpl, FunctionCache, _CacheLocator
 
-from message_store.kernels import CACHE_DIRECTORY, digest_of, module_of
+from message_store.kernels import cache_directory, digest_of, module_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +28,7 @@ class ContentLocator(_CacheLocator):
 
     def __init__(self, module: str, path: Path, line: int) -> None:
         self._digest, self._line = digest_of(path), line
-        self._folder = CACHE_DIRECTORY / f"{module}-{self._digest}"
+        self._folder = cache_directory() / f"{module}-{self._digest}"
 
     def get_cache_path(self) -> str:
         """Return the folder."""
@@ -44,7 +44,7 @@ class ContentLocator(_CacheLocator):
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Self | None:
-        """Return the locator of a function, None if it is no kernel or the folder is read-only.
+        """Return the locator of a function, None if it is no kernel or has no folder.
 
         Without a locator, Numba stores the code next to the source.
         """
@@ -55,9 +55,9 @@ class ContentLocator(_CacheLocator):
         locator = cls(module, path, py_func.__code__.co_firstlineno)
         try:
             os.makedirs(locator._folder, exist_ok=True)
-        except OSError:  # the home directory is read-only
+        except OSError:  # the directory is read-only and lacks the folder
             return None
-        return locator if os.access(locator._folder, os.W_OK) else None
+        return locator
 
 
 class ContentCacheImpl(CompileResultCacheImpl):
@@ -149,6 +149,9 @@ class LoadingCache(FunctionCache):
         save: Any = super().save_overload
         try:
             save(sig, data)
+        except OSError:
+            if os.access(self.cache_path, os.W_OK):
+                raise  # otherwise a read-only cache without this kernel: every process compiles it
         finally:
             self._release()
 

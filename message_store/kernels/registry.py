@@ -15,13 +15,17 @@ they call a new kernel.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from llvmlite import binding as llvm
+from numba import config
+
 from duemq_common.existence import exists
-from message_store.kernels import CACHE_DIRECTORY, SIGNATURES, digest_of_all
+from message_store.kernels import SIGNATURES, cache_directory, digest_of_all
 from message_store.kernels.type_names import named, types_of
 
 COMMENT = "#"
@@ -95,7 +99,7 @@ def load(*groups: str) -> None:
 
 
 def is_complete() -> bool:
-    """Return whether all kernels were compiled into this cache."""
+    """Return whether all kernels were compiled into this cache, for this processor."""
     return exists(_complete())
 
 
@@ -105,4 +109,13 @@ def set_complete() -> None:
 
 
 def _complete() -> Path:
-    return CACHE_DIRECTORY / f"complete-{digest_of_all()}"
+    return cache_directory() / f"complete-{digest_of_all()}-{processor_digest()}"
+
+
+def processor_digest() -> str:
+    """Return a digest of the processor for which kernels are compiled, as Numba selects it."""
+    name = config.CPU_NAME or llvm.get_host_cpu_name()
+    features = config.CPU_FEATURES
+    if features is None:
+        features = llvm.get_host_cpu_features().flatten()
+    return hashlib.sha256(f"{name} {features}".encode()).hexdigest()[:8]

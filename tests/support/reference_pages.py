@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from duemq.cli.config_show import broker_sections
 from duemq.cli.exits import MEANINGS
+from duemq.cli.init import configuration_text
 from duemq.configuration.apache_keys import REFUSALS, WITHOUT_EFFECT
 from duemq.namesrv.config import NamesrvConfig
 from duemq_common.config import Option, Properties, options, value_text
@@ -45,6 +46,12 @@ def configuration_page() -> str:
         "only. They may come without an account, so keys that name a path, an address, a command",
         "or a class, or that require a restart, can only be changed in the file.",
         "`duemq config show -c FILE` prints every key with its value and its source.",
+        "",
+        "The command line (`--set brokerName=a`) precedes the environment, the environment the",
+        "file. The variable of a key is its name in capitals, with `DUEMQ_` before it and `_`",
+        "between its words: `DUEMQ_BROKER_NAME`, `DUEMQ_TLS_SERVER_CERT_PATH`. A change of the key",
+        "by a request or in the file is then without effect after a reload. `NAMESRV_ADDR` and",
+        "`ROCKETMQ_HOME` apply, as for RocketMQ, only to keys that are not set otherwise.",
         "",
     ]
     for section in broker_sections(Properties()):
@@ -207,6 +214,8 @@ def main() -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         (directory / name).write_text(page())
+    shipped = Path(__file__).parents[2] / "config" / "broker.conf"
+    shipped.write_text(configuration_text(broker_sections(Properties()), every_key=False))
 
 
 if __name__ == "__main__":

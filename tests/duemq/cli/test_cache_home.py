@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from duemq.cli.cache_home import CACHE_VARIABLE, XDG_VARIABLE, use_writable_cache
+from duemq.cli import cache_home
+from duemq.cli.cache_home import (
+    CACHE_VARIABLE,
+    XDG_VARIABLE,
+    replace_read_only_cache,
+    use_writable_cache,
+)
+from duemq_common.errors import UsageError
 from message_store import kernels
 from tests.support.commands import duemq_process
 
@@ -52,6 +59,32 @@ def test_a_place_that_cannot_be_written_is_named(
     os.environ[CACHE_VARIABLE] = before
     use_writable_cache()
     assert Path(os.environ[CACHE_VARIABLE]) == own  # the next start finds it again
+
+
+def test_a_complete_cache_may_be_read_only(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = temporary / "shipped"
+    shipped.mkdir()
+    (shipped / "complete-0-0").touch()
+    monkeypatch.setenv(CACHE_VARIABLE, str(shipped))
+    monkeypatch.setattr(cache_home, "_fault", lambda path: "read-only" * (path == shipped))
+    assert use_writable_cache() == ""
+    assert os.environ[CACHE_VARIABLE] == str(shipped)
+    # Complete for another version or processor: the caller compiles into another directory.
+    assert "Set DUEMQ_KERNEL_CACHE" in replace_read_only_cache()
+    assert Path(os.environ[CACHE_VARIABLE]).parent == temporary
+    assert replace_read_only_cache() == ""
+
+
+def test_without_any_writable_directory_a_broker_reports_it(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/proc/nope")
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nope")
+    assert use_writable_cache() == ""  # commands that load no kernels work
+    with pytest.raises(UsageError, match="no temporary directory can be written: set DUEMQ_KERNEL"):
+        replace_read_only_cache()
 
 
 def test_code_that_others_can_write_is_not_loaded(

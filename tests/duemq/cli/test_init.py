@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from duemq.cli.app import app
+from duemq.cli.config_show import broker_sections
 from duemq.cli.exits import Exit
+from duemq.cli.init import GROUPS
+from duemq_common.config import Properties, options, read_properties, value_text
 from tests.support.commands import TOP, duemq, running
 
 pytestmark = pytest.mark.finding("3U3")
@@ -18,8 +22,21 @@ def test_init_writes_the_shipped_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     ran = CliRunner().invoke(app, ["init", str(file)])
     assert ran.exit_code == 0, ran.output
-    assert file.read_text() == (TOP / "config" / "broker.conf").read_text()
+    assert file.read_text() == (TOP / "config" / "broker.conf").read_text(), "run `make docs`"
     assert f"duemq broker -c {file}" in ran.output
+
+
+@pytest.mark.parametrize("words", [(), ("--all",)])
+def test_the_file_agrees_with_the_declared_keys(tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = tmp_path / "broker.conf"
+    CliRunner().invoke(app, ["init", str(file), *words])
+    values = {key: value for _, group in GROUPS for key, value in group.items()}
+    assert dict(read_properties(file)) == {k: v for k, v in values.items() if v is not None}
+    commented = dict(re.findall(r"^# (\S+) =(?: (.*))?$", file.read_text(), re.M))
+    for item in (item for section in broker_sections(Properties()) for item in options(section)):
+        if values.get(item.key) is None and (words or item.key in values):
+            assert commented[item.key] == value_text(item.default)
+    assert max(map(len, file.read_text().splitlines())) <= 100
 
 
 @pytest.mark.parametrize(

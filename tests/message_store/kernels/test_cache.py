@@ -215,4 +215,4 @@ def test_a_damaged_cache_entry_is_compiled_again(
 def test_the_cache_of_this_process_is_at_its_documented_path() -> None:
     code = __import__("message_store.kernels.crc", fromlist=["crc"])
     compiled = next(v for v in vars(code).values() if hasattr(v, "py_func"))
-    assert Path(compiled._cache.cache_path).parent == kernels.CACHE_DIRECTORY
+    assert Path(compiled._cache.cache_path).parent == kernels.cache_directory()
