@@ -19,7 +19,7 @@ import hashlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llvmlite import binding as llvm
 from numba import config
@@ -114,8 +114,9 @@ def _complete() -> Path:
 
 def processor_digest() -> str:
     """Return a digest of the processor for which kernels are compiled, as Numba selects it."""
-    name = config.CPU_NAME or llvm.get_host_cpu_name()
-    features = config.CPU_FEATURES
+    settings: Any = config
+    name = settings.CPU_NAME or llvm.get_host_cpu_name()
+    features = settings.CPU_FEATURES
     if features is None:
         features = llvm.get_host_cpu_features().flatten()
     return hashlib.sha256(f"{name} {features}".encode()).hexdigest()[:8]
