@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Unpack
 
+from duemq.client.connection import ServerConnection
 from duemq.client.errors import NoRoute, NotSent, Refused, Unreachable, Unsupported
 from duemq.client.message import Message, MessageQueue
 from duemq.client.role import ClientOptions, ClientRole
@@ -210,6 +211,7 @@ class Producer(ClientRole):
 
         Raises:
             NotSent: No broker can be reached.
+            Unsupported: The broker would deliver a timer at once.
         """
         if not message.message_id:
             message.message_id = self._ids.next_id()
@@ -219,8 +221,7 @@ class Producer(ClientRole):
             route = await self.client.route(message.topic)
             chosen = queue or self._queue(route, message)
             fields["e"] = str(chosen.queue_id)
-            connection = await self.client.connect(route.master(chosen.broker_name))
-            await connection.writable()
+            _, connection = await self._connect(chosen, route, message)
             request = self.client.request(RequestCode.SEND_MESSAGE_V2, fields, body)
             connection.send_oneway(request)
         except (OSError, NoRoute) as error:
@@ -243,8 +244,7 @@ class Producer(ClientRole):
             return await self._attempt(code, message, fields, body, queue)
         finally:
             self._in_flight -= 1
-            if self._waiting:
-                self._waiting.popleft().set_result(None)
+            self._wake_next()
 
     async def _room(self, count: int) -> None:
         """Wait until at most `count` sends are in flight."""
@@ -254,9 +254,20 @@ class Producer(ClientRole):
             try:
                 await future
             except asyncio.CancelledError:
-                if future in self._waiting:
-                    self._waiting.remove(future)
+                if future.cancelled():
+                    if future in self._waiting:
+                        self._waiting.remove(future)
+                else:
+                    self._wake_next()  # it does not use its turn
                 raise
+
+    def _wake_next(self) -> None:
+        """Wake the first waiting send; one that was cancelled in this turn no longer waits."""
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
 
     def _compressed(self, body: bytes) -> tuple[bytes, int]:
         if not self._compressed_from or len(body) < self._compressed_from:
@@ -347,15 +358,8 @@ class Producer(ClientRole):
         fields: dict[str, str],
         body: bytes,
     ) -> Response:
-        address = route.master(queue.broker_name)
-        if not address:
-            raise NoRoute(f"broker {queue.broker_name} of topic {queue.topic} has no master")
+        address, connection = await self._connect(queue, route, message)
         client = self.client
-        connection = client.connection(address) or await client.connect(address)
-        if message.is_timer and connection.version < FIRST_VERSION_WITH_TIMERS:
-            await self._check_timers(address)
-        if not connection.is_writable:
-            await connection.writable()
         request = client.request(code, fields, body)
         try:
             response = await connection.call(request, client.timeout_s)
@@ -366,6 +370,26 @@ class Producer(ClientRole):
         if response.code not in STATUS:
             raise client.refusal(response, address, code)
         return response
+
+    async def _connect(
+        self, queue: MessageQueue, route: TopicRoute, message: Message
+    ) -> tuple[str, ServerConnection]:
+        """Return the address of the broker of a queue, and a connection that can be written.
+
+        Raises:
+            NoRoute: The broker has no master.
+            Unreachable: The broker cannot be reached.
+            Unsupported: The broker would deliver a timer at once.
+        """
+        address = route.master(queue.broker_name)
+        if not address:
+            raise NoRoute(f"broker {queue.broker_name} of topic {queue.topic} has no master")
+        connection = self.client.connection(address) or await self.client.connect(address)
+        if message.is_timer and connection.version < FIRST_VERSION_WITH_TIMERS:
+            await self._check_timers(address)
+        if not connection.is_writable:
+            await connection.writable()
+        return address, connection
 
     async def _check_timers(self, address: str) -> None:
         """Ask a broker for its version before the first timer.

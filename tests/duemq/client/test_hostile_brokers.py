@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from duemq.client import (
     PushConsumer,
     ReceivedMessage,
     Unreachable,
+    Unsupported,
 )
 from duemq.client.message import MessageQueue
+from duemq.client.producer import FIRST_VERSION_WITH_TIMERS
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq_common.errors import RecordUnreadable
@@ -99,6 +102,67 @@ def test_a_broker_that_hangs_up_during_a_send_gets_it_again(run: Run) -> None:
             assert sent.queue_offset == 0
             assert sends == [sends[0]] * 2  # the same unique id
             assert sent.message_id in sends[0]
+
+    run(main())
+
+
+@pytest.mark.parametrize("oneway", [False, True])
+def test_a_timer_is_not_sent_to_a_broker_that_would_deliver_it_at_once(
+    run: Run, oneway: bool
+) -> None:
+    codes: list[int] = []
+
+    def script(request: Request) -> bytes:
+        codes.append(request.code)
+        body = b'{"readQueueNums":1,"writeQueueNums":1,"perm":6}'
+        now = f'"version":{codec.VERSION}'.encode()
+        old = b'"version":%d' % (FIRST_VERSION_WITH_TIMERS - 1)
+        frame = reply(request, Response(body=body))
+        assert frame.count(now) == 1
+        return frame.replace(now, old)
+
+    async def main() -> None:
+        async with scripted(script) as address, Producer(broker=address) as producer:
+            message = Message("T", b"body", delay=timedelta(hours=1))
+            with pytest.raises(Unsupported, match="older than RocketMQ"):
+                await (producer.send_oneway if oneway else producer.send)(message)
+            assert not {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE} & {*codes}
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_woken", [False, True])
+def test_a_cancelled_send_gives_its_turn_to_the_next(run: Run, is_woken: bool) -> None:
+    """It is cancelled in the turn of the event loop in which the send before it ends."""
+
+    def script(request: Request) -> bytes:
+        if request.code != RequestCode.SEND_MESSAGE_V2:
+            body = b'{"readQueueNums":1,"writeQueueNums":1,"perm":6}'
+            return reply(request, Response(body=body))
+        return reply(request, Response(fields={"msgId": "1", "queueId": "0", "queueOffset": "0"}))
+
+    async def main() -> None:
+        async with (
+            scripted(script) as address,
+            Producer(broker=address, in_flight_max=1) as producer,
+        ):
+
+            async def send_first() -> None:
+                await producer.send(Message("T", b"body"))
+                second.cancel()  # woken, and cancelled before it continues
+
+            first = asyncio.create_task(send_first())
+            second, third = (
+                asyncio.create_task(producer.send(Message("T", b"body"))) for _ in range(2)
+            )
+            await asyncio.sleep(0)  # the first send is in flight, the others wait
+            if not is_woken:
+                first.cancel()
+                second.cancel()
+            await asyncio.wait([first, second, third], timeout=WAIT_S)
+            assert third.result().status == "stored"
+            assert second.cancelled()
+            assert first.cancelled() != is_woken
 
     run(main())
 
