@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Final
+from typing import Final, NamedTuple
 
+from duemq.cli.decoded_page import decode_page
 from duemq.cli.exits import Exit, fail
 from duemq.cli.message_file import FileMessage
 from duemq.cli.options import Target
 from duemq.cli.output import console, notice, print_json_line, print_table
 from duemq.cli.sending_once import EXISTS, REFUSED, SEND, OnceSender
-from duemq.cli.timers_export import DAMAGED, LEFT_OUT, PendingRecord, pages_of, pending_records
+from duemq.cli.timers_export import DAMAGED, LEFT_OUT, pages_of
 from duemq.client.client import Client
 from duemq.client.decisions import PendingDecisions
 from duemq_common.errors import UsageError
@@ -33,6 +34,18 @@ MOVED, EXISTED, SOON, DIFFERENT, DELIVERED = (
     "delivered by the source meanwhile",
 )
 STATES: Final = (MOVED, EXISTED, SOON, DIFFERENT, DELIVERED, REFUSED, LEFT_OUT, DAMAGED)
+
+
+class PendingRecord(NamedTuple):
+    """Pending message of the source.
+
+    Attributes:
+        offset_id: Offset message id of its record.
+    """
+
+    message: FileMessage
+    due_ms: int
+    offset_id: str
 
 
 class BrokerTransfer:
@@ -64,18 +77,23 @@ class BrokerTransfer:
             ClientError: A broker does not respond or refuses; the next run continues.
         """
         async for page in pages_of(self._source, self._address):
-            records, damaged = pending_records(page)
-            self.counts[DAMAGED] += damaged
-            own = [each for each in records if each.is_of_application]
-            self.counts[LEFT_OUT] += len(records) - len(own)
-            for first in range(0, len(own), BATCH_MESSAGES):
-                await self._transfer(own[first : first + BATCH_MESSAGES])
+            decoded = decode_page(page)
+            self.counts[DAMAGED] += decoded.damaged
+            self.counts[LEFT_OUT] += decoded.left_out
+            records = [
+                PendingRecord(
+                    line.message(), line.due_ms, encode_offset_id(*host, line.phys_offset)
+                )
+                for line, host in zip(decoded.lines, decoded.store_hosts, strict=True)
+            ]
+            for first in range(0, len(records), BATCH_MESSAGES):
+                await self._transfer(records[first : first + BATCH_MESSAGES])
 
     async def _transfer(self, records: list[PendingRecord]) -> None:
         earliest_ms = self._clock.now_ms() + self._margin_ms
         later = [each for each in records if each.due_ms >= earliest_ms]
         self.counts[SOON] += len(records) - len(later)
-        messages = [each.line().message() for each in later]
+        messages = [each.message for each in later]
         actions = await self._sender.actions(messages)
         due_times = await self._due_at_target(messages, actions)
         if self._dry_run:
@@ -116,18 +134,14 @@ class BrokerTransfer:
         if self._dry_run or not stored:
             self.counts.update(state for _, state in stored)
             return
-        ids = [
-            encode_offset_id(*record.record.store_host, record.record.phys_offset)
-            for record, _ in stored
-        ]
-        results = await self._at_source.cancel(ids=ids)
+        results = await self._at_source.cancel(ids=[record.offset_id for record, _ in stored])
         for (record, state), result in zip(stored, results, strict=True):
             if result.verdict == "done":
                 self.counts[state] += 1
             elif result.verdict == "refused":
                 raise UsageError(
-                    f"{self._address} refused to cancel {record.unique_id}, which the target has, "
-                    f"too: {result.remark}. Remove the cause and transfer again"
+                    f"{self._address} refused to cancel {record.message.unique_id}, which the "
+                    f"target has, too: {result.remark}. Remove the cause and transfer again"
                 )
             else:
                 self.counts[DELIVERED] += 1
@@ -135,9 +149,10 @@ class BrokerTransfer:
 
     async def _withdraw(self, record: PendingRecord) -> None:
         """Cancel at the target what the source has delivered or cancelled meanwhile."""
-        [result] = await self._at_target.cancel(ids=[record.unique_id], topic=record.topic)
+        message = record.message
+        [result] = await self._at_target.cancel(ids=[message.unique_id], topic=message.topic)
         done = "cancelled at the target" if result.verdict == "done" else "delivered twice"
-        notice(f"{record.unique_id}: {DELIVERED}; {done}")
+        notice(f"{message.unique_id}: {DELIVERED}; {done}")
 
 
 def _key(message: FileMessage) -> tuple[str, str]:

@@ -93,13 +93,17 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
     Source: MessageDecoder.decode
     """
     total_size = int.from_bytes(view[:4], "big", signed=True)
+    if layout.RECORD_FIXED_BYTES <= total_size <= len(view):
+        plain = _decode_plain(bytes(view[:total_size]), total_size)
+        if plain is not None and (not check_crc or is_sound(plain)):
+            return plain
     data = _Fields(bytes(view[: max(total_size, 4)]), phys_offset)
     if not layout.RECORD_FIXED_BYTES <= total_size <= len(view):
         raise data.fault(
             f"its size is {total_size} bytes; "
             f"{layout.RECORD_FIXED_BYTES} to {len(view)} bytes are possible"
         )
-    record = _decode_plain(data.data, total_size) or _decode_fields(data, total_size)
+    record = _decode_fields(data, total_size)
     if check_crc and not is_sound(record):
         raise data.fault("the body does not match its CRC")
     return record
@@ -116,15 +120,9 @@ def split_records(data: bytes, *, check_crc: bool = True) -> list[Record]:
     Raises:
         RecordUnreadable: One of them is damaged.
     """
-    records, position, end = [], 0, len(data)
-    while position < end:
-        total_size = int.from_bytes(data[position : position + 4], "big", signed=True)
-        record = None
-        if layout.RECORD_FIXED_BYTES <= total_size <= end - position:
-            record = _decode_plain(data[position : position + total_size], total_size)
-        if record is None or (check_crc and not is_sound(record)):  # another form, or damaged
-            view = memoryview(data)[position:]
-            record = decode_record(view, position, check_crc=check_crc)
+    records, position, view = [], 0, memoryview(data)
+    while position < len(data):
+        record = decode_record(view[position:], position, check_crc=check_crc)
         records.append(record)
         position += record.total_size
     return records

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from duemq.cli.decoded_page import DecodedPage, decode_page
+from duemq.cli.message_file import PendingLine
 from duemq.cli.stopped_store import stopped_pages
-from duemq.cli.timers_export import PendingRecord, pending_records
 from duemq.messages.pending_pages import PendingPages
 from duemq_common.errors import StoreError, StoreLocked, UsageError
 from tests.support.golden_stores import (
@@ -29,21 +30,24 @@ PROPERTIES = {
 RECALLED = "timer-far0-1"
 
 
-def pending_of(root: Path, work: Path) -> list[PendingRecord]:
-    async def collect() -> list[PendingRecord]:
-        records: list[PendingRecord] = []
+def pages_of(root: Path, work: Path) -> list[DecodedPage]:
+    async def collect() -> list[DecodedPage]:
+        decoded: list[DecodedPage] = []
         with stopped_pages(root, PROPERTIES, work=work) as pages:
             cursor = ""
             while True:
                 page = await pages.page(cursor)
-                more, damaged = pending_records(page)
-                assert not damaged
-                records += more
+                decoded.append(decode_page(page))
+                assert not decoded[-1].damaged
                 cursor = page.cursor
                 if not cursor:
-                    return records
+                    return decoded
 
     return asyncio.run(collect())
+
+
+def pending_of(root: Path, work: Path) -> list[PendingLine]:
+    return [line for page in pages_of(root, work) for line in page.lines]
 
 
 def content(root: Path) -> dict[str, tuple[int, bytes]]:
@@ -93,9 +97,9 @@ def test_stores_of_newer_versions_are_read(name: str, tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_pops_are_not_of_an_application(tmp_path: Path) -> None:
-    records = pending_of(golden_store("apache-5.5.1-pop"), tmp_path)
-    assert records
-    assert not any(each.is_of_application for each in records)
+    pages = pages_of(golden_store("apache-5.5.1-pop"), tmp_path)
+    assert sum(page.left_out for page in pages)
+    assert not any(page.lines for page in pages)
 
 
 def test_the_store_of_a_running_broker_is_refused(
