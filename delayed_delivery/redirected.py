@@ -11,6 +11,7 @@ from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"  # TopicValidator.RMQ_SYS_TRANS_HALF_TOPIC
 LEVEL_KIND, TIMER_KIND = 1, 2  # `PutBatch.kinds`: messages with a level, with a timer property
+SCHEDULE_KIND: Final = 4  # with a property of recurring schedules
 QUEUE_DIGITS_MAX = 9
 ENTRY_END, NAME_END = b"\x02", b"\x01"
 LEVEL_NAME: Final = b"DELAY"

@@ -174,6 +174,7 @@ PROP_INNER_BATCH: Final = 0x20
 PROP_SHARDED: Final = 0x80  # __SHARDINGKEY: the producer requests order
 PROP_TIMER_STALE: Final = 0x40  # one of log.batch.TIMER_STALE_NAMES
 PROP_PRIORITY: Final = 0x100  # _SYS_MSG_PRIORITY_, of messages that Python decodes
+PROP_SCHEDULE: Final = 0x200  # a name that begins with DUEMQ_SCHEDULE; Python decodes them
 
 # Result of a scan of log bytes: one row per record, in native byte order.
 SCANNED = np.dtype(

@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
+from message_store.layout import SYS_COMPRESSED
+
 EVERY_MS_MIN: Final = 1_000
 JITTER_MS_MAX: Final = 86_400_000
 CATCH_UP_MS: Final = 365 * 86_400_000
@@ -26,6 +28,9 @@ ALIASES: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+EXPRESSIONS_SEPARATOR: Final = ";"
+COMPRESSION_MASK: Final = SYS_COMPRESSED | 0x700
+"""Bits of sysFlag: whether the body is compressed, and how. MessageSysFlag"""
 RESERVED: Final = re.compile(
     r"DUEMQ_|TIMER_|REAL_|__|(UNIQ_KEY|DELAY|DELAy|WAIT|TRAN_MSG|PGROUP)\Z"
 )
@@ -54,6 +59,8 @@ class Definition(
         jitter_ms: Maximum delay of an occurrence after its planned time.
         catch_up_ms: Maximum lateness of an occurrence; later ones are skipped.
         overlap: Whether `all` overdue occurrences are delivered, or only the `latest`.
+        flag: Number of the application.
+        compression: Bits of sysFlag that describe the compression of the body.
     """
 
     name: str
@@ -72,6 +79,8 @@ class Definition(
     tags: str = ""
     keys: str = ""
     properties: dict[str, str] = {}
+    flag: int = 0
+    compression: int = 0
 
 
 _DECODER: Final = msgspec.json.Decoder(Definition)
@@ -89,6 +98,12 @@ def decode_definition(data: bytes) -> Definition:
         return _DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidDefinition(f"the definition is invalid: {error}") from None
+
+
+def split_expressions(text: str) -> tuple[str, ...]:
+    """Return the expressions of a text, which are separated by semicolons."""
+    parts = (part.strip() for part in text.split(EXPRESSIONS_SEPARATOR))
+    return tuple(part for part in parts if part)
 
 
 @lru_cache(maxsize=1_000)
@@ -133,6 +148,10 @@ def check(definition: Definition) -> None:
         raise InvalidDefinition(f"more than {EXCLUSIONS_MAX} exclusions")
     if definition.overlap not in OVERLAPS:
         raise InvalidDefinition(f"the overlap rule is one of: {', '.join(OVERLAPS)}")
+    if len(definition.body) > DEFINITION_BYTES_MAX // 2:
+        raise InvalidDefinition(f"the body has more than {DEFINITION_BYTES_MAX // 2} bytes")
+    if definition.compression & ~COMPRESSION_MASK or not -(1 << 31) <= definition.flag < 1 << 31:
+        raise InvalidDefinition("the flag or the compression is out of range")
     _check_properties(definition)
 
 

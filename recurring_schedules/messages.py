@@ -71,4 +71,6 @@ def add_occurrence(
         born_ms=now_ms,
         born_host=NO_HOST,
         store_host=NO_HOST,
+        flag=definition.flag,
+        sys_flag=definition.compression,
     )

@@ -17,8 +17,29 @@ NEXT_TIME: Final = "DUEMQ_SCHEDULE_NEXT"
 MANUAL: Final = "DUEMQ_SCHEDULE_MANUAL"
 """`trigger` or `backfill`: the occurrence was requested and is not planned by the schedule."""
 
+OCCURRENCE_NAMES: Final = frozenset({SCHEDULE_NAME, PLANNED_TIME, NEXT_TIME, MANUAL})
+
+# Properties of a message that creates a schedule, and the fields of the definition.
+REQUEST_NAMES: Final = {
+    f"DUEMQ_SCHEDULE_{field.upper()}": field
+    for field in (
+        "name",
+        "cron",
+        "zone",
+        "every_ms",
+        "phase_ms",
+        "exclude",
+        "start_ms",
+        "end_ms",
+        "jitter_ms",
+        "catch_up_ms",
+        "overlap",
+    )
+}
+
 UNIQUE_KEY: Final = "UNIQ_KEY"
 DELIVER_MS: Final = "TIMER_DELIVER_MS"
+REAL_TOPIC: Final = "REAL_TOPIC"
 
 
 def occurrence_key(name: str, planned_ms: int) -> str:

@@ -19,6 +19,7 @@ from recurring_schedules.checkpoint import ScheduleCheckpoints, load_table
 from recurring_schedules.collector import ScheduleCollector
 from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC, PLUGIN, TIMER_PLUGIN
 from recurring_schedules.planner import Planner
+from recurring_schedules.put_hook import ScheduleHook
 from recurring_schedules.requests import (
     CHANGE_SCHEDULE,
     SERVICE_NOT_AVAILABLE,
@@ -28,7 +29,9 @@ from recurring_schedules.table import IS_DELETED, ScheduleTable, read_journal
 from recurring_schedules.views import admin_views
 
 if TYPE_CHECKING:
+    from message_store.hooks import PutHook
     from message_store.log.batch import PutBatch
+    from message_store.queues.topic_table import TopicTable
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -58,9 +61,15 @@ class RecurringPlugin(PluginBase):
         self._host = host
         self._running: RunningSchedules | None = None
         self._pin: FirstPending = UNKNOWN  # while no schedules run
+        self._topics: TopicTable | None = None  # those of the open store
 
     def system_topics(self) -> Sequence[SystemTopic]:
         return (SystemTopic(JOURNAL_TOPIC, 1, READ_ONLY),)
+
+    def put_hooks(self) -> Sequence[PutHook]:
+        if self._topics is None:  # a replica
+            return ()
+        return (ScheduleHook(self._topics, lambda: self._started().requests),)
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
         return {CHANGE_SCHEDULE: self._change}
@@ -79,6 +88,7 @@ class RecurringPlugin(PluginBase):
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
         """Bring the table up to date, then plan while the block is open."""
+        self._topics = store.topics
         timers = self._host.plugin(TIMER_PLUGIN)
         hooks = () if timers is None else tuple(timers.put_hooks())
         pending = None if timers is None else timers.pending_messages()
@@ -93,7 +103,7 @@ class RecurringPlugin(PluginBase):
         table = recovered_table(store)
         planner = Planner(store, table, self._host.clock, hooks)
         requests = ScheduleRequests(store, table, planner, pending, self._host.clock)
-        on_journal = JournalDispatcher(store, table)
+        on_journal = JournalDispatcher(store, table, planner.wake)
         store.add_dispatcher(on_journal, topic=JOURNAL_TOPIC)
         await requests.finish_withdrawals()
         checkpoints = ScheduleCheckpoints(store, table, self._host.clock)
@@ -145,10 +155,10 @@ class RecurringPlugin(PluginBase):
 
 
 class JournalDispatcher:
-    """Dispatcher of the journal's topic: applies its records to the table."""
+    """Dispatcher of the journal's topic: applies its records and wakes the planner."""
 
-    def __init__(self, store: MessageStore, table: ScheduleTable) -> None:
-        self._store, self._table = store, table
+    def __init__(self, store: MessageStore, table: ScheduleTable, wake: Callable[[], None]) -> None:
+        self._store, self._table, self._wake = store, table, wake
         self._topic = store.topics.add(JOURNAL_TOPIC)
 
     def __call__(self, batch: PutBatch) -> None:
@@ -156,6 +166,7 @@ class JournalDispatcher:
         for row in rows[(rows["topic_index"] == self._topic) & (rows["status"] == 0)]:
             offset = int(row["phys_offset"])
             self._table.apply(read_journal(self._store, offset), offset)
+        self._wake()
 
 
 def recovered_table(store: MessageStore) -> ScheduleTable:

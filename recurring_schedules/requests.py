@@ -20,6 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from delayed_delivery.pending import Offsets, PendingMessages, Verdict
+from delayed_delivery.schedule_rows import DERIVED_PREFIX
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
@@ -100,28 +101,33 @@ class ScheduleRequests:
     async def _create(self, request: Request) -> dict[str, object]:
         try:
             definition = decode_definition(request.body)
-            record = self.new_record(definition, self._clock.now_ms())
+            if request.fields.get("topic") != definition.topic:
+                raise InvalidDefinition("the field topic is not the definition's topic")
+            record = self.record_of(definition, self._clock.now_ms())
         except InvalidDefinition as error:
             raise RequestError(INVALID_PARAMETER, str(error)) from None
-        if request.fields.get("topic") != definition.topic:
-            raise RequestError(INVALID_PARAMETER, "the field topic is not the definition's topic")
-        existing = self._find(definition.name)
-        if existing is not None and existing.definition == definition:
-            return {"created": False, **_progress(existing)}
-        if existing is not None:
-            raise RequestError(INVALID_PARAMETER, already_exists(definition.name))
+        if self._table.find(definition.name) >= 0:
+            return {"created": False, **_progress(record)}
         journal.append(self._store, record, record.changed_ms)
         slot = self._table.find(definition.name)
         self._planner.turn(record.changed_ms, [slot])
         self._planner.wake()
         return {"created": True, **_progress(self._table.record(self._store, slot))}
 
-    def new_record(self, definition: Definition, now_ms: int) -> ScheduleRecord:
-        """Return the record of a new schedule.
+    def record_of(self, definition: Definition, now_ms: int) -> ScheduleRecord:
+        """Return the record of a new schedule, or the newest one of the same schedule.
 
         Raises:
-            InvalidDefinition: It cannot be created.
+            InvalidDefinition: It cannot be created, or the name has another definition.
         """
+        existing = self._find(definition.name)
+        if existing is None:
+            return self._new_record(definition, now_ms)
+        if existing.definition != definition:
+            raise InvalidDefinition(already_exists(definition.name))
+        return existing
+
+    def _new_record(self, definition: Definition, now_ms: int) -> ScheduleRecord:
         check(definition)
         index = self._store.topics.find(definition.topic)
         topic = self._store.topics.arrays.topics[index]
@@ -129,7 +135,11 @@ class ScheduleRequests:
             raise InvalidDefinition(
                 f"topic {definition.topic[:127]} does not exist: create it first"
             )
-        if topic["closed"] or definition.topic == TIMER_TOPIC:
+        if (
+            topic["closed"]
+            or definition.topic == TIMER_TOPIC
+            or definition.topic.startswith(DERIVED_PREFIX)
+        ):
             raise InvalidDefinition(f"topic {definition.topic} belongs to the broker")
         first_ms = check_fires(definition, now_ms)
         return ScheduleRecord(

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from delayed_delivery.schedule_rows import DERIVED_PREFIX
 from duemq_common.errors import RecordUnreadable
 from recurring_schedules import journal
 from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
@@ -24,6 +25,7 @@ from recurring_schedules.names import (
     MANUAL,
     NEXT_TIME,
     PLANNED_TIME,
+    REAL_TOPIC,
     SCHEDULE_NAME,
     TIMER_TOPIC,
     UNIQUE_KEY,
@@ -197,6 +199,8 @@ class ScheduleTable:
 
     def _replay_occurrence(self, properties: dict[str, str], offset: int) -> None:
         if MANUAL in properties or UNIQUE_KEY not in properties:
+            return
+        if properties.get(REAL_TOPIC, "").startswith(DERIVED_PREFIX):  # a delayed retry of one
             return
         slot = self.find(properties.get(SCHEDULE_NAME, ""))
         if slot >= 0:

@@ -62,6 +62,7 @@ from duemq.replication.member_requests import member_requests, with_group
 from duemq.replication.replica import master_view, replica_of
 from duemq.send.put_path import PutPath
 from duemq.send.reply import ReplyProcessor
+from duemq.send.schedule_refusal import ScheduleRefusal, has_schedules
 from duemq.send.send_back import SendBackProcessor
 from duemq.send.send_header import broker_suffix
 from duemq.send.timer_refusal import has_timer_topic, refuse_timers
@@ -182,6 +183,8 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
     filters = FilterFile.loaded(store.config_path, clock)
     has_timers = has_timer_topic(context.plugins.system_topics())
     hooks: list[PutHook] = [] if has_timers else [refuse_timers]
+    if not has_schedules(context.plugins.system_topics()):
+        hooks.append(ScheduleRefusal(store.topics))
     return BrokerComponents(
         store=store,
         topics=topics,

@@ -22,6 +22,7 @@ import msgspec
 
 from duemq_common.errors import UsageError
 from message_store.log.properties import decode_properties
+from recurring_schedules.names import OCCURRENCE_NAMES
 
 if TYPE_CHECKING:
     from pyarrow import Schema, Table
@@ -47,6 +48,7 @@ BROKER_PROPERTIES: Final = frozenset(
         "DUEMQ_DUE_MS",
         "__CRC32#",
         REPAIRED,
+        *OCCURRENCE_NAMES,
     }
 )
 WRITERS: Final = "an output of `duemq reconcile repair` or `duemq timers export`"

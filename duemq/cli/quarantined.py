@@ -23,6 +23,7 @@ from duemq.client.routes import READ, bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, UsageError
 from message_store.log.record import Record, decode_record, split_records
+from recurring_schedules.names import OCCURRENCE_NAMES
 from timer_store.names import STALE_NAMES
 
 COMPRESSED: Final = 0x701  # bits of sysFlag: the body is compressed, and how
@@ -38,6 +39,7 @@ BROKERS_PROPERTIES: Final = (
     "TIMER_DELAY_MS",
     "TIMER_DELIVER_MS",
     *STALE_NAMES,
+    *OCCURRENCE_NAMES,
 )
 """Properties that would delay or redirect the message again."""
 

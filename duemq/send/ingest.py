@@ -478,7 +478,7 @@ class Ingest:
                 self._new_batch()
             else:
                 batch.clear()
-                self._numbers[layout.STATE_ROWS] = self._numbers[layout.STATE_STAGED] = 0
+                self._use_batch()  # a hook may have enlarged the staging buffer
                 self._numbers[layout.STATE_KINDS] = 0
 
     def _respond(self) -> None:

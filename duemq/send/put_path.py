@@ -4,6 +4,7 @@
        migration           routes messages of migrated levels to the timers
        schedule_service    redirects messages with a level
        timer_store         redirects messages with a delivery time
+       recurring_schedules turns messages with a schedule into its record
               (other plugins)     before or after the plugins that they name
           without a timer store, `refuse_timers` runs instead (`duemq.broker.assembly`)
        2. `refuse_together`       accepts or refuses a client's batch as a whole (`PutBatch`)

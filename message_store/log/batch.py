@@ -36,6 +36,8 @@ _FLAGGED_NAMES = frozenset(
         *TIMER_STALE_NAMES,
     }
 )
+SCHEDULE_PREFIX = "DUEMQ_SCHEDULE"  # of names: `layout.PROP_SCHEDULE`
+_SCHEDULE = SCHEDULE_PREFIX.encode()
 NUMBER_DIGITS_MAX = 18
 IPV6_BYTES = 16
 ALL_KINDS = -1
@@ -230,12 +232,15 @@ def _words(address: bytes) -> tuple[int, int]:
 def property_columns(text: bytes, pos: int) -> dict[str, int]:
     """Return the columns derived from a property text at a position in the staging buffer."""
     properties = decode_properties(text)
+    flags = 0 if properties.keys().isdisjoint(_FLAGGED_NAMES) else _flags(properties)
+    if _SCHEDULE in text and any(name.startswith(SCHEDULE_PREFIX) for name in properties):
+        flags |= layout.PROP_SCHEDULE
     kind, value = _timer(properties)
     start, uniq_len = _place_of(text, b"UNIQ_KEY\x01")
     return {
         "prop_pos": pos,
         "prop_len": len(text),
-        "prop_flags": 0 if properties.keys().isdisjoint(_FLAGGED_NAMES) else _flags(properties),
+        "prop_flags": flags,
         "tags_hash": java_hash(properties.get("TAGS", "")),
         "delay_level": _number(properties.get("DELAY"), 0, layout.DELAY_ILLEGAL, 31),
         "timer_kind": kind,

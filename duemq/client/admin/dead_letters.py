@@ -31,6 +31,10 @@ REMOVED: Final = frozenset(
         "DLQ_ORIGIN_MESSAGE_ID",
         "DLQ_ORIGIN_TOPIC",
         "DUEMQ_DUE_MS",
+        "DUEMQ_SCHEDULE",
+        "DUEMQ_SCHEDULE_MANUAL",
+        "DUEMQ_SCHEDULE_NEXT",
+        "DUEMQ_SCHEDULE_TIME",
         "MAX_RECONSUME_TIMES",
         "ORIGIN_MESSAGE_ID",
         "POP_CK",
@@ -40,7 +44,7 @@ REMOVED: Final = frozenset(
         "__STARTDELIVERTIME",
     }
 )
-"""Properties of retries and of delays that a message does not keep when it is sent again."""
+"""Properties of deliveries that a message does not keep when it is sent again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from message_store.layout import (
     TIMER_ILLEGAL,
     TIMER_NONE,
 )
+from message_store.log.batch import SCHEDULE_PREFIX
 
 UNIQ_BYTES_MAX = 255
 NUMBER_BYTES_MAX = 18
@@ -63,6 +64,7 @@ NAMES = name_table(
     )
 )
 FALSE = np.frombuffer(b"false", np.uint8).copy()
+SCHEDULE = np.frombuffer(SCHEDULE_PREFIX.encode(), np.uint8).copy()
 
 
 @kernel
@@ -136,6 +138,13 @@ def take_property(case: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
 
 
 @kernel
+def is_of_schedule(data: Bytes, pos: int, size: int) -> bool:
+    """Return whether a name begins with the prefix of the properties of recurring schedules."""
+    # the name may be longer
+    return size >= SCHEDULE.size and equals(data, pos, SCHEDULE.size, SCHEDULE)
+
+
+@kernel
 def entry_cut(data: Bytes, pos: int, end: int) -> Any:
     """Return (end of the name or -1, end of the entry) of the entry at `pos`."""
     name_end = -1
@@ -152,8 +161,8 @@ def scan_properties(data: Bytes, pos: int, end: int, row: Any) -> bool:
     """Set all columns that depend on properties; return False if Python must decode the message.
 
     Python decodes: entries without name or value, transactions, cancels of other timers,
-    priorities, a missing or malformed UNIQ_KEY, properties that the broker adds, numbers of more
-    than 18 digits.
+    priorities, a missing or malformed UNIQ_KEY, properties that the broker adds, properties of
+    recurring schedules, numbers of more than 18 digits.
     """
     row["prop_flags"] = 0
     row["tags_hash"] = 0
@@ -167,6 +176,8 @@ def scan_properties(data: Bytes, pos: int, end: int, row: Any) -> bool:
             return False
         # other properties change no column
         case = find_name(NAMES, data, pos, name_end - pos)
+        if case < 0 and is_of_schedule(data, pos, name_end - pos):
+            return False
         if case >= 0 and not take_property(case, data, name_end + 1, stop, row):
             return False
         pos = stop + 1

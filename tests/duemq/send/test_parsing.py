@@ -162,6 +162,9 @@ property_names = st.sampled_from(
         "TIMER_ENQUEUE_MS",
         "TIMER_DEQUEUE_MS",
         "DUEMQ_DUE_MS",
+        "DUEMQ_SCHEDULE",
+        "DUEMQ_SCHEDULE_CRON",
+        "DUEMQ_SCHEDUL",
     ]
 )
 property_values = st.sampled_from(
@@ -179,6 +182,9 @@ def test_scan_properties(pairs: list[tuple[str, str]], ends: bool) -> None:
     clean = all(v.isascii() and "\x01" not in v for n, v in pairs if n == "UNIQ_KEY")
     named = {name for name, _ in pairs}
     decoded = "TIMER_DEL_UNIQKEY" in named or "UNIQ_KEY" not in named  # in Python
+    of_schedule = any(name.startswith("DUEMQ_SCHEDULE") for name in named)
+    assert not (certain and of_schedule)
+    decoded |= of_schedule
     assert certain or not clean or decoded or twice(pairs)
     if certain:
         slow = property_columns(data, 0)

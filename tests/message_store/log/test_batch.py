@@ -65,6 +65,9 @@ def test_flags_are_those_of_the_properties() -> None:
         b"INNER_NUM\x011\x02": layout.PROP_INNER_BATCH,
         b"__SHARDINGKEY\x01k\x02": layout.PROP_SHARDED,
         b"TIMER_ROLL_TIMES\x011\x02": layout.PROP_TIMER_STALE,
+        b"DUEMQ_SCHEDULE\x01s\x02": layout.PROP_SCHEDULE,
+        b"A\x01a\x02DUEMQ_SCHEDULE_CRON\x01* * * * *\x02": layout.PROP_SCHEDULE,
+        b"A\x01DUEMQ_SCHEDULE\x02": 0,
         b"TAGS\x01t\x02UNIQ_KEY\x01u\x02": 0,
     }
     batch = PutBatch(len(flags))

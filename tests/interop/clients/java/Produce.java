@@ -8,7 +8,10 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
-/** produce: --mode sync, async, oneway, batch or ordered; with --priorities, message i has priority i. */
+/**
+ * produce: --mode sync, async, oneway, batch or ordered; with --priorities, message i has priority i; --property
+ * NAME=VALUE|NAME=VALUE.
+ */
 final class Produce {
     private Produce() {
     }
@@ -49,8 +52,10 @@ final class Produce {
             setPriority(message, i);
         }
         if (args.has("property")) {
-            String[] pair = args.text("property").split("=", 2);
-            message.putUserProperty(pair[0], pair[1]);
+            for (String property : args.text("property").split("\\|")) {
+                String[] pair = property.split("=", 2);
+                message.putUserProperty(pair[0], pair[1]);
+            }
         }
         return message;
     }
