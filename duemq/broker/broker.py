@@ -7,7 +7,7 @@ components      managers and processors on the store (`duemq.broker.assembly`)
 name server     the embedded one, if enabled
 scheduler       APScheduler: persistence, statistics, disk check
 plugins run     levels and timers are delivered from here on
-listen, register, /metrics
+listen, register, HTTP
 retention       and the watch of the configuration file: they use all components
 ...             stop: in reverse order; requests in flight are finished, files are written
 
@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from duemq.send.ingest import Ingest
 
 log = logging.getLogger(__name__)
+WILDCARDS = "", "0.0.0.0", "::"
+LOOPBACKS = "127.0.0.1", "[::1]"  # IPv4, IPv6
 KERNELS = "send", "ingest"  # kernel groups of request processing
 MEMBER_KERNELS = "broker", "store", "levels", "timers", "pending_timers"  # of the next role
 
@@ -117,6 +119,7 @@ class Broker:
         self.clock = clock or SystemClock()
         self.failure = ""
         self.metrics_port: int | None = None
+        self.console_port = 0
         self.grpc_port = 0
         self.namesrv_address = ""
         self._installed = plugins
@@ -223,7 +226,7 @@ class Broker:
         await self._listen(stack)
         self._steps.done("ports", stack)
         await self._register(stack)
-        await self._serve_metrics(stack)
+        await self._serve_http(stack)
         self._steps.done("registration", stack)
         interval_ms = self.settings.store.clean_interval_ms
         jobs.add_retention(self.scheduler, interval_ms, self.store.retention, stack)
@@ -372,12 +375,17 @@ class Broker:
         if member is None or member.role.is_known:
             await stack.enter_async_context(self.registrar.running())
 
-    async def _serve_metrics(self, stack: AsyncExitStack) -> None:
-        if self.config.metrics_exporter == "PROM":
-            from duemq.broker.collectors.exporter import serve_metrics
+    async def _serve_http(self, stack: AsyncExitStack) -> None:
+        if self.config.metrics_exporter != "PROM" and not self.config.console_port:
+            return
+        from duemq.broker.http_ports import HttpPorts
 
-            required = "metricsPromExporterPort" in self.settings.properties
-            self.metrics_port = await serve_metrics(self, self.metrics, stack, required=required)
+        required = "metricsPromExporterPort" in self.settings.properties
+        bound = self.config.bind_address
+        host = bound if bound not in WILDCARDS else LOOPBACKS[":" in bound]
+        ports = HttpPorts(self, self.metrics, self.settings.tls.with_file())
+        await ports.start(stack, f"{host}:{self.port}", metrics_required=required)
+        self.metrics_port, self.console_port = ports.metrics_port, ports.console_port
 
     @property
     def stops(self) -> bool:

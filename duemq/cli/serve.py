@@ -233,6 +233,7 @@ def _on_ready(broker: Broker, started_s: float, as_json: bool) -> None:
         "address": broker.address,
         "namesrv": broker.namesrv_address,
         "metrics": broker.metrics_port,
+        "console": broker.console_port,
         "store": str(broker.settings.store.root),
         "seconds": round(asyncio.get_running_loop().time() - started_s, 3),
     }
@@ -248,6 +249,8 @@ def _announce(ready: dict[str, Any], as_json: bool) -> None:
         text += f", name server at {ready['namesrv']}"
     if ready["metrics"]:
         text += f", metrics at port {ready['metrics']}"
+    if ready["console"]:
+        text += f", HTTP API at port {ready['console']}"
     print(f"{text}, store {ready['store']} ({ready['seconds']} s)", flush=True)
 
 

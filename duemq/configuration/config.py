@@ -364,6 +364,28 @@ class BrokerConfig:
         minimum=0,
         maximum=65_535,
     )
+    console_port: int = option(
+        0,
+        "consolePort",
+        "Port of the HTTP API (HTTPS with certificates), 8088 by convention; 0: none.",
+        minimum=0,
+        maximum=65_535,
+        own=True,
+    )
+    console_host: str = option(
+        "",
+        "consoleHost",
+        "Address of the HTTP API; empty: bindAddress with certificates, 127.0.0.1 without.",
+        unit="IP address",
+        own=True,
+    )
+    console_rate_max: int = option(
+        20_000,
+        "consoleRateMax",
+        "Requests per second of one account, or of one address without accounts; 0: no limit.",
+        minimum=0,
+        own=True,
+    )
     topic_type_check: bool = option(
         True,
         "enableTopicMessageTypeCheck",

@@ -1,6 +1,6 @@
 """Prometheus collector of broker metrics, read at each scrape.
 
-The registry, which duemq.metrics.http_server serves, also has the histograms of plugins.
+The registry, which duemq.http.probes serves, also has the histograms of plugins.
 """
 
 from __future__ import annotations
@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-from duemq.metrics.http_server import MetricsServer
 
 if TYPE_CHECKING:
     from duemq.auth.access import AccessControl
@@ -114,20 +111,3 @@ def _access_counters(
             lambda: access.files.failure_count if access and access.files else 0,
         ),
     }
-
-
-def metrics_server(broker: RunningBroker, registry: CollectorRegistry) -> MetricsServer:
-    """Return the HTTP server of a running broker."""
-
-    def failure_reason() -> str:
-        """Return the reason why the broker must be restarted; empty: it need not."""
-        failure = broker.store.flusher.failure
-        return broker.failure or (f"the commit log cannot be synced: {failure}" if failure else "")
-
-    def unready_reason() -> str:
-        """Return the reason why the broker accepts no messages; empty: it accepts them."""
-        return (
-            "the broker is stopping" if broker.stops else failure_reason() or broker.store.refusal
-        )
-
-    return MetricsServer(registry, healthy=failure_reason, ready=unready_reason)

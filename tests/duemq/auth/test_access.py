@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +16,7 @@ from duemq.auth.accounts_file import ACCOUNTS_FILE
 from duemq.auth.gate import Gate
 from duemq.auth.signature import Credentials
 from duemq.configuration.settings import settings_from
+from duemq.net.bound_socket import bind as bind_port
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import ConfigError, CorruptStore
 from duemq_common.request import Response
@@ -308,12 +309,13 @@ def test_with_accounts_metrics_are_for_this_machine_only(tmp_path: Path) -> None
         keys |= {"bindAddress": "0.0.0.0"}
         served: list[str] = []
 
-        @asynccontextmanager
-        async def serving(_: object, host: str, *args: object, **more: object) -> Any:
+        @contextmanager
+        def bind(host: str, *args: object, **more: object) -> Any:
             served.append(host)
-            yield 1
+            with bind_port("127.0.0.1", 0) as bound:
+                yield bound
 
-        with patch("duemq.broker.collectors.exporter.serving", serving):
+        with patch("duemq.broker.http_ports.bind", bind):
             async with running(small(tmp_path, **keys)):
                 return served[0]
 

@@ -1,4 +1,4 @@
-"""The HTTP port: paths, codes, and floods of half requests."""
+"""Health probes and metrics: paths, codes, and floods of half requests."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from duemq.metrics.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, MetricsServer, serving
+from duemq.http.connection import HEAD_BYTES_MAX
+from duemq.http.probes import Probes, probe_application
+from duemq.http.server import HttpPort, serving
+from duemq.net.bound_socket import bind
 from tests.support.raw_connection import WAIT_S
 
+CONNECTIONS_MAX = 32
 Scene = Callable[[int], Awaitable[Any]]
 
 
@@ -25,10 +29,15 @@ def registry() -> CollectorRegistry:
 
 def serve(scene: Scene, *, ill: str = "", unready: str = "") -> Any:
     async def main() -> Any:
-        metrics = MetricsServer(registry(), healthy=lambda: ill, ready=lambda: unready)
-        async with serving(metrics, "127.0.0.1", 0, required=True) as port:
-            assert port is not None
-            return await scene(port)
+        probes = Probes(registry(), live=lambda: ill, ready=lambda: unready)
+        with bind("127.0.0.1", 0) as bound:
+            port = HttpPort(
+                bound=bound,
+                application=probe_application(probes),
+                connections_max=CONNECTIONS_MAX,
+            )
+            async with serving([port]):
+                return await scene(bound.getsockname()[1])
 
     return asyncio.run(main())
 
@@ -45,7 +54,8 @@ async def fetch(port: int, head: bytes) -> tuple[int, bytes, bytes]:
 
 
 def get(path: str, *lines: str, method: str = "GET") -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
+    head = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *lines, "", ""]
+    return "\r\n".join(head).encode()
 
 
 @pytest.mark.finding("B18")
@@ -56,13 +66,16 @@ def get(path: str, *lines: str, method: str = "GET") -> bytes:
         (get("/metrics?name[]=two"), 200, b"two 2.0"),
         (get("/metrics", method="HEAD"), 200, b""),
         (get("/healthz"), 200, b"ok"),
+        (get("/livez"), 200, b"ok"),
         (get("/ready"), 200, b"ok"),
+        (get("/readyz"), 200, b"ok"),
         (get("/"), 404, b"/metrics"),
         (get("/metricsx"), 404, b"/metrics"),
         (get("/metrics", method="POST"), 405, b"GET"),
         (b"rubbish\r\n\r\n", 400, b"HTTP"),
         (b"GET http://[x HTTP/1.1\r\n\r\n", 400, b""),
         (get("/metrics", "X: " + "x" * HEAD_BYTES_MAX), 400, b""),
+        (b"GET /metrics HTTP/1.1\r\nX: " + bytes(2 * HEAD_BYTES_MAX), 400, b""),
     ],
 )
 def test_paths(request_bytes: bytes, status: int, reason: bytes) -> None:
@@ -77,7 +90,9 @@ def test_paths(request_bytes: bytes, status: int, reason: bytes) -> None:
     [
         ("/healthz", "the disk", "", 503),
         ("/healthz", "", "the disk is full", 200),
+        ("/livez", "the disk", "", 503),
         ("/ready", "", "the disk is full", 503),
+        ("/readyz", "", "the disk is full", 503),
     ],
 )
 def test_probes_name_the_reason(path: str, ill: str, unready: str, status: int) -> None:
@@ -89,10 +104,10 @@ def test_probes_name_the_reason(path: str, ill: str, unready: str, status: int) 
 def test_formats_that_a_scraper_accepts() -> None:
     async def scene(port: int) -> None:
         _, head, body = await fetch(port, get("/metrics", "Accept-Encoding: gzip"))
-        assert b"Content-Encoding: gzip" in head
+        assert b"content-encoding: gzip" in head
         assert b"one 1.0" in gzip.decompress(body)
-        wanted = "Accept: application/openmetrics-text; version=1.0.0"
-        _, head, body = await fetch(port, get("/metrics", wanted))
+        accepted = "Accept: application/openmetrics-text; version=1.0.0"
+        _, head, body = await fetch(port, get("/metrics", accepted))
         assert b"application/openmetrics-text" in head
         assert body.endswith(b"# EOF\n")
 

@@ -1,0 +1,175 @@
+"""Admission of requests: their account, their source, their rate.
+
+With accounts, each request has the credentials of one (HTTP Basic), which sign the requests to
+brokers; the brokers check permissions. Without accounts, brokers permit everything to this machine,
+so the HTTP server accepts requests from `administerFrom` only, not through a proxy, and not from
+pages of other web sites (by `Origin`, by `Host` after DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+
+from duemq.auth.signature import Credentials
+from duemq.http.problems import Problem
+from duemq.net.allowed_networks import Sources
+
+CALLERS_MAX: Final = 4_096  # callers whose rate is counted
+FAILURES_MAX: Final = 10  # failed logins of one address in a minute
+FAILURE_WINDOW_S: Final = 60.0
+FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRules:
+    """Rules of admission.
+
+    Attributes:
+        secret: Returns the secret of an account; None: there is no such account.
+        has_accounts: Whether brokers check accounts.
+        sources: Networks of requests without accounts.
+        rate_max: Requests per second of one caller; 0: no limit.
+    """
+
+    has_accounts: bool
+    sources: Sources
+    secret: Callable[[str], str | None] | None = None
+    rate_max: int = 0
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Token bucket that holds the requests of one second."""
+
+    tokens: float
+    since_s: float
+
+
+class Admission:
+    """Admission of requests.
+
+    Args:
+        now_s: Returns a monotonic time in seconds.
+    """
+
+    def __init__(self, rules: AdmissionRules, now_s: Callable[[], float]) -> None:
+        self._rules, self._now_s = rules, now_s
+        self._buckets: dict[str, _Bucket] = {}
+        self._failures: dict[str, _Bucket] = {}
+
+    def admit(self, request: Request) -> Credentials | None:
+        """Return the account of a request.
+
+        Raises:
+            Problem: 401, 403 or 429.
+        """
+        address = request.client.host if request.client else ""
+        credentials = credentials_of(request.headers)
+        if self._rules.has_accounts:
+            self._check_account(credentials, address)
+        else:
+            self._check_source(request.headers, address)
+        if self._rules.rate_max:
+            name = credentials.access_key if credentials else address
+            self._take(self._buckets, name, self._rules.rate_max, self._rules.rate_max)
+        return credentials
+
+    def _check_account(self, credentials: Credentials | None, address: str) -> None:
+        if credentials is None:
+            raise unauthorized("give the access key and the secret of an account (HTTP Basic)")
+        failures = self._failures.get(address)
+        if failures is not None and failures.tokens < 1:
+            self._take(self._failures, address, FAILURES_MAX, FAILURES_MAX / FAILURE_WINDOW_S)
+        secret = self._rules.secret
+        if secret is None:  # the brokers check the signature
+            return
+        expected = secret(credentials.access_key)
+        given = credentials.secret.encode("utf-8", "replace")
+        if expected is None or not hmac.compare_digest(expected.encode(), given):
+            self._take(self._failures, address, FAILURES_MAX, FAILURES_MAX / FAILURE_WINDOW_S)
+            raise unauthorized("the account does not exist, is disabled, or has another secret")
+
+    def _check_source(self, headers: Mapping[str, str], address: str) -> None:
+        key = self._rules.sources.key
+        if not self._rules.sources.allows(address):
+            reason = f"there are no accounts, and {key} does not name {address}"
+        elif any(name in headers for name in FORWARDED):
+            reason = "there are no accounts, and the request came through a proxy"
+        elif _is_cross_site(headers):
+            reason = "the request comes from a page of another site"
+        elif not is_address(headers.get("host", "")):
+            reason = "there are no accounts, and the host is neither localhost nor an IP address"
+        else:
+            return
+        raise Problem(403, "source", "The source of the request is not allowed", reason)
+
+    def _take(self, buckets: dict[str, _Bucket], name: str, size: int, per_s: float) -> None:
+        """Take a token of a caller; raise 429 if there is none."""
+        now_s = self._now_s()
+        bucket = buckets.get(name)
+        if bucket is None:
+            if len(buckets) >= CALLERS_MAX:
+                buckets.pop(next(iter(buckets)))
+            bucket = buckets[name] = _Bucket(size, now_s)
+        bucket.tokens = min(size, bucket.tokens + (now_s - bucket.since_s) * per_s)
+        bucket.since_s = now_s
+        if bucket.tokens < 1:
+            wait_s = max(1, round((1 - bucket.tokens) / per_s))
+            headers = {"Retry-After": str(wait_s)}
+            title = "There are too many requests"
+            raise Problem(429, "rate", title, f"repeat it after {wait_s} s", headers=headers)
+        bucket.tokens -= 1
+
+
+def _is_cross_site(headers: Mapping[str, str]) -> bool:
+    """Return whether a browser sends a request for a page of another site."""
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return True
+    host = headers.get("host", "")
+    return headers.get("origin", f"//{host}").partition("//")[2] != host
+
+
+def credentials_of(headers: Mapping[str, str]) -> Credentials | None:
+    """Return the account in the header `Authorization`; None if there is none.
+
+    Raises:
+        Problem: The header is malformed, or has another scheme than Basic.
+    """
+    text = headers.get("authorization")
+    if text is None:
+        return None
+    scheme, _, encoded = text.partition(" ")
+    try:
+        pair = b64decode(encoded.strip(), validate=True).decode()
+    except ValueError:
+        pair = ""
+    access_key, colon, secret = pair.partition(":")
+    if scheme.lower() != "basic" or not colon or not access_key:
+        raise unauthorized("the header Authorization is not HTTP Basic with an access key")
+    return Credentials(access_key, secret)
+
+
+def unauthorized(detail: str) -> Problem:
+    """Return the problem of a request without a valid account."""
+    headers = {"WWW-Authenticate": 'Basic realm="DueMQ", charset="UTF-8"'}
+    title = "The request needs an account"
+    return Problem(401, "unauthorized", title, detail, headers=headers)
+
+
+def is_address(host: str) -> bool:
+    """Return whether a `Host` is localhost or an IP address, which DNS cannot redirect."""
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    if name == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,114 @@
+"""HTTP/1.1 connection with limits, on uvicorn's protocol.
+
+uvicorn limits neither the size of a head nor the time in which a request must arrive. Here each
+request must be received within `request_s`. At the limit of connections, a new connection replaces
+the one whose request has been incomplete longest, so that incomplete requests cannot delay others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from message_store.descriptors import connections_end, descriptor_limit
+
+HEAD_BYTES_MAX: Final = 8_192
+REQUEST_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class ConnectionLimits:
+    """Limits of the connections of one port, and the connections.
+
+    Attributes:
+        connections_max: Maximum number of connections.
+        request_s: Seconds in which a request must arrive.
+        open_count: Number of open connections.
+        incomplete: Connections without a complete request, oldest first.
+    """
+
+    connections_max: int
+    request_s: float = REQUEST_S
+    open_count: int = 0
+    incomplete: dict[LimitedConnection, None] = field(default_factory=dict)
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """HTTP/1.1 connection with limits."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: ConnectionLimits,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._deadline: asyncio.TimerHandle | None = None
+        self._in_head, self._head_bytes, self._header_bytes = True, 0, 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        limits = self._limits
+        limits.open_count += 1
+        self._await_request()
+        descriptor = transport.get_extra_info("socket").fileno()
+        if descriptor >= connections_end(descriptor_limit()):
+            transport.abort()
+        elif limits.open_count > limits.connections_max:
+            next(iter(limits.incomplete)).transport.abort()  # not empty: it has this one
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limits.open_count -= 1
+        self._request_arrived()
+        super().connection_lost(exc)
+
+    def _await_request(self) -> None:
+        self._limits.incomplete[self] = None
+        self._deadline = self.loop.call_later(self._limits.request_s, self._abort)
+
+    def _request_arrived(self) -> None:
+        self._limits.incomplete.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _abort(self) -> None:
+        self._request_arrived()
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self.send_400_response("the head of the request is too long")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._header_bytes = True, 0
+        if self._deadline is None:
+            self._await_request()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > HEAD_BYTES_MAX:
+            raise ValueError("the head of the request is too long")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head_bytes = False, 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        self._request_arrived()
+        super().on_message_complete()

@@ -1,0 +1,65 @@
+"""API of one broker in its process: requests go to the broker over a socket."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+
+from duemq.auth.access import AccessControl
+from duemq.auth.signature import Credentials
+from duemq.client import Client
+from duemq.configuration.config import BrokerConfig
+from duemq.http.admission import Admission, AdmissionRules
+from duemq.http.api import api_application
+from duemq.http.probes import Probes
+from duemq.http.server import HttpPort
+from duemq.http.sessions import Sessions
+from duemq.net.allowed_networks import parse_sources
+from duemq.net.tls import Tls
+
+
+def api_port(
+    bound: socket.socket,
+    address: str,
+    config: BrokerConfig,
+    *,
+    access: AccessControl | None,
+    tls: ssl.SSLContext | None,
+    broker_tls: Tls,
+    probes: Probes,
+) -> HttpPort:
+    """Return the port of the API of one broker.
+
+    Args:
+        address: `host:port` of the broker.
+        access: Accounts of the broker; None: it has none.
+        tls: Context of HTTPS.
+        broker_tls: TLS of the broker's own port.
+    """
+
+    def connect(credentials: Credentials | None) -> Client:
+        context = None
+        if broker_tls.server.is_enforced:
+            client = broker_tls.client
+            context = client.context() if client is not None else own_context()
+        return Client(broker=address, credentials=credentials, tls=context)
+
+    sources = parse_sources("administerFrom", config.administer_from, (config.broker_ip,))
+    rules = AdmissionRules(
+        has_accounts=access is not None,
+        sources=sources,
+        secret=access.gate.secret if access is not None else None,
+        rate_max=config.console_rate_max,
+    )
+    sessions = Sessions(connect)
+    application = api_application(Admission(rules, time.monotonic), sessions, probes.routes())
+    return HttpPort(bound=bound, application=application, tls=tls, resources=sessions)
+
+
+def own_context() -> ssl.SSLContext:
+    """Return a context for a connection to the own process, whose certificate is not verified."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,98 @@
+"""Health probes and metrics.
+
+    GET /livez, /healthz    200 while the broker works, 503 if it must be restarted
+    GET /readyz, /ready     200 while messages are accepted, otherwise 503 with the reason
+    GET /metrics            200 with all metrics (text or OpenMetrics, gzip if accepted)
+
+Probes need no account. Metrics are collected in a worker thread, one scrape at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from duemq.net.notices import Notices
+
+log = logging.getLogger(__name__)
+METHODS: Final = ("GET", "HEAD")
+PATHS: Final = "paths are /metrics, /livez, /readyz, /healthz and /ready"
+
+Probe = Callable[[], str]
+"""Returns the reason of a 503 response; empty for 200."""
+
+
+class Probes:
+    """Handlers of health probes and metrics.
+
+    Args:
+        live, ready: Called at each probe.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, live: Probe, ready: Probe) -> None:
+        self._registry, self._live, self._ready = registry, live, ready
+        self._collecting = asyncio.Lock()
+        self._failed = Notices(log, logging.ERROR)
+
+    def routes(self) -> list[Route]:
+        """Return the routes of all paths."""
+        handlers = {
+            "/metrics": self.metrics,
+            "/livez": self.live,
+            "/healthz": self.live,
+            "/readyz": self.ready,
+            "/ready": self.ready,
+        }
+        return [Route(path, handler, methods=["GET"]) for path, handler in handlers.items()]
+
+    async def live(self, request: Request) -> Response:
+        """Return whether the broker works."""
+        return _answer(self._live())
+
+    async def ready(self, request: Request) -> Response:
+        """Return whether messages are accepted."""
+        return _answer(self._ready())
+
+    async def metrics(self, request: Request) -> Response:
+        """Return all metrics, or those that `name[]` names."""
+        try:
+            async with self._collecting:
+                return await asyncio.to_thread(self._collect, request)
+        except Exception as error:
+            self._failed("metrics cannot be collected", exc_info=error)
+            return PlainTextResponse("metrics cannot be collected; see the broker's log\n", 500)
+
+    def _collect(self, request: Request) -> Response:
+        encoder, content_type = choose_encoder(request.headers.get("accept", ""))
+        names = request.query_params.getlist("name[]")
+        registry = self._registry.restricted_registry(names) if names else self._registry
+        body, headers = encoder(registry), {"Content-Type": content_type}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            body, headers = gzip.compress(body, 1), headers | {"Content-Encoding": "gzip"}
+        return Response(body, headers=headers)
+
+
+def probe_application(probes: Probes) -> Starlette:
+    """Return the application of a port with probes only."""
+    return Starlette(routes=probes.routes(), exception_handlers={HTTPException: _refuse})
+
+
+def _answer(reason: str) -> Response:
+    return PlainTextResponse(f"{reason}\n", 503) if reason else PlainTextResponse("ok\n")
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = "use GET or HEAD" if error.status_code == 405 else f"not found; {PATHS}"
+    return PlainTextResponse(f"{text}\n", error.status_code, error.headers)

@@ -1,0 +1,81 @@
+"""Clients of brokers, one for each account, and the accounts of requests."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Final, Self
+
+from duemq.auth.signature import Credentials
+from duemq.client import Admin, Client, PendingDecisions, Producer
+
+SESSIONS_MAX: Final = 64  # accounts with open connections
+PRODUCER_GROUP: Final = "duemq_http"
+
+
+class AccountSession:
+    """Clients of one account, with shared connections.
+
+    Attributes:
+        users: Number of requests in progress.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.producer = Producer(client=client, group=PRODUCER_GROUP)
+        self.keyed_producer = Producer(client=client, group=PRODUCER_GROUP, retries=0)
+        self.admin = Admin(client=client)
+        self.decisions = PendingDecisions(client=client)
+        self.users = 0
+
+    async def masters(self) -> list[tuple[str, str]]:
+        """Return name and address of each master; the address stands for an unknown name."""
+        return [(name or address, address) for name, address in await self.client.masters()]
+
+
+class Sessions:
+    """Sessions by account; an async context manager.
+
+    Args:
+        connect: Returns a new client of an account.
+    """
+
+    def __init__(self, connect: Callable[[Credentials | None], Client]) -> None:
+        self._connect = connect
+        self._sessions: OrderedDict[Credentials | None, AccountSession] = OrderedDict()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for session in self._sessions.values():
+            await session.client.close()
+
+    @asynccontextmanager
+    async def session(self, credentials: Credentials | None) -> AsyncIterator[AccountSession]:
+        """Yield the session of an account; the least recently used one is closed for a new one."""
+        session = self._sessions.get(credentials)
+        if session is None:
+            session = self._sessions[credentials] = AccountSession(self._connect(credentials))
+        self._sessions.move_to_end(credentials)
+        session.users += 1
+        try:
+            if len(self._sessions) > SESSIONS_MAX:
+                await self._close_unused()
+            yield session
+        finally:
+            session.users -= 1
+
+    async def _close_unused(self) -> None:
+        for key, session in self._sessions.items():
+            if not session.users:
+                del self._sessions[key]
+                await session.client.close()
+                return

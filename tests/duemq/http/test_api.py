@@ -1,0 +1,182 @@
+"""The HTTP API of a broker: sends, pending messages, decisions, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from duemq.broker.broker import Broker
+from duemq.http.endpoints import BODY_BYTES_MAX
+from tests.duemq.http.rig import api
+from tests.support.accounts import KEYS, ROOT
+
+Scene = Callable[[Broker, httpx.AsyncClient], Awaitable[Any]]
+HOUR_MS = 3_600_000
+JSON_TYPE = {"Content-Type": "application/json"}
+SURROGATE = rb'{"topic": "T", "body": "\ud800"}'
+
+
+def serve(root: Path, scene: Scene, **more: Any) -> Any:
+    async def main() -> Any:
+        async with api(root, **more) as (broker, client):
+            return await scene(broker, client)
+
+    return asyncio.run(main())
+
+
+async def sent(client: httpx.AsyncClient, **message: Any) -> dict[str, Any]:
+    response = await client.post("/api/v1/messages", json={"topic": "T", "body": "b", **message})
+    assert response.status_code == 201, response.text
+    return dict(response.json())
+
+
+def test_messages_are_sent_listed_moved_fired_and_cancelled(tmp_path: Path) -> None:
+    async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
+        await sent(client)
+        first = await sent(client, delay_ms=HOUR_MS, keys=["a"])
+        second = await sent(client, deliver_at="2099-01-01T00:00:00+01:00", tag="t")
+        third = await sent(client, delay_ms=HOUR_MS * 2, properties={"n": "1"})
+        page = (await client.get("/api/v1/pending", params={"limit": 2})).json()
+        assert [each["unique_key"] for each in page["messages"]] == [
+            first["message_id"],
+            third["message_id"],
+        ]
+        rest = await client.get("/api/v1/pending", params={"cursor": page["cursor"]})
+        assert [each["unique_key"] for each in rest.json()["messages"]] == [second["message_id"]]
+
+        names = {"ids": [second["message_id"]], "topic": "T"}
+        moved = await client.post("/api/v1/pending/move", json={**names, "delay_ms": HOUR_MS})
+        assert moved.json()["results"][0]["verdict"] == "done"
+        fired = await client.post(
+            "/api/v1/pending/fire", json={"ids": [third["message_id"]], "topic": "T"}
+        )
+        assert fired.json()["results"][0]["verdict"] == "done"
+        dry = await client.post("/api/v1/pending/cancel", json={"topic": "T", "dry_run": True})
+        assert dry.json()["results"][0]["messages"] == 2
+        cancelled = await client.post("/api/v1/pending/cancel", json={"keys": ["a"], "topic": "T"})
+        assert cancelled.json()["results"][0]["messages"] == 1
+        shown = (await client.get(f"/api/v1/messages/{first['message_id']}")).json()
+        assert [each["state"] for each in shown["messages"]] == ["cancelled"]
+
+    serve(tmp_path, scene, timerMaxDelaySec=str(10**10))
+
+
+def test_a_batch_has_one_result_for_each_message(tmp_path: Path) -> None:
+    async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
+        encoded = base64.b64encode(b"\0\1").decode()
+        messages = [
+            {"topic": "T", "body": "x"},
+            {"topic": "T", "body_base64": encoded, "level": 3},
+            {"topic": "a b", "body": "x"},
+            {"topic": "T", "body": "x", "level": 3, "delay_ms": 1},
+        ]
+        response = await client.post("/api/v1/messages/batch", json={"messages": messages})
+        result = response.json()
+        assert result["stored"] == 2
+        statuses = [each.get("problem", {}).get("status", 201) for each in result["results"]]
+        assert statuses == [201, 201, 400, 400]
+
+    serve(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "request_body", "status", "detail"),
+    [
+        ("GET", "/api/v2/x", {}, 404, "/api/v2/x"),
+        ("DELETE", "/api/v1/pending", {}, 405, "DELETE"),
+        ("GET", "/api/v1/pending?limit=0", {}, 400, "limit"),
+        ("GET", "/api/v1/pending?limit=many", {}, 400, "limit"),
+        ("GET", "/api/v1/pending?limits=1", {}, 400, "limits"),
+        ("GET", "/api/v1/pending?topic=a&topic=b", {}, 400, "twice"),
+        ("GET", "/api/v1/pending?cursor=9.1", {}, 400, "cursor"),
+        ("GET", "/api/v1/pending?cursor=0.x", {}, 400, "cursor"),
+        ("GET", "/api/v1/messages/no-such-name", {}, 404, "no-such-name"),
+        ("POST", "/api/v1/messages", {"content": b"{}"}, 415, "application/json"),
+        ("POST", "/api/v1/messages", {"json": {}}, 400, "topic"),
+        ("POST", "/api/v1/messages", {"json": {"topic": "T", "x": 1}}, 400, "x"),
+        ("POST", "/api/v1/messages", {"json": {"topic": "T"}}, 400, "body"),
+        ("POST", "/api/v1/messages", {"content": SURROGATE, "headers": JSON_TYPE}, 400, ""),
+        (
+            "POST",
+            "/api/v1/messages",
+            {"json": {"topic": "T", "body": "b", "deliver_at": "2030-01-01T00:00:00"}},
+            400,
+            "timezone",
+        ),
+        ("POST", "/api/v1/messages", {"json": {"topic": "T" * 200, "body": "b"}}, 400, "127"),
+        ("POST", "/api/v1/pending/cancel", {"json": {}}, 400, "no messages selected"),
+        ("POST", "/api/v1/pending/move", {"json": {"topic": "T"}}, 400, "deliver_at"),
+    ],
+)
+def test_invalid_requests_are_problems(
+    shared_api: httpx.Client,
+    method: str,
+    path: str,
+    request_body: dict[str, Any],
+    status: int,
+    detail: str,
+) -> None:
+    response = shared_api.request(method, path, **request_body)
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["status"] == status
+    assert detail in response.text
+
+
+def test_a_body_that_is_too_long_is_refused(shared_api: httpx.Client) -> None:
+    long = b" " * (BODY_BYTES_MAX + 1)
+    for content in (long, iter([long])):  # with Content-Length, and in chunks
+        response = shared_api.post("/api/v1/messages", content=content, headers=JSON_TYPE)
+        assert response.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Host": "evil.example"},
+        {"X-Forwarded-For": "192.0.2.1"},
+    ],
+)
+def test_without_accounts_other_sites_and_proxies_are_refused(
+    shared_api: httpx.Client, headers: dict[str, str]
+) -> None:
+    assert shared_api.get("/api/v1/pending", headers=headers).status_code == 403
+    assert shared_api.get("/livez").status_code == 200
+
+
+def test_accounts_of_the_broker_decide(tmp_path: Path) -> None:
+    async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
+        await sent(client)
+        for auth in (("root", "wrong"), ("unknown", "x"), ("", "")):
+            response = await client.get("/api/v1/pending", auth=auth)
+            assert response.status_code == 401
+            assert response.headers["www-authenticate"].startswith("Basic")
+        for text in ("Bearer x", "Basic", "Basic !", "Basic bm9jb2xvbg=="):
+            response = await client.get(
+                "/api/v1/pending", headers={"Authorization": text}, auth=None
+            )
+            assert response.status_code == 401
+        for _ in range(10):
+            last = await client.get("/api/v1/pending", auth=("root", "guess"))
+        assert last.status_code == 429
+        assert int(last.headers["retry-after"]) > 0
+
+    serve(tmp_path, scene, auth=(ROOT.access_key, ROOT.secret), **KEYS)
+
+
+def test_a_caller_above_its_rate_waits(tmp_path: Path) -> None:
+    async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
+        statuses = [(await client.get("/api/v1/pending")).status_code for _ in range(20)]
+        assert statuses[:2] == [200, 200]
+        assert 429 in statuses
+
+    serve(tmp_path, scene, consoleRateMax="2")
