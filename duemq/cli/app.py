@@ -107,6 +107,25 @@ def broker(
     serve_broker(configuration.config, properties, logging, as_json=as_json)
 
 
+@command(app, example="drain broker-a --timeout 5m")
+def drain(
+    broker_name: Annotated[
+        str, typer.Argument(metavar="BROKER", help="Name of the broker; default: the only one.")
+    ] = "",
+    *,
+    soon: Annotated[
+        str, typer.Option(metavar="SPAN", help="Wait for messages that are due within it.")
+    ] = "10s",
+    timeout: Annotated[str, typer.Option(metavar="SPAN", help="Maximum span of the wait.")] = "5m",
+    undo: Annotated[bool, typer.Option("--undo", help="Accept sends again.")] = False,
+    target: Target,
+) -> None:
+    """Turn off the sends to a broker before maintenance; wait for deliveries and consumers."""
+    from duemq.cli.drain import drain as drain_broker
+
+    drain_broker(target, broker_name, soon=soon, timeout=timeout, undo=undo)
+
+
 @command(app, example="init broker.conf")
 def init(
     file: Annotated[Path, typer.Argument(help="Configuration file to write.")] = Path(

@@ -18,7 +18,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from duemq.namesrv.registration_body import crc_of, encode_body
@@ -125,11 +125,12 @@ class RegistrationSnapshot:
         permission: Callable[[], int],
     ) -> None:
         self.broker, self._topics, self._clock, self._permission = broker, topics, clock, permission
+        self._last_permission, self._changes = permission(), 0
 
     def request(self, changed: Iterable[TopicConfig] | None = None) -> Request:
         """Return request 103 with `changed`; None: with all topics."""
         topics = self._masked(self._topics if changed is None else changed)
-        return register_request(self.broker, self._topics.version, topics, self._clock.now_ms())
+        return register_request(self.broker, self._version(), topics, self._clock.now_ms())
 
     @property
     def permission(self) -> int:
@@ -148,12 +149,25 @@ class RegistrationSnapshot:
             broker_id=self.broker.broker_id,
             address=self.broker.address,
             ha_address=self.broker.ha_address,
-            version=self._topics.version,
+            version=self._version(),
             topics=list(self._masked(self._topics if changed is None else changed)),
             acting_master=False,
             local=True,
             filter_servers=tuple(self.broker.filter_servers),
         )
+
+    def _version(self) -> DataVersion:
+        """Return the version of the topics, increased by each change of the permission.
+
+        A name server ignores the topics of a version that it has.
+
+        Source: AdminBrokerProcessor.updateBrokerConfig
+        """
+        if self._permission() != self._last_permission:
+            self._last_permission = self._permission()
+            self._changes += 1
+        version = self._topics.version
+        return replace(version, counter=version.counter + self._changes)
 
     def _masked(self, topics: Iterable[TopicConfig]) -> Iterator[TopicConfig]:
         mask = self._permission()
@@ -218,6 +232,10 @@ class NameServerRegistration:
         self._wake.set()
         if self._attempt_timeout is not None:
             self._attempt_timeout.reschedule(asyncio.get_running_loop().time())
+
+    def register_now(self) -> None:
+        """Register before the end of the interval."""
+        self._wake.set()
 
     async def push(self, topics: Iterable[TopicConfig]) -> None:
         """Report changed topics; return when the name server has responded, or after 2 s.
@@ -354,6 +372,7 @@ class Registrar:
         self._clock, self._local = clock, local
         self._stop = asyncio.Event()
         self._local_permission: int | None = None  # permission in the last local registration
+        self._permission = permission()
         self._addresses, self._on_registered = list(addresses), on_registered
         self._interval_ms, self._timeout_s, self._connect = interval_ms, timeout_s, connect
         self._links: dict[str, NameServerRegistration] = {}
@@ -387,11 +406,18 @@ class Registrar:
                 self._local.unregister_local(BrokerAddrInfo(broker.cluster, broker.address))
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
-        """Register with these name servers; unregister from removed ones."""
+        """Register with these name servers; unregister from removed ones.
+
+        After a change of the broker's permission, register with all of them at once.
+        """
         self._addresses = list(dict.fromkeys(addresses))[:LINKS_MAX]
         if self._tasks is None:
             return
         self._register_local(())
+        if self._permission != self._snapshot.permission:
+            self._permission = self._snapshot.permission
+            for link in self._links.values():
+                link.register_now()
         for address in [each for each in self._links if each not in self._addresses]:
             self._links.pop(address).stop()
         for address in self._addresses:

@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 from duemq.namesrv.config import NamesrvConfig
-from duemq.namesrv.registration import BrokerAddress, Registrar, RegistrationRefused
+from duemq.namesrv.registration import (
+    PAUSE_MS_MIN,
+    BrokerAddress,
+    Registrar,
+    RegistrationRefused,
+)
 from duemq.namesrv.registration_body import decode_body
 from duemq.namesrv.route_table import BrokerAddrInfo
 from duemq.namesrv.server import NameServer
@@ -374,6 +379,36 @@ def test_what_the_broker_forbids_no_topic_permits(permission: int, perm: int) ->
             await settle()
             body = decode_body(setting.servers["n1:1"].requests[0].body, compressed=False)
             assert {topic.perm for topic in body.topics} == {perm}
+
+    asyncio.run(main())
+
+
+def test_a_change_of_the_permission_is_registered_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, permission = FakeClock(), 6
+        config = NamesrvConfig(
+            bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json")
+        )
+
+        def written() -> object:
+            route: Any = server.table.route("T")
+            return [queues["perm"] for queues in route["queueDatas"]]
+
+        async with NameServer(config, clock) as server:
+            addresses = [f"127.0.0.1:{server.port}"]
+            registrar = Registrar(
+                US, Topics(), clock, addresses=addresses, permission=lambda: permission
+            )
+            async with asyncio.timeout(WAIT_S), registrar.running():
+                (link,) = registrar.links.values()
+                await link.tried.wait()
+                for changed in (4, 6):
+                    permission = changed
+                    link.tried.clear()
+                    registrar.set_addresses(addresses)
+                    clock.advance(PAUSE_MS_MIN)
+                    await link.tried.wait()
+                    assert written() == [permission]
 
     asyncio.run(main())
 
