@@ -12,15 +12,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from duemq.http import pending, sends
+from duemq.http import pending
 from duemq.http.admission import Admission
 from duemq.http.endpoints import JSON, PREFIX, Endpoint, EndpointRoute
 from duemq.http.openapi import document
 from duemq.http.problems import on_error
+from duemq.http.sends import Sends
 from duemq.http.sessions import Sessions
 
-ENDPOINTS: Final[tuple[Endpoint, ...]] = (*sends.ENDPOINTS, *pending.ENDPOINTS)
 DOCUMENT_PATH: Final = f"{PREFIX}/openapi.json"
+
+
+def endpoints() -> tuple[Endpoint, ...]:
+    """Return the endpoints of the API."""
+    return (*Sends().endpoints(), *pending.ENDPOINTS)
 
 
 def api_application(
@@ -31,14 +36,14 @@ def api_application(
     Args:
         others: Further routes, such as those of probes.
     """
+    table = endpoints()
     routes: list[BaseRoute] = [
-        EndpointRoute(endpoint, admission, sessions).route() for endpoint in ENDPOINTS
+        EndpointRoute(endpoint, admission, sessions).route() for endpoint in table
     ]
+
+    async def show_document(request: Request) -> Response:
+        return Response(msgspec.json.encode(document(table)), media_type=JSON)
+
     routes += [Route(DOCUMENT_PATH, show_document, methods=["GET"]), *others]
     errors = {HTTPException: on_error, Exception: on_error}
     return Starlette(routes=routes, exception_handlers=errors)
-
-
-async def show_document(request: Request) -> Response:
-    """Return the OpenAPI document."""
-    return Response(msgspec.json.encode(document(ENDPOINTS)), media_type=JSON)

@@ -13,7 +13,7 @@ from duemq.client.message import milliseconds
 from duemq.client.routes import bytes_of
 from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
-from duemq.http.sends import DELAY_MS_MAX
+from duemq.http.sent import DELAY_MS_MAX
 from duemq.net.codes import RequestCode
 from duemq.net.decisions import TIME_MS_MAX, DecisionResult
 

@@ -3,129 +3,81 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
-from typing import Annotated, Final
+from typing import Final
 
-import msgspec
-from msgspec import Meta
-
-from duemq.client import Message, SendResult
+from duemq.client import SendResult
 from duemq.http.endpoints import Call, Endpoint
-from duemq.http.problems import ProblemDetails, problem_of
-from duemq.http.sessions import AccountSession
+from duemq.http.idempotency import NO_INDEX, OnceSends, key_of
+from duemq.http.problems import problem_of
+from duemq.http.sent import BatchItem, BatchResult, NewBatch, NewMessage, SentMessage
 
-BATCH_MAX: Final = 1_000
-DELAY_MS_MAX: Final = 1 << 46
-LEVEL_MAX: Final = 1_000
-NAME_MAX: Final = 127
-
-Topic = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
+KEY_TEXT: Final = (
+    "Key of the message. A request that repeats it returns the result of the first one, and the "
+    "message is not stored again."
+)
 
 
-class NewMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Message to send; at most one of `delay_ms`, `deliver_at` and `level`.
+class Sends:
+    """Handlers of sends."""
 
-    Attributes:
-        body: Content as text.
-        body_base64: Content as Base64, instead of `body`.
-        tag: Tag, for filters.
-        keys: Keys by which the message can be found.
-        properties: Properties of the application.
-        delay_ms: Delay from the arrival at the broker.
-        deliver_at: Due time with a zone; in the past: delivered at once.
-        level: Delay level.
-        sharding_key: Messages with the same key go to the same queue, in order.
-        priority: Priority of the message.
-    """
+    def __init__(self) -> None:
+        self._once = OnceSends()
 
-    topic: Topic
-    body: str = ""
-    body_base64: bytes | None = None
-    tag: str = ""
-    keys: list[str] = []
-    properties: dict[str, str] = {}
-    delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] | None = None
-    deliver_at: Annotated[datetime, Meta(tz=True)] | None = None
-    level: Annotated[int, Meta(ge=1, le=LEVEL_MAX)] | None = None
-    sharding_key: str = ""
-    priority: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
+    async def send_message(self, call: Call) -> SentMessage:
+        """Send one message."""
+        return await self._send(call, call.body, key_of(call.headers))
 
-    def message(self) -> Message:
-        """Return the message for the client.
+    async def _send(
+        self, call: Call, new: NewMessage, key: str, index: int = NO_INDEX
+    ) -> SentMessage:
+        if not key:
+            return sent_message(await call.session.producer.send(new.message()))
+        once = await self._once.send(call.session, call.account, new, key, index)
+        sent = sent_message(once.result)
+        sent.repeated = once.repeated
+        return sent
 
-        Raises:
-            ValueError: A value cannot be sent.
-        """
-        if self.body and self.body_base64 is not None:
-            raise ValueError("body and body_base64 exclude each other: give one")
-        body = self.body.encode() if self.body_base64 is None else self.body_base64
-        return Message(
-            self.topic,
-            body,
-            tag=self.tag,
-            keys=self.keys,
-            properties=self.properties,
-            delay=None if self.delay_ms is None else timedelta(milliseconds=self.delay_ms),
-            deliver_at=self.deliver_at,
-            level=self.level or 0,
-            sharding_key=self.sharding_key,
-            priority=self.priority,
+    async def send_batch(self, call: Call) -> BatchResult:
+        """Send messages; one that is refused does not prevent the others."""
+        key = key_of(call.headers)
+
+        async def outcome(index: int, new: NewMessage) -> BatchItem:
+            try:
+                return BatchItem(await self._send(call, new, key, index))
+            except Exception as error:
+                return BatchItem(problem=problem_of(error).details)
+
+        messages = enumerate(call.body.messages)
+        results = await asyncio.gather(*[outcome(index, new) for index, new in messages])
+        return BatchResult(sum(each.message is not None for each in results), results)
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return the endpoints."""
+        key = {"Idempotency-Key": KEY_TEXT}
+        return (
+            Endpoint(
+                method="POST",
+                path="/messages",
+                handler=self.send_message,
+                summary="Send a message: now, after a delay, at a time, or by a level.",
+                tag="messages",
+                body=NewMessage,
+                result=SentMessage,
+                status=201,
+                headers=key,
+                problems=(422,),
+            ),
+            Endpoint(
+                method="POST",
+                path="/messages/batch",
+                handler=self.send_batch,
+                summary="Send messages; each has a result of its own.",
+                tag="messages",
+                body=NewBatch,
+                result=BatchResult,
+                headers=key,
+            ),
         )
-
-
-class SentMessage(msgspec.Struct, kw_only=True):
-    """Stored message.
-
-    Attributes:
-        message_id: Unique id.
-        status: `stored`, or what is missing: the disk or a replica.
-        queue_offset: Position of the stored record; a delayed message gets another one.
-        recall_handle: Handle that cancels a timer; empty: none.
-        repeated: Whether an earlier request with the same key stored the message.
-    """
-
-    message_id: str
-    status: str
-    topic: str
-    broker: str
-    queue_id: int
-    queue_offset: int
-    offset_message_id: str
-    recall_handle: str = ""
-    repeated: bool = False
-
-
-class NewBatch(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages to send."""
-
-    messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=BATCH_MAX)]
-
-
-class BatchItem(msgspec.Struct, omit_defaults=True):
-    """Result of one message: stored, or a problem."""
-
-    message: SentMessage | None = None
-    problem: ProblemDetails | None = None
-
-
-class BatchResult(msgspec.Struct):
-    """Results of the messages, in order.
-
-    Attributes:
-        stored: Number of stored messages.
-    """
-
-    stored: int
-    results: list[BatchItem]
-
-
-async def send(call: Call) -> SentMessage:
-    """Send one message."""
-    return await _send(call.session, call.body)
-
-
-async def _send(session: AccountSession, new: NewMessage) -> SentMessage:
-    return sent_message(await session.producer.send(new.message()))
 
 
 def sent_message(result: SendResult) -> SentMessage:
@@ -140,39 +92,3 @@ def sent_message(result: SendResult) -> SentMessage:
         offset_message_id=result.offset_message_id,
         recall_handle=result.recall_handle,
     )
-
-
-async def send_batch(call: Call) -> BatchResult:
-    """Send messages; one that is refused does not prevent the others."""
-
-    async def outcome(new: NewMessage) -> BatchItem:
-        try:
-            return BatchItem(await _send(call.session, new))
-        except Exception as error:
-            return BatchItem(problem=problem_of(error).details)
-
-    results = await asyncio.gather(*map(outcome, call.body.messages))
-    return BatchResult(sum(each.message is not None for each in results), results)
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        method="POST",
-        path="/messages",
-        handler=send,
-        summary="Send a message: now, after a delay, at a time, or by a level.",
-        tag="messages",
-        body=NewMessage,
-        result=SentMessage,
-        status=201,
-    ),
-    Endpoint(
-        method="POST",
-        path="/messages/batch",
-        handler=send_batch,
-        summary="Send messages; each has a result of its own.",
-        tag="messages",
-        body=NewBatch,
-        result=BatchResult,
-    ),
-)
