@@ -14,7 +14,7 @@ from benchmarks.bench import WIRELOAD, Bench, Load, Metric
 from tests.interop.apache_controller import ApacheController, ApacheMember, OurMember
 from tests.interop.programs import go_program
 from tests.interop.replicas import send_code
-from tests.support.failover_demo.group_load import GroupLoad, Message
+from tests.support.failover_demo.group_load import GroupLoad, SentMessage
 from tests.support.remoting_requests import SUCCESS
 from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
@@ -172,7 +172,7 @@ def metrics_of(outages: list[Outage], load: GroupLoad) -> list[Metric]:
     ]
 
 
-def late_after(outage: Outage, messages: Iterable[Message]) -> int:
+def late_after(outage: Outage, messages: Iterable[SentMessage]) -> int:
     """Return the time from the end of an outage to the store of its last due timer, in ms."""
     stored_ms = [
         each.arrivals[0] - outage.accepted_ms
@@ -182,7 +182,7 @@ def late_after(outage: Outage, messages: Iterable[Message]) -> int:
     return max([0, *stored_ms])
 
 
-def is_due_in(message: Message, outage: Outage) -> bool:
+def is_due_in(message: SentMessage, outage: Outage) -> bool:
     """Return whether an acknowledged message was due during an outage."""
     is_due = outage.killed_ms <= message.due_ms <= outage.accepted_ms
     return is_due and message.acknowledged_ms is not None

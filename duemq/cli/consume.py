@@ -7,44 +7,44 @@ scripts; applications use a RocketMQ client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
-from duemq.cli.client import PULL_COUNT, SUBSCRIPTION, SUSPEND, Cluster, Queue, pull_fields
 from duemq.cli.messages import describe, time_text
 from duemq.cli.options import ConsumeOptions, Target
 from duemq.cli.output import print_json_line, printable, reader_has_closed
 from duemq.cli.quarantined import parsed, summary
 from duemq.cli.retrying import Retrying
-from duemq.client.routes import READ, bytes_of
-from duemq.net.codes import RequestCode, ResponseCode
-from duemq_common.errors import RequestError
-from duemq_common.request import Response
-from message_store.log.record import Record, split_records
+from duemq.client.client import Client
+from duemq.client.errors import NoRoute, Refused
+from duemq.client.message import MessageQueue
+from duemq.client.pull_consumer import PULL_COUNT, PullConsumer
+from duemq.net.codes import ResponseCode
+from message_store.log.record import Record
 
 READER_LOOK_S = 1.0  # interval of checks whether standard output is closed
-SUSPEND_MS = 15_000
-PULL_TIMEOUT_S = SUSPEND_MS / 1_000 + 10
+WAIT_S = 15.0
 BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # during start and stop
-
-
-Show = Callable[[Queue, Record], None]
-"""Called with each message and the queue it was read from."""
+T = TypeVar("T")
+Show = Callable[[str, Record], None]
+"""Called with the name or address of a broker, and each message that was read from it."""
 
 
 class Reader:
     """Reader of all queues of a topic, one task per queue."""
 
-    def __init__(self, cluster: Cluster, options: ConsumeOptions, show: Show) -> None:
-        self._cluster, self._options, self._show = cluster, options, show
+    def __init__(self, client: Client, options: ConsumeOptions, show: Show) -> None:
+        self._consumer = PullConsumer(client=client, group=options.group)
+        self._options, self._show = options, show
         self._left = options.count or -1
         self._enough = asyncio.Event()
-        self._retrying: dict[str, Retrying] = {}  # by address, shared by the queues of a broker
-        self._tags = None if options.tag.strip() in ("", "*") else _tags_of(options.tag)
+        self._retrying: dict[str, Retrying] = {}  # by broker, shared by its queues
 
     async def run(self) -> None:
         """Read until the count or the time limit is reached."""
-        queues = await self._cluster.queues(self._options.topic, permission=READ)
+        queues = await self._consumer.queues(self._options.topic)
         tasks: list[asyncio.Task[object]] = [
             asyncio.create_task(self._read(queue)) for queue in queues
         ]
@@ -63,117 +63,73 @@ class Reader:
                 task.cancel()
             await asyncio.gather(waiter, *tasks, return_exceptions=True)
 
-    async def _read(self, queue: Queue) -> None:
+    async def _read(self, queue: MessageQueue) -> None:
+        consumer, options = self._consumer, self._options
         offset = await self._start(queue)
-        retrying = self._retrying.setdefault(queue.address, Retrying(queue.address))
         while True:
-            try:
-                response = await self._pull(queue, offset)
-            except ConnectionError as error:
-                await retrying.pause(error)
-                continue
-            retrying.succeeded()
-            if response.code not in (
-                ResponseCode.SUCCESS,
-                ResponseCode.PULL_NOT_FOUND,
-                ResponseCode.PULL_RETRY_IMMEDIATELY,
-                ResponseCode.PULL_OFFSET_MOVED,
-            ):
-                raise RequestError(response.code, response.remark or "the pull was refused")
-            records = (
-                split_records(bytes_of(response)) if response.code == ResponseCode.SUCCESS else []
+            count = PULL_COUNT if self._left < 0 else min(PULL_COUNT, max(self._left, 1))
+            pulled = await self._persist(
+                queue,
+                partial(consumer.pull, queue, offset, count=count, wait_s=WAIT_S, only=options.tag),
             )
-            offset = int((response.fields or {}).get("nextBeginOffset", offset))
-            for record in records:
-                if self._left and self._passes(record):
+            next_offset = pulled.next_offset
+            for message in pulled.messages:
+                if self._left:
                     self._left -= 1
-                    self._show(queue, record)
-                    offset = record.queue_offset + 1 if not self._left else offset
-            if records:
-                await self._commit(queue, offset, retrying)
+                    self._show(self._name(queue), message.record)
+                    if not self._left:
+                        next_offset = message.queue_offset + 1
+            if next_offset != offset:
+                offset = next_offset
+                await self._persist(queue, partial(consumer.commit, queue, offset))
             if not self._left:
                 self._enough.set()
                 return
 
-    async def _pull(self, queue: Queue, offset: int) -> Response:
-        """Return the response to one pull.
-
-        Raises:
-            ConnectionError: The broker does not respond, or is starting or stopping.
-        """
-        fields = pull_fields(
-            queue,
-            self._options.topic,
-            self._options.group,
-            offset,
-            count=PULL_COUNT if self._left < 0 else min(PULL_COUNT, max(self._left, 1)),
-            sys_flag=SUSPEND | SUBSCRIPTION,
-            suspendTimeoutMillis=SUSPEND_MS,
-            subscription=self._options.tag,
-        )
-        response = await self._cluster.request(
-            queue.address, RequestCode.PULL_MESSAGE, fields, timeout_s=PULL_TIMEOUT_S
-        )
-        if response.code in BUSY:
-            raise ConnectionError(response.remark or f"{queue.address} is busy")
-        return response
-
-    async def _start(self, queue: Queue) -> int:
-        fields = {
-            "consumerGroup": self._options.group,
-            "topic": self._options.topic,
-            "queueId": queue.queue_id,
-        }
-        response = await self._cluster.request(
-            queue.address, RequestCode.QUERY_CONSUMER_OFFSET, fields
-        )
-        if response.code == ResponseCode.SUCCESS and not self._options.from_first:
-            return int((response.fields or {})["offset"])
-        code = (
-            RequestCode.GET_MIN_OFFSET if self._options.from_first else RequestCode.GET_MAX_OFFSET
-        )
-        response = await self._cluster.call(queue.address, code, fields)
-        return int((response.fields or {})["offset"])
-
-    async def _commit(self, queue: Queue, offset: int, retrying: Retrying) -> None:
-        fields = {
-            "consumerGroup": self._options.group,
-            "topic": self._options.topic,
-            "queueId": queue.queue_id,
-            "commitOffset": offset,
-        }
+    async def _persist(self, queue: MessageQueue, request: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a request; repeat it while the broker starts, stops or is away."""
+        name = self._name(queue)
+        retrying = self._retrying.setdefault(name, Retrying(name))
         while True:
             try:
-                await self._cluster.call(queue.address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-                return
-            except ConnectionError as error:
+                result = await request()
+            except Refused as error:
+                if error.code not in BUSY:
+                    raise
                 await retrying.pause(error)
+            except (ConnectionError, NoRoute) as error:
+                await retrying.pause(error)
+            else:
+                retrying.succeeded()
+                return result
 
-    def _passes(self, record: Record) -> bool:
-        return self._tags is None or record.properties.get("TAGS", "") in self._tags
+    def _name(self, queue: MessageQueue) -> str:
+        return queue.broker_name or self._consumer.client.broker
+
+    async def _start(self, queue: MessageQueue) -> int:
+        if self._options.from_first:
+            return await self._consumer.min_offset(queue)
+        offset = await self._consumer.committed(queue)
+        return await self._consumer.max_offset(queue) if offset is None else offset
 
 
-def show_line(queue: Queue, record: Record) -> None:
+def show_line(broker: str, record: Record) -> None:
     """Print a message as one line of escaped text."""
     shown = describe(record)
-    position = f"{queue.broker_name or queue.address}/{record.queue_id}/{record.queue_offset}"
+    position = f"{broker}/{record.queue_id}/{record.queue_offset}"
     body = shown["body"]
     if record.topic == QUARANTINE_TOPIC:
-        body = summary(parsed(queue, record))
+        body = summary(parsed(broker, record))
     text = f"{position}  {shown['unique_key'] or '-'}  {body}"
     print(f"{time_text(record.store_ms)}  {printable(text)}", flush=True)
 
 
-def show_json(queue: Queue, record: Record) -> None:
+def show_json(broker: str, record: Record) -> None:
     """Print a message as a JSON line."""
-    shown = {"broker": queue.broker_name or queue.address, **describe(record)}
+    shown = {"broker": broker, **describe(record)}
     if record.topic == QUARANTINE_TOPIC:
-        shown["quarantined"] = parsed(queue, record).plain()
+        shown["quarantined"] = parsed(broker, record).plain()
     print_json_line(shown)
-
-
-def _tags_of(expression: str) -> frozenset[str]:
-    return frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
 
 
 def consume_messages(options: ConsumeOptions, target: Target) -> None:
@@ -182,8 +138,8 @@ def consume_messages(options: ConsumeOptions, target: Target) -> None:
 
 
 async def _consume(options: ConsumeOptions, target: Target) -> None:
-    async with target.cluster() as cluster:
-        reader = Reader(cluster, options, show_json if target.as_json else show_line)
+    async with target.client() as client:
+        reader = Reader(client, options, show_json if target.as_json else show_line)
         reading = asyncio.create_task(reader.run())
         try:
             while not reading.done():

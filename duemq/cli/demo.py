@@ -14,20 +14,22 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from duemq.cli.client import Cluster, Queue
-from duemq.cli.consume import Reader
 from duemq.cli.exits import Exit, fail
 from duemq.cli.kernels import compile_for_demo
-from duemq.cli.messages import sending, time_text
-from duemq.cli.options import ConsumeOptions, Outgoing
+from duemq.cli.messages import time_text
 from duemq.cli.output import console, print_json
+from duemq.client.client import Client
 from duemq.client.decisions import PendingDecisions
+from duemq.client.message import Message, MessageQueue, ReceivedMessage, time_of
+from duemq.client.producer import Producer
+from duemq.client.push_consumer import PushConsumer
+from duemq.client.subscriptions import ConsumeFrom
 from duemq_common.clock import SystemClock
 from duemq_common.errors import DueMQError
 from message_store.log.record import Record, decode_record
@@ -123,27 +125,32 @@ class Demo:
             line.arrivals or line.cancelled for line in self.lines.values()
         )
 
-    async def send_all(self, cluster: Cluster) -> None:
+    async def send_all(self, producer: Producer, queue: MessageQueue) -> None:
         """Send the messages: first the timers, then those of levels."""
-        await self._send(cluster, CANCELLED_KEY, delay_ms=CANCELLED_DELAY_MS)
-        for delay_ms in TIMER_DELAYS_MS:
-            await self._send(cluster, f"timer-{delay_ms}", delay_ms=delay_ms)
-        for index in range(EACH):
-            for level in DELAYS_MS:
-                await self._send(cluster, f"level-{level}-{index}", level=level)
+        for message in self._messages():
+            await producer.send(message, queue=queue)
         self.all_sent = True
 
-    async def _send(self, cluster: Cluster, key: str, *, level: int = 0, delay_ms: int = 0) -> None:
+    def _messages(self) -> Iterator[Message]:
+        """Yield each message when it is to be sent: its time counts from now."""
+        yield self._message(CANCELLED_KEY, delay_ms=CANCELLED_DELAY_MS)
+        for delay_ms in TIMER_DELAYS_MS:
+            yield self._message(f"timer-{delay_ms}", delay_ms=delay_ms)
+        for index in range(EACH):
+            for level in DELAYS_MS:
+                yield self._message(f"level-{level}-{index}", level=level)
+
+    def _message(self, key: str, *, level: int = 0, delay_ms: int = 0) -> Message:
         sent_ms = self._clock.now_ms()
         promised_ms = sent_ms + (delay_ms or DELAYS_MS[level])
         self.lines[key] = Line(key, level, sent_ms, promised_ms, exact=not level)
-        due_text = str(promised_ms) if delay_ms else ""
-        outgoing = Outgoing(TOPIC, "", level=level, key=key, queue_id=0, due_text=due_text)
-        async for _ in sending(cluster, outgoing, f"hello from {key}".encode()):
-            pass
+        deliver_at = time_of(promised_ms) if delay_ms else None
+        body = f"hello from {key}".encode()
+        return Message(TOPIC, body, keys=key, level=level, deliver_at=deliver_at)
 
-    def received(self, queue: Queue, record: Record) -> None:
+    async def received(self, message: ReceivedMessage) -> None:
         """Record the arrival of a message."""
+        record = message.record
         line = self.lines.get(record.properties.get("KEYS", ""))
         if line is None:
             return
@@ -234,9 +241,9 @@ async def _until_signal(work: Coroutine[object, object, Demo]) -> Demo:
 
 async def _run(as_json: bool) -> Demo:
     with tempfile.TemporaryDirectory(prefix="duemq-demo-") as directory:
-        async with _broker(Path(directory)) as ready, Cluster(ready["namesrv"]) as cluster:
+        async with _broker(Path(directory)) as ready, Client(ready["namesrv"]) as client:
             demo = Demo(Path(directory) / "store" / "commitlog")
-            following = _follow(demo, cluster, ready["namesrv"])
+            following = _follow(demo, client)
             await (following if as_json else _show_live(demo, following))
             return demo
 
@@ -282,35 +289,30 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
             await process.wait()
 
 
-async def _cancel(demo: Demo, namesrv: str) -> None:
+async def _cancel(demo: Demo, client: Client) -> None:
     """Cancel one timer; a refusal is a fault."""
-    async with PendingDecisions(namesrv) as client:
-        [result] = await client.cancel(keys=[CANCELLED_KEY], topic=TOPIC)
+    decisions = PendingDecisions(client=client)
+    [result] = await decisions.cancel(keys=[CANCELLED_KEY], topic=TOPIC)
     demo.lines[CANCELLED_KEY].cancelled = result.verdict == "done"
     if not demo.lines[CANCELLED_KEY].cancelled:
         demo.failure = f"{CANCELLED_KEY} cannot be cancelled: {result.verdict}"
 
 
-async def _follow(demo: Demo, cluster: Cluster, namesrv: str) -> None:
+async def _follow(demo: Demo, client: Client) -> None:
     """Send, cancel and consume until all messages have arrived, and a little longer."""
-    first = Outgoing(TOPIC, "", queue_id=0)
-    async for _ in sending(cluster, first, b"hello"):  # creates the topic
-        pass
-    options = ConsumeOptions(TOPIC, GROUP, from_first=True)
-    reading = asyncio.create_task(Reader(cluster, options, demo.received).run())
+    consumer = PushConsumer(client=client, group=GROUP, consume_from=ConsumeFrom.FIRST)
+    consumer.subscribe(TOPIC, demo.received)
     try:
-        await demo.send_all(cluster)
-        await _cancel(demo, namesrv)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(demo.arrived.wait(), RUN_TIMEOUT_S)
-        await asyncio.wait([reading], timeout=LINGER_S)
-        if reading.done():
-            reading.result()
+        async with Producer(client=client) as producer:
+            first = await producer.send(Message(TOPIC, b"hello"))  # creates the topic
+            async with consumer:
+                await demo.send_all(producer, first.queue)
+                await _cancel(demo, client)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(demo.arrived.wait(), RUN_TIMEOUT_S)
+                await asyncio.sleep(LINGER_S)
     except (OSError, DueMQError) as error:
         demo.failure = demo.failure or str(error)
-    finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
 
 
 async def _show_live(demo: Demo, work: Coroutine[object, None, None]) -> None:

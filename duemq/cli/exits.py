@@ -44,17 +44,19 @@ def exit_code(error: BaseException) -> Exit:
     """Return the exit code of an error."""
     if isinstance(error, (UsageError, LedgerError)):
         return Exit.USAGE
-    if isinstance(error, RequestError):
-        return Exit.REFUSED
     if isinstance(error, (StoreError, CorruptStore)):
         return Exit.STORE
     if isinstance(error, (OSError, TimeoutError)):
         return Exit.UNREACHABLE
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED
-    from duemq.client.errors import ClientError  # imported only when a command has failed
+    from duemq.client.errors import ClientError, NoBroker, NoNameServer  # only after a failure
 
-    return Exit.REFUSED if isinstance(error, ClientError) else Exit.INTERNAL
+    if isinstance(error, NoBroker):
+        return Exit.FOUND_FAULT
+    if isinstance(error, NoNameServer):
+        return Exit.USAGE
+    return Exit.REFUSED if isinstance(error, ClientError | RequestError) else Exit.INTERNAL
 
 
 def fail(text: str, code: Exit) -> None:
@@ -76,10 +78,8 @@ def errors_become_exits() -> Iterator[None]:
         raise SystemExit(int(Exit.OUTPUT_CLOSED)) from None
     except KeyboardInterrupt:
         raise SystemExit(int(Exit.INTERRUPTED)) from None
-    except RequestError as error:
-        fail(f"refused with code {error.code}: {error.remark}", Exit.REFUSED)
     except (DueMQError, OSError) as error:
-        fail(_one_line(error), exit_code(error))
+        _fail_with(error)
     except BaseExceptionGroup as group:
         if group.subgroup(BrokenPipeError) is not None:
             _discard_output()
@@ -87,8 +87,21 @@ def errors_become_exits() -> Iterator[None]:
         expected, other = group.split((DueMQError, OSError))
         if other is not None or expected is None:
             raise
-        first = _first(expected)
-        fail(_one_line(first), exit_code(first))
+        _fail_with(_first(expected))
+
+
+def _fail_with(error: BaseException) -> None:
+    reason = _reason(error)
+    if isinstance(reason, RequestError) and exit_code(reason) == Exit.REFUSED:
+        fail(f"refused with code {reason.code}: {reason.remark}", Exit.REFUSED)
+    fail(_one_line(error), exit_code(reason))
+
+
+def _reason(error: BaseException) -> BaseException:
+    """Return the cause of a send that failed, and any other error itself."""
+    from duemq.client.errors import NotSent  # only when a command has failed
+
+    return error.__cause__ or error if isinstance(error, NotSent) else error
 
 
 def _discard_output() -> None:

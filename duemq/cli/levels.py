@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, plural, print_json, refreshing
 from duemq.cli.retrying import watch
 from duemq.cli.times import duration_text
+
+if TYPE_CHECKING:
+    from duemq.client.admin import Admin
+    from duemq.client.admin.cluster import BrokerMember
 
 VIEW = "schedule_service.levels"
 WATCH_INTERVAL_S = 1.0
@@ -37,28 +40,28 @@ def show_levels(target: Target, *, is_repeated: bool) -> None:
 
 
 async def _show(target: Target, is_repeated: bool) -> None:
-    async with target.cluster() as cluster:
-        brokers = await brokers_of(cluster)
+    async with target.admin() as admin:
+        brokers = await admin.masters()
         if is_repeated:
             with refreshing(as_json=target.as_json) as show:
                 await watch(
-                    ", ".join(address for _, address in brokers),
-                    lambda: _fetch(cluster, brokers),
+                    ", ".join(broker.address for broker in brokers),
+                    lambda: _fetch(admin, brokers),
                     lambda views: show(views if target.as_json else _shown(views)),
                     interval_s=WATCH_INTERVAL_S,
                 )
             return
-        views = await _fetch(cluster, brokers)
+        views = await _fetch(admin, brokers)
         if target.as_json:
             print_json(views)
         else:
             console().print(_shown(views))
 
 
-async def _fetch(cluster: Cluster, brokers: list[tuple[str, str]]) -> list[dict[str, object]]:
+async def _fetch(admin: Admin, brokers: list[BrokerMember]) -> list[dict[str, object]]:
     return [
-        {"broker": name or address, "address": address, **await cluster.view(address, VIEW)}
-        for name, address in brokers
+        {"broker": broker.name, "address": broker.address, **await admin.view(broker.address, VIEW)}
+        for broker in brokers
     ]
 
 

@@ -11,12 +11,13 @@ import json
 from base64 import b64decode
 from typing import Any, Final
 
-from duemq.cli.client import Cluster, query_fields
 from duemq.cli.exits import Exit, fail
 from duemq.cli.messages import body_text, describe, table_time, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, print_json, table
 from duemq.cli.times import duration_text
+from duemq.client.admin.messages import QUERY_COUNT, TIME_MS_MAX
+from duemq.client.client import Client
 from duemq.client.routes import bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
@@ -50,13 +51,13 @@ async def _find(name: str, topic: str, target: Target) -> tuple[list[dict[str, o
     histories: list[dict[str, object]] = []
     more = False
     body = json.dumps({"name": name, "topic": topic}).encode()
-    async with target.cluster() as cluster:
-        for broker_name, address in await cluster.brokers():
-            response = await cluster.request(
+    async with target.client() as client:
+        for broker_name, address in await client.masters():
+            response = await client.call(
                 address, RequestCode.FIND_MESSAGE, body=body, timeout_s=CALL_TIMEOUT_S
             )
             if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                records = await _find_records(cluster, address, name, topic)
+                records = await _find_records(client, address, name, topic)
                 histories += [
                     {"broker": broker_name or address, **describe(one)} for one in records
                 ]
@@ -125,21 +126,28 @@ def _row(record: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-async def _find_records(cluster: Cluster, address: str, name: str, topic: str) -> list[Record]:
+async def _find_records(client: Client, address: str, name: str, topic: str) -> list[Record]:
     if topic:
-        return await _find_by_key(cluster, address, name, topic)
+        return await _find_by_key(client, address, name, topic)
     try:
         _, _, offset = decode_offset_id(name)
     except (ValueError, OverflowError):
         return []
     fields = {"offset": offset}
-    response = await cluster.request(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+    response = await client.call(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
     return split_records(bytes_of(response)) if response.code == ResponseCode.SUCCESS else []
 
 
-async def _find_by_key(cluster: Cluster, address: str, key: str, topic: str) -> list[Record]:
-    fields = query_fields(topic, key)
-    response = await cluster.request(address, RequestCode.QUERY_MESSAGE, fields)
+async def _find_by_key(client: Client, address: str, key: str, topic: str) -> list[Record]:
+    fields = {
+        "topic": topic,
+        "key": key,
+        "maxNum": QUERY_COUNT,
+        "beginTimestamp": 0,
+        "endTimestamp": TIME_MS_MAX,
+        "_UNIQUE_KEY_QUERY": True,
+    }
+    response = await client.call(address, RequestCode.QUERY_MESSAGE, fields)
     if response.code != ResponseCode.SUCCESS:
         return []
     return [record for record in split_records(bytes_of(response)) if key in _keys(record)]

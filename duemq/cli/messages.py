@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from duemq.cli.client import Cluster, Queue
 from duemq.cli.options import Outgoing, Target
 from duemq.cli.output import notice, print_json_line, printable
 from duemq.cli.times import duration_text, parse_time
-from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, WRITE
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq.client.errors import Refused, Unsupported
+from duemq.client.message import Message, MessageQueue, time_of
+from duemq.client.producer import Producer
 from duemq_common.clock import SystemClock
-from duemq_common.errors import RequestError, UsageError
+from duemq_common.errors import UsageError
 from message_store.log.offset_id import encode_offset_id
-from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 from timer_store.enqueue.due_time import number_of
 
+if TYPE_CHECKING:
+    from duemq.client.admin import Admin
+    from duemq.client.client import Client
+
 PRODUCER_GROUP = "duemq_cli"
 BODY_SHOWN_CHARS_MAX = 2_000
-STORED = {
-    ResponseCode.SUCCESS: "stored",
-    ResponseCode.FLUSH_DISK_TIMEOUT: "stored, not yet on the disk",
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: "stored, not yet on a slave",
-    ResponseCode.SLAVE_NOT_AVAILABLE: "stored, no slave",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +65,9 @@ async def _send_all(outgoing: Outgoing, target: Target) -> None:
     elif due_ms is not None:
         outgoing = replace(outgoing, due_text=str(due_ms))  # same time for all copies
     body = sys.stdin.buffer.read() if outgoing.body == "-" else (outgoing.body or "").encode()
-    async with target.cluster() as cluster:
-        delay_ms = await _delay_of(cluster, outgoing.level) if outgoing.level else None
-        async for sent in sending(cluster, outgoing, body):
+    async with target.admin() as admin:
+        delay_ms = await _delay_of(admin, outgoing.level) if outgoing.level else None
+        async for sent in sending(admin.client, outgoing, body):
             sent = replace(sent, due_ms=due_ms, delay_ms=delay_ms)
             if target.as_json:
                 print_json_line(asdict(sent))
@@ -90,15 +87,15 @@ def _print_sent(sent: Sent) -> None:
         print(printable(f"  recall handle  {sent.recall_handle}"))
 
 
-async def _delay_of(cluster: Cluster, level: int) -> int | None:
+async def _delay_of(admin: Admin, level: int) -> int | None:
     """Return the delay of a level in ms; None if the broker does not report its levels.
 
     A level above the highest counts as the highest, with a notice.
     """
-    for _, address in await cluster.brokers():
+    for master in await admin.masters():
         try:
-            view = await cluster.view(address, "schedule_service.levels")
-        except RequestError:
+            view = await admin.view(master.address, "schedule_service.levels")
+        except (Refused, Unsupported):
             return None
         delays = {one["level"]: one["delay_ms"] for one in view["levels"]}
         highest = max((n for n, delay_ms in delays.items() if delay_ms is not None), default=0)
@@ -109,86 +106,59 @@ async def _delay_of(cluster: Cluster, level: int) -> int | None:
     return None
 
 
-async def sending(cluster: Cluster, outgoing: Outgoing, body: bytes) -> AsyncIterator[Sent]:
+async def sending(client: Client, outgoing: Outgoing, body: bytes) -> AsyncIterator[Sent]:
     """Send the copies one by one, to the queues in turn unless one is given."""
-    queues = await cluster.queues(outgoing.topic, permission=WRITE)
-    if not queues:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "the topic has no writable queue")
-    if outgoing.queue_id >= 0:
-        last = max(queue.queue_id for queue in queues)
-        queues = [queue for queue in queues if queue.queue_id == outgoing.queue_id]
-        if not queues:
-            wrong = f"--queue {outgoing.queue_id}: topic {outgoing.topic} has no such queue"
-            raise UsageError(f"{wrong}; its queues are 0 to {last}")
-    for index in range(outgoing.count):
-        yield await _send_one(cluster, outgoing, body, queues[index % len(queues)])
+    queue = await _queue_of(client, outgoing) if outgoing.queue_id >= 0 else None
+    async with producer_of(client) as producer:
+        for _ in range(outgoing.count):
+            message = _message(outgoing, body)
+            stored = await producer.send(message, queue=queue)
+            yield Sent(
+                stored.status,
+                stored.message_id,
+                stored.offset_message_id,
+                stored.queue.broker_name or client.broker,
+                stored.queue.queue_id,
+                stored.queue_offset,
+                stored.recall_handle,
+            )
 
 
-async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Queue) -> Sent:
-    unique = os.urandom(16).hex().upper()
-    properties = {"UNIQ_KEY": unique, "WAIT": "true", "TAGS": outgoing.tag, "KEYS": outgoing.key}
-    if outgoing.level:
-        properties["DELAY"] = str(outgoing.level)
+def producer_of(client: Client) -> Producer:
+    """Return a producer that sends bodies as they are, and once."""
+    return Producer(client=client, group=PRODUCER_GROUP, retries=0, compressed_from=0)
+
+
+async def _queue_of(client: Client, outgoing: Outgoing) -> MessageQueue:
+    """Return the queue with the number that was given.
+
+    Raises:
+        UsageError: The topic has no such queue.
+    """
+    queues = (await client.route(outgoing.topic)).write_queues
+    selected = [queue for queue in queues if queue.queue_id == outgoing.queue_id]
+    if not selected:
+        last = max((queue.queue_id for queue in queues), default=-1)
+        wrong = f"--queue {outgoing.queue_id}: topic {outgoing.topic} has no such queue"
+        raise UsageError(f"{wrong}; its queues are 0 to {last}")
+    return selected[0]
+
+
+def _message(outgoing: Outgoing, body: bytes) -> Message:
+    deliver_at = None
     if outgoing.due_text:
-        properties["TIMER_DELIVER_MS"] = str(parse_time(outgoing.due_text, SystemClock().now_ms()))
-    filled = {name: value for name, value in properties.items() if value}
-    status, got = await put(cluster, queue, outgoing.topic, filled, body)
-    return Sent(
-        status,
-        unique,
-        got.get("msgId", ""),
-        queue.broker_name or queue.address,
-        int(got.get("queueId", -1)),
-        int(got.get("queueOffset", -1)),
-        got.get("recallHandle", ""),
-    )
-
-
-async def writable_queues(cluster: Cluster, topic: str) -> list[Queue]:
-    """Return the queues of a topic that accept messages.
-
-    Raises:
-        RequestError: There is none.
-    """
-    queues = await cluster.queues(topic, permission=WRITE)
-    if not queues:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic} has no writable queue")
-    return queues
-
-
-async def put(
-    cluster: Cluster,
-    queue: Queue,
-    topic: str,
-    properties: Mapping[str, str],
-    body: bytes,
-    *,
-    flag: int = 0,
-    sys_flag: int = 0,
-) -> tuple[str, Mapping[str, str]]:
-    """Send a message; return how it is stored, and the fields of the response.
-
-    Raises:
-        RequestError: The broker refuses it.
-    """
-    fields = {
-        "producerGroup": PRODUCER_GROUP,
-        "topic": topic,
-        "defaultTopic": TEMPLATE_TOPIC,
-        "defaultTopicQueueNums": NEW_TOPIC_QUEUES,
-        "queueId": queue.queue_id,
-        "sysFlag": sys_flag,
-        "bornTimestamp": SystemClock().now_ms(),
-        "flag": flag,
-        "properties": encode_properties(properties).decode(),
-        "reconsumeTimes": 0,
-        "unitMode": False,
-        "batch": False,
-    }
-    response = await cluster.request(queue.address, RequestCode.SEND_MESSAGE, fields, body)
-    if response.code not in STORED:
-        raise RequestError(response.code, response.remark or "the broker gave no reason")
-    return STORED[ResponseCode(response.code)], response.fields or {}
+        deliver_at = time_of(parse_time(outgoing.due_text, SystemClock().now_ms()))
+    try:
+        return Message(
+            outgoing.topic,
+            body,
+            tag=outgoing.tag,
+            keys=outgoing.key.split(),
+            level=outgoing.level,
+            deliver_at=deliver_at,
+        )
+    except (ValueError, OverflowError) as error:
+        raise UsageError(str(error)) from None
 
 
 def describe(record: Record) -> dict[str, object]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from duemq.cli.migrate_show import print_plan
-from duemq.cli.migration_client import operator
+from duemq.cli.migration_master import operator
 from duemq.cli.output import console, print_json, progress_bars
 from duemq_common.clock import SystemClock
 from duemq_common.config import Properties

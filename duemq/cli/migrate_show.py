@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from duemq.admin.runtime_info import binary_size
 from duemq.cli.exits import Exit
 from duemq.cli.messages import table_time
-from duemq.cli.migration_client import MigrationClient, Status, operator, run
+from duemq.cli.migration_master import MigrationMaster, run
 from duemq.cli.options import Target
 from duemq.cli.output import console, notice, plural, print_json, print_table
 from duemq.cli.times import duration_text
+from duemq.client.admin.migrations import LevelMigration, MigrationResult, MigrationStatus
 from duemq_common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ PLAN_COLUMNS: Final = (
     "#takes about",
 )
 PLAN_OPTIONAL: Final = ("#timer units", "#bytes in the log", "first due (UTC)", "last due (UTC)")
-LevelView = dict[str, Any]  # one level of a plan or status
 MOVING: Final = ("routing", "draining", "verifying", "rolling_back")
 STATUS_COLUMNS: Final = (
     "#level",
@@ -46,8 +46,8 @@ STATUS_COLUMNS: Final = (
 def show_plan(levels: list[int], target: Target, *, dry_run: bool) -> None:
     """Make a plan and print it."""
 
-    async def work(client: MigrationClient) -> Status:
-        return await client.command("plan", levels=levels, operator=operator(), dry_run=dry_run)
+    async def work(master: MigrationMaster) -> MigrationResult:
+        return await master.migrate("plan", levels=levels, dry_run=dry_run)
 
     plan = run(target, work)["plan"]
     if target.as_json:
@@ -71,7 +71,7 @@ def print_plan(plan: dict[str, Any], *, dry_run: bool) -> None:
         console().print(f"{'cannot start: ' if item['blocks'] else ''}{where}{item['text']}")
 
 
-def _plan_row(level: LevelView) -> tuple[object, ...]:
+def _plan_row(level: dict[str, Any]) -> tuple[object, ...]:
     first, last = level["first_due_ms"], level["last_due_ms"]
     return (
         level["level"],
@@ -86,14 +86,14 @@ def _plan_row(level: LevelView) -> tuple[object, ...]:
     )
 
 
-def change(action: str, request: dict[str, object], target: Target, *, wait: bool) -> None:
+def change(action: str, request: dict[str, Any], target: Target, *, wait: bool) -> None:
     """Send a command; with `wait`, wait until no level moves. Exit code 1: a level is paused."""
 
-    async def work(client: MigrationClient) -> Status:
-        done = await client.command(action, operator=operator(), **request)
+    async def work(master: MigrationMaster) -> MigrationResult:
+        done = await master.migrate(action, **request)
         if wait and not done["dry_run"]:
             with progress(quiet=target.as_json) as shown:
-                done["status"] = await client.wait_until_settled(done["levels"], shown)
+                done["status"] = await master.wait_until_settled(done["levels"], shown)
         return done
 
     done = run(target, work)
@@ -101,12 +101,12 @@ def change(action: str, request: dict[str, object], target: Target, *, wait: boo
         print_json(done)
     else:
         _print_done(done)
-    levels = done.get("status", {}).get("levels", [])
+    levels = done["status"]["levels"] if "status" in done else []
     if any(item["paused"] for item in levels if item["level"] in done["levels"]):
         raise SystemExit(int(Exit.FOUND_FAULT))
 
 
-def _print_done(done: dict[str, Any]) -> None:
+def _print_done(done: MigrationResult) -> None:
     levels = done["levels"]
     names = ", ".join(str(level) for level in levels) or "no level"
     named = f"{plural(len(levels), 'level')} {names}" if levels else names
@@ -120,7 +120,7 @@ def _print_done(done: dict[str, Any]) -> None:
 
 
 @contextmanager
-def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
+def progress(*, quiet: bool) -> Iterator[Callable[[MigrationStatus], None]]:
     """Yield a function that shows a status as progress bars, or as lines without a terminal."""
     if quiet:
         yield lambda status: None
@@ -134,7 +134,7 @@ def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
     with Progress(*columns, console=console(stderr=True)) as bars:
         tasks: dict[int, TaskID] = {}
 
-        def show(status: Status) -> None:
+        def show(status: MigrationStatus) -> None:
             for item in status["levels"]:
                 if item["state"] not in MOVING:
                     if item["level"] in tasks:
@@ -161,7 +161,7 @@ class ProgressLines:
     def __init__(self) -> None:
         self._last: dict[int, tuple[str, int]] = {}
 
-    def show(self, status: Status) -> None:
+    def show(self, status: MigrationStatus) -> None:
         """Print a line for each level that has advanced since the last call."""
         for item in status["levels"]:
             moved = _moved(item)
@@ -173,12 +173,12 @@ class ProgressLines:
                 notice(f"level {item['level']}: {_progress_text(item, status)}")
 
 
-def _moved(item: LevelView) -> int:
+def _moved(item: LevelMigration) -> int:
     moved: int = item["returned"] if item["state"] == "rolling_back" else item["moved"]
     return moved
 
 
-def _progress_text(item: LevelView, status: Status) -> str:
+def _progress_text(item: LevelMigration, status: MigrationStatus) -> str:
     late = status["late_p99_ms"]
     text = f"{item['state']} {_moved(item):,} moved, {item['remaining']:,} left"
     text += f", {status['rate_per_s']:,.0f}/s"
@@ -189,11 +189,11 @@ def _progress_text(item: LevelView, status: Status) -> str:
 def show_status(target: Target, *, follow: bool) -> None:
     """Print the state of a broker's levels; with `follow` until no level moves."""
 
-    async def work(client: MigrationClient) -> Status:
-        status = await client.status()
+    async def work(master: MigrationMaster) -> MigrationStatus:
+        status = await master.status()
         if follow:
             with progress(quiet=target.as_json) as shown:
-                status = await client.wait_until_settled(status["active"], shown)
+                status = await master.wait_until_settled(status["active"], shown)
         return status
 
     status = run(target, work)
@@ -203,7 +203,7 @@ def show_status(target: Target, *, follow: bool) -> None:
         print_status(status)
 
 
-def print_status(status: Status) -> None:
+def print_status(status: MigrationStatus) -> None:
     """Print a status: a table of levels, then rate and ledger."""
     rows = [_status_row(item) for item in status["levels"]]
     print_table("migrations by level", STATUS_COLUMNS, rows, optional=("#returned",))
@@ -219,7 +219,7 @@ def print_status(status: Status) -> None:
         console().print(f"ledger: {ledger['trouble']}")
 
 
-def _status_row(item: LevelView) -> tuple[object, ...]:
+def _status_row(item: LevelMigration) -> tuple[object, ...]:
     state = item["state"].replace("_", " ") + (" (paused)" if item["paused"] else "")
     return (
         item["level"],
@@ -235,8 +235,8 @@ def _status_row(item: LevelView) -> tuple[object, ...]:
 def verify(levels: list[int], target: Target) -> None:
     """Count level messages and timers. Exit code 1: they differ."""
 
-    async def work(client: MigrationClient) -> Status:
-        return await client.command("verify", levels=levels, operator=operator())
+    async def work(master: MigrationMaster) -> MigrationResult:
+        return await master.migrate("verify", levels=levels)
 
     done = run(target, work)
     if target.as_json:
@@ -273,10 +273,10 @@ def throttle(changes: dict[str, str], target: Target) -> None:
     if not changes:
         raise UsageError("nothing to change: give --rate, --lateness or --factor")
 
-    async def work(client: MigrationClient) -> Status:
-        await client.status()  # a replica refuses it before its configuration is changed
-        await client.configure(changes)
-        return await client.status()
+    async def work(master: MigrationMaster) -> MigrationStatus:
+        await master.status()  # a replica refuses it before its configuration is changed
+        await master.admin.update_broker_config(master.address, changes)
+        return await master.status()
 
     status = run(target, work)
     if target.as_json:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from duemq.auth.signature import Credentials
-    from duemq.cli.client import Cluster
     from duemq.client.admin import Admin
     from duemq.client.client import Client
 
@@ -168,14 +167,6 @@ class Target:
                 object.__setattr__(self, name, kept)
         if not self.namesrv:
             object.__setattr__(self, "namesrv", NAMESRV)
-
-    def cluster(self) -> Cluster:
-        """Return a client of these brokers."""
-        from duemq.cli.client import Cluster
-
-        return Cluster(
-            self.namesrv, self.broker, tls=self.tls_context(), credentials=self.credentials()
-        )
 
     def admin(self) -> Admin:
         """Return an admin of these brokers.

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
-from duemq.cli.client import PULL_COUNT, SUBSCRIPTION, Cluster, Queue, pull_fields
-from duemq.cli.messages import PRODUCER_GROUP, body_text, put, time_text, writable_queues
+from duemq.cli.messages import PRODUCER_GROUP, body_text, producer_of, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import (
     plural,
@@ -19,10 +18,11 @@ from duemq.cli.output import (
     print_table,
     printable,
 )
-from duemq.client.routes import READ, bytes_of
-from duemq.net.codes import RequestCode, ResponseCode
-from duemq_common.errors import RecordUnreadable, RequestError, UsageError
-from message_store.log.record import Record, decode_record, split_records
+from duemq.client.client import Client
+from duemq.client.message import Message
+from duemq.client.pull_consumer import PullConsumer
+from duemq_common.errors import RecordUnreadable, UsageError
+from message_store.log.record import Record, decode_record
 from recurring_schedules.names import OCCURRENCE_NAMES
 from timer_store.names import STALE_NAMES
 
@@ -53,7 +53,7 @@ class Quarantined:
         original: The pending or popped record; None if it cannot be decoded.
     """
 
-    queue: Queue
+    broker: str
     record: Record
     topic: str
     reason: str
@@ -64,7 +64,7 @@ class Quarantined:
         """Return the record as plain data."""
         original = self.original
         return {
-            "broker": self.queue.broker_name or self.queue.address,
+            "broker": self.broker,
             "offset": self.record.queue_offset,
             "stored": time_text(self.record.store_ms),
             "topic": self.topic,
@@ -76,13 +76,13 @@ class Quarantined:
         }
 
 
-def parsed(queue: Queue, record: Record) -> Quarantined:
+def parsed(broker: str, record: Record) -> Quarantined:
     """Return a record of the quarantine topic with the message in it."""
     properties, original = record.properties, None
     with suppress(RecordUnreadable):
         original = decode_record(memoryview(record.body), 0, check_crc=False)
     return Quarantined(
-        queue,
+        broker,
         record,
         properties.get("DUEMQ_TOPIC", ""),
         properties.get("DUEMQ_REASON", ""),
@@ -103,15 +103,15 @@ def list_quarantined(topic: str, count: int, target: Target) -> None:
 
 
 async def _list(topic: str, count: int, target: Target) -> None:
-    async with target.cluster() as cluster:
-        items = [item async for item in _quarantined(cluster) if topic in ("", item.topic)]
+    async with target.client() as client:
+        items = [item async for item in _quarantined(client) if topic in ("", item.topic)]
     shown = items[:count] if count else items
     if target.as_json:
         print_json([item.plain() for item in shown])
         return
     rows = [
         (
-            f"{item.queue.broker_name or item.queue.address}/{item.record.queue_offset}",
+            f"{item.broker}/{item.record.queue_offset}",
             time_text(item.record.store_ms),
             item.topic or "-",
             printable(f"{item.reason}: {item.detail}"),
@@ -125,28 +125,15 @@ async def _list(topic: str, count: int, target: Target) -> None:
     print_table(title, columns, rows, optional=("unique key", "since"))
 
 
-async def _quarantined(cluster: Cluster) -> AsyncIterator[Quarantined]:
+async def _quarantined(client: Client) -> AsyncIterator[Quarantined]:
     """Yield all records of the quarantine topic, broker by broker."""
-    for queue in await cluster.queues(QUARANTINE_TOPIC, permission=READ):
-        fields = {"topic": QUARANTINE_TOPIC, "queueId": queue.queue_id}
-        bound = await cluster.call(queue.address, RequestCode.GET_MIN_OFFSET, fields)
-        offset = int((bound.fields or {})["offset"])
-        while records := await _pull(cluster, queue, offset):
-            for record in records:
-                yield parsed(queue, record)
-            offset = records[-1].queue_offset + 1
-
-
-async def _pull(cluster: Cluster, queue: Queue, offset: int) -> list[Record]:
-    fields = pull_fields(
-        queue, QUARANTINE_TOPIC, PRODUCER_GROUP, offset, count=PULL_COUNT, sys_flag=SUBSCRIPTION
-    )
-    response = await cluster.request(queue.address, RequestCode.PULL_MESSAGE, fields)
-    if response.code == ResponseCode.SUCCESS:
-        return split_records(bytes_of(response))
-    if response.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
-        return []
-    raise RequestError(response.code, response.remark or "the pull was refused")
+    consumer = PullConsumer(client=client, group=PRODUCER_GROUP)
+    for queue in await consumer.queues(QUARANTINE_TOPIC):
+        offset = await consumer.min_offset(queue)
+        while messages := (await consumer.pull(queue, offset)).messages:
+            for message in messages:
+                yield parsed(queue.broker_name or client.broker, message.record)
+            offset = messages[-1].queue_offset + 1
 
 
 def send_quarantined(
@@ -167,8 +154,8 @@ def send_quarantined(
 async def _send_all(
     offsets: set[str], topic: str, without: Sequence[str], target: Target, dry_run: bool
 ) -> None:
-    async with target.cluster() as cluster:
-        items = [item async for item in _quarantined(cluster) if _names(item) & offsets]
+    async with target.client() as client:
+        items = [item async for item in _quarantined(client) if _names(item) & offsets]
         missing = offsets - {name for item in items for name in _names(item)}
         if missing:
             shown = ", ".join(sorted(missing))
@@ -182,13 +169,13 @@ async def _send_all(
             assert item.original is not None
             status = "not sent: --dry-run"
             if not dry_run:
-                status = await _send(cluster, item.original, topic or item.topic, without)
+                status = await _send(client, item.original, topic or item.topic, without)
             _print_sent(item, topic or item.topic, status, target)
 
 
 def _names(item: Quarantined) -> set[str]:
     offset = str(item.record.queue_offset)
-    return {offset, f"{item.queue.broker_name or item.queue.address}/{offset}"}
+    return {offset, f"{item.broker}/{offset}"}
 
 
 def _print_sent(item: Quarantined, topic: str, status: str, target: Target) -> None:
@@ -198,15 +185,17 @@ def _print_sent(item: Quarantined, topic: str, status: str, target: Target) -> N
     print(printable(f"{item.record.queue_offset} to {topic}: {status}  {summary(item)}"))
 
 
-async def _send(cluster: Cluster, message: Record, topic: str, without: Sequence[str]) -> str:
+async def _send(client: Client, record: Record, topic: str, without: Sequence[str]) -> str:
     """Send a message again, without delay; return its status.
 
     Raises:
-        RequestError: The broker refuses it.
+        Refused: The broker refuses it.
     """
-    queues = await writable_queues(cluster, topic)
     omitted = {*BROKERS_PROPERTIES, *without}
-    properties = {name: value for name, value in message.properties.items() if name not in omitted}
-    flags = {"flag": message.flag, "sys_flag": message.sys_flag & COMPRESSED}
-    status, _ = await put(cluster, queues[0], topic, properties, message.body, **flags)
-    return status
+    properties = {name: value for name, value in record.properties.items() if name not in omitted}
+    message = Message(
+        topic, record.body, flag=record.flag, message_id=properties.get("UNIQ_KEY", "")
+    )
+    async with producer_of(client) as producer:
+        sent = await producer.send_with(message, properties, sys_flag=record.sys_flag & COMPRESSED)
+    return sent.status

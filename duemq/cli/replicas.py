@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from duemq.cli.client import members_of
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, print_json
-from duemq.net.codes import ResponseCode
-from duemq_common.errors import RequestError
+from duemq.client.errors import Refused, Unsupported
 
 VIEW = "replication"
 UNKNOWN = "unknown"
@@ -35,19 +33,22 @@ def show_replicas(target: Target) -> None:
 async def _fetch(target: Target) -> tuple[list[dict[str, Any]], int]:
     """Return the members, and how many of them do not respond."""
     views, unreachable = list[dict[str, Any]](), 0
-    async with target.cluster() as cluster:
-        for name, broker_id, address in await members_of(cluster):
-            member = {"broker": name, "id": broker_id, "address": address}
+    async with target.admin() as admin:
+        for each in await admin.members():
+            member = {
+                "broker": each.broker_name,
+                "id": each.broker_id,
+                "address": each.address,
+            }
             try:
-                member |= await cluster.view(address, VIEW)
+                member |= await admin.view(each.address, VIEW)
             except ConnectionError as error:
                 member |= {"failure": str(error)}
                 unreachable += 1
-            except RequestError as error:
-                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    member |= {"failure": "not a DueMQ broker: see mqadmin haStatus"}
-                else:
-                    member |= {"failure": error.remark}
+            except Unsupported:
+                member |= {"failure": "not a DueMQ broker: see mqadmin haStatus"}
+            except Refused as error:
+                member |= {"failure": error.remark}
             views.append(member)
     return views, unreachable
 

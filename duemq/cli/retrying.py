@@ -24,7 +24,7 @@ class Retrying:
         self._name = name
         self._pause_s = 0.0
 
-    async def pause(self, error: ConnectionError) -> None:
+    async def pause(self, error: Exception) -> None:
         """Wait before the next attempt; each pause is longer."""
         if not self._pause_s:
             notice(f"{error}; retrying until Ctrl-C")

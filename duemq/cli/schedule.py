@@ -23,7 +23,7 @@ Note = Annotated[str, typer.Option(metavar="TEXT", help="Note that `list` and `s
 )
 def create(name: Name, *, spec: Spec, target: Target) -> None:
     """Create a schedule. The same definition again changes nothing; another one is refused."""
-    from duemq.cli.schedule_client import create_schedule
+    from duemq.cli.schedule_show import create_schedule
 
     create_schedule(name, spec, target)
 
@@ -36,7 +36,7 @@ def list_schedules(
     target: Target,
 ) -> None:
     """List schedules with their state and next occurrence."""
-    from duemq.cli.schedule_client import show_list
+    from duemq.cli.schedule_show import show_list
 
     show_list(topic, count, target)
 
@@ -49,7 +49,7 @@ def show(
     target: Target,
 ) -> None:
     """Show a schedule and its next times, in its zone and in UTC."""
-    from duemq.cli.schedule_client import show_schedule
+    from duemq.cli.schedule_show import show_schedule
 
     show_schedule(name, runs, target)
 
@@ -57,25 +57,25 @@ def show(
 @command(schedule_app, example='schedule pause report --note "until the migration is done"')
 def pause(name: Name, note: Note = "", *, target: Target) -> None:
     """Stop a schedule; its pending occurrence is cancelled."""
-    from duemq.cli.schedule_client import change_schedule
+    from duemq.cli.schedule_show import change_schedule
 
-    change_schedule(name, "pause", target, note=note)
+    change_schedule(name, lambda admin: admin.pause_schedule(name, note), target)
 
 
 @command(schedule_app, example="schedule resume report")
 def resume(name: Name, note: Note = "", *, target: Target) -> None:
     """Continue a paused schedule with its next time; times of the pause are skipped."""
-    from duemq.cli.schedule_client import change_schedule
+    from duemq.cli.schedule_show import change_schedule
 
-    change_schedule(name, "resume", target, note=note)
+    change_schedule(name, lambda admin: admin.resume_schedule(name, note), target)
 
 
 @command(schedule_app, example="schedule trigger report")
 def trigger(name: Name, *, target: Target) -> None:
     """Send a message of the schedule now, also while it is paused."""
-    from duemq.cli.schedule_client import change_schedule
+    from duemq.cli.schedule_show import change_schedule
 
-    change_schedule(name, "trigger", target)
+    change_schedule(name, lambda admin: admin.trigger_schedule(name), target)
 
 
 @command(
@@ -91,7 +91,7 @@ def backfill(
     target: Target,
 ) -> None:
     """Send the messages of past times now, each time that the command runs."""
-    from duemq.cli.schedule_client import backfill_schedule
+    from duemq.cli.schedule_show import backfill_schedule
 
     backfill_schedule(name, from_time, to_time, target)
 
@@ -99,6 +99,6 @@ def backfill(
 @command(schedule_app, example="schedule delete report")
 def delete(name: Name, *, target: Target) -> None:
     """Delete a schedule; its pending occurrence is cancelled."""
-    from duemq.cli.schedule_client import change_schedule
+    from duemq.cli.schedule_show import change_schedule
 
-    change_schedule(name, "delete", target)
+    change_schedule(name, lambda admin: admin.delete_schedule(name), target)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from duemq.admin.runtime_info import binary_size
-from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.cli.output import print_json, print_table
 from duemq.cli.timers_show import SUMMARY_VIEW
-from duemq.client.routes import bytes_of
+from duemq.client.routes import json_object
 from timer_store.compaction.request import COMPACT_TIMERS
+
+if TYPE_CHECKING:
+    from duemq.client.admin import Admin
 
 PLAN_TIMEOUT_S: Final = 600.0
 POLL_INTERVAL_S: Final = 0.5
@@ -40,33 +42,32 @@ def compact_and_show(target: Target, *, dry_run: bool) -> None:
 
 
 async def _compact(target: Target, dry_run: bool) -> list[dict[str, Any]]:
-    async with target.cluster() as cluster:
+    async with target.admin() as admin:
         responses = []
-        for name, address in await brokers_of(cluster):
-            response = await _fetch(cluster, address, dry_run)
+        for broker in await admin.masters():
+            response = await _fetch(admin, broker.address, dry_run)
             if response["started"]:
-                response |= await _wait_until_finished(cluster, address)
-            responses.append({"broker": name or address, **response})
+                response |= await _wait_until_finished(admin, broker.address)
+            responses.append({"broker": broker.name, **response})
     return responses
 
 
-async def _fetch(cluster: Cluster, address: str, dry_run: bool) -> dict[str, object]:
+async def _fetch(admin: Admin, address: str, dry_run: bool) -> dict[str, object]:
     body = json.dumps({"dry_run": dry_run}).encode()
-    response = await cluster.call(
+    response = await admin.ask_broker(
         address,
         COMPACT_TIMERS,
         body=body,
         timeout_s=PLAN_TIMEOUT_S,
-        unsupported=f"{address} is not a DueMQ broker with timers",
+        feature="timers of DueMQ",
     )
-    result: dict[str, object] = json.loads(bytes_of(response))
-    return result
+    return json_object(response)
 
 
-async def _wait_until_finished(cluster: Cluster, address: str) -> dict[str, object]:
+async def _wait_until_finished(admin: Admin, address: str) -> dict[str, object]:
     """Wait until the broker has finished; return why timers remain, if any."""
     while True:
-        view = (await cluster.view(address, SUMMARY_VIEW))["compaction"]
+        view = (await admin.view(address, SUMMARY_VIEW))["compaction"]
         if not view["running"]:
             blocked_by = view["blocked_by"]
             return {"blocked_by": blocked_by, "why": view["why"]} if blocked_by else {}

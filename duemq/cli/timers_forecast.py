@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from duemq.cli.client import brokers_of
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, heading, plural, print_json, table
@@ -46,9 +45,9 @@ def show_forecast(target: Target, *, by: str, count: int, from_time: str) -> Non
 async def _fetch(target: Target, arguments: dict[str, int]) -> dict[str, object]:
     """Return the sum over all brokers; a broker may respond in several pieces."""
     counts, sums = [0] * arguments["count"], {"before": 0, "later": 0, "pending": 0}
-    async with target.cluster() as cluster:
-        for _, address in await brokers_of(cluster):
-            view = await cluster.view(address, VIEW, **arguments)
+    async with target.admin() as admin:
+        for broker in await admin.masters():
+            view = await admin.view(broker.address, VIEW, **arguments)
             sums["pending"] += view["pending"]
             while True:
                 counts = [a + b for a, b in zip(counts, view["counts"], strict=True)]
@@ -56,7 +55,7 @@ async def _fetch(target: Target, arguments: dict[str, int]) -> dict[str, object]
                 sums["later"] += view["later"]
                 if view["pos"] is None:
                     break
-                view = await cluster.view(address, VIEW, **arguments, pos=view["pos"])
+                view = await admin.view(broker.address, VIEW, **arguments, pos=view["pos"])
     return {**arguments, **sums, "counts": counts}
 
 

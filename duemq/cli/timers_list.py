@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.exits import Exit, fail
 from duemq.cli.options import Target, TimerSelection
 from duemq.cli.output import console, heading, print_json, printable
 from duemq.cli.timers_show import LIST_VIEW, list_row, timers_table
 from duemq.cli.times import parse_time
 from duemq_common.clock import SystemClock
+
+if TYPE_CHECKING:
+    from duemq.client.admin import Admin
 
 REQUEST_TIMERS_MAX = 1_000  # timers per request
 
@@ -55,16 +58,16 @@ async def _collect(
 ) -> tuple[list[dict[str, object]], bool, list[str]]:
     """Return (timers of the page, whether there are more, damage) of all brokers."""
     before = (selection.page - 1) * selection.limit
-    async with target.cluster() as cluster:
-        brokers = await brokers_of(cluster)
+    async with target.admin() as admin:
+        brokers = await admin.masters()
         skip = before if len(brokers) == 1 else 0
         timers: list[dict[str, object]] = []
         damage: list[str] = []
-        for name, address in brokers:
+        for broker in brokers:
             part, faults = await _fetch(
-                cluster, address, fields, skip, before + selection.limit + 1 - skip
+                admin, broker.address, fields, skip, before + selection.limit + 1 - skip
             )
-            timers += [{"broker": name or address, **timer} for timer in part]
+            timers += [{"broker": broker.name, **timer} for timer in part]
             damage += faults
     timers.sort(key=lambda timer: (timer["due_ms"] or 0, timer["commit_log_offset"]))
     timers = timers[before - skip :]
@@ -72,7 +75,7 @@ async def _collect(
 
 
 async def _fetch(
-    cluster: Cluster, address: str, fields: dict[str, object], skip: int, count: int
+    admin: Admin, address: str, fields: dict[str, object], skip: int, count: int
 ) -> tuple[list[dict[str, object]], list[str]]:
     """Return `count` timers of one broker after the first `skip`; may take several requests."""
     pages: list[dict[str, object]] = []
@@ -80,9 +83,7 @@ async def _fetch(
     cursor = ""
     while True:
         limit = min(count - len(pages), REQUEST_TIMERS_MAX)
-        page = await cluster.view(
-            address, LIST_VIEW, **fields, skip=skip, limit=limit, cursor=cursor
-        )
+        page = await admin.view(address, LIST_VIEW, **fields, skip=skip, limit=limit, cursor=cursor)
         skip -= page["skipped"]
         pages += page["timers"]
         damage += page["damage"]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duemq.admin.runtime_info import binary_size
-from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, plural, print_json, refreshing, table
 from duemq.cli.retrying import watch
 from duemq.cli.times import duration_text
+
+if TYPE_CHECKING:
+    from duemq.client.admin import Admin
+    from duemq.client.admin.cluster import BrokerMember
 
 View = dict[str, Any]  # JSON of a view
 SUMMARY_VIEW, LIST_VIEW = "timer_store.summary", "timer_store.list"
@@ -37,8 +40,8 @@ def show_summary(target: Target) -> None:
     """Print the timers of every broker."""
 
     async def show() -> None:
-        async with target.cluster() as cluster:
-            views = await _fetch(cluster, await brokers_of(cluster))
+        async with target.admin() as admin:
+            views = await _fetch(admin, await admin.masters())
         if target.as_json:
             print_json(views)
             return
@@ -52,15 +55,13 @@ def follow_timers(target: Target, *, count: int) -> None:
     """Print the summary and the next due timers repeatedly."""
 
     async def follow() -> None:
-        async with target.cluster() as cluster:
-            await _follow(cluster, await brokers_of(cluster), count, target.as_json)
+        async with target.admin() as admin:
+            await _follow(admin, await admin.masters(), count, target.as_json)
 
     asyncio.run(follow())
 
 
-async def _follow(
-    cluster: Cluster, brokers: list[tuple[str, str]], count: int, as_json: bool
-) -> None:
+async def _follow(admin: Admin, brokers: list[BrokerMember], count: int, as_json: bool) -> None:
     """Show `count` states, 0: until interrupted."""
     with refreshing(as_json=as_json) as show:
 
@@ -69,8 +70,8 @@ async def _follow(
             show(views if as_json else _grouped(parts))
 
         await watch(
-            ", ".join(address for _, address in brokers),
-            lambda: _fetch(cluster, brokers, following=True),
+            ", ".join(broker.address for broker in brokers),
+            lambda: _fetch(admin, brokers, following=True),
             show_state,
             interval_s=FOLLOW_INTERVAL_S,
             count=count,
@@ -78,14 +79,14 @@ async def _follow(
 
 
 async def _fetch(
-    cluster: Cluster, brokers: list[tuple[str, str]], *, following: bool = False
+    admin: Admin, brokers: list[BrokerMember], *, following: bool = False
 ) -> list[View]:
     views = []
-    for name, address in brokers:
-        view = {"broker": name or address, "address": address}
-        view |= await cluster.view(address, SUMMARY_VIEW)
+    for broker in brokers:
+        view = {"broker": broker.name, "address": broker.address}
+        view |= await admin.view(broker.address, SUMMARY_VIEW)
         if following:
-            page = await cluster.view(address, LIST_VIEW, limit=NEXT_SHOWN)
+            page = await admin.view(broker.address, LIST_VIEW, limit=NEXT_SHOWN)
             view["next"] = page["timers"]
         views.append(view)
     return views

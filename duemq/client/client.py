@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from duemq.auth.signature import Credentials
 from duemq.client.connections import TIMEOUT_S, ServerConnections, host_and_port
-from duemq.client.errors import NoRoute, Refused, Unreachable
+from duemq.client.errors import NoBroker, NoNameServer, NoRoute, Refused, Unreachable
 from duemq.client.heartbeats import Heartbeats
 from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, TopicRoute, json_object, route_of
 from duemq.net.codes import RequestCode, ResponseCode
@@ -25,6 +25,8 @@ from duemq_common.clock import Clock, SystemClock
 from duemq_common.request import Response
 
 ROUTE_AGE_MAX_S: Final = 30.0
+GIVE_BROKER: Final = "if it is a broker, give it as broker (--broker, -b)"
+GIVE_NAMESRV: Final = "if it is a name server, give it as namesrv (--namesrv, -n)"
 
 
 class Client(ServerConnections):
@@ -95,14 +97,14 @@ class Client(ServerConnections):
 
         Raises:
             Unreachable: No name server responds.
-            NoRoute: No broker is registered.
+            NoBroker: No broker is registered.
         """
         if self.broker:
             return [("", self.broker)]
         table = (await self.cluster_info()).get("brokerAddrTable", {})
         masters = [(name, data["brokerAddrs"].get("0", "")) for name, data in sorted(table.items())]
         if not any(address for _, address in masters):
-            raise NoRoute("the name server has no registered broker")
+            raise NoBroker("the name server has no registered broker")
         return [(name, address) for name, address in masters if address]
 
     async def cluster_info(self) -> dict[str, Any]:
@@ -146,6 +148,11 @@ class Client(ServerConnections):
                 return self._routes[topic][0]
             raise
 
+    def expire_route(self, topic: str) -> None:
+        """Let the next request for a route ask the servers; without a response, it stays."""
+        if topic in self._routes:
+            self._routes[topic] = (self._routes[topic][0], 0.0)
+
     async def refresh_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic as the servers have it now, and cache it."""
         route = await self.fetch_route(topic)
@@ -171,6 +178,9 @@ class Client(ServerConnections):
         """
         if self.broker:
             response = await self.call(self.broker, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                text = f"{self.broker} does not have routes; {GIVE_NAMESRV}"
+                raise Refused(response.code, text, self.broker)
         else:
             response = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if response.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -207,8 +217,8 @@ class Client(ServerConnections):
                 self.namesrvs.append(address)
                 continue
             if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                text = f"{address} is not a name server; if it is a broker, give it as broker"
-                raise Refused(response.code, text, address)
+                text = f"{address} is not a name server; {GIVE_BROKER}"
+                raise NoNameServer(response.code, text, address)
             return response
         raise Unreachable("; ".join(errors) or "no name server is given")
 

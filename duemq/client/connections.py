@@ -20,8 +20,9 @@ LANGUAGE: Final = "PYTHON"
 TIMEOUT_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 3.0
 CLOSE_TIMEOUT_S: Final = 1.0  # Apache's servers do not end TLS
-ONLY_PLAINTEXT: Final = "; if the server does not use TLS, leave out tls"
-ONLY_TLS: Final = "; if the server requires TLS, give tls"
+ONLY_PLAINTEXT: Final = "; if the server does not use TLS, leave out tls (--tls)"
+ONLY_TLS: Final = "; if the server requires TLS, give tls (--tls)"
+UNSIGNED: Final = "The requests are not signed: give credentials (--access-key, --secret-file)"
 
 Handler = Callable[[Request, ServerConnection], Response | Awaitable[Response | None] | None]
 """Handler of a request of a server; a one-way request has no response."""
@@ -168,7 +169,7 @@ class ServerConnections:
         """Return the error for a response with another code than success."""
         remark = response.remark or f"request {code} was refused without a reason"
         if response.code == ResponseCode.NO_PERMISSION and self._credentials is None:
-            remark = f"{remark.rstrip('.')}. The requests are not signed: give credentials"
+            remark = f"{remark.rstrip('.')}. {UNSIGNED}"
         return Refused(response.code, remark, address)
 
     async def notify(self, address: str, code: int, fields: Mapping[str, object]) -> None:

@@ -4,7 +4,9 @@ DueMQError
 └── ClientError         a call of the client failed
     ├── NotSent         a message was not stored, or it is not known whether it was
     ├── NoRoute         no broker has the topic
+    │   └── NoBroker    no broker is registered
     ├── Refused         a server refused a request; `code` is Apache's response code
+    │   └── NoNameServer  the server is not a name server
     ├── Unreachable     no server responded
     ├── Unsupported     the broker does not have the feature
     └── Closed          the client is closed
@@ -35,12 +37,20 @@ class NoRoute(ClientError):
     """No broker has the topic."""
 
 
+class NoBroker(NoRoute):
+    """The name server has no registered broker."""
+
+
 class Refused(ClientError, RequestError):
     """A server refused a request; `code` is Apache's response code."""
 
     def __init__(self, code: int, remark: str, address: str = "") -> None:
         RequestError.__init__(self, code, remark)
         self.address = address
+
+
+class NoNameServer(Refused):
+    """The server is not a name server."""
 
 
 class Unreachable(ClientError, ConnectionError):

@@ -301,12 +301,12 @@ class Producer(ClientRole):
         queue: MessageQueue | None,
     ) -> tuple[Response, MessageQueue]:
         last: Exception | None = None
-        for attempt in range(self._attempts):
+        for _ in range(self._attempts):
             chosen = queue
             try:
-                route = self.client.cached_route(message.topic) if attempt == 0 else None
+                route = self.client.cached_route(message.topic)
                 if route is None:
-                    route = await self.client.route(message.topic, refresh=attempt > 0)
+                    route = await self.client.route(message.topic)
                 chosen = queue or self._queue(route, message)
                 fields["e"] = str(chosen.queue_id)
                 return await self._send_to(code, chosen, route, message, fields, body), chosen
@@ -316,6 +316,7 @@ class Producer(ClientRole):
                 last = error
             except (Unreachable, NoRoute) as error:
                 last = error
+            self.client.expire_route(message.topic)
             if chosen is not None:
                 self._avoided[chosen.broker_name] = self._now_s() + AVOIDED_S
         raise NotSent(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Unpack
 
-from duemq.client.errors import NoRoute, Refused
+from duemq.client.errors import NoRoute, Refused, Unreachable
 from duemq.client.filters import Filter
 from duemq.client.message import MessageQueue, ReceivedMessage, milliseconds
 from duemq.client.role import ClientOptions, ClientRole
@@ -109,32 +109,27 @@ class PullConsumer(ClientRole):
             "expressionType": messages.kind,
             "maxMsgBytes": PULL_BYTES_MAX,
         }
-        address = await self._address(queue)
-        response = await self.client.call(
-            address,
-            RequestCode.PULL_MESSAGE,
-            fields,
-            timeout_s=self.client.timeout_s + wait_s,
-        )
+        code, timeout_s = RequestCode.PULL_MESSAGE, self.client.timeout_s + wait_s
+        response, address = await self._call(queue, code, fields, timeout_s)
         if response.code not in PULLED:
-            raise self.client.refusal(response, address, RequestCode.PULL_MESSAGE)
+            raise self.client.refusal(response, address, code)
         return pulled(response, queue, messages, offset)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset of the group; None: there is none."""
-        fields = self._fields(queue)
-        address = await self._address(queue)
-        response = await self.client.call(address, RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        response, address = await self._call(queue, code, self._fields(queue))
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        return self._offset(response, address, RequestCode.QUERY_CONSUMER_OFFSET)
+        return self._offset(response, address, code)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Commit the offset of the next message that the group will read."""
         fields = self._fields(queue) | {"commitOffset": offset}
-        await self.client.ask(
-            await self._address(queue), RequestCode.UPDATE_CONSUMER_OFFSET, fields
-        )
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        response, address = await self._call(queue, code, fields)
+        if response.code != ResponseCode.SUCCESS:
+            raise self.client.refusal(response, address, code)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message of a queue."""
@@ -156,9 +151,9 @@ class PullConsumer(ClientRole):
         return await self._ask_offset(queue, code, timestamp=milliseconds(when))
 
     async def _ask_offset(self, queue: MessageQueue, code: int, **more: object) -> int:
-        address = await self._address(queue)
         fields = {"topic": queue.topic, "queueId": queue.queue_id, **more}
-        return self._offset(await self.client.call(address, code, fields), address, code)
+        response, address = await self._call(queue, code, fields)
+        return self._offset(response, address, code)
 
     def _offset(self, response: Response, address: str, code: int) -> int:
         if response.code != ResponseCode.SUCCESS:
@@ -168,12 +163,27 @@ class PullConsumer(ClientRole):
         except (KeyError, ValueError):
             raise Refused(response.code, "the response has no offset", address) from None
 
-    async def _address(self, queue: MessageQueue) -> str:
+    async def _call(
+        self,
+        queue: MessageQueue,
+        code: int,
+        fields: Mapping[str, object],
+        timeout_s: float | None = None,
+    ) -> tuple[Response, str]:
+        """Return the response of the broker of a queue, and its address.
+
+        A broker that does not respond is looked up again by the next call.
+        """
         route = await self.client.route(queue.topic)
         address = route.any_member(queue.broker_name)
         if not address:
+            self.client.expire_route(queue.topic)
             raise NoRoute(f"broker {queue.broker_name} of topic {queue.topic} has no address")
-        return address
+        try:
+            return await self.client.call(address, code, fields, timeout_s=timeout_s), address
+        except Unreachable:
+            self.client.expire_route(queue.topic)
+            raise
 
     def _fields(self, queue: MessageQueue) -> dict[str, object]:
         return {

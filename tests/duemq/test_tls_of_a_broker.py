@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.options import Target
+from duemq.client import Admin
 from duemq_common.errors import ConfigError
 from tests.support.certificates import Authority, trusting_context
 from tests.support.loopback_broker import LEVELS, properties_of
@@ -46,20 +46,20 @@ def test_commands_connect_by_tls(tmp_path: Path) -> None:
                 tls_ca=str(authority.path),
                 tls_cert=str(tmp_path / "user.pem"),
             )
-            async with target.cluster() as cluster:
-                assert [address for _, address in await brokers_of(cluster)] == [broker.address]
-                await cluster.view(broker.address, "schedule_service.levels")
+            async with target.admin() as admin:
+                assert [master.address for master in await admin.masters()] == [broker.address]
+                await admin.view(broker.address, "schedule_service.levels")
             for refused in (None, trusting_context()):
-                async with Cluster(broker.namesrv_address, tls=refused) as cluster:
+                async with Admin(broker.namesrv_address, tls=refused) as admin:
                     with pytest.raises(ConnectionError):
-                        await brokers_of(cluster)
+                        await admin.masters()
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize(
     ("mode", "tls", "hint"),
-    [("disabled", True, "without --tls"), ("enforcing", False, "add --tls")],
+    [("disabled", True, r"leave out tls \(--tls\)"), ("enforcing", False, r"give tls \(--tls\)")],
 )
 def test_a_command_names_the_cause_if_the_broker_serves_the_other_protocol(
     tmp_path: Path, mode: str, tls: bool, hint: str
@@ -68,9 +68,9 @@ def test_a_command_names_the_cause_if_the_broker_serves_the_other_protocol(
         keys = {"tls.server.mode": mode}
         async with Broker(properties_of(tmp_path, **keys), plugins=[LEVELS]) as broker:
             target = Target(broker=broker.address, tls=tls)
-            async with target.cluster() as cluster:
+            async with target.admin() as admin:
                 with pytest.raises(ConnectionError, match=hint):
-                    await cluster.view(broker.address, "schedule_service.levels")
+                    await admin.view(broker.address, "schedule_service.levels")
 
     asyncio.run(main())
 
@@ -112,11 +112,11 @@ def test_metrics_count_tls_connections(tmp_path: Path) -> None:
         changes["metricsPromExporterHost"] = "127.0.0.1"
         async with (
             Broker(properties_of(tmp_path, **changes), plugins=[LEVELS]) as broker,
-            Cluster("", broker.address) as plain,
-            Cluster("", broker.address, tls=trusting_context()) as encrypted,
+            Admin(broker=broker.address) as plain,
+            Admin(broker=broker.address, tls=trusting_context()) as encrypted,
         ):
-            for cluster in (plain, encrypted):
-                await cluster.view(broker.address, "schedule_service.levels")
+            for admin in (plain, encrypted):
+                await admin.view(broker.address, "schedule_service.levels")
             url = f"http://127.0.0.1:{broker.metrics_port}/metrics"
             return await asyncio.to_thread(lambda: urllib.request.urlopen(url).read().decode())
 

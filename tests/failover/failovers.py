@@ -22,7 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from duemq.cli.client import Cluster
+from duemq.client import Admin
 from tests.failover.pops import PopLoad
 from tests.interop.apache_controller import ApacheController
 from tests.support.failover_demo.demo import Group
@@ -90,8 +90,8 @@ async def running_group(
         for member in members:
             await member.process.start()
             stack.push_async_callback(member.process.stop)
-        cluster = await stack.enter_async_context(Cluster(controller.namesrv_address))
-        group = Group(members, cluster)
+        admin = await stack.enter_async_context(Admin(controller.namesrv_address))
+        group = Group(members, admin)
         async with asyncio.timeout(ROUND_S_MAX):
             await group.wait_in_sync()
         yield group

@@ -17,14 +17,12 @@ import random
 import sys
 from asyncio.subprocess import PIPE
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from duemq.cli.migration_client import MigrationClient
-from duemq.cli.options import Target
+from duemq.client import Admin
 from duemq_common.errors import DueMQError
 from tests.failover.failovers import DRAIN_S, ROUND_S_MAX, Failures, running_group
 from tests.failover.migration_decisions import DONE, FINAL, Decision, Decisions
@@ -143,8 +141,10 @@ class Operator:
         """Send a command to a master; return whether its success was answered."""
         operator = f"operator-{next(self._numbers)}"
         try:
-            async with asyncio.timeout(timeout_s), _client(master) as client:
-                done = await client.command(action, levels=levels or [], operator=operator)
+            async with asyncio.timeout(timeout_s), Admin(broker=master.address) as admin:
+                done = await admin.migrate(
+                    master.address, action, levels=levels or [], operator=operator
+                )
         except (OSError, TimeoutError, DueMQError) as error:
             self.refusals.append(f"{operator}, {action}: {error!r}")
             chosen = tuple(levels or self.decisions.possible)
@@ -160,9 +160,12 @@ class Operator:
             async for _ in poll(POLL_S):
                 master = member or await self._failures.find_master()
                 try:
-                    async with asyncio.timeout(CALL_S_MAX), _client(master) as client:
-                        status = await client.status()
-                        return list(status["levels"])
+                    async with (
+                        asyncio.timeout(CALL_S_MAX),
+                        Admin(broker=master.address) as admin,
+                    ):
+                        status = await admin.migration_status(master.address)
+                        return [cast(dict[str, Any], each) for each in status["levels"]]
                 except (OSError, TimeoutError, DueMQError):
                     continue
         raise AssertionError("unreachable")
@@ -267,9 +270,3 @@ def _shuffled(phases: tuple[str, ...], chance: random.Random) -> Iterator[str]:
     """Yield all phases in a random order, again and again."""
     while True:
         yield from chance.sample(phases, len(phases))
-
-
-@asynccontextmanager
-async def _client(member: Member) -> AsyncIterator[MigrationClient]:
-    async with MigrationClient(Target(broker=member.address)) as client:
-        yield client

@@ -1,4 +1,4 @@
-"""Admin: brokers, topics, groups, dead letters and stored messages of a cluster.
+"""Admin: brokers, topics, groups, messages, dead letters, schedules, migrations of a cluster.
 
 async with Admin("127.0.0.1:9876") as admin:
     for group in await admin.groups():
@@ -8,9 +8,11 @@ async with Admin("127.0.0.1:9876") as admin:
 from __future__ import annotations
 
 from duemq.client.admin.dead_letters import DeadLettersAdmin
+from duemq.client.admin.migrations import MigrationsAdmin
+from duemq.client.admin.schedules import SchedulesAdmin
 
 
-class Admin(DeadLettersAdmin):
+class Admin(DeadLettersAdmin, SchedulesAdmin, MigrationsAdmin):
     """Administration of DueMQ's and Apache's brokers, from 4.9 on; an async context manager.
 
     Args:

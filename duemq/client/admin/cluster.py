@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from duemq.client.errors import NoRoute, Unreachable, Unsupported
+from duemq.client.client import GIVE_NAMESRV
+from duemq.client.errors import NoBroker, NoRoute, Unreachable, Unsupported
 from duemq.client.message import time_of
 from duemq.client.role import ClientRole
 from duemq.client.routes import MASTER_ID, bytes_of, json_object
@@ -22,6 +23,7 @@ from duemq_common.request import Response
 Body = TypeVar("Body")
 FIRST_VERSION_5: Final = 413  # MQVersion of 5.0.0
 PROPERTY_MARKS: Final = "#!"
+VIEWS: Final = f"views: it is not a DueMQ broker; {GIVE_NAMESRV}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class ClusterAdmin(ClientRole):
         """
         masters = [member for member in await self.members() if member.is_master]
         if not masters:
-            raise NoRoute("the name server has no registered broker")
+            raise NoBroker("the name server has no registered broker")
         if not broker_names:
             return masters
         by_name = {member.name: member for member in masters}
@@ -148,7 +150,7 @@ class ClusterAdmin(ClientRole):
         body = "".join(f"{key}={value}\n" for key, value in changes.items()).encode()
         await self.client.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
-    async def view(self, address: str, name: str, **fields: object) -> dict[str, object]:
+    async def view(self, address: str, name: str, **fields: object) -> dict[str, Any]:
         """Return a view of a DueMQ broker.
 
         Raises:
@@ -156,7 +158,7 @@ class ClusterAdmin(ClientRole):
             Refused: The broker has no such view.
         """
         response = await self.ask_broker(
-            address, RequestCode.GET_VIEW, {"view": name, **fields}, feature=f"the view {name}"
+            address, RequestCode.GET_VIEW, {"view": name, **fields}, feature=VIEWS
         )
         return json_object(response)
 
@@ -168,6 +170,7 @@ class ClusterAdmin(ClientRole):
         body: bytes = b"",
         *,
         feature: str,
+        timeout_s: float | None = None,
     ) -> Response:
         """Return the response of a broker if it is a success.
 
@@ -177,9 +180,9 @@ class ClusterAdmin(ClientRole):
             Unsupported: The broker does not know the request.
             Refused: The broker refused the request.
         """
-        response = await self.client.call(address, code, fields, body)
+        response = await self.client.call(address, code, fields, body, timeout_s=timeout_s)
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise Unsupported(f"broker {address} does not have {feature} (request {code})")
+            raise Unsupported(f"{address} does not have {feature} (request {code})")
         if response.code != ResponseCode.SUCCESS:
             raise self.client.refusal(response, address, code)
         return response
@@ -200,8 +203,20 @@ def parsed(response: Response, kind: type[Body]) -> Body:
         Unreachable: The body has another form.
     """
     try:
-        return msgspec.convert(json_object(response), kind)
+        return converted(json_object(response), kind)
     except ValueError as error:
+        raise Unreachable(f"a response cannot be read: {error}") from error
+
+
+def converted(value: object, kind: type[Body]) -> Body:
+    """Return a decoded JSON body as an object.
+
+    Raises:
+        Unreachable: The body has another form.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
         raise Unreachable(f"a response cannot be read: {error}") from error
 
 

@@ -24,11 +24,10 @@ from duemq.auth.model import (
     UserType,
 )
 from duemq.cli.app import app
-from duemq.cli.client import Cluster
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
-from duemq.client.routes import READ
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq.client import Admin
+from duemq.net.codes import ResponseCode
 from duemq_common.errors import RequestError, UsageError
 from message_store.recovery.store_lock import StoreLock
 from tests.support.accounts import KEYS
@@ -146,18 +145,18 @@ def test_commands_sign_with_the_account_that_is_named(tmp_path: Path) -> None:
     first = json.dumps({"username": "root", "password": "root-secret"})
     keys = {"authenticationEnabled": "true", "authorizationEnabled": "true"}
 
-    async def config_of(cluster: Cluster, address: str) -> int:
-        async with cluster:
-            return (await cluster.call(address, RequestCode.GET_BROKER_CONFIG)).code
+    async def config_of(admin: Admin, address: str) -> dict[str, str]:
+        async with admin:
+            return await admin.broker_config(address)
 
     async def main() -> None:
         properties = small(tmp_path, initAuthenticationUser=first, **keys)
         async with running(properties) as (broker, _):
             at = broker.address
             known = Target(broker=at, access_key="root", secret_file=secret)
-            assert await config_of(known.cluster(), at) == 0
+            assert await config_of(known.admin(), at)
             with pytest.raises(RequestError, match="username cannot be null"):
-                await config_of(Target(broker=at).cluster(), at)
+                await config_of(Target(broker=at).admin(), at)
 
     asyncio.run(main())
 
@@ -168,13 +167,9 @@ def test_a_name_server_that_refuses_is_not_one_without_the_topic(tmp_path: Path)
     name_server = {"embeddedNamesrvEnable": "true", "embeddedNamesrvPort": "0"}
 
     async def refusals(target: Target) -> set[str]:
-        async with target.cluster() as cluster:
+        async with target.admin() as admin:
             found = set()
-            for work in (
-                cluster.queues("T", permission=READ),
-                cluster.brokers(),
-                cluster.members(),
-            ):
+            for work in (admin.client.route("T"), admin.client.masters(), admin.members()):
                 with pytest.raises(RequestError) as refused:
                     await work
                 assert refused.value.code == ResponseCode.NO_PERMISSION
@@ -185,7 +180,8 @@ def test_a_name_server_that_refuses_is_not_one_without_the_topic(tmp_path: Path)
         async with running(small(tmp_path, **KEYS, **name_server)) as (broker, _):
             at = broker.namesrv_address
             assert await refusals(Target(namesrv=at)) == {
-                "username cannot be null. Give an account: --access-key USER --secret-file FILE"
+                "username cannot be null. The requests are not signed: give credentials "
+                "(--access-key, --secret-file)"
             }
             named = Target(namesrv=at, access_key="root", secret_file=secret)
             assert await refusals(named) == {"check signature failed."}

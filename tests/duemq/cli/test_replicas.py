@@ -10,6 +10,7 @@ import pytest
 
 from duemq.cli.options import Target
 from duemq.cli.replicas import show_replicas
+from duemq.client.admin.cluster import BrokerMember
 
 MASTER = {"role": "MASTER", "logEnd": 7_020, "failure": "10.0.0.2:1: the replica closed it"}
 REPLICA = {"role": "SLAVE", "state": "transfer", "logEnd": 7_020, "failure": ""}
@@ -24,11 +25,14 @@ class FakeTarget:
         self._views = list(views)
 
     @asynccontextmanager
-    async def cluster(self) -> AsyncIterator[FakeTarget]:
+    async def admin(self) -> AsyncIterator[FakeTarget]:
         yield self
 
-    async def members(self) -> list[tuple[str, int, str]]:
-        return [("broker-a", n, f"10.0.0.{n + 1}:10911") for n in range(len(self._views))]
+    async def members(self) -> list[BrokerMember]:
+        return [
+            BrokerMember("c", "broker-a", n, f"10.0.0.{n + 1}:10911")
+            for n in range(len(self._views))
+        ]
 
     async def view(self, address: str, name: str) -> dict[str, Any]:
         view = self._views.pop(0)

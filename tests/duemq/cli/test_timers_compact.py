@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from duemq.cli.client import Cluster
 from duemq.cli.timers import timers_app
-from duemq_common.errors import RequestError
+from duemq.client import Admin, Client
+from duemq.client.errors import Unsupported
 from duemq_common.request import Response
 from timer_store.compaction.request import COMPACT_TIMERS
 
@@ -38,8 +38,8 @@ def broker(
         "requests": [],
     }
 
-    async def request(
-        self: Cluster,
+    async def call(
+        self: Client,
         address: str,
         code: int,
         fields: object = None,
@@ -51,12 +51,12 @@ def broker(
         return Response(state.get("code", 0), body=json.dumps(state["plan"]).encode())
 
     async def view(
-        self: Cluster, address: str, name: str, **fields: object
+        self: Admin, address: str, name: str, **fields: object
     ) -> dict[str, dict[str, bool | str]]:
         return {"compaction": state["views"].pop(0)}
 
-    monkeypatch.setattr(Cluster, "request", request)
-    monkeypatch.setattr(Cluster, "view", view)
+    monkeypatch.setattr(Client, "call", call)
+    monkeypatch.setattr(Admin, "view", view)
     monkeypatch.setattr("duemq.cli.timers_compact.POLL_INTERVAL_S", 0)
     return state
 
@@ -120,4 +120,4 @@ def test_another_broker_reports_it(
     broker: dict[str, Any],
 ) -> None:
     broker["code"] = 3
-    assert isinstance(run().exception, RequestError)
+    assert isinstance(run().exception, Unsupported)

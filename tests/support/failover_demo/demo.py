@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from duemq.cli.client import Cluster
 from duemq.cli.exits import Exit, fail
 from duemq.cli.kernels import compile_for_demo
 from duemq.cli.output import console, print_json, table
 from duemq.cli.replicas import UNKNOWN, VIEW
+from duemq.client import Admin
 from duemq_common.errors import DueMQError
 from tests.support.failover_demo.controller import controller_command, fetch_jars
 from tests.support.failover_demo.group_load import Account, GroupLoad
@@ -66,14 +66,14 @@ class DemoState:
 class Group:
     """The running group."""
 
-    def __init__(self, members: list[Member], cluster: Cluster) -> None:
-        self.members, self._cluster = members, cluster
+    def __init__(self, members: list[Member], admin: Admin) -> None:
+        self.members, self._admin = members, admin
 
     async def view(self, member: Member) -> View | None:
         """Return the replication state of a member; None if it does not respond."""
         if member.process.is_running:
             with suppress(ConnectionError, DueMQError):
-                view: View = await self._cluster.view(member.address, VIEW)
+                view: View = await self._admin.view(member.address, VIEW)
                 return view
         return None
 
@@ -163,8 +163,8 @@ async def _group(jars: Path, home: Path) -> AsyncIterator[tuple[Group, str]]:
         for process in (election, *(member.process for member in members)):
             await process.start()
             stack.push_async_callback(process.stop)
-        cluster = await stack.enter_async_context(Cluster(namesrv))
-        group = Group(members, cluster)
+        admin = await stack.enter_async_context(Admin(namesrv))
+        group = Group(members, admin)
         async with asyncio.timeout(START_S_MAX):
             await group.wait_in_sync()
         yield group, namesrv

@@ -13,39 +13,29 @@ import asyncio
 import itertools
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from duemq.cli.client import Cluster, Queue
-from duemq.client.routes import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, bytes_of
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq.client import Client, ClientError, Message, MessageQueue, Producer, PullConsumer
+from duemq.client.message import ReceivedMessage, time_of
+from duemq.client.producer import STATUS
+from duemq.net.codes import ResponseCode
 from duemq_common.clock import SystemClock
-from duemq_common.errors import DueMQError
-from message_store.log.properties import encode_properties
-from message_store.log.record import Record, split_records
 from tests.support.failover_demo.processes import poll
 
 GROUP: Final = "duemq_group_load"
 LEVEL_DELAYS_MS: Final = {1: 1_000, 2: 5_000}
 TIMER_DELAYS_MS: Final = (200, 9_000)
 SEND_TIMEOUT_S: Final = 3.0
-PULL_TIMEOUT_S: Final = 5.0
-SUSPEND_MS: Final = 1_000
-PULL_COUNT: Final = 32
-PULL_FLAGS: Final = 2 | 4  # hold the pull; the subscription is in the request
+WAIT_S: Final = 1.0
+STORED: Final = STATUS[ResponseCode.SUCCESS]
 RETRY_S: Final = 0.1
 DOUBLES_S: Final = 1.0
-PULLED: Final = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 
 
 @dataclass(slots=True)
-class Message:
+class SentMessage:
     """Record of one message; times in ms since the epoch.
 
     Attributes:
@@ -110,22 +100,26 @@ class GroupLoad:
         self._topic, self._rate, self._delays_ms = topic, rate, delays_ms
         self._random = random.Random(seed)
         self._clock = SystemClock()
-        self._cluster = Cluster(namesrv)
-        self._looking_up, self._ended = asyncio.Event(), asyncio.Event()
+        self._client = Client(namesrv, timeout_s=SEND_TIMEOUT_S)
+        self._producer = Producer(client=self._client, group=GROUP, retries=0)
+        self._consumer = PullConsumer(client=self._client, group=GROUP)
+        self._ended = asyncio.Event()
         self._in_flight: set[asyncio.Task[None]] = set()
         self._acknowledged_ms: list[int] = []
-        self._queues: list[Queue] = []
-        self.messages: dict[str, Message] = {}
+        self._queues: Sequence[MessageQueue] = ()
+        self.messages: dict[str, SentMessage] = {}
         self.failure = ""
 
     async def prepare(self) -> None:
         """Create the topic by sending to it; wait until the name server has its route."""
         async for _ in poll(RETRY_S):
-            await self._find_queues(WRITE)
-            for queue in self._queues:
-                await self._send(queue)
-            if self._acknowledged_ms:
-                await self._find_queues(READ)
+            try:
+                for queue in (await self._client.route(self._topic)).write_queues:
+                    await self._send(queue)
+                self._queues = await self._consumer.queues(self._topic)
+            except ClientError as error:
+                self.failure = str(error)
+            if self._acknowledged_ms and self._queues:
                 return
 
     @property
@@ -158,7 +152,7 @@ class GroupLoad:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._cluster.__aexit__()
+        await self._client.close()
 
     def account(self) -> Account:
         """Return the current counts."""
@@ -197,124 +191,54 @@ class GroupLoad:
             await asyncio.sleep(1 / self._rate)
         await asyncio.gather(*self._in_flight)
 
-    async def _send(self, queue: Queue) -> None:
-        key, message = self._next()
-        self.messages[key] = message
+    async def _send(self, queue: MessageQueue) -> None:
+        key, record = self._next()
+        self.messages[key] = record
         try:
-            response = await self._cluster.request(
-                self._address(queue),
-                RequestCode.SEND_MESSAGE,
-                self._fields(queue, key, message),
-                key.encode(),
-                timeout_s=SEND_TIMEOUT_S,
-            )
-        except ConnectionError as error:
+            sent = await self._producer.send(self._message(key, record), queue=queue)
+        except ClientError as error:
             self.failure = str(error)
-            await self._find_master()
             return
-        if response.code == ResponseCode.SUCCESS:
-            message.acknowledged_ms = self._clock.now_ms()
-            self._acknowledged_ms.append(message.acknowledged_ms)
+        if sent.status != STORED:  # a replica does not have it
+            self.failure = sent.status
         else:
-            self.failure = f"code {response.code}: {response.remark}"
-            await self._find_master()
+            record.acknowledged_ms = self._clock.now_ms()
+            self._acknowledged_ms.append(record.acknowledged_ms)
 
-    def _next(self) -> tuple[str, Message]:
+    def _next(self) -> tuple[str, SentMessage]:
         now_ms, number = self._clock.now_ms(), len(self.messages)
         levels = list(self._delays_ms)
         level = self._random.choice([0] * len(levels) + levels)
         delay_ms = self._delays_ms[level] if level else self._random.randint(*TIMER_DELAYS_MS)
-        return f"{GROUP}-{number}", Message(level, now_ms + delay_ms)
+        return f"{GROUP}-{number}", SentMessage(level, now_ms + delay_ms)
 
-    def _fields(self, queue: Queue, key: str, message: Message) -> dict[str, object]:
-        properties = {"KEYS": key, "UNIQ_KEY": key, "WAIT": "true"}
-        if message.level:
-            properties["DELAY"] = str(message.level)
-        else:
-            properties["TIMER_DELIVER_MS"] = str(message.due_ms)
-        return {
-            "producerGroup": GROUP,
-            "topic": self._topic,
-            "defaultTopic": TEMPLATE_TOPIC,
-            "defaultTopicQueueNums": NEW_TOPIC_QUEUES,
-            "queueId": queue.queue_id,
-            "sysFlag": 0,
-            "bornTimestamp": self._clock.now_ms(),
-            "flag": 0,
-            "properties": encode_properties(properties).decode(),
-            "reconsumeTimes": 0,
-            "unitMode": False,
-            "batch": False,
-        }
-
-    # -- the master ---------------------------------------------------------------------------
-
-    def _address(self, queue: Queue) -> str:
-        """Return the current address of the queue's master."""
-        for each in self._queues:
-            if each.queue_id == queue.queue_id and each.broker_name == queue.broker_name:
-                return each.address
-        return queue.address
-
-    async def _find_master(self) -> None:
-        """Refresh the route, in one task at a time."""
-        if not self._looking_up.is_set():
-            self._looking_up.set()
-            try:
-                await asyncio.sleep(RETRY_S)
-                await self._find_queues(READ)
-            finally:
-                self._looking_up.clear()
-
-    async def _find_queues(self, permission: int) -> None:
-        try:
-            self._queues = (
-                await self._cluster.queues(self._topic, permission=permission) or self._queues
-            )
-        except (ConnectionError, DueMQError) as error:
-            self.failure = str(error)
+    def _message(self, key: str, record: SentMessage) -> Message:
+        return Message(
+            self._topic,
+            key.encode(),
+            keys=key,
+            message_id=key,
+            level=record.level,
+            deliver_at=None if record.level else time_of(record.due_ms),
+        )
 
     # -- deliveries ---------------------------------------------------------------------------
 
-    async def _read(self, queue: Queue) -> None:
+    async def _read(self, queue: MessageQueue) -> None:
         offset = 0
         while True:
             try:
-                response = await self._cluster.request(
-                    self._address(queue),
-                    RequestCode.PULL_MESSAGE,
-                    self._pull_fields(queue, offset),
-                    timeout_s=PULL_TIMEOUT_S,
-                )
-            except ConnectionError as error:
+                pulled = await self._consumer.pull(queue, offset, wait_s=WAIT_S)
+            except ClientError as error:
                 self.failure = str(error)
-                await self._find_master()
                 await asyncio.sleep(RETRY_S)
                 continue
-            if response.code == ResponseCode.SUCCESS:
-                records = split_records(bytes_of(response))
-                self._arrived(records)
-                offset = records[-1].queue_offset + 1
-            elif response.code not in PULLED:
-                await asyncio.sleep(RETRY_S)
+            self._arrived(pulled.messages)
+            if pulled.messages:
+                offset = pulled.messages[-1].queue_offset + 1
 
-    def _arrived(self, records: Iterable[Record]) -> None:
-        for record in records:
-            message = self.messages.get(record.properties.get("KEYS", ""))
-            if message is not None:
-                message.arrivals.append(record.store_ms)
-
-    def _pull_fields(self, queue: Queue, offset: int) -> dict[str, object]:
-        return {
-            "consumerGroup": GROUP,
-            "topic": self._topic,
-            "queueId": queue.queue_id,
-            "queueOffset": offset,
-            "maxMsgNums": PULL_COUNT,
-            "sysFlag": PULL_FLAGS,
-            "commitOffset": 0,
-            "suspendTimeoutMillis": SUSPEND_MS,
-            "subscription": "*",
-            "subVersion": 0,
-            "expressionType": "TAG",
-        }
+    def _arrived(self, messages: Iterable[ReceivedMessage]) -> None:
+        for message in messages:
+            for key in message.keys:
+                if (record := self.messages.get(key)) is not None:
+                    record.arrivals.append(message.record.store_ms)

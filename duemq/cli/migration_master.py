@@ -1,41 +1,28 @@
-"""Client for the migration requests of one broker."""
+"""Broker whose migrations a command changes; a wait follows the master of its group."""
 
 from __future__ import annotations
 
 import asyncio
 import getpass
-import json
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from duemq.cli.client import brokers_of
 from duemq.cli.options import Target
 from duemq.cli.output import notice
 from duemq.cli.retrying import Retrying
+from duemq.client.admin.migrations import IsReplica, MigrationResult, MigrationStatus
 from duemq.client.connections import host_and_port
-from duemq.client.routes import bytes_of
-from duemq.net.codes import RequestCode, ResponseCode
-from duemq_common.errors import RequestError, UsageError
-from duemq_migration.requests import MASTER_FIELD, MIGRATE
+from duemq.client.errors import NoBroker, Refused
+from duemq_common.errors import UsageError
 
-CALL_TIMEOUT_S: Final = 600.0
 POLL_INTERVAL_S: Final = 0.5
 FINAL: Final = ("done", "rolled_back", "planned")
-Status = dict[str, Any]
 T = TypeVar("T")
 
 
-class IsReplica(RequestError):
-    """Refusal of a replica; `master` is the `host:port` of its master, empty if it is unknown."""
-
-    def __init__(self, code: int, remark: str, master: str) -> None:
-        super().__init__(code, remark)
-        self.master = master
-
-
-class MigrationClient:
-    """Client of one broker's migrations; an async context manager.
+class MigrationMaster:
+    """Master of one broker group; an async context manager.
 
     Args:
         target: The broker, or name servers with a single broker.
@@ -46,55 +33,32 @@ class MigrationClient:
     """
 
     def __init__(self, target: Target) -> None:
-        self._cluster = target.cluster()
+        self.admin = target.admin()
         self._name = self.address = ""
 
-    async def __aenter__(self) -> MigrationClient:
-        await self._cluster.__aenter__()
-        brokers = await brokers_of(self._cluster)
-        if len(brokers) > 1:
-            names = ", ".join(f"{name} {address}" for name, address in brokers)
+    async def __aenter__(self) -> Self:
+        await self.admin.__aenter__()
+        masters = await self.admin.masters()
+        if len(masters) > 1:
+            names = ", ".join(f"{each.name} {each.address}" for each in masters)
             raise UsageError(f"there are several brokers: select one with --broker ({names})")
-        self._name, self.address = brokers[0]
+        self._name, self.address = masters[0].name, masters[0].address
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._cluster.__aexit__(*exc)
+        await self.admin.close()
 
-    async def command(self, action: str, **more: object) -> dict[str, Any]:
-        """Return the result of an action.
+    async def migrate(self, action: str, **more: Any) -> MigrationResult:
+        """Return the result of an action; see `MigrationsAdmin.migrate`."""
+        return await self.admin.migrate(self.address, action, operator=operator(), **more)
 
-        Raises:
-            IsReplica: The broker is a replica.
-            RequestError: The broker refused it, or does not support migrations.
-        """
-        body = json.dumps({"action": action, **more}).encode()
-        response = await self._cluster.request(
-            self.address, MIGRATE, body=body, timeout_s=CALL_TIMEOUT_S
-        )
-        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(
-                response.code, f"{self.address} is not a DueMQ broker with migrations"
-            )
-        if (master := (response.fields or {}).get(MASTER_FIELD)) is not None:
-            raise IsReplica(response.code, response.remark or "", master)
-        if response.code != ResponseCode.SUCCESS:
-            raise RequestError(response.code, response.remark or "")
-        result: dict[str, object] = json.loads(bytes_of(response))
-        return result
-
-    async def status(self) -> Status:
+    async def status(self) -> MigrationStatus:
         """Return the state of every level."""
-        return await self.command("status")
-
-    async def configure(self, changes: dict[str, str]) -> None:
-        """Change the broker's configuration."""
-        body = "".join(f"{key}={value}\n" for key, value in changes.items()).encode()
-        await self._cluster.call(self.address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        return await self.admin.migration_status(self.address)
 
     async def wait_until_settled(
-        self, levels: list[int], shown: Callable[[Status], None]
-    ) -> Status:
+        self, levels: list[int], shown: Callable[[MigrationStatus], None]
+    ) -> MigrationStatus:
         """Wait until these levels are done, rolled back or paused; return the status.
 
         The broker may restart meanwhile, or another member of its group may become the master.
@@ -110,7 +74,7 @@ class MigrationClient:
                 return status
             await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def _status_of_master(self) -> Status:
+    async def _status_of_master(self) -> MigrationStatus:
         """Return the status of the master; after a failure, the next call uses the next master.
 
         Raises:
@@ -132,9 +96,10 @@ class MigrationClient:
         The result is empty if no name server responds, or if the group has no master now.
         """
         try:
-            return dict(await self._cluster.brokers()).get(self._name, "")
-        except (ConnectionError, UsageError):
+            masters = await self.admin.masters()
+        except (ConnectionError, NoBroker, Refused):
             return ""
+        return next((each.address for each in masters if each.name == self._name), "")
 
     def _follow(self, master: str) -> None:
         """Send the next requests to this address, unless it is empty or malformed."""
@@ -155,11 +120,11 @@ def operator() -> str:
         return socket.gethostname()
 
 
-def run(target: Target, work: Callable[[MigrationClient], Awaitable[T]]) -> T:
-    """Call `work` with a client and return its result."""
+def run(target: Target, work: Callable[[MigrationMaster], Awaitable[T]]) -> T:
+    """Call `work` with the master and return its result."""
 
     async def main() -> T:
-        async with MigrationClient(target) as client:
-            return await work(client)
+        async with MigrationMaster(target) as master:
+            return await work(master)
 
     return asyncio.run(main())

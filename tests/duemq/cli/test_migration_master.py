@@ -1,4 +1,4 @@
-"""A client of migrations in a group: the refusal of a replica, and the wait over a failover."""
+"""Migrations of a group: the refusal of a replica, and the wait over a failover."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.cli import migration_client, retrying
-from duemq.cli.client import Cluster
-from duemq.cli.migration_client import IsReplica, MigrationClient
+from duemq.cli import migration_master, retrying
+from duemq.cli.migration_master import MigrationMaster
 from duemq.cli.options import Target
 from duemq.cli.retrying import PAUSE_FIRST_S
+from duemq.client import Admin, Client
+from duemq.client.admin.migrations import IsReplica
+from duemq.client.errors import Unreachable
 from duemq_common.request import Response
 from duemq_migration.requests import MIGRATE, referral
 
@@ -22,8 +24,8 @@ MOVING, DONE = "draining", "done"
 STEPS_MAX = 100
 
 
-class FakeGroup:
-    """A group of brokers, and its name server; a fake `Cluster`.
+class FakeGroup(Client):
+    """A group of brokers, and its name server; a fake client.
 
     Args:
         broker: The address that the user selected; empty: a name server is used.
@@ -37,26 +39,21 @@ class FakeGroup:
     """
 
     def __init__(self, responses: Mapping[str, str | Response], broker: str = "") -> None:
-        self.responses, self._broker = responses, broker
+        super().__init__(A, broker=broker)
+        self.responses = responses
         self.registered: str | None = A
         self.requests: list[str] = []
         self.history: list[tuple[Mapping[str, str | Response], str | None]] = []
 
-    async def __aenter__(self) -> FakeGroup:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        pass
-
-    async def brokers(self) -> list[tuple[str, str]]:
-        if self._broker:
-            return [("", self._broker)]
+    async def ask_namesrv(self, code: int, *arguments: Any, **more: Any) -> Response:
         if self.registered is None:
-            raise ConnectionError("the name server does not respond")
-        others = [("broker-b", C)] if len(self.requests) else []
-        return [*others, *([("broker-a", self.registered)] if self.registered else [])]
+            raise Unreachable("the name server does not respond")
+        table = {"broker-b": {"brokerAddrs": {"0": C}}} if self.requests else {}
+        if self.registered:
+            table["broker-a"] = {"brokerAddrs": {"0": self.registered}}
+        return Response(body=json.dumps({"brokerAddrTable": table}).encode())
 
-    async def request(self, address: str, code: int, **request: Any) -> Response:
+    async def call(self, address: str, code: int, *arguments: Any, **more: Any) -> Response:
         assert code == MIGRATE
         self.requests.append(address)
         found = self.responses.get(address)
@@ -76,13 +73,13 @@ class FakeGroup:
 
 def waited(group: FakeGroup, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Wait until level 4 is settled; return the shown states."""
-    for module in (migration_client, retrying):
+    for module in (migration_master, retrying):
         monkeypatch.setattr(module.asyncio, "sleep", group.sleep)
     shown: list[str] = []
 
     async def main() -> None:
-        async with MigrationClient(target_of(group)) as client:
-            status = await client.wait_until_settled(
+        async with MigrationMaster(target_of(group)) as master:
+            status = await master.wait_until_settled(
                 [4], lambda status: shown.append(status["levels"][0]["state"])
             )
             assert status["levels"][0]["state"] == DONE
@@ -93,8 +90,8 @@ def waited(group: FakeGroup, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def target_of(group: FakeGroup) -> Target:
     class FakeTarget:
-        def cluster(self) -> Cluster:
-            return cast(Cluster, group)
+        def admin(self) -> Admin:
+            return Admin(client=group)
 
     return cast(Target, FakeTarget())
 
@@ -110,9 +107,9 @@ def test_a_replica_refuses_a_command_and_names_its_master(master: str, remark: s
     group = FakeGroup({A: referral(master)})
 
     async def main() -> None:
-        async with MigrationClient(target_of(group)) as client:
+        async with MigrationMaster(target_of(group)) as broker:
             with pytest.raises(IsReplica) as refused:
-                await client.command("rollback", levels=[4])
+                await broker.migrate("rollback", levels=[4])
             assert (refused.value.remark, refused.value.master) == (remark, master)
 
     asyncio.run(main())
