@@ -1,8 +1,9 @@
 """Sends of messages that may exist already: each unique id of a topic is stored once.
 
 A message is skipped if it is pending, was delivered or was cancelled. DueMQ's brokers answer this
-for many messages in one request: a message whose due time is in the future cannot have been stored
-other than as a pending one. For other messages, and on Apache's brokers, the key index is queried.
+for many messages in one request: a message whose due time is in the future, by their clocks, cannot
+have been stored other than as a pending one. For other messages, and on Apache's brokers, the key
+index is queried.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from duemq.client.decisions import PendingDecisions
 from duemq.client.errors import NoRoute, Refused, Unsupported
 from duemq.client.message import EPOCH, Message, MessageQueue
 from duemq.client.producer import Producer, SendResult
-from duemq.client.routes import bytes_of
+from duemq.client.routes import bytes_of, json_object
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq_common.clock import SystemClock
 from duemq_common.errors import RequestError
 from message_store.log.record import Record, split_records
 
@@ -30,6 +30,8 @@ SEND, EXISTS, NO_ID, REFUSED = "send", "exists", "no unique id", "refused"
 UNKNOWN: Final = "unknown"
 IN_FLIGHT_MAX: Final = 128
 QUERY_COUNT: Final = 32
+TIME_VIEW: Final = "timer_store.summary"
+STEP_MS: Final = 60_000  # maximum step of a broker's clock, relative to the client's, during a run
 PERMANENT: Final[frozenset[int]] = frozenset(
     {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST}
 )
@@ -52,6 +54,7 @@ class OnceSender:
             client=client, group="duemq_cli", retries=0, in_flight_max=IN_FLIGHT_MAX, timeout_s=30
         )
         self._is_apache = False
+        self._offset_ms: int | None = None
         self.refusals: dict[tuple[str, str], str] = {}
 
     async def actions(self, messages: Sequence[FileMessage]) -> list[str]:
@@ -87,8 +90,10 @@ class OnceSender:
 
     async def _is_stored(self, message: FileMessage) -> bool:
         """Return whether the topic has a message, or an Apache broker has it as a pending one."""
-        is_ahead = message.due_ms is not None and message.due_ms > self.client.clock.now_ms()
-        topics = () if is_ahead and not self._is_apache else (message.topic,)
+        is_ahead = False
+        if message.due_ms is not None and not self._is_apache:
+            is_ahead = message.due_ms > await self._latest_ms() + STEP_MS
+        topics = () if is_ahead else (message.topic,)
         for record in await self._records(topics, message.unique_id):
             if record.properties.get("UNIQ_KEY") == message.unique_id:
                 return True
@@ -99,6 +104,16 @@ class OnceSender:
             if not message.is_lost or mark == str(message.phys_offset):
                 return record.properties.get("REAL_TOPIC") == message.topic
         return False
+
+    async def _latest_ms(self) -> int:
+        """Return the latest time of the brokers, whose clocks may differ from the client's."""
+        if self._offset_ms is None:
+            times: list[int] = []
+            for _, address in await self.client.masters():
+                view = await self.client.ask(address, RequestCode.GET_VIEW, {"view": TIME_VIEW})
+                times.append(json_object(view)["now_ms"])
+            self._offset_ms = max(times) - self.client.clock.now_ms()
+        return self.client.clock.now_ms() + self._offset_ms
 
     async def _records(self, topics: Sequence[str], unique_id: str) -> list[Record]:
         records: list[Record] = []
@@ -129,12 +144,12 @@ class OnceSender:
         return SEND
 
     async def send(self, message: FileMessage) -> SendResult:
-        """Send a message as a timer, or at once if it is due."""
+        """Send a message as a timer; the broker delivers it at once if it is due."""
         properties = message.properties | {"UNIQ_KEY": message.unique_id}
         if message.is_lost:
             properties[REPAIRED] = str(message.phys_offset)
         deliver_at = None
-        if message.due_ms is not None and message.due_ms > SystemClock().now_ms():
+        if message.due_ms is not None:
             deliver_at = EPOCH + timedelta(milliseconds=message.due_ms)
         outgoing = Message(
             message.topic,

@@ -1,0 +1,247 @@
+"""Imports and transfers that end at each of their requests, and are repeated.
+
+A request is lost, or it is executed and its response is lost. A killed client leaves the same
+states. Brokers that are killed: `tests/crash/test_kill_transfer.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from duemq.cli import send_file, timers_transfer
+from duemq.cli.decoded_page import decode_page
+from duemq.cli.message_file import MessageFileWriter, PendingLine
+from duemq.cli.options import Target
+from duemq.cli.timers_export import pages_of
+from duemq.client.client import Client
+from duemq.client.connection import ServerConnection
+from duemq.client.errors import ClientError
+from duemq.client.message import Message, milliseconds
+from duemq.client.producer import Producer
+from duemq.testing import LocalBroker
+from duemq_common.request import Request, Response
+from tests.support.extended import extended
+
+HOUR_MS = 3_600_000
+HOURS = (1, 2, 3)
+MARGIN_MS = 60_000
+Step = tuple[int, int, bool]
+"""Number of new messages, number of the request that fails, and whether it is executed."""
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[tuple[LocalBroker, LocalBroker]]:
+    with LocalBroker(brokerName="source") as source, LocalBroker(brokerName="target") as target:
+        yield source, target
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers_transfer, "BATCH_MESSAGES", 2)
+    monkeypatch.setattr(send_file, "BATCH_MESSAGES", 2)
+
+
+def is_interrupted(command: Callable[[], None], number: int, *, is_executed: bool) -> bool:
+    """Run a command whose request with a number fails; return whether it had so many."""
+    requests, send, thread = count(), ServerConnection.call, threading.current_thread()
+    interrupted = False
+
+    def call(
+        connection: ServerConnection, request: Request, timeout_s: float
+    ) -> asyncio.Future[Response]:
+        nonlocal interrupted
+        is_own = threading.current_thread() is thread  # brokers have clients, too
+        if not is_own or next(requests) != number:
+            return send(connection, request, timeout_s)
+        interrupted = True
+
+        async def fail() -> Response:
+            if is_executed:
+                await send(connection, request, timeout_s)
+            raise ConnectionResetError("interrupted by the test")
+
+        return asyncio.ensure_future(fail())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServerConnection, "call", call)
+        try:
+            command()
+        except* (ClientError, OSError):
+            assert interrupted
+    return interrupted
+
+
+class Model:
+    """Messages with their due times, and the brokers that have them."""
+
+    def __init__(self, source: LocalBroker, target: LocalBroker, topic: str) -> None:
+        self.source, self.target, self.topic = source, target, topic
+        self.due_ms: dict[str, int] = {}
+
+    def send(self, number: int) -> None:
+        """Send messages to the source: timers, and each fourth one with a level."""
+        sent = asyncio.run(self._send(number))
+        lines = {line.unique_id: line.due_ms for line in self.pending(self.source)}
+        self.due_ms |= {own_id: lines[own_id] for own_id in sent}
+
+    async def _send(self, number: int) -> list[str]:
+        first = len(self.due_ms)
+        own_ids = [f"{self.topic}-{first + index:020}" for index in range(number)]
+        async with Producer(broker=self.source.address) as producer:
+            for index, own_id in enumerate(own_ids):
+                message = Message(self.topic, own_id.encode(), message_id=own_id)
+                if index % 4 == 3:
+                    message.level = 18
+                else:
+                    ahead = timedelta(hours=HOURS[index % len(HOURS)])
+                    message.deliver_at = self.source.now + ahead
+                await producer.send(message)
+        return own_ids
+
+    def pending(self, broker: LocalBroker) -> list[PendingLine]:
+        async def lines() -> list[PendingLine]:
+            async with Client(broker=broker.address) as client:
+                pages = [decode_page(each) async for each in pages_of(client, broker.address)]
+            return [line for page in pages for line in page.lines if line.topic == self.topic]
+
+        return asyncio.run(lines())
+
+    def transfer(self) -> None:
+        source = Target(broker=self.source.address)
+        timers_transfer.transfer(source, self.target.address, margin_ms=MARGIN_MS, really=True)
+
+    def check_nothing_lost(self) -> None:
+        """Check that each message is pending once at the source, the target, or both."""
+        counts = [Counter(line.unique_id for line in self.pending(broker)) for broker in self.both]
+        assert set(counts[0]) | set(counts[1]) == set(self.due_ms)
+        assert all(number == 1 for each in counts for number in each.values())
+
+    @property
+    def both(self) -> tuple[LocalBroker, LocalBroker]:
+        return self.source, self.target
+
+    def check_transferred(self) -> None:
+        """Check that each message is pending once at the target, and none at the source."""
+        assert self.pending(self.source) == []
+        times = [(line.unique_id, line.due_ms) for line in self.pending(self.target)]
+        assert sorted(times) == sorted(self.due_ms.items())
+
+    def check_delivered(self) -> None:
+        """Check that the target alone has delivered each message, once and not early."""
+        assert self.source.messages(self.topic) == []
+        delivered = self.target.messages(self.topic)
+        assert Counter(each.body.decode() for each in delivered) == Counter(
+            dict.fromkeys(self.due_ms, 1)
+        )
+        assert all(each.record.store_ms >= self.due_ms[each.message_id] for each in delivered)
+
+
+def deliver(brokers: tuple[LocalBroker, LocalBroker]) -> None:
+    for broker in brokers:
+        broker.advance(hours=4)
+
+
+@pytest.mark.parametrize("is_executed", [False, True])
+def test_a_transfer_is_interrupted_at_each_request(
+    brokers: tuple[LocalBroker, LocalBroker], is_executed: bool
+) -> None:
+    models: list[Model] = []
+    for number in count():
+        models.append(Model(*brokers, f"transfer-{is_executed}-{number}"))
+        model = models[-1]
+        model.send(4)
+        interrupted = is_interrupted(model.transfer, number, is_executed=is_executed)
+        model.check_nothing_lost()
+        model.transfer()
+        model.check_transferred()
+        if not interrupted:
+            break
+    assert len(models) > 10
+    deliver(brokers)
+    for model in models:
+        model.check_delivered()
+
+
+@pytest.mark.parametrize("examples", [5, extended(200)])
+def test_transfers_are_interrupted_repeatedly(
+    brokers: tuple[LocalBroker, LocalBroker], examples: int
+) -> None:
+    models: list[Model] = []
+    steps = st.tuples(st.integers(0, 3), st.integers(0, 14), st.booleans())
+
+    @settings(max_examples=examples)
+    @given(st.lists(steps, min_size=2, max_size=5))
+    def run(steps: list[Step]) -> None:
+        models.append(Model(*brokers, f"repeated-{examples}-{len(models)}"))
+        model = models[-1]
+        for new, number, is_executed in steps:
+            model.send(new)
+            is_interrupted(model.transfer, number, is_executed=is_executed)
+            model.check_nothing_lost()
+        model.transfer()
+        model.check_transferred()
+
+    run()
+    deliver(brokers)
+    for model in models:
+        model.check_delivered()
+
+
+def lines_of(topic: str, now_ms: int) -> list[PendingLine]:
+    """Return messages of which the first one is due."""
+    return [
+        PendingLine(topic, 0, f"{topic}-{hours}", now_ms + hours * HOUR_MS, {}, b"body")
+        for hours in (-1, 1, 2, 3, 3)
+    ]
+
+
+@pytest.mark.parametrize("is_executed", [False, True])
+def test_an_import_is_interrupted_at_each_request(
+    brokers: tuple[LocalBroker, LocalBroker], is_executed: bool, tmp_path: Path
+) -> None:
+    target = brokers[1]
+    where = Target(broker=target.address)
+    delivered_ms: dict[str, int] = {}
+    for number in count():
+        topic, file = f"import-{is_executed}-{number}", tmp_path / f"{number}.jsonl"
+        lines = lines_of(topic, milliseconds(target.now))
+        with MessageFileWriter(file, {}) as writer:
+            writer.write(lines)
+
+        def command(file: Path = file) -> None:
+            send_file.send_file(file, where, really=True)
+
+        interrupted = is_interrupted(command, number, is_executed=is_executed)
+        command()
+        command()
+        delivered_ms |= {line.unique_id: line.due_ms for line in lines}
+        if not interrupted:
+            break
+    assert number > 10
+    target.advance(hours=4)
+    for each in range(number + 1):
+        messages = target.messages(f"import-{is_executed}-{each}")
+        assert len({message.message_id for message in messages}) == len(messages) == 4
+        assert all(each.record.store_ms >= delivered_ms[each.message_id] for each in messages)
+
+
+def test_a_broker_whose_clock_is_ahead_gets_each_message_once(tmp_path: Path) -> None:
+    with LocalBroker() as target:
+        target.advance(hours=2)
+        file, where = tmp_path / "pending.jsonl", Target(broker=target.address)
+        with MessageFileWriter(file, {}) as writer:
+            writer.write(lines_of("ahead", milliseconds(datetime.now(UTC))))
+        send_file.send_file(file, where, really=True)
+        send_file.send_file(file, where, really=True)
+        own_ids = [each.message_id for each in target.messages("ahead")]
+        assert own_ids == ["ahead--1", "ahead-1", "ahead-2"]
