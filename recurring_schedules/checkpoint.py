@@ -44,7 +44,7 @@ class CheckpointHead(msgspec.Struct, frozen=True):
 
 def load_table(store: MessageStore) -> ScheduleTable:
     """Return the table of the checkpoint, or one that is empty before the first schedule."""
-    table = _read(store)
+    table = read_checkpoint(store)
     if table is None:
         first, _ = store.queue_bounds(JOURNAL_TOPIC, JOURNAL_QUEUE)
         units = store.units(JOURNAL_TOPIC, JOURNAL_QUEUE, first, 1)
@@ -53,7 +53,8 @@ def load_table(store: MessageStore) -> ScheduleTable:
     return table
 
 
-def _read(store: MessageStore) -> ScheduleTable | None:
+def read_checkpoint(store: MessageStore) -> ScheduleTable | None:
+    """Return the table of the checkpoint, None without a valid one."""
     try:
         data = store.config_path(FILE_NAME).read_bytes()
     except FileNotFoundError:

@@ -17,15 +17,17 @@ from duemq_common.request import Request, RequestHandler, Response
 from message_store.retention.pins import UNKNOWN, FirstPending
 from recurring_schedules.checkpoint import ScheduleCheckpoints, load_table
 from recurring_schedules.collector import ScheduleCollector
-from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC, PLUGIN, TIMER_PLUGIN
+from recurring_schedules.names import JOURNAL_TOPIC, PLUGIN, TIMER_PLUGIN
 from recurring_schedules.planner import Planner
 from recurring_schedules.put_hook import ScheduleHook
+from recurring_schedules.renewal import DefinitionRenewal
 from recurring_schedules.requests import (
     CHANGE_SCHEDULE,
     SERVICE_NOT_AVAILABLE,
     ScheduleRequests,
 )
-from recurring_schedules.table import IS_DELETED, ScheduleTable, read_journal
+from recurring_schedules.stored_pin import oldest_definition, stored_pin
+from recurring_schedules.table import ScheduleTable, read_journal
 from recurring_schedules.views import admin_views
 
 if TYPE_CHECKING:
@@ -81,9 +83,7 @@ class RecurringPlugin(PluginBase):
         """Return the log offset of the oldest definition."""
         if self._running is None:
             return self._pin
-        rows = self._running.table.filled
-        offsets = rows["offset"][rows["state"] != IS_DELETED]
-        return int(offsets.min()) if offsets.size else None
+        return oldest_definition(self._running.table)
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
@@ -93,9 +93,8 @@ class RecurringPlugin(PluginBase):
         hooks = () if timers is None else tuple(timers.put_hooks())
         pending = None if timers is None else timers.pending_messages()
         if not hooks or timers is None or pending is None:
-            _, end = store.queue_bounds(JOURNAL_TOPIC, JOURNAL_QUEUE)
-            self._pin = UNKNOWN if end else None
-            if end:
+            self._pin = stored_pin(store)
+            if self._pin is not None:
                 log.warning("%s", NO_TIMERS)
             yield
             self._pin = UNKNOWN
@@ -107,16 +106,19 @@ class RecurringPlugin(PluginBase):
         store.add_dispatcher(on_journal, topic=JOURNAL_TOPIC)
         await requests.finish_withdrawals()
         checkpoints = ScheduleCheckpoints(store, table, self._host.clock)
+        renewal = DefinitionRenewal(store, table, self._host.clock)
         collector = ScheduleCollector(table, planner.stats)
         async with asyncio.TaskGroup() as tasks:
             self._running = RunningSchedules(store, table, planner, requests)
             self._host.metrics.register(collector)
             tasks.create_task(self._run(planner), name="recurring schedules")
             tasks.create_task(checkpoints.run(), name="checkpoints of schedules")
+            tasks.create_task(renewal.run(), name="renewal of schedules")
             try:
                 yield
             finally:
                 planner.stop()
+                renewal.stop()
                 checkpoints.stop()
                 self._host.metrics.unregister(collector)
         self._running = None

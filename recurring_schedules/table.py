@@ -90,6 +90,12 @@ class ScheduleTable:
         """Return the slot of a schedule, -1 if there is none."""
         return self._index.find(hash_of(name))
 
+    def definition_offsets(self) -> npt.NDArray[np.int64]:
+        """Return the log offsets of the newest records in the journal, in no order."""
+        rows = self.filled
+        offsets: npt.NDArray[np.int64] = rows["offset"][rows["state"] != IS_DELETED]
+        return offsets
+
     def counts(self) -> dict[str, int]:
         """Return the number of active and paused schedules."""
         states = np.bincount(self.filled["state"], minlength=len(STATES))

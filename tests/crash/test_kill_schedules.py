@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,9 @@ import pytest
 from duemq.net.codes import RequestCode
 from duemq_common.clock import SystemClock
 from message_store.config import StoreConfig
-from message_store.log.record import Record
-from message_store.store import MessageStore
 from tests.crash.killed_broker import LOG_FILE_BYTES, KilledBroker
 from tests.support.running_broker import BrokerClient, connected
-from tests.support.stores import records_of
+from tests.support.schedule_checks import check_each_once, read_occurrences
 from tests.support.wait_until import until
 
 TOPIC, QUEUES = "Schedules", 4
@@ -54,17 +51,14 @@ def run_for(span_ms: int) -> None:
     until(lambda: clock.now_ms() >= end_ms, seconds=60, what="a kill")
 
 
-def read_store(root: Path) -> list[Record]:
-    config = StoreConfig(
+def store_config(root: Path) -> StoreConfig:
+    return StoreConfig(
         root_text=str(root),
         commitlog_file_bytes=LOG_FILE_BYTES,
         queue_file_bytes=200_000,
         index_slots_max=10_000,
         index_entries_max=40_000,
     )
-    with MessageStore(config, SystemClock()) as store:
-        records = [record for queue in range(QUEUES) for record in records_of(store, TOPIC, queue)]
-    return [record for record in records if "DUEMQ_SCHEDULE" in record.properties]
 
 
 @pytest.mark.crash
@@ -79,12 +73,5 @@ def test_kills_while_schedules_run(tmp_path: Path, kills: int, seed: int) -> Non
     asyncio.run(pause_all(broker.address))
     broker.kill()
     where = f"seed {seed}, log {tmp_path}/broker.log"
-    records = read_store(broker.root)
-    for name, every_ms in EVERY_MS.items():
-        own = [record for record in records if record.properties["DUEMQ_SCHEDULE"] == name]
-        times = Counter(int(record.properties["DUEMQ_SCHEDULE_TIME"]) for record in own)
-        assert set(times.values()) == {1}, where
-        assert sorted(times) == list(range(min(times), max(times) + 1, every_ms)), where
-        assert all(
-            record.store_ms >= int(record.properties["DUEMQ_SCHEDULE_TIME"]) for record in own
-        ), where
+    records = read_occurrences(store_config(broker.root), TOPIC, QUEUES)
+    check_each_once(records, EVERY_MS, where)

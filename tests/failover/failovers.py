@@ -24,6 +24,7 @@ from pathlib import Path
 
 from duemq.client import Admin
 from tests.failover.pops import PopLoad
+from tests.failover.schedules import Schedules
 from tests.interop.apache_controller import ApacheController
 from tests.support.failover_demo.demo import Group
 from tests.support.failover_demo.group_load import Account, GroupLoad
@@ -49,6 +50,7 @@ class Run:
         outages_ms: Time from each failure to the first send that the new master accepted, in ms.
         where: Directory of logs and stores.
         pops: Account of the popped messages.
+        schedules: Schedules that ran meanwhile.
     """
 
     account: Account
@@ -56,6 +58,7 @@ class Run:
     outages_ms: list[int]
     where: Path
     pops: PopLoad
+    schedules: Schedules
 
 
 @asynccontextmanager
@@ -198,10 +201,11 @@ async def run_failovers(
         load = GroupLoad(controller.namesrv_address, TOPIC, rate=RATE, seed=seed)
         await load.prepare()
         failures = Failures(group, load, random.Random(seed))
-        pops = PopLoad([member.address for member in group.members])
+        addresses = [member.address for member in group.members]
+        pops, schedules = PopLoad(addresses), Schedules(addresses)
         sending = asyncio.create_task(load.run(None, DRAIN_S))
         try:
-            async with pops.running():
+            async with pops.running(), schedules.running():
                 for _ in range(rounds):
                     await failures.one()
             load.end()
@@ -210,4 +214,4 @@ async def run_failovers(
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             await load.close()
-        return Run(load.account(), failures.kinds, failures.outages_ms, home, pops)
+        return Run(load.account(), failures.kinds, failures.outages_ms, home, pops, schedules)

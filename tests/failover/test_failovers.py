@@ -1,6 +1,7 @@
 """Failovers of real processes under load: acknowledged messages are delivered once, none early.
 
-A group pops meanwhile: acknowledged messages are not redelivered, all others are.
+A group pops meanwhile: acknowledged messages are not redelivered, all others are. Schedules run
+meanwhile: each planned time is delivered once.
 
 An audit of the stores of all members follows: the logs are equal, and each log accounts for all
 messages. A message in several stores of a group does not count as a duplicate.
@@ -19,6 +20,7 @@ import pytest
 
 from tests.failover.audited_stores import MEMBERS, check_stores
 from tests.failover.failovers import run_failovers
+from tests.failover.schedules import EVERY_MS
 from tests.interop.apache_controller import ApacheController
 
 log = logging.getLogger(__name__)
@@ -45,4 +47,7 @@ def test_acknowledged_messages_are_delivered_exactly_once(
     assert pops.sent <= pops.acknowledged | pops.uncertain, where
     assert len(pops.uncertain) < len(pops.acknowledged), where
     assert pops.left, where
-    check_stores(tmp_path, run.account.acknowledged)
+    # the pause of each schedule cancels its pending occurrence
+    check_stores(tmp_path, run.account.acknowledged, cancelled_max=len(EVERY_MS))
+    count = run.schedules.check(tmp_path / "broker-1" / "store", where)
+    log.info("%d occurrences of schedules", count)
