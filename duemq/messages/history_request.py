@@ -157,9 +157,11 @@ class HistoryProcessor:
         if records.records or topic or not everywhere:
             return
         topics = self._store.topics
-        for index in range(len(topics)):
-            if topics.name(index) not in done:
-                await records.search([topics.name(index)], keys)
+        names = [topics.name(index) for index in range(len(topics))]
+        rest = [name for name in names if name not in done]
+        for begin in range(0, len(rest), TOPICS_MAX):
+            await records.search(rest[begin : begin + TOPICS_MAX], keys)
+            await asyncio.sleep(0)
 
     async def _search_named(
         self, records: _Records, keys: Sequence[str], first: Sequence[str], done: set[str]

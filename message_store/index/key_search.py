@@ -115,14 +115,13 @@ class _Search:
         self._count = 0
         self.end = 0
         encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
-        text = np.frombuffer(b"".join(encoded) or b"\0", np.uint8).copy()
-        ends = np.cumsum([len(key) for key in encoded], dtype=np.int64)
-        self._queries: list[tuple[kernels.QueryKeys, Offsets]] = []
-        for topic in topics:
-            hashes = np.empty(len(encoded), np.int64)
-            kernels.hash_keys(java_hash(topic + "#"), text, ends, hashes)
-            name = np.frombuffer(topic.encode("utf-8", "surrogatepass"), np.uint8).copy()
-            self._queries.append((kernels.QueryKeys(name, text, ends), hashes))
+        self._text = np.frombuffer(b"".join(encoded) or b"\0", np.uint8).copy()
+        self._ends = np.cumsum([len(key) for key in encoded], dtype=np.int64)
+        self._topics = topics
+        hashes = np.empty((len(topics), len(encoded)), np.int64)
+        for row, topic in enumerate(topics):
+            kernels.hash_keys(java_hash(topic + "#"), self._text, self._ends, hashes[row])
+        self._hashes: Offsets = hashes.ravel()  # (topics * keys,)
 
     def run_on_loop(self) -> bool:
         """Search if the event loop has time for it; return whether the search was done."""
@@ -132,10 +131,9 @@ class _Search:
         if store.log.end - position > LOOP_BYTES_MAX:
             return False
         try:
-            for keys, hashes in self._queries:
-                for file in files:
-                    for pair in _in_file(file, hashes, long_chains=False):
-                        self._match(keys, pair)
+            for file in files:
+                for pair in _in_file(file, self._hashes, long_chains=False):
+                    self._match(pair)
         except _LongChain:
             self._parts.clear()
             self._count = 0
@@ -152,23 +150,32 @@ class _Search:
                 f"the key index is {end - position} bytes behind the log: try again later, or name "
                 f"messages by their offset message id"
             )
-        for keys, hashes in self._queries:
-            for file in files:
-                for pair in _in_file(file, hashes, long_chains=True):
-                    self._match(keys, pair)
+        for file in files:
+            for pair in _in_file(file, self._hashes, long_chains=True):
+                self._match(pair)
         self.end = position
         self.follow(end)
 
     def follow(self, end: int) -> None:
         """Search the log from the end of the previous search to `end`. Any thread may call it."""
         for keyed in _keys_of_log(self._store, self.end, end):
-            for keys, hashes in self._queries:
-                self._match(keys, _with_hashes(keyed, hashes))
+            self._match(_with_hashes(keyed, self._hashes))
         self.end = max(self.end, end)
 
-    def _match(self, keys: kernels.QueryKeys, pair: Candidates) -> None:
-        if not pair[0].size:
-            return
+    def _match(self, pair: Candidates) -> None:
+        """Add the candidates that are records of their topic and have their key.
+
+        Args:
+            pair: (n,) index in `_hashes`, and log offset.
+        """
+        topic_at, key_at = np.divmod(pair[0], self._ends.size) if pair[0].size else pair
+        for topic in np.unique(topic_at).tolist():
+            rows = topic_at == topic
+            self._match_topic(self._topics[topic], (key_at[rows], pair[1][rows]))
+
+    def _match_topic(self, topic: str, pair: Candidates) -> None:
+        name = np.frombuffer(topic.encode("utf-8", "surrogatepass"), np.uint8).copy()
+        keys = kernels.QueryKeys(name, self._text, self._ends)
         order = np.lexsort(pair)
         matches = _matching(self._store, keys, pair[0][order], pair[1][order])
         self._count += matches.offsets.size
