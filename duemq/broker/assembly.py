@@ -257,7 +257,12 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
     return [
         clients,
         transactions,
-        HistoryProcessor(store, context.plugins.pending_messages, transactions.halves.is_finished),
+        HistoryProcessor(
+            store,
+            context.plugins.pending_messages,
+            transactions.halves.is_finished,
+            parts.pop.open_pops.of,
+        ),
         parts.pull,
         SendBackProcessor(
             store, topics, groups, put, identity, parts.stats.sent_back, config, records

@@ -11,7 +11,7 @@ only if the record at its offset has this id, so that a request cannot read arbi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +24,6 @@ from duemq.messages.message_history import (
     DEAD_LETTER_PREFIX,
     OWN_TOPICS,
     SCHEDULED_TOPICS,
-    History,
     HistoryRecord,
     chains,
     history_of,
@@ -33,6 +32,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.transactions.half_messages import HALF_TOPIC
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
+from duemq_common.histories import HistoryRequest, HistoryResponse, OpenPop
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.index.key_search import frames, search
 from message_store.log.offset_id import decode_offset_id, encode_offset_id
@@ -41,6 +41,8 @@ from message_store.log.record import Record
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
+OpenPopSearch = Callable[[Sequence[Record]], Awaitable[tuple[dict[int, list[OpenPop]], bool]]]
+"""Returns open pops by the log offset of their record, and whether older ones were omitted."""
 NAME_CHARS_MAX: Final = 1_024
 MESSAGES_MAX: Final = 32
 RECORDS_MAX: Final = 256
@@ -51,36 +53,13 @@ BODY_BYTES_MAX: Final = 65_536
 DELIVERY_UNITS_MAX: Final = 4_096  # units searched for a delivery, from the due time
 
 
-class HistoryRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of a history request.
-
-    Attributes:
-        name: Unique key, one of the KEYS, or offset message id.
-        topic: Topic of the messages; empty: any.
-    """
-
-    name: str
-    topic: str = ""
-
-
-class HistoryResponse(msgspec.Struct):
-    """Body of a response to a history request.
-
-    Attributes:
-        messages: The newest messages of the name, newest last.
-        more: Whether there are older messages of the name.
-    """
-
-    messages: list[History]
-    more: bool
-
-
 class HistoryProcessor:
     """Handler of history requests (9002).
 
     Args:
         ports: Returns the components that own pending messages.
         half_finished: Returns whether the half message at a queue offset is finished.
+        open_pops: Finds the open pops of records.
     """
 
     def __init__(
@@ -88,8 +67,10 @@ class HistoryProcessor:
         store: MessageStore,
         ports: Callable[[], Sequence[PendingMessages]],
         half_finished: Callable[[int], bool],
+        open_pops: OpenPopSearch,
     ) -> None:
         self._store, self._ports, self._half_finished = store, ports, half_finished
+        self._open_pops = open_pops
 
     def handlers(self) -> dict[int, RequestHandler]:
         """Return handlers by request code."""
@@ -118,15 +99,29 @@ class HistoryProcessor:
         records.add_origins()
         await self._set_states(records.records)
         records.add_deliveries()
-        messages = chains(records.records)
+        groups = chains(records.records)
         if by_offset is not None:
             offset = by_offset.phys_offset
-            messages = [chain for chain in messages if any(one.at == offset for one in chain)]
-        histories = [history_of(chain) for chain in messages]
-        if query.topic:
-            histories = [one for one in histories if one.topic == query.topic]
-        more = records.truncated or len(histories) > MESSAGES_MAX
-        return Response(body=msgspec.json.encode(HistoryResponse(histories[-MESSAGES_MAX:], more)))
+            groups = [chain for chain in groups if any(one.at == offset for one in chain)]
+        selected = [chain for chain in groups if query.topic in ("", history_of(chain).topic)]
+        newest = selected[-MESSAGES_MAX:]
+        pops_omitted = await self._set_pops([one for chain in newest for one in chain])
+        response = HistoryResponse(
+            [history_of(chain) for chain in newest],
+            more=records.truncated or len(selected) > MESSAGES_MAX,
+            pops_omitted=pops_omitted,
+        )
+        return Response(body=msgspec.json.encode(response))
+
+    async def _set_pops(self, records: Sequence[HistoryRecord]) -> bool:
+        """Set the open pops of records; return whether older pops were omitted."""
+        readable = [one.record for one in records if one.record.topic not in OWN_TOPICS]
+        if not readable:
+            return False
+        pops, omitted = await self._open_pops(readable)
+        for one in records:
+            one.pops = pops.get(one.at, [])
+        return omitted
 
     def _record_by_offset_id(self, name: str) -> Record | None:
         """Return the record whose offset message id is `name`; None if there is none."""

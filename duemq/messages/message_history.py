@@ -16,17 +16,16 @@ message is pending, and the transaction service reports whether a half message w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
-
-import msgspec
 
 from delayed_delivery.pending import Verdict
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.registry.internal_topics import DECISION_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC
+from duemq_common.histories import HistoryStep, MessageHistory, OpenPop
 from message_store.layout import SYS_TRANSACTION_MASK
 from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import Record
@@ -40,6 +39,10 @@ OWN_TOPICS: Final = (
     QUARANTINE_TOPIC,
     GIVEN_UP_TOPIC,
 )
+# Properties of an occurrence of a recurring schedule.
+SCHEDULE_NAME: Final = "DUEMQ_SCHEDULE"
+PLANNED_TIME: Final = "DUEMQ_SCHEDULE_TIME"
+NEXT_TIME: Final = "DUEMQ_SCHEDULE_NEXT"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 HIDDEN_TOPICS: Final = (HALF_TOPIC, GIVEN_UP_TOPIC)  # not committed: no content in responses
 
@@ -89,6 +92,7 @@ class HistoryRecord:
             unknown.
         verdict: Verdict on a scheduled record; DONE: the record is pending.
         half_finished: Whether a half message was committed, rolled back or given up.
+        pops: Pops of the record that are not acknowledged.
     """
 
     record: Record
@@ -96,6 +100,7 @@ class HistoryRecord:
     due_ms: int | None = None
     verdict: Verdict = Verdict.UNKNOWN
     half_finished: bool = False
+    pops: list[OpenPop] = field(default_factory=list)
 
     @property
     def at(self) -> int:
@@ -115,51 +120,6 @@ class HistoryRecord:
     def settles(self) -> bool:
         """Whether the origin is a scheduled record."""
         return self.record.prepared_offset < 0
-
-
-class HistoryStep(msgspec.Struct, kw_only=True):
-    """One record of a history, in a response."""
-
-    event: str
-    commit_log_offset: int
-    topic: str
-    queue_id: int
-    queue_offset: int
-    store_ms: int
-    size: int
-    due_ms: int | None = None
-    detail: str = ""
-
-
-class History(msgspec.Struct, kw_only=True):
-    """One message and its history, in a response. Times are in ms since the epoch.
-
-    Attributes:
-        reason: Explanation of the state; may be empty.
-        topic, queue_id: Topic and queue to which the message is delivered.
-        level: Delay level; None: the message has none.
-        due_ms: Latest due time; None: no due time, or unknown.
-        delivered_ms: Store time of the delivery; None: not delivered, or unknown.
-        body_bytes: Size of the complete body in bytes; `body` may be shorter.
-    """
-
-    state: str
-    reason: str = ""
-    topic: str
-    queue_id: int | None = None
-    level: int | None = None
-    due_ms: int | None = None
-    delivered_ms: int | None = None
-    born_ms: int
-    stored_ms: int
-    offset_message_id: str
-    unique_key: str | None = None
-    keys: str | None = None
-    tags: str | None = None
-    properties: dict[str, str] = {}
-    body: bytes = b""
-    body_bytes: int = 0
-    records: list[HistoryStep]
 
 
 def chains(records: Sequence[HistoryRecord]) -> list[list[HistoryRecord]]:
@@ -194,7 +154,7 @@ def chains(records: Sequence[HistoryRecord]) -> list[list[HistoryRecord]]:
     return sorted(groups.values(), key=lambda chain: chain[-1].at)
 
 
-def history_of(chain: Sequence[HistoryRecord]) -> History:
+def history_of(chain: Sequence[HistoryRecord]) -> MessageHistory:
     """Return the history of one message from its records in log order."""
     by_offset = {one.at: one for one in chain}
     events = [event_of(one, by_offset) for one in chain]
@@ -210,13 +170,16 @@ def history_of(chain: Sequence[HistoryRecord]) -> History:
     first, due_ms = chain[0].record, due_times[-1] if due_times else None
     if due_ms is None and state is HistoryState.DELIVERED:
         due_ms = _number(properties.get("TIMER_DELIVER_MS"))
-    return History(
+    return MessageHistory(
         state=state,
         reason=reason,
         topic=properties.get("REAL_TOPIC") or properties.get("DUEMQ_TOPIC") or content.record.topic,
         queue_id=_queue_of(content.record),
         level=_level_of(chain),
         due_ms=due_ms,
+        schedule=properties.get(SCHEDULE_NAME),
+        planned_ms=_number(properties.get(PLANNED_TIME)),
+        next_ms=_number(properties.get(NEXT_TIME)),
         delivered_ms=settled.record.store_ms
         if settled and state is HistoryState.DELIVERED
         else None,
@@ -230,6 +193,7 @@ def history_of(chain: Sequence[HistoryRecord]) -> History:
         body=b"" if hidden else content.record.body,
         body_bytes=content.body_bytes,
         records=[_step(one, event, first) for one, event in zip(chain, events, strict=True)],
+        pops=[pop for one in chain for pop in one.pops],
     )
 
 

@@ -19,6 +19,7 @@ from duemq.pop.ack_batch import AckBatch
 from duemq.pop.acks import AckProcessor
 from duemq.pop.assignment import AssignmentProcessor
 from duemq.pop.figures import PopFigures
+from duemq.pop.open_pops import OpenPops
 from duemq.pop.orderly import Orderly
 from duemq.pop.peeks import PeekProcessor
 from duemq.pop.pop import PopProcessor
@@ -85,6 +86,7 @@ class PopService:
         refusal: Reason why this broker serves no pops, empty if it does.
         figures: Messages in flight, and counters.
         offsets: Offsets at which groups continue.
+        open_pops: Search for pops that are not acknowledged.
         retries: Check of the permissions for retry topics; None: no accounts.
     """
 
@@ -110,6 +112,13 @@ class PopService:
         self._queues = queues = self._pop_queues(parts)
         self.offsets = pops = PopOffsets(store, offsets)
         self.orderly = Orderly(store, topics, groups, parts.long_polls, clock)
+        self.open_pops = OpenPops(
+            store,
+            identity,
+            self.orderly.table,
+            self._undecided.first_needed,
+            self.reviver.settled_ms,
+        )
         self._acks = AckProcessor(
             store, topics, pops, revive_log, self.orderly, identity, clock, lambda: self.refusal
         )

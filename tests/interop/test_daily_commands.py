@@ -135,3 +135,19 @@ def test_the_numbers_are_those_of_mqadmin(server: Server, mqadmin: AdminSession)
     mqadmin.run(f"deleteSubGroup -b {{broker}} -g {GROUP}")
     mqadmin.run(f"deleteTopic -c {{cluster}} -t {TOPIC}")
     assert duemq("topic", "show", TOPIC, "--namesrv", server.namesrv_address).returncode == 4
+
+
+@AFTER_5
+def test_a_message_is_shown_as_mqadmin_finds_it(server: Server, mqadmin: AdminSession) -> None:
+    done(server, "topic", "create", "history-topic", "--queues", "1")
+    sent = shown(server, "send", "history-topic", "body", "--key", "k1")
+    names: list[tuple[str, tuple[str, ...]]] = [
+        (sent["offset_message_id"], ()),
+        (sent["message_id"], ("--topic", "history-topic")),
+        ("k1", ("--topic", "history-topic")),
+    ]
+    for name, topic in names:
+        [message] = shown(server, "message", "show", name, *topic)
+        assert (message["state"], message["body"]) == ("stored", "body")
+        assert message["unique_key"] == sent["message_id"]
+    assert sent["message_id"] in mqadmin.run("queryMsgByKey -t history-topic -k k1")

@@ -1,26 +1,104 @@
-"""Stored messages of a cluster, by unique id, key or offset message id."""
+"""Messages of a cluster by unique id, key or offset message id: stored ones, and their histories.
+
+DueMQ's brokers return the history of a message. Apache's brokers return its record only, by offset
+message id, or by unique id or key and topic.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
+from duemq.client.admin.cluster import BrokerMember, parsed
 from duemq.client.admin.groups import GroupsAdmin
-from duemq.client.errors import NoRoute
+from duemq.client.errors import NoRoute, Unsupported
 from duemq.client.message import MessageQueue, ReceivedMessage, milliseconds
 from duemq.client.routes import bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
-from message_store.log.offset_id import decode_offset_id
-from message_store.log.record import split_records
+from duemq_common.histories import HistoryRequest, HistoryResponse, HistoryStep, MessageHistory
+from message_store.log.offset_id import decode_offset_id, encode_offset_id
+from message_store.log.record import Record, split_records
 
 QUERY_COUNT: Final = 32  # messages of a broker by one unique id
 KEY_COUNT_MAX: Final = 64  # maxNum that all brokers accept
 TIME_MS_MAX: Final = (1 << 63) - 1
+DELAYED_TOPICS: Final = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
+RECORD_ONLY: Final = "the broker is not a DueMQ broker: it returns one record, without a history"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHistories:
+    """Messages of a name and their histories.
+
+    Attributes:
+        messages: The newest messages of each broker, at most 32, newest last.
+        more: Whether a broker has older messages of the name.
+        pops_omitted: Whether a broker did not examine its oldest pops.
+    """
+
+    messages: list[MessageHistory]
+    more: bool = False
+    pops_omitted: bool = False
 
 
 class MessagesAdmin(GroupsAdmin):
-    """Requests about stored messages."""
+    """Requests about messages."""
+
+    async def message_history(self, name: str, *, topic: str = "") -> MessageHistories:
+        """Return the messages of a name in any state, with their histories.
+
+        Every master is asked at the same time, once.
+
+        Args:
+            name: Unique id, one of the keys, or offset message id.
+            topic: Topic of the messages; empty: any. Apache's brokers need it, unless the name is
+                an offset message id.
+        Raises:
+            Refused: A broker refused the request.
+            Unreachable: A broker does not respond.
+        """
+        masters = await self.masters()
+        answers = await asyncio.gather(*(self._histories_at(each, name, topic) for each in masters))
+        return MessageHistories(
+            [message for answer in answers for message in answer.messages],
+            more=any(answer.more for answer in answers),
+            pops_omitted=any(answer.pops_omitted for answer in answers),
+        )
+
+    async def _histories_at(self, master: BrokerMember, name: str, topic: str) -> HistoryResponse:
+        body = msgspec.json.encode(HistoryRequest(name, topic))
+        code = RequestCode.FIND_MESSAGE
+        try:
+            response = await self.ask_broker(master.address, code, body=body, feature="histories")
+            answer = parsed(response, HistoryResponse)
+        except Unsupported:
+            records = await self._records_at(master.address, name, topic)
+            answer = HistoryResponse([_history_of(record) for record in records])
+        for message in answer.messages:
+            message.broker = master.name
+        return answer
+
+    async def _records_at(self, address: str, name: str, topic: str) -> list[Record]:
+        """Return the records of a name at an Apache broker; none if it cannot look them up."""
+        if topic:
+            fields = _query_fields(topic, name, 0, TIME_MS_MAX, QUERY_COUNT, unique=False)
+            response = await self.client.call(address, RequestCode.QUERY_MESSAGE, fields)
+        else:
+            try:
+                _, _, offset = decode_offset_id(name)
+            except (ValueError, OverflowError):
+                return []
+            code = RequestCode.VIEW_MESSAGE_BY_ID
+            response = await self.client.call(address, code, {"offset": offset})
+        if response.code != ResponseCode.SUCCESS:
+            return []
+        records = split_records(bytes_of(response))
+        return [record for record in records if not topic or name in _names_of(record)]
 
     async def message_at(self, offset_message_id: str) -> ReceivedMessage | None:
         """Return the message with an offset message id; None: the broker no longer has it.
@@ -84,14 +162,7 @@ class MessagesAdmin(GroupsAdmin):
         route = await self.client.fetch_route(topic)
         if route is None:
             raise NoRoute(f"topic {topic} does not exist")
-        fields = {
-            "topic": topic,
-            "key": key,
-            "maxNum": count,
-            "beginTimestamp": since_ms,
-            "endTimestamp": until_ms,
-            "_UNIQUE_KEY_QUERY": unique,
-        }
+        fields = _query_fields(topic, key, since_ms, until_ms, count, unique=unique)
         messages: list[ReceivedMessage] = []
         code = RequestCode.QUERY_MESSAGE
         for broker_name in route.addresses:
@@ -113,3 +184,52 @@ def _sorted(
 ) -> list[ReceivedMessage]:
     """Return the messages that match, oldest first: an index has hashes of keys only."""
     return sorted(filter(matches, messages), key=lambda message: message.stored_at)
+
+
+def _query_fields(
+    topic: str, key: str, since_ms: int, until_ms: int, count: int, *, unique: bool
+) -> dict[str, object]:
+    return {
+        "topic": topic,
+        "key": key,
+        "maxNum": count,
+        "beginTimestamp": since_ms,
+        "endTimestamp": until_ms,
+        "_UNIQUE_KEY_QUERY": unique,
+    }
+
+
+def _names_of(record: Record) -> set[str]:
+    properties = record.properties
+    return {properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")}
+
+
+def _history_of(record: Record) -> MessageHistory:
+    """Return what the record of an Apache broker says of its message."""
+    properties, is_delayed = record.properties, record.topic in DELAYED_TOPICS
+    event = "scheduled" if is_delayed else "stored"
+    step = HistoryStep(
+        event=event,
+        commit_log_offset=record.phys_offset,
+        topic=record.topic,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        store_ms=record.store_ms,
+        size=record.total_size,
+    )
+    return MessageHistory(
+        state="unknown" if is_delayed else "stored",
+        reason=RECORD_ONLY,
+        topic=properties.get("REAL_TOPIC", record.topic),
+        queue_id=record.queue_id,
+        born_ms=record.born_ms,
+        stored_ms=record.store_ms,
+        offset_message_id=encode_offset_id(*record.store_host, record.phys_offset),
+        unique_key=properties.get("UNIQ_KEY"),
+        keys=properties.get("KEYS"),
+        tags=properties.get("TAGS"),
+        properties=properties,
+        body=record.body,
+        body_bytes=len(record.body),
+        records=[step],
+    )

@@ -279,3 +279,131 @@ def test_a_pop_retry_is_part_of_a_history(tmp_path: Path) -> None:
             assert one["reason"] == "group G, after 1 deliveries"
 
     asyncio.run(work())
+
+
+async def popped_by(client: BrokerClient, name: str) -> list[tuple[str, int, int]]:
+    """Return (group, end of the invisible time, attempt) of the open pops of a message."""
+    [one] = await found(client, name)
+    return [(pop["group"], pop["invisible_until_ms"], pop["attempt"]) for pop in one["pops"]]
+
+
+def test_an_open_pop_names_its_group_time_and_attempt(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (_, client):
+            for name in ("a", "b", "c"):
+                await client.send("T", name.encode(), UNIQ_KEY=name)
+            assert await popped_by(client, "b") == []
+            start_ms = clock.now_ms()
+            first, second = PopClient(client, clock, "G"), PopClient(client, clock, "H")
+            a, b, c = await first.pop("T", invisibleTime=10_000)
+            clock.advance(1)
+            assert await popped_by(client, "b") == [("G", start_ms + 10_000, 1)]
+            assert len(await second.pop("T", invisibleTime=60_000)) == 3
+            assert await popped_by(client, "b") == [
+                ("G", start_ms + 10_000, 1),
+                ("H", start_ms + 60_001, 1),
+            ]
+            await first.ack(a)
+            assert await popped_by(client, "a") == [("H", start_ms + 60_001, 1)]
+            clock.advance(1_000)
+            await first.change(b, 30_000)
+            assert await popped_by(client, "b") == [
+                ("H", start_ms + 60_001, 1),
+                ("G", start_ms + 31_001, 1),
+            ]
+            assert (c.body, await popped_by(client, "c")) == (
+                b"c",
+                [("G", start_ms + 10_000, 1), ("H", start_ms + 60_001, 1)],
+            )
+
+    asyncio.run(work())
+
+
+def test_acknowledgements_of_one_turn_end_pops(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (_, client):
+            for name in ("a", "b", "c"):
+                await client.send("T", name.encode(), UNIQ_KEY=name)
+            group = PopClient(client, clock, "G")
+            messages = await group.pop("T", invisibleTime=10_000)
+            await asyncio.gather(*(group.ack(message) for message in messages[:2]))
+            assert [len(await popped_by(client, name)) for name in "abc"] == [0, 0, 1]
+
+    asyncio.run(work())
+
+
+def test_a_pop_of_a_retry_is_a_second_attempt(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (broker, client):
+            await client.send("T", b"body", UNIQ_KEY="popped")
+            group = PopClient(client, clock, "G")
+            await group.pop("T", invisibleTime=10_000)
+            await advance(broker, clock, 15_000)
+            assert await popped_by(client, "popped") == []
+            assert len(await group.pop("T", invisibleTime=20_000)) == 1
+            expected = [("G", clock.now_ms() + 20_000, 2)]
+            assert await popped_by(client, "popped") == expected
+
+    asyncio.run(work())
+
+
+def test_an_orderly_pop_is_open_until_it_is_acknowledged(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (_, client):
+            await client.send("T", b"body", UNIQ_KEY="ordered")
+            group = PopClient(client, clock, "G")
+            [message] = await group.pop("T", invisibleTime=10_000, order=True, queueId=0)
+            assert await popped_by(client, "ordered") == [("G", clock.now_ms() + 10_000, 1)]
+            await group.ack(message)
+            assert await popped_by(client, "ordered") == []
+
+    asyncio.run(work())
+
+
+def test_a_message_that_looks_like_a_checkpoint_is_none(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (_, client):
+            await client.send("T", b"body", UNIQ_KEY="popped")
+            await client.send("U", b"body", UNIQ_KEY="other")
+            await PopClient(client, clock, "G").pop("U", invisibleTime=10_000)
+            body = (
+                '{"bm":0,"bn":"test","c":"X","d":[0],"it":60000,"n":1,'
+                f'"pt":{clock.now_ms()},"q":0,"ro":0,"so":0,"t":"T"}}'
+            )
+            key = f"T@0@0@X@{clock.now_ms()}@test@ck"
+            due = str(clock.now_ms() + 59_000)
+            sent = await client.send(
+                "V", body.encode(), UNIQ_KEY=key, TAGS="ck", TIMER_DELIVER_MS=due
+            )
+            assert sent.code == 0
+            assert await popped_by(client, "popped") == []
+            assert [group for group, _, _ in await popped_by(client, "other")] == ["G"]
+
+    asyncio.run(work())
+
+
+def test_an_occurrence_names_its_schedule_and_planned_time(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (_, client):
+            request = {"DUEMQ_SCHEDULE_NAME": "hourly", "DUEMQ_SCHEDULE_EVERY_MS": str(HOUR_MS)}
+            await client.send("T", b"x", UNIQ_KEY="request", **request)
+            planned_ms = clock.now_ms() // HOUR_MS * HOUR_MS + HOUR_MS
+            async with asyncio.timeout(30):
+                while not (messages := await found(client, f"hourly@{planned_ms}")):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            times = messages[0]["planned_ms"], messages[0]["next_ms"]
+            assert (messages[0]["state"], messages[0]["schedule"]) == ("pending", "hourly")
+            assert times == (planned_ms, planned_ms + HOUR_MS)
+            clock.set_ms(planned_ms)
+            await client.pull("T", 0)
+            [one] = await found(client, f"hourly@{planned_ms}")
+            assert (one["state"], one["schedule"]) == ("delivered", "hourly")
+            assert one["delivered_ms"] == planned_ms
+
+    asyncio.run(work())
