@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from duemq.http import pending
+from duemq.http import operations, pending, registry, schedules
 from duemq.http.admission import Admission
 from duemq.http.endpoints import JSON, PREFIX, Endpoint, EndpointRoute
 from duemq.http.openapi import document
@@ -25,7 +25,13 @@ DOCUMENT_PATH: Final = f"{PREFIX}/openapi.json"
 
 def endpoints() -> tuple[Endpoint, ...]:
     """Return the endpoints of the API."""
-    return (*Sends().endpoints(), *pending.ENDPOINTS)
+    return (
+        *Sends().endpoints(),
+        *pending.ENDPOINTS,
+        *schedules.ENDPOINTS,
+        *registry.ENDPOINTS,
+        *operations.ENDPOINTS,
+    )
 
 
 def api_application(

@@ -23,7 +23,8 @@ NAMES_MAX: Final = 10_000
 NAME_MAX: Final = 1_024
 CALL_TIMEOUT_S: Final = 60.0
 
-TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX)]
+TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX - 1)]
+UntilMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 Names = Annotated[list[Name], Meta(max_length=NAMES_MAX)]
 
@@ -42,7 +43,7 @@ class PendingQuery(msgspec.Struct, kw_only=True):
     topic: Annotated[str, Meta(max_length=127)] = ""
     key: Annotated[str, Meta(max_length=NAME_MAX)] = ""
     from_ms: TimeMs = 0
-    until_ms: TimeMs = TIME_MS_MAX
+    until_ms: UntilMs = TIME_MS_MAX
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 100
     cursor: Annotated[str, Meta(pattern=r"^(\d{1,4}\.([-\d_]{1,200})?)?$")] = ""
 
@@ -77,7 +78,7 @@ class SelectedMessages(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     handles: Names = []
     topic: Annotated[str, Meta(max_length=127)] = ""
     from_ms: TimeMs = 0
-    until_ms: TimeMs = TIME_MS_MAX
+    until_ms: UntilMs = TIME_MS_MAX
     dry_run: bool = False
 
     def arguments(self) -> JsonObject:

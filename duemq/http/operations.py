@@ -1,0 +1,186 @@
+"""State of the brokers: members, replicas, timers, levels, migrations, audits.
+
+A state that is not known has a reason in `failure` instead of numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from duemq.client import ClientError
+from duemq.client.admin.cluster import BrokerMember
+from duemq.client.routes import bytes_of
+from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
+from duemq.http.problems import Problem
+from duemq.net.codes import RequestCode
+
+MIGRATION_TIMEOUT_S: Final = 600.0
+LEVELS_MAX: Final = 1_000
+TEXT_MAX: Final = 200
+
+Text = Annotated[str, Meta(max_length=TEXT_MAX)]
+
+
+class BrokerRow(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """State of a broker.
+
+    Attributes:
+        id: 0: master; null: the broker was given by its address.
+        failure: Reason why the state is not known; empty: it is.
+        state: State as the broker describes it.
+    """
+
+    broker: str
+    id: int | None
+    address: str
+    failure: str = ""
+    state: JsonObject = {}
+
+
+class BrokerRows(msgspec.Struct):
+    """States of brokers."""
+
+    brokers: list[BrokerRow]
+
+
+class BrokerQuery(msgspec.Struct):
+    """Name or address of the broker; empty: the only one."""
+
+    broker: Annotated[str, Meta(max_length=255)] = ""
+
+
+class MigrationCommand(
+    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Command of a migration of levels to timers.
+
+    Attributes:
+        levels: Levels; empty: all whose state allows the command.
+        cause: Reason of the command, for the history.
+        plan_id: Plan that a start carries out.
+        rules: Delays of single topics in ms, which replace that of the level.
+        dry_run: Whether to report the effect without any change.
+    """
+
+    action: Literal["plan", "start", "pause", "resume", "rollback", "verify"]
+    levels: Annotated[list[Annotated[int, Meta(ge=1)]], Meta(max_length=LEVELS_MAX)] = []
+    operator: Text = ""
+    cause: Text = ""
+    plan_id: Text = ""
+    rules: dict[str, int] = {}
+    dry_run: bool = False
+
+
+def state_of(name: str, view: str, *, masters: bool) -> Callable[[Call], Awaitable[BrokerRows]]:
+    """Return the handler that reads a view of every member, or of the masters."""
+
+    async def read(call: Call) -> BrokerRows:
+        admin = call.session.admin
+        members = await (admin.masters() if masters else admin.members())
+
+        async def state(member: BrokerMember) -> BrokerRow:
+            row = _row(member)
+            try:
+                row.state = await admin.view(member.address, view)
+            except ClientError as error:
+                row.failure = str(error)
+            return row
+
+        return BrokerRows(list(await asyncio.gather(*map(state, members))))
+
+    read.__name__ = f"show_{name}"
+    return read
+
+
+async def list_brokers(call: Call) -> BrokerRows:
+    """Return every master and replica."""
+    return BrokerRows(list(map(_row, await call.session.admin.members())))
+
+
+def _row(member: BrokerMember) -> BrokerRow:
+    return BrokerRow(broker=member.broker_name, id=member.broker_id, address=member.address)
+
+
+async def show_migrations(call: Call) -> JsonObject:
+    """Return the state of the migration of each level at one broker."""
+    query: BrokerQuery = call.query or BrokerQuery()
+    return await _migrate(call, query.broker, {"action": "status"})
+
+
+async def command_migration(call: Call) -> JsonObject:
+    """Plan, start, pause, resume, roll back or verify a migration."""
+    query: BrokerQuery = call.query or BrokerQuery()
+    command: MigrationCommand = call.body
+    command.operator = command.operator or call.account
+    return await _migrate(call, query.broker, msgspec.to_builtins(command))
+
+
+async def _migrate(call: Call, broker: str, command: JsonObject) -> JsonObject:
+    masters = await call.session.masters()
+    addresses = [address for name, address in masters if broker in ("", name, address)]
+    if not addresses:
+        raise Problem(404, "no-broker", "There is no such broker", broker)
+    if len(addresses) > 1:
+        names = ", ".join(name for name, _ in masters)
+        raise invalid(f"there are several brokers: give broker ({names})")
+    response = await call.session.client.ask(
+        addresses[0],
+        RequestCode.MIGRATE,
+        body=msgspec.json.encode(command),
+        timeout_s=MIGRATION_TIMEOUT_S,
+    )
+    return msgspec.json.decode(bytes_of(response), type=JsonObject)
+
+
+VIEWS: Final = (
+    ("replicas", "replication", False, "Show role, state and lag of every member."),
+    ("timers", "timer_store.summary", True, "Show counts, lag and rates of the timers."),
+    ("levels", "schedule_service.levels", True, "Show the delay levels and their messages."),
+    ("audits", "reconciliation.status", True, "Show the scheduled audits and the last result."),
+)
+"""Path, name of the view, whether only masters have it, summary."""
+ENDPOINTS: Final = (
+    Endpoint(
+        method="GET",
+        path="/brokers",
+        handler=list_brokers,
+        summary="List masters and replicas.",
+        tag="operations",
+        result=BrokerRows,
+    ),
+    *[
+        Endpoint(
+            method="GET",
+            path=f"/{name}",
+            handler=state_of(name, view, masters=masters),
+            summary=summary,
+            tag="operations",
+            result=BrokerRows,
+        )
+        for name, view, masters, summary in VIEWS
+    ],
+    Endpoint(
+        method="GET",
+        path="/migrations",
+        handler=show_migrations,
+        summary="Show the migration of each level to timers.",
+        tag="operations",
+        query=BrokerQuery,
+        result=JsonObject,
+    ),
+    Endpoint(
+        method="POST",
+        path="/migrations",
+        handler=command_migration,
+        summary="Plan, start, pause, resume, roll back or verify a migration.",
+        tag="operations",
+        query=BrokerQuery,
+        body=MigrationCommand,
+        result=JsonObject,
+    ),
+)

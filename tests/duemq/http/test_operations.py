@@ -1,0 +1,107 @@
+"""Schedules, topics, groups, lag, offsets and the state of brokers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from duemq.client import Admin
+from tests.duemq.http.rig import api
+
+DAY_MS = 86_400_000
+
+
+async def json_of(client: httpx.AsyncClient, method: str, path: str, **more: Any) -> Any:
+    response = await client.request(method, f"/api/v1{path}", **more)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_schedules(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with api(tmp_path) as (_, client):
+            for topic in ("T", "U"):
+                await json_of(client, "POST", "/topics", json={"name": topic})
+            new = {"name": "daily", "topic": "T", "every_ms": DAY_MS, "body": "Yg=="}
+            made = await json_of(client, "POST", "/schedules", json=new)
+            assert made["created"]
+            again = await json_of(client, "POST", "/schedules", json=new)
+            assert not again["created"]
+            other = await client.post("/api/v1/schedules", json={**new, "topic": "U"})
+            assert other.status_code == 409
+            await json_of(client, "POST", "/schedules", json={**new, "name": "b"})
+            page = await json_of(client, "GET", "/schedules?limit=1")
+            rest = await json_of(client, "GET", f"/schedules?cursor={page['cursor']}")
+            listed = [*page["schedules"], *rest["schedules"]]
+            assert [each["definition"]["name"] for each in listed] == ["daily", "b"]
+            assert rest["cursor"] is None
+            shown = await json_of(client, "GET", "/schedules/daily?runs=3")
+            assert len(shown["runs"]) == 3
+            assert (await json_of(client, "POST", "/schedules/daily/pause"))["state"] == "paused"
+            assert (await json_of(client, "POST", "/schedules/daily/resume"))["state"] == "active"
+            assert (await json_of(client, "POST", "/schedules/daily/trigger"))["appended"] == 1
+            await json_of(client, "DELETE", "/schedules/daily")
+            assert (await client.get("/api/v1/schedules/daily")).status_code == 404
+
+    asyncio.run(main())
+
+
+def test_topics_groups_and_offsets(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with api(tmp_path) as (broker, client):
+            state = await json_of(client, "POST", "/topics", json={"name": "T", "write_queues": 2})
+            assert state["info"]["settings"]
+            for _ in range(3):
+                await client.post("/api/v1/messages", json={"topic": "T", "body": "b"})
+            page = await json_of(client, "GET", "/topics?prefix=T&limit=1")
+            assert [each["name"] for each in page["topics"]] == ["T"]
+            assert sum(queue["max_offset"] for queue in state["queues"]) == 0
+            state = await json_of(client, "GET", "/topics/T")
+            assert sum(queue["max_offset"] for queue in state["queues"]) == 3
+            assert (await client.get("/api/v1/topics/absent")).status_code == 404
+            async with Admin(broker=broker.address) as admin:
+                await admin.create_group("G")
+            reset = {"topic": "T", "to": "earliest", "dry_run": True}
+            planned = await json_of(client, "POST", "/groups/G/offsets", json=reset)
+            assert all(each["offset"] == 0 for each in planned["changes"])
+            reset = {"topic": "T", "to": "latest"}
+            await json_of(client, "POST", "/groups/G/offsets", json=reset)
+            lag = await json_of(client, "GET", "/groups/G/lag")
+            assert lag["lag"] == 0
+            assert sum(queue["max_offset"] for queue in lag["queues"]) == 3
+            groups = await json_of(client, "GET", "/groups?prefix=G")
+            assert [each["name"] for each in groups["groups"]] == ["G"]
+            assert (await json_of(client, "GET", "/groups/G"))["lag"] == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("brokers", None),
+        ("replicas", "role"),
+        ("timers", "pending"),
+        ("levels", "levels"),
+        ("audits", "running"),
+    ],
+)
+def test_states_of_brokers(shared_api: httpx.Client, path: str, key: str | None) -> None:
+    [row] = shared_api.get(f"/api/v1/{path}").json()["brokers"]
+    assert "failure" not in row
+    assert key is None or key in row["state"]
+
+
+def test_migrations(shared_api: httpx.Client) -> None:
+    status = shared_api.get("/api/v1/migrations").json()
+    assert "levels" in status
+    plan = shared_api.post(
+        "/api/v1/migrations", json={"action": "plan", "levels": [3], "dry_run": True}
+    )
+    assert plan.status_code == 200, plan.text
+    absent = shared_api.get("/api/v1/migrations?broker=absent")
+    assert absent.status_code == 404
