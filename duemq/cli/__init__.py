@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from types import FrameType
 
 
@@ -16,7 +17,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, end)
     gc.disable()  # collections during imports take 10 % of the start and free nothing
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's BLAS is not used
-    from duemq.cli.app import run
+    from duemq.cli.server_command import server_command
 
-    gc.enable()
-    run()
+    server = server_command(sys.argv[1:])
+    if server is None:
+        from duemq.cli.app import run
+
+        gc.enable()
+        run()
+    else:
+        gc.enable()
+        server.run()
