@@ -20,12 +20,9 @@ def report_failure(service: str, error: Exception, on_failure: Callable[[str], N
     on_failure(f"{type(error).__name__}: {error}")
 
 
-async def preload(
-    kernels: Preparation, groups: tuple[str, ...], clock: Clock, stop: asyncio.Event
-) -> None:
-    """Load groups of kernels before a message is due, but not while the broker starts."""
+async def preload(kernels: Preparation, group: str, clock: Clock, stop: asyncio.Event) -> None:
+    """Load a group of kernels before a message is due, but not while the broker starts."""
     await clock.wait(stop, until_ms=clock.now_ms() + PRELOAD_AFTER_MS)
-    for group in groups:
-        await kernels.wait(group, stop=stop)
-        if not stop.is_set():
-            await asyncio.to_thread(registry.load, group)
+    await kernels.wait(group, stop=stop)
+    if not stop.is_set():
+        await asyncio.to_thread(registry.load, group)

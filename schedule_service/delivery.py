@@ -95,7 +95,7 @@ class LevelService:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="level delivery")
             acknowledging = tasks.create_task(self._acknowledge(), name="level acknowledgement")
-            loading = preload(self._kernels, (KERNELS,), self._clock, self._stop)
+            loading = preload(self._kernels, KERNELS, self._clock, self._stop)
             tasks.create_task(loading, name="level preload")
             try:
                 yield self

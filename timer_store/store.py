@@ -26,6 +26,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from delayed_delivery.service_tasks import preload, report_failure
+from duemq_common.allocator import return_free_memory
 from duemq_common.clock import Clock, Signal
 from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
@@ -77,6 +78,7 @@ class TimerStore:
         self._seen_ms = 0  # time of the last turn
         self.writing = False
         self._wake, self._stop = Signal(), asyncio.Event()
+        self._has_timers = asyncio.Event()  # set by the first timer, and by the stop
         self._sleeping_until = -1
 
     @property
@@ -104,6 +106,8 @@ class TimerStore:
         self.state.pinned_from = self.state.first_needed
         self.non_timers.settled(self.clock.now_ms())
         self.dequeue.start(self.clock.now_ms())
+        if self.counts.total:
+            self._has_timers.set()
 
     def close(self) -> None:
         """Close the files; changes since the last checkpoint are recovered from the log."""
@@ -121,6 +125,7 @@ class TimerStore:
         self.enqueue.stopped = self.config.stop_enqueue
         if not self.enqueue.on_put(batch, now_ms):
             return
+        self._has_timers.set()
         due_ms = self.enqueue.earliest_ms - self.config.stage_lead_ms
         if (now_ms if self.enqueue.needs_turn else due_ms) < self._sleeping_until:
             self._wake.set()
@@ -188,16 +193,23 @@ class TimerStore:
         loop = asyncio.get_running_loop()
         with self.dequeue.loader.threaded(lambda: _call_soon(loop, self._wake.set)):
             delivering = asyncio.create_task(self.run(kernels, on_failure), name="timer delivery")
-            loading = asyncio.create_task(
-                preload(kernels, KERNELS, self.clock, self._stop), name="timer preload"
-            )
+            loading = asyncio.create_task(self._preload(kernels), name="timer preload")
             try:
                 yield self
             finally:
                 self._stop.set()
+                self._has_timers.set()
                 self._wake.set()
                 await delivering
                 await loading
+
+    async def _preload(self, kernels: Preparation) -> None:
+        """Load the kernels of deliveries now, the others when there is a timer."""
+        deliveries, decisions = KERNELS
+        await preload(kernels, deliveries, self.clock, self._stop)
+        await asyncio.to_thread(return_free_memory)  # loading took more memory than loaded code
+        await self._has_timers.wait()
+        await preload(kernels, decisions, self.clock, self._stop)
 
     async def run(self, kernels: Preparation, on_failure: Callable[[str], None]) -> None:
         """Run turns until stopped, once the kernels are ready."""

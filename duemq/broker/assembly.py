@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from duemq.admin.absent_features import AbsentFeatures
@@ -86,6 +87,7 @@ class Processor(Protocol):
 
 
 DELAYED_CODES: Final = frozenset(code for code, row in ROWS.items() if row.needs_kernels)
+PENDING_KERNELS: Final = "pending_timers"  # group of kernels that such requests call
 
 
 def _access_of(context: BrokerContext) -> AccessCheck:
@@ -140,8 +142,8 @@ def assemble(store: MessageStore, context: BrokerContext) -> BrokerComponents:
         parts.dispatcher.add(of_role(processor.handlers(), lambda: parts.master_address))
     plugin_handlers = context.plugins.request_handlers(set(parts.dispatcher))
     parts.dispatcher.add(plugin_handlers)
-    if not context.kernels.is_done:
-        parts.dispatcher.delay(plugin_handlers.keys() | DELAYED_CODES, context.kernels.wait_for_all)
+    load = partial(context.kernels.load_for_request, PENDING_KERNELS)
+    parts.dispatcher.delay(plugin_handlers.keys() | DELAYED_CODES, load)
     return parts
 
 

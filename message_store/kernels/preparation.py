@@ -50,6 +50,7 @@ class Preparation:
     ) -> None:
         self._ready = {group: asyncio.Event() for group in groups}
         self._compiles = compiles
+        self._loaded = set[str]()
 
     @property
     def is_done(self) -> bool:
@@ -77,6 +78,13 @@ class Preparation:
         """Return when every group is ready."""
         for group in self._ready:
             await self.wait(group)
+
+    async def load_for_request(self, group: str) -> None:
+        """Return when every group is ready and one is loaded: by a thread, at the first call."""
+        await self.wait_for_all()
+        if group not in self._loaded:
+            await asyncio.to_thread(registry.load, group)
+            self._loaded.add(group)
 
     @asynccontextmanager
     async def running(self, *groups: str) -> AsyncIterator[None]:

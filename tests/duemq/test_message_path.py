@@ -25,9 +25,15 @@ from tests.support.send_path import send_request
 FILES_MAX = {"level": 39, "timer": 45}
 """Maximum number of files, by kind."""
 BACKGROUND = frozenset(
-    {"MigrationPlugin._guard", "HaServer._update_periodically", "Orderly.run", "preload"}
+    {
+        "MigrationPlugin._guard",
+        "HaServer._update_periodically",
+        "Orderly.run",
+        "TimerStore._preload",
+        "preload",
+    }
 )
-"""Tasks that wake up at intervals or after the start, whether there is a message or not."""
+"""Tasks that wake up at intervals, after the start, or once at the first timer."""
 THREAD = "MainThread"
 KERNELS = "send", "ingest", "broker", "levels", "timers"
 DELAY_MS = 1_500

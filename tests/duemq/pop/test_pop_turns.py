@@ -354,6 +354,37 @@ def test_a_drain_waits_for_unsent_responses(rig: Callable[..., Any]) -> None:
     rig(scene)
 
 
+def test_unconfirmed_acknowledgements_are_bounded(
+    rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the bound, a request goes to its handler, which waits for its own confirmation."""
+    monkeypatch.setattr("duemq.pop.pop_turns.UNCONFIRMED_MAX", 3)
+
+    async def scene(rig: PopRig) -> None:
+        await send_numbers(rig, 6)
+        acks = [ack_request(m, number) for number, m in enumerate(await rig.pop_all(6))]
+        parts, gate = rig.broker.parts, Gate(rig.broker)
+        turns = parts.pop.turns(parts.rpc, access=None, is_ready=lambda: False, confirms=True)
+
+        def take(*requests: Request) -> list[bool]:
+            turns.begin()
+            accepted = [turns.take(Written(), request, 0, b"") for request in requests]
+            turns.finish()
+            return accepted
+
+        assert take(*acks[:3]) == [True, True, True]
+        await turn()
+        assert take(acks[3]) == [True], "exactly as many as the bound are unconfirmed"
+        await turn()
+        assert take(acks[4]) == take(rig.pop_request(9)) == [False]
+        gate.open.set()
+        await turns.drain()
+        assert take(acks[5]) == [True]
+        await turns.drain()
+
+    rig(scene)
+
+
 def test_each_pop_of_a_turn_requires_a_signature(rig: Callable[..., Any]) -> None:
     async def scene(rig: PopRig) -> None:
         sent = await send_numbers(rig, 4)

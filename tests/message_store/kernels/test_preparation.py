@@ -77,6 +77,24 @@ def test_groups_become_ready_in_order_and_the_rest_is_compiled_when_idle(
     assert loaded == ["levels", "timers", "complete"]
 
 
+def test_a_group_is_loaded_by_the_first_request_that_needs_it(loaded: list[str]) -> None:
+    async def check() -> None:
+        compiler = Compiler()
+        preparation = Preparation(("levels",), compiler)
+        running = asyncio.create_task(preparation.run())
+        first = asyncio.create_task(preparation.load_for_request("pending_timers"))
+        await asyncio.sleep(0)
+        assert not first.done()
+        compiler.step()
+        await first
+        await preparation.load_for_request("pending_timers")
+        compiler.step()
+        await running
+
+    asyncio.run(check())
+    assert sorted(loaded) == ["complete", "levels", "pending_timers"]
+
+
 def test_after_a_failed_compilation_kernels_compile_at_their_first_call(loaded: list[str]) -> None:
     async def check() -> None:
         compiler = Compiler()
