@@ -58,13 +58,13 @@ async def _facts(admin: Admin, address: str) -> Mapping[str, str]:
         return {"failure": str(error)}
 
 
-def rate(facts: Mapping[str, str], *keys: str) -> float:
-    """Return the messages per second of the last 10 s."""
+def rate(facts: Mapping[str, str], *keys: str) -> float | None:
+    """Return the messages per second of the last 10 s; None: the broker does not report it."""
     text = next((facts[key] for key in keys if key in facts), "")
     try:
         return float(text.split()[0])
     except (IndexError, ValueError):
-        return 0.0
+        return None
 
 
 def _number(facts: Mapping[str, str], key: str) -> float | None:
@@ -83,13 +83,17 @@ def _row(member: BrokerMember, facts: Mapping[str, str]) -> tuple[object, ...]:
         "" if member.broker_id is None else member.broker_id,
         member.address,
         plain["version"],
-        f"{plain['in_rate']:,.1f}",
-        f"{plain['out_rate']:,.1f}",
+        _rate_text(plain["in_rate"]),
+        _rate_text(plain["out_rate"]),
         f"{disk:.0%}" if isinstance(disk, float) and disk >= 0 else "",
         time_cell(time_or_none(int(_number(facts, "earliestMessageTimeStamp") or 0))),
         time_cell(time_or_none(int(_number(facts, "bootTimestamp") or 0))),
         facts.get("failure", ""),
     )
+
+
+def _rate_text(value: object) -> str:
+    return f"{value:,.1f}" if isinstance(value, float) else "unknown"
 
 
 def _plain(member: BrokerMember, facts: Mapping[str, str]) -> dict[str, object]:

@@ -8,7 +8,8 @@ import typer
 
 from duemq.cli.command import command
 from duemq.cli.groups import group
-from duemq.cli.options import DryRun, Target
+from duemq.cli.options import DryRun, Target, Yes
+from duemq_common.errors import UsageError
 
 quarantine_app = group()
 
@@ -26,12 +27,41 @@ def list_messages(
     list_quarantined(topic, count, target)
 
 
-@command(quarantine_app, example="quarantine send --offset 17 --dry-run")
-def send(
-    offset: Annotated[
+@command(quarantine_app, example="quarantine show 17")
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Offset as listed, 17 or BROKER/17, or unique id.",
+            show_default=False,
+        ),
+    ],
+    *,
+    target: Target,
+) -> None:
+    """Show a message in quarantine completely: reason, properties, body."""
+    from duemq.cli.quarantined import show_quarantined
+
+    show_quarantined(name, target)
+
+
+@command(quarantine_app, example="quarantine resend --all --dry-run")
+def resend(
+    names: Annotated[
         list[str] | None,
-        typer.Option(metavar="OFFSET", help="Offset as listed: 17 or BROKER/17. Repeatable."),
+        typer.Option(
+            "--id",
+            metavar="NAME",
+            help="Offset as listed, 17 or BROKER/17, or unique id. Repeatable.",
+        ),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All messages, or all of --from-topic.")
+    ] = False,
+    from_topic: Annotated[
+        str, typer.Option(metavar="TOPIC", help="Only messages of this topic.")
+    ] = "",
     topic: Annotated[
         str, typer.Option(metavar="TOPIC", help="Topic to send to; default: that of the message.")
     ] = "",
@@ -40,10 +70,15 @@ def send(
         typer.Option(metavar="NAME", help="Property that the message loses. Repeatable."),
     ] = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     *,
     target: Target,
 ) -> None:
-    """Send messages in quarantine to their topic, without delay, each time: they stay there."""
-    from duemq.cli.quarantined import send_quarantined
+    """Send messages in quarantine to their topic, without delay, each once: they stay here."""
+    from duemq.cli.quarantined import resend_quarantined
 
-    send_quarantined(offset or [], topic, without or [], target, dry_run=dry_run)
+    if bool(names) == everything:
+        raise UsageError("give either --id, as `duemq quarantine list` shows it, or --all")
+    resend_quarantined(
+        names or [], from_topic, topic, without or [], target, dry_run=dry_run, yes=yes
+    )

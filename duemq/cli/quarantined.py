@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
+from duemq.cli.confirmation import confirm
 from duemq.cli.messages import PRODUCER_GROUP, body_text, producer_of, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import (
@@ -18,15 +19,20 @@ from duemq.cli.output import (
     print_table,
     printable,
 )
+from duemq.client.admin import Admin
 from duemq.client.client import Client
+from duemq.client.errors import NoRoute
 from duemq.client.message import Message
 from duemq.client.pull_consumer import PullConsumer
 from duemq_common.errors import RecordUnreadable, UsageError
+from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import Record, decode_record
 from recurring_schedules.names import OCCURRENCE_NAMES
 from timer_store.names import STALE_NAMES
 
 COMPRESSED: Final = 0x701  # bits of sysFlag: the body is compressed, and how
+RESENT: Final = "DUEMQ_QUARANTINED"
+"""Property of a message that was sent again: offset message id of its record in quarantine."""
 BROKERS_PROPERTIES: Final = (
     "REAL_TOPIC",
     "REAL_QID",
@@ -59,6 +65,16 @@ class Quarantined:
     reason: str
     detail: str
     original: Record | None
+
+    @property
+    def offset_message_id(self) -> str:
+        """Offset message id of the record of the quarantine topic."""
+        return encode_offset_id(*self.record.store_host, self.record.phys_offset)
+
+    @property
+    def unique_id(self) -> str:
+        """Unique id of the message, else the offset message id."""
+        return self.record.properties.get("UNIQ_KEY") or self.offset_message_id
 
     def plain(self) -> dict[str, object]:
         """Return the record as plain data."""
@@ -136,46 +152,102 @@ async def _quarantined(client: Client) -> AsyncIterator[Quarantined]:
             offset = messages[-1].queue_offset + 1
 
 
-def send_quarantined(
-    offsets: Sequence[str], topic: str, without: Sequence[str], target: Target, *, dry_run: bool
+def show_quarantined(name: str, target: Target) -> None:
+    """Print a message in quarantine: reason, properties and body."""
+    for item in asyncio.run(_selected({name}, "", target)):
+        plain = item.plain()
+        plain["properties"] = {} if item.original is None else dict(item.original.properties)
+        if target.as_json:
+            print_json_line(plain)
+            continue
+        rows = [(key.replace("_", " "), _text(value)) for key, value in plain.items()]
+        print_table("", ("", ""), [row for row in rows if row[1]])
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{key} = {text}" for key, text in value.items())
+    return "" if value is None else str(value)
+
+
+async def _selected(names: Collection[str], from_topic: str, target: Target) -> list[Quarantined]:
+    """Return messages in quarantine by name; without names, all.
+
+    Raises:
+        UsageError: No message has one of the names.
+    """
+    async with target.client() as client:
+        items = [
+            item
+            async for item in _quarantined(client)
+            if (not names or _names(item) & set(names)) and from_topic in ("", item.topic)
+        ]
+    missing = set(names) - {name for item in items for name in _names(item)}
+    if missing:
+        raise UsageError(f"no message in quarantine is {', '.join(sorted(missing))}")
+    return items
+
+
+def resend_quarantined(
+    names: Sequence[str],
+    from_topic: str,
+    topic: str,
+    without: Sequence[str],
+    target: Target,
+    *,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
-    """Send the messages at offsets of the quarantine topic again.
+    """Send messages in quarantine again, each once, and print the result of each.
 
     Args:
-        offsets: As listed: BROKER/OFFSET, or the number alone.
+        names: Offsets as listed, or unique ids; none: all.
         topic: Topic to send to; empty: the topic of the message.
         without: Properties that the message loses.
     """
-    if not offsets:
-        raise UsageError("no messages selected: give --offset as `duemq quarantine list` shows it")
-    asyncio.run(_send_all(set(offsets), topic, without, target, dry_run))
+    items = asyncio.run(_selected(names, from_topic, target))
+    if items and not (dry_run or yes or names):
+        effect = f"{len(items):,} {plural(len(items), 'message')}"
+        confirm(f"Send {effect} again", f"quarantine resend sends {effect}")
+    asyncio.run(_send_all(items, topic, without, target, dry_run=dry_run))
 
 
 async def _send_all(
-    offsets: set[str], topic: str, without: Sequence[str], target: Target, dry_run: bool
+    items: Sequence[Quarantined],
+    topic: str,
+    without: Sequence[str],
+    target: Target,
+    *,
+    dry_run: bool,
 ) -> None:
-    async with target.client() as client:
-        items = [item async for item in _quarantined(client) if _names(item) & offsets]
-        missing = offsets - {name for item in items for name in _names(item)}
-        if missing:
-            shown = ", ".join(sorted(missing))
-            raise UsageError(f"no message in quarantine has the offset {shown}")
+    async with target.client() as client, Admin(client=client) as admin:
         for item in items:
             where = topic or item.topic
-            if item.original is None or not where:
-                reason = "its record cannot be read" if item.original is None else "give --topic"
-                raise UsageError(f"message {item.record.queue_offset} cannot be sent: {reason}")
-        for item in items:
-            assert item.original is not None
-            status = "not sent: --dry-run"
-            if not dry_run:
-                status = await _send(client, item.original, topic or item.topic, without)
-            _print_sent(item, topic or item.topic, status, target)
+            if item.original is None:
+                status = "not sent: its record cannot be read"
+            elif not where:
+                status = "not sent: its topic is unknown, give --topic"
+            elif await _was_sent(admin, item, where):
+                status = "already sent"
+            elif dry_run:
+                status = "not sent: --dry-run"
+            else:
+                status = await _send(client, item, item.original, where, without)
+            _print_sent(item, where, status, target)
+
+
+async def _was_sent(admin: Admin, item: Quarantined, topic: str) -> bool:
+    """Return whether an earlier command sent the message to a topic."""
+    try:
+        copies = await admin.messages_by_id(topic, item.unique_id)
+    except NoRoute:  # the send creates the topic or is refused
+        return False
+    return any(copy.properties.get(RESENT) == item.offset_message_id for copy in copies)
 
 
 def _names(item: Quarantined) -> set[str]:
     offset = str(item.record.queue_offset)
-    return {offset, f"{item.broker}/{offset}"}
+    return {offset, f"{item.broker}/{offset}", item.unique_id}
 
 
 def _print_sent(item: Quarantined, topic: str, status: str, target: Target) -> None:
@@ -185,7 +257,9 @@ def _print_sent(item: Quarantined, topic: str, status: str, target: Target) -> N
     print(printable(f"{item.record.queue_offset} to {topic}: {status}  {summary(item)}"))
 
 
-async def _send(client: Client, record: Record, topic: str, without: Sequence[str]) -> str:
+async def _send(
+    client: Client, item: Quarantined, record: Record, topic: str, without: Sequence[str]
+) -> str:
     """Send a message again, without delay; return its status.
 
     Raises:
@@ -193,9 +267,8 @@ async def _send(client: Client, record: Record, topic: str, without: Sequence[st
     """
     omitted = {*BROKERS_PROPERTIES, *without}
     properties = {name: value for name, value in record.properties.items() if name not in omitted}
-    message = Message(
-        topic, record.body, flag=record.flag, message_id=properties.get("UNIQ_KEY", "")
-    )
+    properties[RESENT] = item.offset_message_id
+    message = Message(topic, record.body, flag=record.flag, message_id=item.unique_id)
     async with producer_of(client) as producer:
         sent = await producer.send_with(message, properties, sys_flag=record.sys_flag & COMPRESSED)
     return sent.status

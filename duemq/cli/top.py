@@ -34,6 +34,8 @@ BROKERS = (
 )
 GROUPS = ("group", "#members", "#out/s", "#lag")
 GROUPS_SHOWN = 10
+UNKNOWN = "unknown"
+NONE = "-"  # nothing to show: no delivery yet, or not a replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,7 @@ def _shown(overview: Overview) -> object:
 
 
 def _row(load: BrokerLoad) -> tuple[object, ...]:
+    is_late = load.pending is None or load.late_p99_ms is not None
     return (
         load.broker,
         "" if load.broker_id is None else load.broker_id,
@@ -180,11 +183,13 @@ def _row(load: BrokerLoad) -> tuple[object, ...]:
         _number(load.in_rate),
         _number(load.out_rate),
         _number(load.pending),
-        _number(load.late_p99_ms),
-        _number(load.replica_lag_bytes),
+        _number(load.late_p99_ms) if is_late else NONE,
+        _number(load.replica_lag_bytes) if load.role != "master" else NONE,
         load.failure,
     )
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"

@@ -151,3 +151,10 @@ def test_a_message_is_shown_as_mqadmin_finds_it(server: Server, mqadmin: AdminSe
         assert (message["state"], message["body"]) == ("stored", "body")
         assert message["unique_key"] == sent["message_id"]
     assert sent["message_id"] in mqadmin.run("queryMsgByKey -t history-topic -k k1")
+
+
+def test_top_says_what_a_broker_does_not_report(server: Server) -> None:
+    [load] = shown(server, "top", "--once")["brokers"]
+    text = done(server, "top", "--once")
+    assert load["failure"] == ""
+    assert (load["pending"] is None, "unknown" in text) == (peer_name() != "duemq",) * 2

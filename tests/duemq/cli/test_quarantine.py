@@ -43,12 +43,23 @@ def test_a_quarantined_message_is_shown_and_sent_again(broker: Running) -> None:
     assert (item["topic"], item["reason"], item["body"]) == ("Gone", "topic_missing", "hello")
     assert json.loads(duemq("quarantine", "list", "--topic", "T", "--json", *where).stdout) == []
 
-    assert duemq("quarantine", "send", *where).returncode == Exit.USAGE
-    missing = duemq("quarantine", "send", "--offset", "9", *where)
-    assert (missing.returncode, "has the offset 9" in missing.stderr) == (Exit.USAGE, True)
-    chosen = ("quarantine", "send", "--offset", "0", "--topic", "Back")
+    shown = duemq("quarantine", "show", "0", *where).stdout
+    assert "topic_missing" in shown
+    assert "REAL_TOPIC = Gone" in shown
+    [complete] = [json.loads(duemq("quarantine", "show", "0", "--json", *where).stdout)]
+    assert complete["properties"]["KEYS"] == "k"
+
+    assert duemq("quarantine", "resend", *where).returncode == Exit.USAGE
+    missing = duemq("quarantine", "resend", "--id", "9", *where)
+    assert (missing.returncode, "quarantine is 9" in missing.stderr) == (Exit.USAGE, True)
+    unconfirmed = duemq("quarantine", "resend", "--all", "--topic", "Back", *where)
+    assert (unconfirmed.returncode, "add --yes" in unconfirmed.stderr) == (Exit.USAGE, True)
+    chosen = ("quarantine", "resend", "--all", "--topic", "Back")
     assert "not sent: --dry-run" in duemq(*chosen, "--dry-run", *where).stdout
-    assert "0 to Back: stored" in duemq(*chosen, *where).stdout
+    assert "0 to Back: stored" in duemq(*chosen, "--yes", *where).stdout
+    by_id = ("quarantine", "resend", "--id", item["unique_key"], "--topic", "Back")
+    assert "0 to Back: already sent" in duemq(*by_id, *where).stdout
+    assert duemq(*chosen, "--from-topic", "T", "--dry-run", *where).stdout == ""
     got = duemq("consume", "Back", *options, "--json", *where).stdout.splitlines()
     [message] = map(json.loads, got)
     assert (message["body"], message["properties"]["KEYS"]) == ("hello", "k")
