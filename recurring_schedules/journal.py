@@ -19,6 +19,7 @@ from recurring_schedules.definition import Definition
 from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC
 
 if TYPE_CHECKING:
+    from message_store.queues.topic_table import TopicTable
     from message_store.store import MessageStore
 
 ACTIVE, PAUSED, DELETED = "active", "paused", "deleted"
@@ -51,6 +52,14 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 _DECODER: Final = msgspec.json.Decoder(ScheduleRecord)
+
+
+def topic_fault(topics: TopicTable, topic: str) -> str:
+    """Return why messages cannot be sent to a topic; empty: they can."""
+    index = topics.find(topic)
+    if index >= 0 and topics.arrays.topics[index]["write_queues"]:
+        return ""
+    return f"topic {topic[:127]} does not exist"
 
 
 def encode(record: ScheduleRecord) -> bytes:

@@ -7,7 +7,8 @@ appended when the former is due, at least a second ahead. The record of the occu
 proof that it is planned: after a kill, a start finds it in the log, or appends it.
 
 Overdue occurrences, after an outage or a jump of the clock, are appended at once, unless they are
-older than the catch-up window, or the rule `latest` applies and a later one is overdue too.
+older than the catch-up window, or the rule `latest` applies and a later one is overdue too. If the
+topic of a schedule was deleted, the schedule is paused with the reason as its note.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from duemq_common.clock import Clock, Signal
-from duemq_common.errors import RecordUnreadable
+from duemq_common.errors import RecordUnreadable, RequestError
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
+from recurring_schedules import journal
 from recurring_schedules.definition import Definition
+from recurring_schedules.journal import PAUSED, ScheduleRecord
 from recurring_schedules.messages import add_occurrence
 from recurring_schedules.occurrences import due_ms_of, next_after
 from recurring_schedules.table import NEVER, ScheduleTable
@@ -168,10 +172,14 @@ class Planner:
     def _candidate(self, slot: int, now_ms: int) -> Candidate | None:
         """Return the occurrence to append, None if the turn skips it."""
         try:
-            definition = self._table.record(self._store, slot).definition
+            record = self._table.record(self._store, slot)
         except RecordUnreadable as error:
             log.error("a schedule cannot be planned: %s", error)
             self._retry_ms[slot] = now_ms + UNREADABLE_RETRY_MS
+            return None
+        definition = record.definition
+        if fault := journal.topic_fault(self._store.topics, definition.topic):
+            self._pause(slot, record, fault, now_ms)
             return None
         row = self._table.rows[slot]
         planned_ms = int(row["next_ms"])
@@ -188,6 +196,23 @@ class Planner:
             planned_ms = next_ms
         self._table.skip_to(slot, planned_ms if next_ms is not None else 0)
         return None
+
+    def _pause(self, slot: int, record: ScheduleRecord, reason: str, now_ms: int) -> None:
+        """Pause a schedule that cannot continue, with the reason as its note."""
+        paused: ScheduleRecord = replace(
+            record,
+            state=PAUSED,
+            note=f"paused by the broker: {reason}",
+            revision=record.revision + 1,
+            changed_ms=now_ms,
+        )
+        try:
+            journal.append(self._store, paused, now_ms)
+        except RequestError as error:
+            log.warning("schedule %s is paused later: %s", record.definition.name, error)
+            self._retry_ms[slot] = now_ms + RETRY_MS
+        else:
+            log.error("schedule %s is paused: %s", record.definition.name, reason)
 
     def _append(self, candidates: list[Candidate], now_ms: int) -> None:
         batch = self._batch

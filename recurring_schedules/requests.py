@@ -129,14 +129,11 @@ class ScheduleRequests:
 
     def _new_record(self, definition: Definition, now_ms: int) -> ScheduleRecord:
         check(definition)
-        index = self._store.topics.find(definition.topic)
-        topic = self._store.topics.arrays.topics[index]
-        if index < 0 or not topic["write_queues"]:
-            raise InvalidDefinition(
-                f"topic {definition.topic[:127]} does not exist: create it first"
-            )
+        topics = self._store.topics
+        if fault := journal.topic_fault(topics, definition.topic):
+            raise InvalidDefinition(f"{fault}: create it first")
         if (
-            topic["closed"]
+            topics.arrays.topics[topics.find(definition.topic)]["closed"]
             or definition.topic == TIMER_TOPIC
             or definition.topic.startswith(DERIVED_PREFIX)
         ):
@@ -224,6 +221,7 @@ class ScheduleRequests:
         record = self._existing(request)
         if record.state == ACTIVE:
             return _progress(record)
+        self._check_topic(record)
         now_ms = self._clock.now_ms()
         planned_ms = max(record.planned_ms, now_ms)
         if record.withdrawn_ms > now_ms:
@@ -243,6 +241,10 @@ class ScheduleRequests:
             self._planner.turn(now_ms, [slot])
         self._planner.wake()
         return _progress(self._table.record(self._store, slot))
+
+    def _check_topic(self, record: ScheduleRecord) -> None:
+        if fault := journal.topic_fault(self._store.topics, record.definition.topic):
+            raise RequestError(TOPIC_NOT_EXIST, f"{fault}: create it first")
 
     async def finish_withdrawals(self) -> None:
         """Cancel the occurrences of pauses and deletions that a crash has interrupted."""
@@ -279,6 +281,7 @@ class ScheduleRequests:
     def _append_manual(
         self, record: ScheduleRecord, times: list[int], manual: str, now_ms: int
     ) -> int:
+        self._check_topic(record)
         batch = PutBatch(max(len(times), 1))
         for planned_ms in times:
             add_occurrence(

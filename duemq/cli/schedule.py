@@ -8,7 +8,7 @@ import typer
 
 from duemq.cli.command import command
 from duemq.cli.groups import group
-from duemq.cli.options import Target
+from duemq.cli.options import DryRun, Target, Yes
 from duemq.cli.schedule_options import Spec
 
 schedule_app = group()
@@ -97,8 +97,8 @@ def backfill(
 
 
 @command(schedule_app, example="schedule delete report")
-def delete(name: Name, *, target: Target) -> None:
+def delete(name: Name, dry_run: DryRun = False, yes: Yes = False, *, target: Target) -> None:
     """Delete a schedule; its pending occurrence is cancelled."""
-    from duemq.cli.schedule_show import change_schedule
+    from duemq.cli.schedule_show import delete_schedule
 
-    change_schedule(name, lambda admin: admin.delete_schedule(name), target)
+    delete_schedule(name, target, dry_run=dry_run, yes=yes)

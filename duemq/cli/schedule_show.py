@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from duemq.cli.confirmation import confirm
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, plural, print_json, print_table, printable
@@ -67,6 +68,26 @@ def change_schedule(name: str, action: Change, target: Target) -> None:
         if result.state == "active":
             done += f"; next: {table_time(result.planned_ms)} UTC"
         console().print(done, soft_wrap=True)
+
+
+def delete_schedule(name: str, target: Target, *, dry_run: bool, yes: bool) -> None:
+    """Delete a schedule after a confirmation; with `dry_run`, print what would be deleted."""
+    if dry_run or not yes:
+        schedule = asyncio.run(_show(name, 1, target))
+        effect = f"{_times_text(schedule.definition)}, topic {schedule.definition.topic}"
+        if dry_run:
+            _print_dry_run(schedule, effect, target)
+            return
+        confirm(f"Delete schedule {name} ({effect})", f"schedule delete {name} deletes {effect}")
+    change_schedule(name, lambda admin: admin.delete_schedule(name), target)
+
+
+def _print_dry_run(schedule: ScheduleView, effect: str, target: Target) -> None:
+    if target.as_json:
+        print_json({"dry_run": True, "deleted": msgspec.to_builtins(schedule)})
+    else:
+        text = f"schedule {schedule.definition.name} would be deleted: {effect}"
+        console().print(printable(text), soft_wrap=True, markup=False)
 
 
 def backfill_schedule(name: str, from_time: str, to_time: str, target: Target) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from duemq.net.codes import ResponseCode
+from duemq_common.errors import RequestError
 from message_store.log.batch import PutBatch
 from recurring_schedules.definition import Definition
+from recurring_schedules.journal import PAUSED
 from recurring_schedules.occurrences import due_ms_of
 from recurring_schedules.planner import Planner
 from tests.recurring_schedules.rig import MONDAY_MS, ScheduleRig
@@ -55,3 +57,28 @@ def test_an_occurrence_is_stored_at_its_planned_time(rig: ScheduleRig) -> None:
     assert rig.occurrences() == []
     rig.run_to(MONDAY_MS + EVERY_MS)
     assert rig.occurrences() == [(MONDAY_MS + EVERY_MS, MONDAY_MS + EVERY_MS)]
+
+
+def test_a_schedule_whose_topic_was_deleted_is_paused_with_the_reason(rig: ScheduleRig) -> None:
+    rig.open()
+    topics = rig.store.topics
+    rig.create(every_ms=EVERY_MS)
+    rig.run_to(MONDAY_MS + EVERY_MS)
+    topics.set_routing("T", write_queues=0, read_queues=0, perm=0)
+    rig.run_to(MONDAY_MS + 3 * EVERY_MS)
+    rig.kill()
+    rig.open()  # the rig creates the topic
+    record = rig.table.record(rig.store, rig.table.find("s"))
+    assert (record.state, record.note) == (PAUSED, "paused by the broker: topic T does not exist")
+    topics = rig.store.topics
+    topics.set_routing("T", write_queues=0, read_queues=0, perm=0)
+    for action in ("resume", "trigger"):
+        with pytest.raises(RequestError, match="topic T does not exist: create it first"):
+            rig.call(action, "s")
+    topics.set_routing("T", write_queues=4, read_queues=4, perm=6)
+    rig.call("resume", "s")
+    rig.run_to(MONDAY_MS + 5 * EVERY_MS)
+    planned = rig.planned()
+    assert planned[0] == MONDAY_MS + EVERY_MS
+    assert planned[-2:] == [MONDAY_MS + 4 * EVERY_MS, MONDAY_MS + 5 * EVERY_MS]
+    assert len(set(planned)) == len(planned)
