@@ -20,6 +20,7 @@ from duemq.net.http2.grpc_call import GrpcCall
 from duemq.net.http2.grpc_status import GrpcError, GrpcStatus
 from duemq.registry.groups import GroupConfig
 from duemq.registry.subscriptions import ExpressionError, parse_expression
+from duemq.registry.topic_config import NO_LITE_TOPICS
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client, V5Clients
@@ -30,6 +31,7 @@ from duemq.v5.protocol import service as api
 from duemq.v5.settings import effective_settings
 from duemq.v5.status import V5Error, status
 
+LITE_TYPES = (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER)
 CONSUMER_TYPES = {v2.PUSH_CONSUMER: "CONSUME_PASSIVELY", v2.SIMPLE_CONSUMER: "CONSUME_ACTIVELY"}
 UNSENT_BYTES_MAX = 1 << 20  # per telemetry stream; normally all bytes are sent
 CHECKS_MAX = 256  # permissions that are checked in one turn of the event loop
@@ -186,10 +188,11 @@ def _check_consumer(kind: v2.ClientType) -> None:
     if kind not in CONSUMER_TYPES:
         client_type = v2.ClientType.Name(kind) if kind in v2.ClientType.values() else int(kind)
         served = ", ".join(map(v2.ClientType.Name, CONSUMER_TYPES))
+        reason = f"; {NO_LITE_TOPICS}" if kind in LITE_TYPES else ""
         raise V5Error(
             v2.INTERNAL_SERVER_ERROR,
             f"clients of type {client_type} cannot subscribe here; "
-            f"the types of consumers are {served}",
+            f"the types of consumers are {served}{reason}",
         )
 
 
