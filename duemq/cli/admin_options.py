@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+Update = Annotated[
+    bool, typer.Option("--update", help="Change it if it exists with other settings.")
+]
+
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:

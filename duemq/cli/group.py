@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from duemq.cli.admin_options import GroupOptions
+from duemq.cli.admin_options import GroupOptions, Update
 from duemq.cli.command import command
 from duemq.cli.groups import group
 from duemq.cli.options import Brokers, DryRun, Target, Yes
@@ -40,9 +40,7 @@ def show(name: Name, *, target: Target) -> None:
 @command(group_app, example="group create billing --retries 5")
 def create(
     name: Name,
-    update: Annotated[
-        bool, typer.Option("--update", help="Change the group if it exists with other settings.")
-    ] = False,
+    update: Update = False,
     brokers: Brokers = None,
     dry_run: DryRun = False,
     *,
@@ -50,9 +48,11 @@ def create(
     target: Target,
 ) -> None:
     """Create a group at all brokers; a group with the same settings stays as it is."""
-    from duemq.cli.group_change import create_group
+    from duemq.cli.group_change import group_kind
+    from duemq.cli.settings_change import change_settings
 
-    create_group(name, options, brokers or [], target, update=update, dry_run=dry_run)
+    kind = group_kind(options)
+    change_settings(kind, name, brokers or [], target, update=update, dry_run=dry_run)
 
 
 @command(group_app, example="group delete billing --dry-run")

@@ -11,12 +11,12 @@ from typing import Final
 
 from duemq.cli.admin_options import GroupOptions
 from duemq.cli.confirmation import confirm
-from duemq.cli.exits import Exit, fail
 from duemq.cli.group_show import described, plain_group_settings
 from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, print_table, printable
+from duemq.cli.settings_change import SettingsKind, first_given
 from duemq.cli.times import parse_time
-from duemq.cli.topic_change import CHANGED, CREATED, SAME, first_given
+from duemq.client.admin import Admin
 from duemq.client.admin.groups import (
     EARLIEST,
     LATEST,
@@ -32,51 +32,24 @@ _BACK: Final = re.compile(r"-(\d{1,9})(s|m|h|d)")
 SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def create_group(
-    name: str,
-    options: GroupOptions,
-    brokers: Sequence[str],
-    target: Target,
-    *,
-    update: bool,
-    dry_run: bool,
-) -> None:
-    """Create or change a group broker by broker, and print the result of each."""
-    asyncio.run(_create(name, options, brokers, target, update, dry_run))
+def group_kind(options: GroupOptions) -> SettingsKind[GroupSettings]:
+    """Return what a group with these options is, for `change_settings`."""
+    return SettingsKind(
+        "group",
+        read=Admin.group_settings,
+        changed=lambda former: changed_group(former or GroupSettings(), options),
+        write=_write,
+        text=_text,
+        plain=plain_group_settings,
+    )
 
 
-async def _create(
-    name: str,
-    options: GroupOptions,
-    brokers: Sequence[str],
-    target: Target,
-    update: bool,
-    dry_run: bool,
-) -> None:
-    async with target.admin() as admin:
-        plan: list[tuple[str, str, GroupSettings]] = []
-        for master in await admin.masters(brokers):
-            former = await admin.group_settings(master.address, name)
-            value = changed_group(former or GroupSettings(), options)
-            result = CREATED if former is None else SAME if value == former else CHANGED
-            plan.append((master.name, result, value))
-        if not update and any(result == CHANGED for _, result, _ in plan):
-            names = ", ".join(broker for broker, result, _ in plan if result == CHANGED)
-            text = f"group {name} exists with other settings at {names}: change it with --update"
-            fail(text, Exit.REFUSED)
-        for broker, result, value in plan:
-            if not dry_run and result != SAME:
-                await admin.create_group(name, value, brokers=[broker])
-            if not target.as_json:
-                text = f"would be {result}" if dry_run and result != SAME else result
-                retries = f"{value.retries} {'retry' if value.retries == 1 else 'retries'}"
-                print(printable(f"{broker}: {name} {text}: {retries}"))
-    if target.as_json:
-        results = [
-            {"broker": broker, "result": result, **plain_group_settings(value)}
-            for broker, result, value in plan
-        ]
-        print_json({"group": name, "dry_run": dry_run, "results": results})
+async def _write(admin: Admin, name: str, value: GroupSettings, broker: str) -> None:
+    await admin.create_group(name, value, brokers=[broker])
+
+
+def _text(value: GroupSettings) -> str:
+    return f"{value.retries} {'retry' if value.retries == 1 else 'retries'}"
 
 
 def changed_group(settings: GroupSettings, options: GroupOptions) -> GroupSettings:

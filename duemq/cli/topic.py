@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from duemq.cli.admin_options import TopicOptions
+from duemq.cli.admin_options import TopicOptions, Update
 from duemq.cli.command import command
 from duemq.cli.groups import group
 from duemq.cli.options import Brokers, DryRun, Target, Yes
@@ -41,9 +41,7 @@ def show(topic: Topic, *, target: Target) -> None:
 @command(topic_app, example="topic create orders --queues 16 --type DELAY")
 def create(
     topic: Topic,
-    update: Annotated[
-        bool, typer.Option("--update", help="Change the topic if it exists with other settings.")
-    ] = False,
+    update: Update = False,
     brokers: Brokers = None,
     dry_run: DryRun = False,
     *,
@@ -51,9 +49,11 @@ def create(
     target: Target,
 ) -> None:
     """Create a topic at all brokers; a topic with the same settings stays as it is."""
-    from duemq.cli.topic_change import create_topic
+    from duemq.cli.settings_change import change_settings
+    from duemq.cli.topic_change import topic_kind
 
-    create_topic(topic, options, brokers or [], target, update=update, dry_run=dry_run)
+    kind = topic_kind(options)
+    change_settings(kind, topic, brokers or [], target, update=update, dry_run=dry_run)
 
 
 @command(topic_app, example="topic delete orders --dry-run")

@@ -3,67 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from duemq.cli.admin_options import TopicOptions
 from duemq.cli.confirmation import confirm
-from duemq.cli.exits import Exit, fail
 from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, printable
+from duemq.cli.settings_change import SettingsKind, first_given
 from duemq.cli.topic_show import plain_settings, plain_state
+from duemq.client.admin import Admin
 from duemq.client.admin.topics import TopicSettings, TopicState
 from duemq_common.errors import UsageError
 
-Value = TypeVar("Value")
 PERMISSIONS = ("RW", "R", "W", "-")
-CREATED, CHANGED, SAME = "created", "changed", "unchanged"
 
 
-def create_topic(
-    name: str,
-    options: TopicOptions,
-    brokers: Sequence[str],
-    target: Target,
-    *,
-    update: bool,
-    dry_run: bool,
-) -> None:
-    """Create or change a topic broker by broker, and print the result of each."""
-    asyncio.run(_create(name, options, brokers, target, update, dry_run))
+def topic_kind(options: TopicOptions) -> SettingsKind[TopicSettings]:
+    """Return what a topic with these options is, for `change_settings`."""
+    return SettingsKind(
+        "topic",
+        read=Admin.topic_settings,
+        changed=lambda former: changed(former or TopicSettings(), options),
+        write=_write,
+        text=_text,
+        plain=plain_settings,
+    )
 
 
-async def _create(
-    name: str,
-    options: TopicOptions,
-    brokers: Sequence[str],
-    target: Target,
-    update: bool,
-    dry_run: bool,
-) -> None:
-    async with target.admin() as admin:
-        plan: list[tuple[str, str, TopicSettings]] = []
-        for master in await admin.masters(brokers):
-            former = await admin.topic_settings(master.address, name)
-            value = changed(former or TopicSettings(), options)
-            result = CREATED if former is None else SAME if value == former else CHANGED
-            plan.append((master.name, result, value))
-        if not update and any(result == CHANGED for _, result, _ in plan):
-            names = ", ".join(broker for broker, result, _ in plan if result == CHANGED)
-            text = f"topic {name} exists with other settings at {names}: change it with --update"
-            fail(text, Exit.REFUSED)
-        for broker, result, value in plan:
-            if not dry_run and result != SAME:
-                await admin.create_topic(name, value, brokers=[broker])
-            if not target.as_json:
-                _print_result(name, broker, result, value, dry_run)
-    if target.as_json:
-        results = [
-            {"broker": broker, "result": result, **plain_settings(value)}
-            for broker, result, value in plan
-        ]
-        print_json({"topic": name, "dry_run": dry_run, "results": results})
+async def _write(admin: Admin, name: str, value: TopicSettings, broker: str) -> None:
+    await admin.create_topic(name, value, brokers=[broker])
+
+
+def _text(value: TopicSettings) -> str:
+    queues = f"{value.read_queues} read and {value.write_queues} write queues"
+    return f"{queues}, {value.permission}"
 
 
 def changed(settings: TopicSettings, options: TopicOptions) -> TopicSettings:
@@ -94,17 +67,6 @@ def changed(settings: TopicSettings, options: TopicOptions) -> TopicSettings:
         writable="W" in permission,
         attributes=attributes,
     )
-
-
-def first_given(*values: Value | None) -> Value:
-    """Return the first value that is given."""
-    return next(value for value in values if value is not None)
-
-
-def _print_result(name: str, broker: str, result: str, value: TopicSettings, dry_run: bool) -> None:
-    text = f"would be {result}" if dry_run and result != SAME else result
-    queues = f"{value.read_queues} read and {value.write_queues} write queues"
-    print(printable(f"{broker}: {name} {text}: {queues}, {value.permission}"))
 
 
 def delete_topic(name: str, target: Target, *, dry_run: bool, yes: bool) -> None:
