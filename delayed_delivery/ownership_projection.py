@@ -179,7 +179,7 @@ class Ownership:
         """Return the ranges of first..end that the timers own; adjacent ranges are joined."""
         pieces = self.pieces.get(level, [])
         low, high = _span(pieces, first, end)
-        return within(joined(piece[:2] for piece in pieces[low:high]), first, end)
+        return within(joined(owned[:2] for owned in pieces[low:high]), first, end)
 
     def bounds(self, level: int) -> Range | None:
         """Return the smallest range that covers all ranges of a level, None without any."""
@@ -215,8 +215,8 @@ class Ownership:
 
 def _span(pieces: list[Piece], first: int, end: int) -> Range:
     """Return (low, high): pieces[low:high] of ascending, disjoint pieces overlap first..end."""
-    low = bisect_right(pieces, first, key=lambda piece: piece[1])
-    return low, max(low, bisect_left(pieces, end, key=lambda piece: piece[0]))
+    low = bisect_right(pieces, first, key=lambda owned: owned[1])
+    return low, max(low, bisect_left(pieces, end, key=lambda owned: owned[0]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,8 +178,8 @@ class _Copies:
         """Return a log offset before the first record that was stored at or after a time."""
         log_offset = self._store.log_file_before(time_ms)
         for level in self._queues.levels:
-            at = self._store.search_offset(SCHEDULE_TOPIC, level - 1, time_ms, upper=True)
-            for phys_offset in self._queues.units(level, at, 1)["phys_offset"].tolist():
+            queue_offset = self._store.search_offset(SCHEDULE_TOPIC, level - 1, time_ms, upper=True)
+            for phys_offset in self._queues.units(level, queue_offset, 1)["phys_offset"].tolist():
                 if self._store.store_ms(phys_offset) < time_ms:
                     log_offset = max(log_offset, phys_offset)
         return log_offset

@@ -122,21 +122,24 @@ class PendingLevels:
         if not keys:
             return none_found(0)
         matches = await search(self._store, [SCHEDULE_TOPIC], keys)
-        mine = np.flatnonzero((matches.hits == HIT_UNIQUE) | (not unique))
+        hits = np.flatnonzero((matches.hits == HIT_UNIQUE) | (not unique))
         split = _Split(len(keys))
-        for first in range(0, mine.size, PIECE_UNITS):
+        for first in range(0, hits.size, PIECE_UNITS):
             if first:
                 await asyncio.sleep(0)
-            piece = mine[first : first + PIECE_UNITS]
-            rows, name_index = frames(self._store, matches.offsets[piece]), matches.key_at[piece]
+            part = hits[first : first + PIECE_UNITS]
+            rows, name_index = frames(self._store, matches.offsets[part]), matches.key_at[part]
             if topic:
                 fits = np.array([self._has_target(row, topic) for row in rows], np.bool_)
                 rows, name_index = rows[fits], name_index[fits]
             self._classify(rows, name_index, split)
-        found = await self._found(split)
-        _, firsts = np.unique(found.offsets, return_index=True)  # found by two keys: listed once
+        messages = await self._found(split)
+        _, firsts = np.unique(messages.offsets, return_index=True)  # found by two keys: listed once
         return Found(
-            found.offsets[firsts], found.due_ms[firsts], found.name_index[firsts], found.verdicts
+            messages.offsets[firsts],
+            messages.due_ms[firsts],
+            messages.name_index[firsts],
+            messages.verdicts,
         )
 
     def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
@@ -190,16 +193,18 @@ class PendingLevels:
 
     async def _found(self, split: _Split) -> Found:
         """Return the pending records, and the verdicts of names without a pending record."""
-        found = split.found()
+        messages = split.found()
         left = {
             position: name
             for name, position in split.ended.items()
-            if found.verdicts[name] != Verdict.DONE
+            if messages.verdicts[name] != Verdict.DONE
         }
         cancelled = await self._cancelled(list(left))
         for position, name in left.items():
-            found.verdicts[name] = Verdict.CANCELLED if position in cancelled else Verdict.DELIVERED
-        return found
+            messages.verdicts[name] = (
+                Verdict.CANCELLED if position in cancelled else Verdict.DELIVERED
+            )
+        return messages
 
     async def _cancelled(self, offsets: list[int]) -> set[int]:
         """Return which of these records, none of them pending, were cancelled."""
@@ -337,7 +342,7 @@ class PendingLevels:
         rows, decided = self._read_rows(offsets)
         pending = np.flatnonzero(decided.verdicts == Verdict.DONE).tolist()
         for first in range(0, len(pending), BATCH_ROWS):
-            batch, mine = PutBatch(BATCH_ROWS), []
+            batch, row_indexes = PutBatch(BATCH_ROWS), []
             for row_index in pending[first : first + BATCH_ROWS]:
                 record = self._record(rows[row_index]["phys_offset"])
                 if record is None:
@@ -345,9 +350,9 @@ class PendingLevels:
                     decided.remarks[row_index] = "its record in the commit log is damaged"
                 else:
                     add(batch, record)
-                    mine.append(row_index)
+                    row_indexes.append(row_index)
             self._put(batch, hooks)
-            for index, row_index in enumerate(mine):
+            for index, row_index in enumerate(row_indexes):
                 if batch.rows[index]["status"]:
                     decided.verdicts[row_index] = Verdict.REFUSED
                     decided.remarks[row_index] = batch.remarks.get(

@@ -149,9 +149,13 @@ class Deliverer:
         return outcome
 
     def _deliver_compiled(
-        self, of: tuple[int, int, int], units: Units, outcome: Outcome, reads_max: int = READS_MAX
+        self,
+        segment: tuple[int, int, int],
+        units: Units,
+        outcome: Outcome,
+        reads_max: int = READS_MAX,
     ) -> None:
-        level, first_offset, delay_ms = of
+        level, first_offset, delay_ms = segment
         rest = units[outcome.done :]
         try:
             file = self._store.log_file(int(rest[0]["phys_offset"]))
@@ -191,7 +195,7 @@ class Deliverer:
             seen
         ):  # zeros were read in place of some records
             if reads_max > 1:  # `_single` delivers the next one
-                self._deliver_compiled(of, units, outcome, reads_max - 1)
+                self._deliver_compiled(segment, units, outcome, reads_max - 1)
         elif batch.count:
             batch.trusted = True
             self._store.put(batch)

@@ -134,13 +134,13 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
 
 @kernel
 def track(
-    rows: Rows, count: int, schedule: int, last_due_ms: Any, place: Any, added: Any, cuts: Any
+    rows: Rows, count: int, schedule: int, last_due_ms: Any, row_of: Any, added: Any, cuts: Any
 ) -> Any:
     """Report the units that an appended batch added to the schedule queues.
 
     Args:
         last_due_ms: (queues,) i8 in and out: due time of each queue's newest unit.
-        place: (queues,) i4, zeros before and after: one more than the queue's row in `added`.
+        row_of: (queues,) i4, zeros before and after: one more than the queue's row in `added`.
         added: (queues, ADDED_COLUMNS) i8 out: queue, first offset, its due time, end.
         cuts: (n, CUT_COLUMNS) i8 out: queue, offset, due time of units due before the previous one.
 
@@ -157,20 +157,20 @@ def track(
             continue
         # the code of a unit of the schedule topic is its due time
         due = row["tags_code"]
-        if place[queue] == 0:  # the queue's first unit in this batch
+        if row_of[queue] == 0:  # the queue's first unit in this batch
             added[queues, ADDED_QUEUE], added[queues, ADDED_DUE_MS] = queue, due
             added[queues, ADDED_FIRST] = row["queue_offset"]
             queues += 1
-            place[queue] = queues
-        added[place[queue] - 1, ADDED_END] = row["queue_offset"] + 1
+            row_of[queue] = queues
+        added[row_of[queue] - 1, ADDED_END] = row["queue_offset"] + 1
         # Due times of a level decrease when its delay was shortened or the clock was set back.
         if due < last_due_ms[queue] and n_cuts < cuts.shape[0]:
             cuts[n_cuts, CUT_QUEUE], cuts[n_cuts, CUT_DUE_MS] = queue, due
             cuts[n_cuts, CUT_OFFSET] = row["queue_offset"]
             n_cuts += 1
         last_due_ms[queue] = due
-    for i in range(queues):  # clear only the entries that were set: `place` is reused
-        place[added[i, ADDED_QUEUE]] = 0
+    for i in range(queues):  # clear only the entries that were set: `row_of` is reused
+        row_of[added[i, ADDED_QUEUE]] = 0
     return queues, n_cuts
 
 

@@ -76,8 +76,8 @@ def _read(store: MessageStore, position: int) -> LevelRecord:
     if not units.size:
         raise ValueError("the queue has no such unit")
     record = store.read_record(int(units[0]["phys_offset"]))
-    place = record.topic, record.queue_id, record.queue_offset
-    if place != (LEVELS_TOPIC, QUEUE, position) or record.born_host != NO_HOST:
+    unit = record.topic, record.queue_id, record.queue_offset
+    if unit != (LEVELS_TOPIC, QUEUE, position) or record.born_host != NO_HOST:
         raise ValueError("it is another record, or a client's")
     value = json.loads(record.body)
     if value["kind"] != KIND:
@@ -98,16 +98,16 @@ def append(
     return str(batch.remarks.get(0, "the store is not writable"))
 
 
-def advanced(saved: Saved, found: LevelRecord | None, journal: Iterable[JournalEntry]) -> Saved:
+def advanced(saved: Saved, newest: LevelRecord | None, journal: Iterable[JournalEntry]) -> Saved:
     """Return `saved` advanced to the offsets in a record of the level journal.
 
     It is unchanged if units were returned from the timers since: they may be pending again.
     """
-    if found is None or any(
-        isinstance(entry.record, Return) and entry.phys_offset > found.phys_offset
+    if newest is None or any(
+        isinstance(entry.record, Return) and entry.phys_offset > newest.phys_offset
         for entry in journal
     ):
         return saved
-    levels = {*saved.offsets, *found.delivered}
-    offsets = {n: max(saved.offsets.get(n, 0), found.delivered.get(n, 0)) for n in levels}
+    levels = {*saved.offsets, *newest.delivered}
+    offsets = {n: max(saved.offsets.get(n, 0), newest.delivered.get(n, 0)) for n in levels}
     return replace(saved, offsets=offsets)

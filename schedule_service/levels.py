@@ -146,14 +146,14 @@ class LevelHistory:
         kept = [entry for entry in self._texts if entry.from_offset < offset]
         return LevelHistory(kept) if kept else None
 
-    def with_known(self, known: LevelHistory, offset: int) -> LevelHistory:
-        """Return the history with `known` up to `offset`, and the tables of this one after it.
+    def with_known(self, recorded: LevelHistory, offset: int) -> LevelHistory:
+        """Return the history with `recorded` up to `offset`, and the tables of this one after it.
 
         Args:
-            known: History in a record of the level journal.
+            recorded: History in a record of the level journal.
             offset: Log offset of that record.
         """
-        texts = list(known._texts)
+        texts = list(recorded._texts)
         for entry in self._texts:
             if entry.from_offset > offset and entry.text != texts[-1].text:
                 texts.append(entry)

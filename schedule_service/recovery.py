@@ -305,14 +305,14 @@ def undelivered_ranges(entry: int, ahead: Iterable[Range], first: int, end: int)
         entry: Saved offset of the level; an offset outside the queue is corrected as in Apache.
         ahead: Delivered ranges after it, ascending.
     """
-    found, position = [], min(max(entry, first), end)
+    ranges, position = [], min(max(entry, first), end)
     for low, high in ahead:
         if position < min(low, end):
-            found.append((position, min(low, end)))
+            ranges.append((position, min(low, end)))
         position = min(max(position, high), end)
     if position < end:
-        found.append((position, end))
-    return found
+        ranges.append((position, end))
+    return ranges
 
 
 def restore(

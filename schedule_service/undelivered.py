@@ -44,7 +44,7 @@ class Undelivered:
 
     def clear(self, queues: ScheduleQueues, origins: Offsets) -> int:
         """Remove the units whose record is among `origins` (ascending); return their number."""
-        offset, found = self.first, 0
+        offset, count = self.first, 0
         while offset < self.end:
             units = queues.units(self.level, offset, CHUNK_UNITS)
             if not units.size:
@@ -52,9 +52,9 @@ class Undelivered:
             phys = units["phys_offset"]
             low, high = np.searchsorted(origins, [phys.min(), phys.max() + 1])
             if low < high:
-                mine = self.mask[offset - self.first : offset - self.first + units.size]
-                hit = mine & np.isin(phys, origins[low:high])
-                mine[hit] = False
-                found += int(hit.sum())
+                mask = self.mask[offset - self.first : offset - self.first + units.size]
+                hit = mask & np.isin(phys, origins[low:high])
+                mask[hit] = False
+                count += int(hit.sum())
             offset += int(units.size)
-        return found
+        return count

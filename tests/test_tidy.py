@@ -109,8 +109,8 @@ VARIABLES = {
     "it",
 }
 """Names without a subject, for which a variable, a parameter or an attribute has a noun."""
-VARIABLES_MAX = {"timer_store": 50, "schedule_service": 15, "delayed_delivery": 5}
-VARIABLES_MAX |= {"spark_reconciliation": 2, "benchmarks": 2, "tests/support": 2}
+VARIABLES_MAX = {"delayed_delivery": 2, "spark_reconciliation": 2, "benchmarks": 2}
+VARIABLES_MAX |= {"tests/support": 2}
 """How often packages may still have them, 0 for the others.
 
 `why` is a column of the ledger, a key of the response of an audit, and a key of ownership records;

@@ -45,7 +45,7 @@ KERNELS = "timers", "pending_timers"  # groups of kernels: delivery; moves and c
 CATCH_UP_UNITS = 8_192  # maximum units enqueued per turn
 
 
-def _no_progress(what: str, done: int, whole: int) -> None:
+def _no_progress(phase: str, done: int, whole: int) -> None:
     """Do nothing: the caller shows no progress."""
 
 

@@ -238,10 +238,10 @@ class _TimerLogCheck:
         summary.pieces = map_files(directory, self.report) if is_directory(directory) else []
         summary.log_end = summary.pieces[0].base if summary.pieces else 0
         self.report.count("timer_units", 0)
-        for done, piece in enumerate(summary.pieces):
+        for done, file in enumerate(summary.pieces):
             self.progress(PHASE, done, len(summary.pieces) + 1)
             if not self.ended:
-                self.check_piece(piece)
+                self.check_piece(file)
         self.progress(PHASE, len(summary.pieces), len(summary.pieces) + 1)
 
     @property
@@ -251,61 +251,61 @@ class _TimerLogCheck:
         check = summary.ours.snapshot.check if summary.ours is not None else summary.check
         return 0 if check is None else check.log_pos
 
-    def check_piece(self, piece: Piece) -> None:
-        size = int(piece.data.size)
+    def check_piece(self, file: Piece) -> None:
+        size = int(file.data.size)
         limit = max(size - TIMER_BLANK.itemsize, 0) // UNIT_BYTES * UNIT_BYTES
         start = 0
         while start < limit:
-            pos = piece.base + start
-            found = int(
-                chain.read_units(piece.data, piece.base, pos, piece.base + limit, self.units)
+            pos = file.base + start
+            unit_count = int(
+                chain.read_units(file.data, file.base, pos, file.base + limit, self.units)
             )
-            self.take(piece, self.units[:found])
-            start += found * UNIT_BYTES
-            if found == BLOCK_UNITS or start == limit:
+            self.take(file, self.units[:unit_count])
+            start += unit_count * UNIT_BYTES
+            if unit_count == BLOCK_UNITS or start == limit:
                 continue
-            after = self.next_unit(piece, start, limit)
-            if after < 0 or piece.base + start >= self.known_end:
-                self.end_in(piece, start)
+            after = self.next_unit(file, start, limit)
+            if after < 0 or file.base + start >= self.known_end:
+                self.end_in(file, start)
                 return
             text = (
                 f"{(after - start) // UNIT_BYTES} units cannot be read; the next unit is at {after}"
             )
-            self.report.add("error", "timer-unit", piece.path, start, text)
+            self.report.add("error", "timer-unit", file.path, start, text)
             start = after
-        self.summary.log_end = piece.base + limit
-        self.check_blank(piece, limit)
+        self.summary.log_end = file.base + limit
+        self.check_blank(file, limit)
 
-    def next_unit(self, piece: Piece, position: int, limit: int) -> int:
+    def next_unit(self, file: Piece, position: int, limit: int) -> int:
         """Return the position of the next unit in a file, -1 without one."""
-        found = int(chain.next_unit(piece.data, piece.base, position, limit))
-        return found if found < limit else -1
+        unit_position = int(chain.next_unit(file.data, file.base, position, limit))
+        return unit_position if unit_position < limit else -1
 
-    def end_in(self, piece: Piece, position: int) -> None:
+    def end_in(self, file: Piece, position: int) -> None:
         """Report the rest of the file in which the log ends."""
         self.ended = True
-        self.summary.log_end = piece.base + position
-        used = used_bytes(piece.data, position)
-        if piece is not self.summary.pieces[-1] and piece.base + position < self.known_end:
+        self.summary.log_end = file.base + position
+        used = used_bytes(file.data, position)
+        if file is not self.summary.pieces[-1] and file.base + position < self.known_end:
             text = "the units end here, but there are later files: units are missing"
-            self.report.add("error", "timer-log-gap", piece.path, position, text)
+            self.report.add("error", "timer-log-gap", file.path, position, text)
         elif used:
             text = f"the timer log ends here; the {used} bytes after it are not units"
-            self.report.add("note", "timer-log-tail", piece.path, position, text)
+            self.report.add("note", "timer-log-tail", file.path, position, text)
 
-    def check_blank(self, piece: Piece, position: int) -> None:
-        left = int(piece.data.size) - position
+    def check_blank(self, file: Piece, position: int) -> None:
+        left = int(file.data.size) - position
         if left < TIMER_BLANK.itemsize:
             return
-        blank = BLANK.unpack_from(piece.data.data, position)
-        later = piece is not self.summary.pieces[-1]
+        blank = BLANK.unpack_from(file.data.data, position)
+        later = file is not self.summary.pieces[-1]
         if blank != (left, 0, MAGIC_BLANK) and (later or any(blank)):
             text = "there should be a blank record that closes the file"
-            self.report.add("error", "timer-blank", piece.path, position, text)
+            self.report.add("error", "timer-blank", file.path, position, text)
 
     # -- pending units ----
 
-    def take(self, piece: Piece, units: Rows) -> None:
+    def take(self, file: Piece, units: Rows) -> None:
         """Count units; compare pending ones with their records."""
         summary = self.summary
         self.report.count("timer_units", int(units.size))
@@ -318,69 +318,73 @@ class _TimerLogCheck:
             return
         after_end = units["phys_offset"] >= summary.log.end
         codes = self.codes(units)
-        self.compare_times(piece, units[codes == store_kernels.GOOD])
+        self.compare_times(file, units[codes == store_kernels.GOOD])
         wrong = (codes != store_kernels.GOOD) & (units["phys_offset"] >= summary.log.min)
         gone = units["phys_offset"] < summary.log.min
         for index in np.flatnonzero(after_end | gone | wrong).tolist():
-            self.report_unit(piece, units[index], int(codes[index]), bool(after_end[index]))
+            self.report_unit(file, units[index], int(codes[index]), bool(after_end[index]))
 
-    def compare_times(self, piece: Piece, units: Rows) -> None:
+    def compare_times(self, file: Piece, units: Rows) -> None:
         """Compare due times and topics of units with those of their records."""
         summary = self.summary
         context = Context(summary.log.topics.find(TIMER_TOPIC), summary.precision_ms)
         scratch = Scratch(self.scratch, np.zeros(1, layout.TIMER_TEXT))
-        wanted, timed = np.zeros(units.size, UNIT), np.zeros(units.size, layout.TIMED)
-        wanted["phys_offset"], wanted["size"] = units["phys_offset"], units["record_size"]
-        known = np.zeros(units.size, np.bool_)
+        queue_units, timed = np.zeros(units.size, UNIT), np.zeros(units.size, layout.TIMED)
+        queue_units["phys_offset"], queue_units["size"] = units["phys_offset"], units["record_size"]
+        is_timed = np.zeros(units.size, np.bool_)
         for log_piece in summary.log.pieces:
             span = summary.log.span(log_piece)
-            mine = (wanted["phys_offset"] >= span[0]) & (wanted["phys_offset"] < span[1])
-            if mine.any():
-                found = np.zeros(int(mine.sum()), layout.TIMED)
+            inside = (queue_units["phys_offset"] >= span[0]) & (
+                queue_units["phys_offset"] < span[1]
+            )
+            if inside.any():
+                rows = np.zeros(int(inside.sum()), layout.TIMED)
                 from_records(
                     log_piece.data,
                     (span[0], span[1] - span[0]),
-                    wanted[mine],
+                    queue_units[inside],
                     summary.log.topics.arrays,
                     context,
                     -1,
                     scratch,
-                    found,
+                    rows,
                 )
-                timed[mine], known[mine] = found, found["kind"] != layout.TIMED_BROKEN
+                timed[inside], is_timed[inside] = rows, rows["kind"] != layout.TIMED_BROKEN
         due = np.where(units["due_ms"] > 0, units["due_ms"], timed["due_ms"])  # Apache's: 0
-        late = known & ~is_due_with_record(due, timed["due_ms"], summary.precision_ms)
-        other_topic = known & (units["topic_hash"] != timed["topic_hash"])
+        late = is_timed & ~is_due_with_record(due, timed["due_ms"], summary.precision_ms)
+        other_topic = is_timed & (units["topic_hash"] != timed["topic_hash"])
         for index in np.flatnonzero(late | other_topic).tolist():
             unit, row = units[index], timed[index]
-            what = f"is due at {int(row['due_ms'])}, its unit at {int(unit['due_ms'])}"
-            text = f"the record of a pending timer {what if late[index] else 'has another topic'}"
+            fault = f"is due at {int(row['due_ms'])}, its unit at {int(unit['due_ms'])}"
+            text = f"the record of a pending timer {fault if late[index] else 'has another topic'}"
             self.report.add(
-                "error", "timer-unit-time", piece.path, int(unit["pos"]) - piece.base, text
+                "error", "timer-unit-time", file.path, int(unit["pos"]) - file.base, text
             )
 
     def codes(self, units: Rows) -> npt.NDArray[np.uint8]:
         """Return the code of each unit's record in the commit log, without queue and tags code."""
-        wanted = np.zeros(units.size, UNIT)
-        wanted["phys_offset"], wanted["size"] = units["phys_offset"], units["record_size"]
-        out = self._codes_in(wanted, TIMER_TOPIC)
+        queue_units = np.zeros(units.size, UNIT)
+        queue_units["phys_offset"], queue_units["size"] = units["phys_offset"], units["record_size"]
+        out = self._codes_in(queue_units, TIMER_TOPIC)
         foreign = out == store_kernels.WRONG_TOPIC
         if foreign.any():  # records of transferred messages are in the schedule topic
-            out[foreign] = self._codes_in(wanted[foreign], SCHEDULE_TOPIC)
+            out[foreign] = self._codes_in(queue_units[foreign], SCHEDULE_TOPIC)
         later = (store_kernels.WRONG_QUEUE, store_kernels.WRONG_NUMBER, store_kernels.WRONG_CODE)
         out[np.isin(out, later)] = store_kernels.GOOD
         return out
 
-    def _codes_in(self, wanted: Rows, topic: str) -> npt.NDArray[np.uint8]:
+    def _codes_in(self, queue_units: Rows, topic: str) -> npt.NDArray[np.uint8]:
         name = np.frombuffer(topic.encode(), np.uint8)
-        out = np.full(wanted.size, store_kernels.ELSEWHERE, np.uint8)
-        low, high = int(wanted["phys_offset"].min()), int(wanted["phys_offset"].max())
-        for piece in overlapping(self.summary.log.pieces, low, high):
-            span = self.summary.log.span(piece)
-            store_kernels.check_units(wanted, piece.data, span, name, (0, 0, 0), self.scratch, out)
+        out = np.full(queue_units.size, store_kernels.ELSEWHERE, np.uint8)
+        low, high = int(queue_units["phys_offset"].min()), int(queue_units["phys_offset"].max())
+        for file in overlapping(self.summary.log.pieces, low, high):
+            span = self.summary.log.span(file)
+            store_kernels.check_units(
+                queue_units, file.data, span, name, (0, 0, 0), self.scratch, out
+            )
         return out
 
-    def report_unit(self, piece: Piece, unit: Row, code: int, after_end: bool) -> None:
+    def report_unit(self, file: Piece, unit: Row, code: int, after_end: bool) -> None:
         phys, size = int(unit["phys_offset"]), int(unit["record_size"])
         log = self.summary.log
         if after_end:
@@ -389,10 +393,10 @@ class _TimerLogCheck:
             reason = f"log offset {phys} is before the commit log's first, {log.min}: it is lost"
         else:
             reason = RECORD_FAULT_TEXTS[code].format(phys=phys, size=size)
-        position = int(unit["pos"]) - piece.base
+        position = int(unit["pos"]) - file.base
         severity = self.summary.bad if after_end else "error"
         self.report.add(
-            severity, "timer-unit-record", piece.path, position, f"a timer is pending, but {reason}"
+            severity, "timer-unit-record", file.path, position, f"a timer is pending, but {reason}"
         )
 
 
@@ -432,10 +436,10 @@ class _WheelCheck:
         summary = self.summary
         if summary.ours is not None or not summary.pieces:
             return
-        piece = summary.pieces[0]
+        file = summary.pieces[0]
         units = np.zeros(BLOCK_UNITS, layout.LOGGED)
-        end = min(summary.log_end, piece.end)
-        units = units[: chain.read_units(piece.data, piece.base, piece.base, end, units)]
+        end = min(summary.log_end, file.end)
+        units = units[: chain.read_units(file.data, file.base, file.base, end, units)]
         hits = {}
         for precision_ms in PRECISIONS_MS:
             ticks = units["slot_ms"] // precision_ms
@@ -448,16 +452,16 @@ class _WheelCheck:
         first, count = max(summary.read_ms // summary.precision_ms, 1), layout.WHEEL_SLOTS
         while count > 0 and summary.read_ms:
             out = np.empty(min(LIST_SLOTS, count), layout.SLOT)
-            found, looked_at = kernels.live_slots(data, pages, first, count, out)
+            slot_count, looked_at = kernels.live_slots(data, pages, first, count, out)
             first, count = first + looked_at, count - looked_at
-            if found:
-                self.check_some(out[:found])
+            if slot_count:
+                self.check_some(out[:slot_count])
 
     def check_some(self, slots: Rows) -> None:
         summary = self.summary
         cursors = check_slots(slots, summary.log_end)
-        for piece in reversed(summary.pieces):
-            chain.count_pending(piece.data, piece.base, cursors, summary.precision_ms)
+        for file in reversed(summary.pieces):
+            chain.count_pending(file.data, file.base, cursors, summary.precision_ms)
         self.counted += int(np.maximum(slots["num"], 0).sum())
         self.pending += int(cursors["count"].sum())
         for index in np.flatnonzero(cursors["fault"]).tolist():

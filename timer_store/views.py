@@ -147,7 +147,7 @@ def compaction_view(timers: TimerStore) -> dict[str, object]:
         "copied_bytes": compaction.copied_bytes,
         "freed_bytes": compaction.freed_bytes,
         "blocked_by": compaction.blocked_by.value,
-        "why": compaction.why,
+        "why": compaction.reason,
         "timer_log_files_removed": timers.log_cleaning.removed_files,
     }
 

@@ -65,23 +65,6 @@ class ContentCacheImpl(CompileResultCacheImpl):
 
     _locator_classes = (ContentLocator, *CacheImpl._locator_classes)
 
-    def rebuild(self, target_context: Any, payload: Any) -> Any:
-        """Return the compiled function of a cache entry, without its parsed LLVM bitcode.
-
-        Numba links the bitcode into kernels that call this one, and needs it only to compile them.
-        Parsed, it takes ten times the memory of the machine code. It is parsed again when a caller
-        is compiled. The library of another version of Numba may differ: then it is left as it is.
-        """
-        build: Callable[[Any, Any], Any] = super().rebuild
-        result = build(target_context, payload)
-        library = result.library
-        if hasattr(library, "_get_module_for_linking") and getattr(library, "_shared_module", None):
-            (_, _, (_, bitcode)), *_ = payload
-            parse: Callable[[bytes], Any] = llvm.parse_bitcode
-            library._get_module_for_linking = partial(parse, bitcode)
-            library._shared_module = None
-        return result
-
 
 class LoadingCache(FunctionCache):
     """Cache of machine code: loads without the compiler, compiles in one process at a time.
@@ -137,12 +120,34 @@ class LoadingCache(FunctionCache):
     def _load_or_miss(self, sig: Any, target_context: Any) -> Any:
         load: Any = self._load_overload
         try:
-            return load(sig, target_context)
+            compiled = load(sig, target_context)
         except Exception as error:  # pickle and LLVM raise various types for damaged bytes
             log.warning("%s: the cache entry cannot be loaded: %r", self._name_on_disk(), error)
             with suppress(OSError):  # a damaged index would fail the save, too
                 Path(self._cache_file._index_path).unlink()
             return None
+        library = compiled and compiled.library
+        # The library of another version of Numba may differ: then it is left as it is.
+        if hasattr(library, "_get_module_for_linking") and getattr(library, "_shared_module", None):
+            library._get_module_for_linking = partial(self._read_bitcode, sig, target_context)
+            library._shared_module = None
+        return compiled
+
+    def _read_bitcode(self, sig: Any, target_context: Any) -> Any:
+        """Return the LLVM bitcode of a cached kernel.
+
+        Numba links it into kernels that call this one, and needs it only to compile them. Parsed,
+        it takes ten times the memory of the machine code.
+
+        Raises:
+            RuntimeError: The cache has no such entry any more.
+        """
+        cache: Any = self
+        payload = cache._cache_file.load(cache._index_key(sig, target_context.codegen()))
+        if payload is None:
+            raise RuntimeError(f"{self._name_on_disk()} was removed from the cache: start again")
+        (_, _, (_, bitcode)), *_ = payload
+        return llvm.parse_bitcode(bitcode)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write the compiled function of a signature, then release its lock."""

@@ -69,7 +69,7 @@ class Compaction:
 
     Attributes:
         plan: Plan being executed, or the last one.
-        blocked_by, why: Reason why nothing is copied although files should be removed.
+        blocked_by, reason: Reason why nothing is copied although files should be removed.
         copied, copied_bytes: Messages copied since the start, and the size of their records.
         freed_bytes: Bytes of log files that no timer needs any more because of the copies.
         progress: Processed units and all units of the current walk.
@@ -82,7 +82,7 @@ class Compaction:
         self.work: Iterator[None] | None = None
         self.next_piece_ms = self._again_ms = 0
         self.plan = NO_PLAN
-        self.blocked_by, self.why = Blocked.NOTHING, ""
+        self.blocked_by, self.reason = Blocked.NOTHING, ""
         self.copied = self.copied_bytes = self.freed_bytes = 0
         self.progress = (0, 0)
 
@@ -154,7 +154,7 @@ class Compaction:
             log.log(
                 logging.INFO if temporary else logging.WARNING, "old log files are kept: %s", reason
             )
-        self.blocked_by, self.why = blocked_by, reason
+        self.blocked_by, self.reason = blocked_by, reason
 
     # -- selection ------------------------------------------------------------------------------
 
@@ -193,7 +193,9 @@ class Compaction:
         state, file_bytes = self._state, self._state.store.config.commitlog_file_bytes
         first, end, reason = self.span(removal)
         if first >= end:
-            return CompactionPlan(blocked_by=Blocked.OTHER_PINS, why=reason) if reason else NO_PLAN
+            return (
+                CompactionPlan(blocked_by=Blocked.OTHER_PINS, reason=reason) if reason else NO_PLAN
+            )
         plan = plan_compaction(
             [survey.file(base) for base in range(first, end, file_bytes)],
             enough=removal.bytes - self._free_bytes,
@@ -201,7 +203,7 @@ class Compaction:
             room=state.store.retention.room // 2,  # the other half is reserved for producers
         )
         return (
-            replace(plan, blocked_by=Blocked.OTHER_PINS, why=reason)
+            replace(plan, blocked_by=Blocked.OTHER_PINS, reason=reason)
             if reason and not plan.blocked_by
             else plan
         )
@@ -211,7 +213,7 @@ class Compaction:
         survey = Survey(self._state, removal.until)
         yield from survey.steps()
         plan = self.decide(removal, survey)
-        self._report(plan.blocked_by, plan.why)
+        self._report(plan.blocked_by, plan.reason)
         if plan.until:
             yield from self._execute(plan, by_hand=False)
 

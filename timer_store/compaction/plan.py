@@ -54,7 +54,7 @@ class CompactionPlan:
         until: Pending timers with records before this log offset are copied.
         messages, bytes: Their number, and the size of their records.
         frees: Bytes of the log files that can be removed after the copies.
-        blocked_by, why: Reason for not copying more, for programs and for an operator.
+        blocked_by, reason: Reason for not copying more, for programs and for an operator.
     """
 
     until: int = 0
@@ -62,7 +62,7 @@ class CompactionPlan:
     bytes: int = 0
     frees: int = 0
     blocked_by: Blocked = Blocked.NOTHING
-    why: str = ""
+    reason: str = ""
 
 
 NO_PLAN: Final = CompactionPlan()

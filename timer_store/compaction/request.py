@@ -59,7 +59,7 @@ async def _plan(timers: TimerStore) -> tuple[CompactionPlan, str]:
     for _ in survey.steps():
         await asyncio.sleep(0)
     plan = timers.compaction.decide(removal, survey)
-    return plan, plan.why or ("" if plan.until else NOTHING_NEEDED)
+    return plan, plan.reason or ("" if plan.until else NOTHING_NEEDED)
 
 
 def _dry_run(request: Request) -> bool:

@@ -181,9 +181,13 @@ class DequeueService:
 
     def _count_error(self, loaded: LoadedRows, slot_ms: int) -> Exception | None:
         """Return the error of a slot with fewer timers than its count."""
-        if self._position.part is not None or not loaded.complete or loaded.found >= loaded.num:
+        if (
+            self._position.part is not None
+            or not loaded.complete
+            or loaded.unit_count >= loaded.num
+        ):
             return None
-        reason = f"slot {slot_ms} counts {loaded.num} timers, {loaded.found} are found"
+        reason = f"slot {slot_ms} counts {loaded.num} timers, {loaded.unit_count} are found"
         return CorruptStore(self._units.wheel.path, 0, reason, REMEDY)
 
     def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:

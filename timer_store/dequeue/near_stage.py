@@ -120,7 +120,7 @@ class LoadedRows:
         run: Timers that are delivered from this slot.
         rolls: (n,) `layout.STAGED` that are rolled into a later slot.
         joined: (n,) `layout.STAGED` that were linked into the slot during the read.
-        found: Number of units found; units are missing if the count of the slot is higher.
+        unit_count: Number of units found; units are missing if the count of the slot is higher.
         last: Key of the last timer of a part.
         complete: Whether the slot has no pending timers after these.
         broken: Error of a chain that ends too early.
@@ -130,7 +130,7 @@ class LoadedRows:
     run: Run
     rolls: Rows
     joined: Rows
-    found: int
+    unit_count: int
     num: int
     last: Key | None
     complete: bool
@@ -158,7 +158,7 @@ def load_slot(
         run=sorted_run(rows),
         rolls=rolls,
         joined=NOTHING,
-        found=int(part.rows.size),
+        unit_count=int(part.rows.size),
         num=num,
         last=last,
         complete=part.complete,

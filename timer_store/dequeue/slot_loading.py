@@ -130,8 +130,8 @@ class SlotLoader:
         joined = self._joined(begun, loaded)
         passes = joined["due_ms"] > begun.slot_ms + self._units.precision_ms
         rolls = np.concatenate([loaded.rolls, joined[passes]])
-        unit_count = loaded.found + joined.size
-        return replace(loaded, rolls=rolls, joined=joined[~passes], found=unit_count)
+        unit_count = loaded.unit_count + joined.size
+        return replace(loaded, rolls=rolls, joined=joined[~passes], unit_count=unit_count)
 
     def _joined(self, begun: SlotRead, loaded: LoadedRows) -> Rows:
         """Return the timers that were linked into the slot since it was begun, STAGED."""

@@ -166,29 +166,29 @@ def out_time(data: Bytes, pos: int, frame: Any) -> int:
 
 
 @kernel
-def is_wanted(data: Bytes, text: int, size: int, wanted: int) -> bool:
+def is_selected(data: Bytes, text: int, size: int, selection: int) -> bool:
     """Return whether properties are those of a record of interest."""
-    if wanted == DELIVERED:
+    if selection == DELIVERED:
         for name in (DEQUEUE_MS, MOVED_NAME):
             if find_value(data, text, size, name)[1] > 0:
                 return True
         # the timeline of 5.4 removes it from what it delivers
         return find_value(data, text, size, REAL_TOPIC)[1] == 0
-    if wanted == SPECIAL:
+    if selection == SPECIAL:
         is_marker = find_value(data, text, size, MARKER)[1] > 0
         return is_marker or count_rolls(data, text, size) > 0
     return True
 
 
 @kernel
-def identify(data: Bytes, span: Any, offsets: Any, wanted: int, frames: Rows, out: Rows) -> int:
+def identify(data: Bytes, span: Any, offsets: Any, selection: int, frames: Rows, out: Rows) -> int:
     """Make a row of each record at `offsets` that has an `out_time`; return the number of rows.
 
     Args:
         data: the bytes of one log file.
         span: (log offset of data[0], bytes of data that are written).
         offsets: (n,) i8: log offsets of records in this file.
-        wanted: ALL; DELIVERED: copies that were delivered, with TIMER_DEQUEUE_MS or DELAy, or
+        selection: ALL; DELIVERED: copies that were delivered, with TIMER_DEQUEUE_MS or DELAy, or
             without REAL_TOPIC; SPECIAL: markers and rolled copies.
         frames: (1,) message_store.layout.SCANNED, scratch.
         out: (n,) layout.IDENTIFIED.
@@ -199,14 +199,14 @@ def identify(data: Bytes, span: Any, offsets: Any, wanted: int, frames: Rows, ou
         if pos < 0 or pos >= span[1] or read_frame(data, pos, span[1], offsets[i], frame) < 0:
             continue
         text, size = pos + frame["prop_pos"], frame["prop_len"]
-        if not is_wanted(data, text, size, wanted):
+        if not is_selected(data, text, size, selection):
             continue
         out_ms = out_time(data, pos, frame)
         if out_ms == NO_TIME:
             continue
         row = out[n]
         row["phys_offset"], row["out_ms"] = offsets[i], out_ms
-        row["identity"] = identity_of(data, pos, frame, out_ms, wanted == DELIVERED)
+        row["identity"] = identity_of(data, pos, frame, out_ms, selection == DELIVERED)
         set_name(data, text, size, row)
         if row["marker"] != 0 and frame["prepared_offset"] < 0:
             row["name"] = 0  # a marker of DueMQ's: its origin has settled the timer already

@@ -278,14 +278,14 @@ def check_units(data: Bytes, base: int, cursors: Rows, precision_ms: int) -> Non
 
 @kernel
 def match(
-    data: Bytes, base: int, cursors: Rows, precision_ms: int, wanted: Any, found: Any
+    data: Bytes, base: int, cursors: Rows, precision_ms: int, offsets: Any, positions: Any
 ) -> None:
     """Find the unit of each record: the newest one in the slot that is not settled.
 
     Args:
-        cursors: wanted[first:end] are the wanted records of a slot, ascending; `count` is the
+        cursors: offsets[first:end] are the records of a slot, ascending; `count` is the
             number not found yet. A cursor stops when `count` is 0.
-        found: (n,) i8 in and out: log positions, -1: not found yet.
+        positions: (n,) i8 in and out: log positions, -1: not found yet.
     """
     for i in range(cursors.size):
         cursor = cursors[i]
@@ -296,17 +296,17 @@ def match(
             cursor["fault"] = fault
             if fault != 0:
                 break
-            j = find_sorted(wanted, cursor["first"], cursor["end"], get_i8(data, start + PHYS_AT))
+            j = find_sorted(offsets, cursor["first"], cursor["end"], get_i8(data, start + PHYS_AT))
             # The walk is newest first, so the first pending unit of a record is its newest.
-            if j >= 0 and found[j] < 0 and get_i8(data, start + DUE_AT) >= 0:
-                found[j] = pos
+            if j >= 0 and positions[j] < 0 and get_i8(data, start + DUE_AT) >= 0:
+                positions[j] = pos
                 cursor["count"] -= 1
             cursor["pos"] = get_i8(data, start + PREV_AT)
 
 
 @kernel
 def find_in_log_order(
-    data: Bytes, base: int, end: int, wanted: Any, ticks: Any, precision_ms: int, found: Any
+    data: Bytes, base: int, end: int, offsets: Any, ticks: Any, precision_ms: int, positions: Any
 ) -> None:
     """Find the units of records by binary search, assuming that units are in log order.
 
@@ -315,24 +315,24 @@ def find_in_log_order(
 
     Args:
         end: log position after the last unit of the file.
-        wanted, ticks: (n,) i8: records, and the slots their units belong to.
-        found: (n,) i8 out: log positions; unchanged where no unit is found.
+        offsets, ticks: (n,) i8: records, and the slots their units belong to.
+        positions: (n,) i8 out: log positions; unchanged where no unit is found.
     """
-    for i in range(wanted.size):
+    for i in range(offsets.size):
         # the first unit whose record is at or after the wanted one
         low, high = np.int64(0), np.int64((end - base) // UNIT_BYTES)
         while low < high:
             middle = (low + high) >> 1
-            if get_i8(data, middle * UNIT_BYTES + PHYS_AT) < wanted[i]:
+            if get_i8(data, middle * UNIT_BYTES + PHYS_AT) < offsets[i]:
                 low = middle + 1
             else:
                 high = middle
         pos = base + low * UNIT_BYTES
-        if pos < end and get_i8(data, pos - base + PHYS_AT) == wanted[i]:
+        if pos < end and get_i8(data, pos - base + PHYS_AT) == offsets[i]:
             # The order is only assumed: verify that this is a pending unit of the slot.
             fault = chain_fault(data, pos - base, pos, ticks[i], precision_ms)
             if fault == 0 and get_i8(data, pos - base + DUE_AT) >= 0:
-                found[i] = pos
+                positions[i] = pos
 
 
 # -- units as columns ---------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class Output(NamedTuple):
 
     rows: Rows  # (n,) message_store.layout.PUT
     staging: Bytes  # with room for all
-    at: npt.NDArray[np.int64]  # (1,): position of its first free byte
+    free_pos: npt.NDArray[np.int64]  # (1,): position of its first free byte
 
 
 class Context(NamedTuple):
@@ -115,15 +115,15 @@ def set_common(
 @kernel
 def put_bytes(output: Output, data: Bytes, start: int, end: int) -> None:
     """Append data[start:end] to the staging buffer."""
-    copy(output.staging, output.at[0], data, np.int64(start), np.int64(end - start))
-    output.at[0] += end - start
+    copy(output.staging, output.free_pos[0], data, np.int64(start), np.int64(end - start))
+    output.free_pos[0] += end - start
 
 
 @kernel
 def put_byte(output: Output, byte: int) -> None:
     """Append a byte to the staging buffer."""
-    output.staging[output.at[0]] = byte
-    output.at[0] += 1
+    output.staging[output.free_pos[0]] = byte
+    output.free_pos[0] += 1
 
 
 @kernel
@@ -188,10 +188,10 @@ def set_marker(
     row: Any,
 ) -> None:
     """Make a row the marker of the timer at data[pos]. See `put_marker_text`."""
-    row["prop_pos"] = output.at[0]
+    row["prop_pos"] = output.free_pos[0]
     if not put_marker_text(source, pos, with_topic, named, output):
         return
-    row["prop_len"] = output.at[0] - row["prop_pos"]
+    row["prop_len"] = output.free_pos[0] - row["prop_pos"]
     set_common(source, pos, timer, timer["due_ms"], context, row)
     # the broker's own message: no compression, no transaction, no retries
     row["sys_flag"] &= HOST_BITS
@@ -276,7 +276,7 @@ def put_number_entry(output: Output, name: Bytes, number: int) -> None:
     """Append the entry of `name` with a number."""
     put_bytes(output, name, 0, name.size)
     put_byte(output, NAME_END)
-    output.at[0] = put_digits(output.staging, output.at[0], np.int64(number))
+    output.free_pos[0] = put_digits(output.staging, output.free_pos[0], np.int64(number))
     put_byte(output, ENTRY_END)
 
 
@@ -340,13 +340,13 @@ def make_copies(
         if pos < 0:
             continue
         set_common(source, pos, timer, due_ms[i], context, row)
-        row["body_pos"], row["body_len"] = output.at[0], frame["body_len"]
+        row["body_pos"], row["body_len"] = output.free_pos[0], frame["body_len"]
         put_bytes(
             output, data, pos + frame["body_pos"], pos + frame["body_pos"] + frame["body_len"]
         )
-        row["prop_pos"] = output.at[0]
+        row["prop_pos"] = output.free_pos[0]
         row["tags_hash"] = put_copy_text(source, pos, due_ms[i], kept, output)
-        row["prop_len"] = output.at[0] - row["prop_pos"]
+        row["prop_len"] = output.free_pos[0] - row["prop_pos"]
         if kept:
             row["due_ms"] = due_ms[i]
             # records of the timer queue already have TIMER_OUT_MS in their text

@@ -276,19 +276,22 @@ def from_put(
             continue
         if not has_queue_offset(row["sys_flag"]):  # a half message is in no queue
             continue
-        found = timed[n]
+        timed_row = timed[n]
         read_put(row, staging, text[0])
-        found["phys_offset"], found["queue_offset"] = row["phys_offset"], row["queue_offset"]
-        found["record_size"] = row["record_size"]
+        timed_row["phys_offset"], timed_row["queue_offset"] = (
+            row["phys_offset"],
+            row["queue_offset"],
+        )
+        timed_row["record_size"] = row["record_size"]
         if row["real_topic_index"] >= 0:
             set_known_topic(row["real_topic_index"], arrays, timed, n)
         elif text[0]["topic_len"] > 0:
             set_topic(staging, text[0], arrays, timed, n)
         else:
-            set_broken(found)
+            set_broken(timed_row)
             text[0]["queue_id"] = -1
         due_ms = due_of(text[0], row["store_ms"], context.precision_ms)
-        set_timed(found, due_ms, row["prepared_offset"], text[0])
+        set_timed(timed_row, due_ms, row["prepared_offset"], text[0])
         n += 1
     return n
 
@@ -315,10 +318,10 @@ def from_records(
     """
     frame, text = scratch.frames[0], scratch.text[0]
     for i in range(units.size):
-        unit, found = units[i], timed[i]
-        found["phys_offset"], found["queue_offset"] = unit["phys_offset"], first_offset + i
-        found["record_size"] = unit["size"]
-        set_broken(found)  # until the record proves to be a timer
+        unit, timed_row = units[i], timed[i]
+        timed_row["phys_offset"], timed_row["queue_offset"] = unit["phys_offset"], first_offset + i
+        timed_row["record_size"] = unit["size"]
+        set_broken(timed_row)  # until the record proves to be a timer
         # A damaged unit may point anywhere: no byte outside the written part is read.
         pos = np.int64(unit["phys_offset"] - span[0])
         if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
@@ -338,7 +341,7 @@ def from_records(
         else:
             text["queue_id"] = -1
         due_ms = due_of(text, frame["store_ms"], context.precision_ms)
-        set_timed(found, due_ms, frame["prepared_offset"], text)
+        set_timed(timed_row, due_ms, frame["prepared_offset"], text)
 
 
 @kernel

@@ -249,23 +249,23 @@ def place_of(rows: Rows, first: int, end: int, due_ms: int, phys_offset: int, tu
 
 
 @kernel
-def find(rows: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, found: Any) -> int:
+def find(rows: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, is_found: Any) -> int:
     """Find pending timers in rows[first:end]; return the number of timers found.
 
     Args:
         span: (first, end, 1 if rows are interleaved within a millisecond).
         due_ms: (n,) i8: the due time of each timer.
         settle: Mark the rows as settled, too.
-        found: (n,) b1 in and out: timers that were found before are skipped.
+        is_found: (n,) b1 in and out: timers that were found before are skipped.
     """
     first, end, turns = span
     n = np.int64(0)
     for i in range(phys_offsets.size):
-        if found[i]:
+        if is_found[i]:
             continue
         index = place_of(rows, first, end, due_ms[i], phys_offsets[i], turns != 0)
         if index >= 0 and rows[index]["write_ms"] >= 0:
-            found[i] = True
+            is_found[i] = True
             n += 1
             if settle:
                 # the complement is below 0, and keeps the value

@@ -163,15 +163,15 @@ def live_slots(wheel: Bytes, pages: Bytes, first_tick: int, count: int, out: Row
 @kernel
 def stray_slots(wheel: Bytes, pages: Bytes, end_tick: int) -> int:
     """Return the number of slots with an impossible tick: `end_tick` or more, or negative."""
-    found = 0
+    stray_count = 0
     for page in range(pages.size):
         if pages[page] & PAGE_USED:
             for index in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, SLOT_BYTES):
                 # read each slot of a used page; unused pages are not touched
                 tick = get_i8(wheel, index + TICK_AT)
                 if tick >= end_tick or tick < 0:
-                    found += 1
-    return found
+                    stray_count += 1
+    return stray_count
 
 
 @kernel

@@ -56,12 +56,12 @@ class UnitWalk:
         if not self.left:
             return self._out[:0]
         rows, self._pos = log.read_piece(self._pos, self._end, self._out)
-        return rows[self._is_wanted(rows)]
+        return rows[self._is_selected(rows)]
 
-    def _is_wanted(self, rows: Rows) -> Mask:
-        wanted = is_pending(rows) & (rows["phys_offset"] < self._until)
-        wanted &= rows["phys_offset"] >= self._state.store.min_offset
-        return np.asarray(wanted & not_loaded(self._state, rows["slot_ms"]))
+    def _is_selected(self, rows: Rows) -> Mask:
+        selection = is_pending(rows) & (rows["phys_offset"] < self._until)
+        selection &= rows["phys_offset"] >= self._state.store.min_offset
+        return np.asarray(selection & not_loaded(self._state, rows["slot_ms"]))
 
 
 def not_loaded(state: TimerState, slot_ms: Offsets) -> Mask:

@@ -110,7 +110,7 @@ class DecidingRecords:
                 kernels.make_markers(source, timers, order[low:high], context, keeps, output)
             else:
                 kernels.make_copies(source, timers, order[low:high], due_ms, context, keeps, output)
-        batch.staging_len = int(output.at[0])
+        batch.staging_len = int(output.free_pos[0])
 
 
 class TimerCopies:

@@ -319,8 +319,8 @@ class Walk:
         position = self._at
         higher = laps[laps > position.lap]
         if higher.size:
-            known = position.next_lap if position.next_lap > position.lap else LONG_MAX
-            self._at = position._replace(next_lap=min(known, int(higher.min())))
+            next_lap = position.next_lap if position.next_lap > position.lap else LONG_MAX
+            self._at = position._replace(next_lap=min(next_lap, int(higher.min())))
 
     def _take(self, rows: Rows) -> bool:
         """Skip and add rows in order; return whether there is room for more."""
@@ -336,11 +336,11 @@ class Walk:
 
 
 def _found(rows: Rows, *, staged: bool) -> Rows:
-    found = np.zeros(rows.size, FOUND)
+    out = np.zeros(rows.size, FOUND)
     for column in ("due_ms", "phys_offset", "topic_hash"):
-        found[column] = rows[column]
-    found["staged"] = staged
-    return found
+        out[column] = rows[column]
+    out["staged"] = staged
+    return out
 
 
 def without_duplicates(rows: Rows) -> Rows:
@@ -371,11 +371,11 @@ def _by_key(timers: TimerStore, query: Query) -> Page:
     """Return the pending timers with a key, found through the key index."""
     end_ms = timers.clock.now_ms() + CLOCK_SLACK_MS
     topics = [TIMER_TOPIC, *([SCHEDULE_TOPIC] if timers.transfers.owned else [])]
-    found = [
+    offsets = [
         np.array(timers.store.query_keys(topic, query.key, KEY_RECORDS_MAX, 0, end_ms), np.int64)
         for topic in topics
     ]
-    timed = timers.records.read(distinct(*found))
+    timed = timers.records.read(distinct(*offsets))
     pending = timers.decisions.is_pending(timed)
     rows = _found(timed[pending], staged=False)
     rows["staged"] = timers.stage.contains(rows["phys_offset"], rows["due_ms"])

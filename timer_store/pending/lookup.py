@@ -79,8 +79,8 @@ class PendingTimers:
         unique = self._unique_of(row)
         if not unique:
             return row, Verdict.DELIVERED
-        mine = (await self._records([unique]))[1]
-        plain = mine[mine["kind"] == layout.TIMED_PLAIN]
+        records = (await self._records([unique]))[1]
+        plain = records[records["kind"] == layout.TIMED_PLAIN]
         copies = {int(copy["origin"]): copy for copy in plain if copy["origin"] >= 0}
         for _ in range(MOVES_MAX):
             following = copies.get(int(row["phys_offset"]))
@@ -89,7 +89,7 @@ class PendingTimers:
             row = following
         if self._decisions.is_pending(row.reshape(1))[0]:
             return row, Verdict.DONE
-        return row, await self._end_of(row, mine, unique)
+        return row, await self._end_of(row, records, unique)
 
     def _unique_of(self, row: Row) -> str:
         try:
@@ -103,19 +103,19 @@ class PendingTimers:
         if not keys:
             return none_found(0)
         matches, rows = await self._records(keys)
-        mine = np.ones(rows.size, np.bool_)
+        is_meant = np.ones(rows.size, np.bool_)
         if unique:
-            mine &= matches.hits == HIT_UNIQUE
+            is_meant &= matches.hits == HIT_UNIQUE
         if topic:
             index = self._timers.store.topics.find(topic)
-            mine &= (rows["topic_index"] == index) & (index >= 0)
-        rows, name_index = rows[mine], matches.key_at[mine]
+            is_meant &= (rows["topic_index"] == index) & (index >= 0)
+        rows, name_index = rows[is_meant], matches.key_at[is_meant]
         pending = np.zeros(rows.size, np.bool_)
         for first in range(0, rows.size, PIECE_UNITS):
             if first:
                 await asyncio.sleep(0)
-            piece = slice(first, first + PIECE_UNITS)
-            pending[piece] = self._decisions.is_pending(rows[piece])
+            part = slice(first, first + PIECE_UNITS)
+            pending[part] = self._decisions.is_pending(rows[part])
         verdicts = np.full(len(keys), Verdict.UNKNOWN, np.int8)
         verdicts[name_index[pending]] = Verdict.DONE
         await self._set_verdicts(keys, rows, name_index, verdicts)
@@ -145,14 +145,14 @@ class PendingTimers:
             np.searchsorted(name_index, missing, "right"),
         )
         for name, first, end in zip(missing.tolist(), firsts.tolist(), ends.tolist(), strict=True):
-            mine = rows[first:end]
-            plain = mine[mine["kind"] == layout.TIMED_PLAIN]
+            records = rows[first:end]
+            plain = records[records["kind"] == layout.TIMED_PLAIN]
             if plain.size:
-                verdicts[name] = await self._end_of(plain[-1], mine, keys[name])
+                verdicts[name] = await self._end_of(plain[-1], records, keys[name])
 
-    async def _end_of(self, row: Row, mine: Rows, key: str) -> Verdict:
+    async def _end_of(self, row: Row, records: Rows, key: str) -> Verdict:
         """Return the verdict of a timer that is not pending, given the records with its key."""
-        markers = mine[mine["kind"] == layout.TIMED_MARKER]
+        markers = records[records["kind"] == layout.TIMED_MARKER]
         if (markers["origin"] == row["phys_offset"]).any():
             return Verdict.CANCELLED
         width_ms = self._timers.config.precision_ms

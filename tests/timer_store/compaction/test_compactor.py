@@ -90,7 +90,7 @@ def test_compaction_stops_without_disk_pressure(rig: PinningRig, disk: FullDisk)
     disk.percent = 50
     rig.advance(5_000)
     assert not rig.timers.compaction.running
-    assert rig.timers.compaction.why == ""
+    assert rig.timers.compaction.reason == ""
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_files_without_gain_or_room_are_kept(
     compaction = rig.timers.compaction
     assert (compaction.copied, compaction.blocked_by) == (0, blocked_by)
     assert ("old log files are kept" in caplog.text) == bool(blocked_by)
-    assert (compaction.why in caplog.text) == bool(compaction.why or not caplog.text)
+    assert (compaction.reason in caplog.text) == bool(compaction.reason or not caplog.text)
 
 
 def test_ratio_0_copies_nothing(rig: PinningRig, disk: FullDisk) -> None:
@@ -259,7 +259,7 @@ def test_a_timer_that_cannot_be_copied_keeps_its_file(rig: PinningRig, disk: Ful
     rig.compact()
     compaction = rig.timers.compaction
     assert (compaction.copied, compaction.blocked_by) == (1, Blocked.NOT_COPIED)
-    assert "1 timers in log files from 0 on" in compaction.why
+    assert "1 timers in log files from 0 on" in compaction.reason
     rig.timers.compaction.begin_if_needed()
     assert not compaction.running, "not again at once"
     rig.clock.advance(60_001)

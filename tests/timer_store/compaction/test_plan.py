@@ -45,12 +45,12 @@ def test_chosen_files(
     assert plan.bytes == sum(file.bytes for file in mine)
     assert plan.frees == chosen * SIZE
     assert plan.blocked_by == blocked_by
-    assert bool(plan.why) == bool(blocked_by)
+    assert bool(plan.reason) == bool(blocked_by)
 
 
 def test_pending_messages_are_reported() -> None:
     plan = plan_compaction(files(70), enough=MUCH, percent=50, room=MUCH)
-    assert "70 % of the log file that begins at 0" in plan.why
+    assert "70 % of the log file that begins at 0" in plan.reason
     plan = plan_compaction(files(10), enough=MUCH, percent=50, room=7)
-    assert "100 messages (100000 bytes)" in plan.why
-    assert "only 7 bytes" in plan.why
+    assert "100 messages (100000 bytes)" in plan.reason
+    assert "only 7 bytes" in plan.reason
