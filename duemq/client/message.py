@@ -101,9 +101,10 @@ class Message:
             self.keys = (self.keys,)
         if not self.topic:
             raise ValueError("the topic is empty")
-        if not isinstance(self.body, bytes | bytearray | memoryview):
-            raise TypeError(f"the body is {type(self.body).__name__}, not bytes")
-        self.body = bytes(self.body)
+        if type(self.body) is not bytes:
+            if not isinstance(self.body, bytes | bytearray | memoryview):
+                raise TypeError(f"the body is {type(self.body).__name__}, not bytes")
+            self.body = bytes(self.body)
         if (self.delay is not None) + (self.deliver_at is not None) + (self.level != 0) > 1:
             raise ValueError("delay, deliver_at and level exclude each other: give one")
         if self.delay is not None and self.delay < timedelta(0):
@@ -119,7 +120,8 @@ class Message:
             raise ValueError(f"priority {self.priority} is not a number from 0 to {PRIORITY_MAX}")
         if self.priority is not None and self.sharding_key:
             raise ValueError("priority and sharding_key exclude each other: give one")
-        if wrong := sorted(RESERVED & self.properties.keys()):
+        if not RESERVED.isdisjoint(self.properties):
+            wrong = sorted(RESERVED & self.properties.keys())
             raise ValueError(f"property {wrong[0]} is set by the client or the broker")
 
     @property
@@ -153,7 +155,7 @@ class Message:
         pairs["UNIQ_KEY"] = self.message_id
         pairs["WAIT"] = "true" if self.wait_stored else "false"
         pairs.update(more)
-        text = "".join([f"{name}{NAME_END}{value}{ENTRY_END}" for name, value in pairs.items()])
+        text = ENTRY_END.join(map(NAME_END.join, pairs.items())) + ENTRY_END
         if text.count(NAME_END) != len(pairs) or text.count(ENTRY_END) != len(pairs):
             raise ValueError("a property contains 0x01 or 0x02, which separate properties")
         return text

@@ -17,8 +17,9 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Unpack
+
+import msgspec
 
 from duemq.client.connection import ServerConnection
 from duemq.client.errors import NoRoute, NotSent, Refused, Unreachable, Unsupported
@@ -57,8 +58,7 @@ RETRIED: Final[frozenset[int]] = frozenset(
 """Refusals after which another broker may accept the message. DefaultMQProducer"""
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True):
     """Stored message.
 
     Attributes:
@@ -197,7 +197,7 @@ class Producer(ClientRole):
         ids = (response.fields or {}).get("msgId", "").split(",")
         first_result = _result(response, first.message_id, stored_in)
         return [
-            replace(
+            msgspec.structs.replace(
                 first_result,
                 message_id=each.message_id,
                 offset_message_id=ids[index] if len(ids) == len(messages) else "",
@@ -221,7 +221,8 @@ class Producer(ClientRole):
             route = await self.client.route(message.topic)
             chosen = queue or self._queue(route, message)
             fields["e"] = str(chosen.queue_id)
-            _, connection = await self._connect(chosen, route, message)
+            address = route.master(chosen.broker_name)
+            connection = await self._connect(chosen, address, message)
             request = self.client.request(RequestCode.SEND_MESSAGE_V2, fields, body)
             connection.send_oneway(request)
         except (OSError, NoRoute) as error:
@@ -236,15 +237,43 @@ class Producer(ClientRole):
         body: bytes,
         queue: MessageQueue | None,
     ) -> tuple[Response, MessageQueue]:
-        """Return the response to a send and its queue; wait while many are in flight."""
+        """Return the response to a send and its queue; wait while many are in flight.
+
+        Raises:
+            NotSent, Refused, Unsupported: As `send`.
+        """
         if self._in_flight >= self._in_flight_max:
             await self._room(self._in_flight_max - 1)
         self._in_flight += 1
+        last: Exception | None = None
         try:
-            return await self._attempt(code, message, fields, body, queue)
+            for _ in range(self._attempts):
+                chosen = queue
+                try:
+                    route = self.client.cached_route(message.topic)
+                    if route is None:
+                        route = await self.client.route(message.topic)
+                    chosen = queue or self._queue(route, message)
+                    fields["e"] = str(chosen.queue_id)
+                    return await self._send_to(code, chosen, route, message, fields, body), chosen
+                except Refused as error:
+                    if error.code not in RETRIED:
+                        raise
+                    last = error
+                except (Unreachable, NoRoute) as error:
+                    last = error
+                self.client.expire_route(message.topic)
+                if chosen is not None:
+                    self._avoided[chosen.broker_name] = self._now_s() + AVOIDED_S
         finally:
             self._in_flight -= 1
-            self._wake_next()
+            if self._waiting:
+                self._wake_next()
+        raise NotSent(
+            f"message {message.message_id} to topic {message.topic} was not stored in "
+            f"{self._attempts} attempts: {last}",
+            message.message_id,
+        ) from last
 
     async def _room(self, count: int) -> None:
         """Wait until at most `count` sends are in flight."""
@@ -292,39 +321,6 @@ class Producer(ClientRole):
             "m": "false",
         }
 
-    async def _attempt(
-        self,
-        code: int,
-        message: Message,
-        fields: dict[str, str],
-        body: bytes,
-        queue: MessageQueue | None,
-    ) -> tuple[Response, MessageQueue]:
-        last: Exception | None = None
-        for _ in range(self._attempts):
-            chosen = queue
-            try:
-                route = self.client.cached_route(message.topic)
-                if route is None:
-                    route = await self.client.route(message.topic)
-                chosen = queue or self._queue(route, message)
-                fields["e"] = str(chosen.queue_id)
-                return await self._send_to(code, chosen, route, message, fields, body), chosen
-            except Refused as error:
-                if error.code not in RETRIED:
-                    raise
-                last = error
-            except (Unreachable, NoRoute) as error:
-                last = error
-            self.client.expire_route(message.topic)
-            if chosen is not None:
-                self._avoided[chosen.broker_name] = self._now_s() + AVOIDED_S
-        raise NotSent(
-            f"message {message.message_id} to topic {message.topic} was not stored in "
-            f"{self._attempts} attempts: {last}",
-            message.message_id,
-        ) from last
-
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
@@ -359,8 +355,10 @@ class Producer(ClientRole):
         fields: dict[str, str],
         body: bytes,
     ) -> Response:
-        address, connection = await self._connect(queue, route, message)
-        client = self.client
+        client, address = self.client, route.master(queue.broker_name)
+        connection = client.connection(address)
+        if connection is None or not self._is_ready(connection, message):
+            connection = await self._connect(queue, address, message)
         request = client.request(code, fields, body)
         try:
             response = await connection.call(request, client.timeout_s)
@@ -372,17 +370,21 @@ class Producer(ClientRole):
             raise client.refusal(response, address, code)
         return response
 
+    def _is_ready(self, connection: ServerConnection, message: Message) -> bool:
+        """Return whether a message can be sent now."""
+        has_timers = connection.version >= FIRST_VERSION_WITH_TIMERS or not message.is_timer
+        return has_timers and connection.is_writable
+
     async def _connect(
-        self, queue: MessageQueue, route: TopicRoute, message: Message
-    ) -> tuple[str, ServerConnection]:
-        """Return the address of the broker of a queue, and a connection that can be written.
+        self, queue: MessageQueue, address: str, message: Message
+    ) -> ServerConnection:
+        """Return a connection to the broker of a queue that can be written.
 
         Raises:
             NoRoute: The broker has no master.
             Unreachable: The broker cannot be reached.
             Unsupported: The broker would deliver a timer at once.
         """
-        address = route.master(queue.broker_name)
         if not address:
             raise NoRoute(f"broker {queue.broker_name} of topic {queue.topic} has no master")
         connection = self.client.connection(address) or await self.client.connect(address)
@@ -390,7 +392,7 @@ class Producer(ClientRole):
             await self._check_timers(address)
         if not connection.is_writable:
             await connection.writable()
-        return address, connection
+        return connection
 
     async def _check_timers(self, address: str) -> None:
         """Ask a broker for its version before the first timer.

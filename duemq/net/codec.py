@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -69,16 +69,32 @@ Command = Request | ReceivedResponse
 """Content of a frame. RemotingCommand"""
 
 
+_Int32 = Annotated[int, msgspec.Meta(ge=-_INT32_MAX - 1, le=_INT32_MAX)]
+
+
 class _Header(msgspec.Struct):
     """JSON header as Java writes it; other headers use the tolerant decoder."""
 
-    code: int = 0
+    code: _Int32 = 0
     language: str = "JAVA"
-    version: int = 0
-    opaque: int = 0
-    flag: int = 0
+    version: _Int32 = 0
+    opaque: _Int32 = 0
+    flag: _Int32 = 0
     remark: str | None = None
     extFields: dict[str, str] | None = None
+
+
+class _WrittenHeader(msgspec.Struct):
+    """JSON header in the order in which Java writes it."""
+
+    code: int
+    extFields: dict[str, str] | msgspec.UnsetType
+    flag: int
+    language: str
+    opaque: int
+    remark: str | msgspec.UnsetType
+    serializeTypeCurrentRPC: str
+    version: int
 
 
 _decoder = msgspec.json.Decoder(_Header)
@@ -140,11 +156,11 @@ def decode_frame(buffer: memoryview, frame: Frame) -> Command:
     header_bytes = frame.body_start - frame.header_start
     if header_bytes > HEADER_BYTES_MAX:
         raise FrameError(f"header of {header_bytes} bytes; the limit is {HEADER_BYTES_MAX}")
-    data = bytes(buffer[frame.header_start : frame.body_start])
+    data = buffer[frame.header_start : frame.body_start]
     if frame.serialize_type == layout.JSON_TYPE:
         header = _decode_json(data)
     elif frame.serialize_type == layout.BINARY_TYPE:
-        header = _decode_binary(data)
+        header = _decode_binary(bytes(data))
     else:
         raise FrameError(f"serialize type {frame.serialize_type}; the valid types are 0 and 1")
     body = bytes(buffer[frame.body_start : frame.end])
@@ -166,17 +182,17 @@ def decode_frame(buffer: memoryview, frame: Frame) -> Command:
 
 def encode_request(request: Request, *, serialize_type: int = layout.JSON_TYPE) -> bytes:
     """Return the frame of a request, with its opaque number and flag."""
-    flag = request.flag | FLAG_ONEWAY if request.oneway else request.flag
     header = _Header(
-        code=request.code,
-        language=request.language,
-        version=request.version or VERSION,
-        opaque=request.opaque,
-        flag=flag,
-        remark=request.remark,
-        extFields=request.fields or None,
+        request.code,
+        request.language,
+        request.version or VERSION,
+        request.opaque,
+        request.flag | FLAG_ONEWAY if request.oneway else request.flag,
+        request.remark,
+        request.fields or None,
     )
-    return b"".join(_frame(header, [request.body], serialize_type))
+    head = _head(header, len(request.body), serialize_type)
+    return b"%b%b" % (head, request.body)
 
 
 def encode_response(
@@ -209,27 +225,37 @@ def encode_success(opaque: int) -> bytes:
 def _frame(
     header: _Header, body: Sequence[bytes | memoryview], serialize_type: int
 ) -> list[bytes | memoryview]:
+    head = _head(header, sum(len(part) for part in body), serialize_type)
+    return [head, *(part for part in body if len(part))]
+
+
+def _head(header: _Header, body_bytes: int, serialize_type: int) -> bytes:
+    """Return the prefix and the header of a frame.
+
+    Raises:
+        FrameError: The frame would exceed FRAME_BYTES_MAX.
+    """
     binary = serialize_type == layout.BINARY_TYPE
     data = _encode_binary(header) if binary else _encode_json(header)
-    length = layout.WORD_BYTES + len(data) + sum(len(part) for part in body)
+    length = layout.WORD_BYTES + len(data) + body_bytes
     if length > FRAME_BYTES_MAX:
         raise FrameError(f"a frame of {length} bytes exceeds the limit of {FRAME_BYTES_MAX}")
-    prefix = layout.PREFIX.pack(length, serialize_type << 24 | len(data))
-    return [prefix + data, *(part for part in body if len(part))]
+    return layout.PREFIX.pack(length, serialize_type << 24 | len(data)) + data
 
 
 def _encode_json(header: _Header) -> bytes:
-    fields: dict[str, object] = {"code": header.code}
-    if header.extFields is not None:
-        fields["extFields"] = header.extFields
-    fields["flag"] = header.flag
-    fields["language"] = header.language
-    fields["opaque"] = header.opaque
-    if header.remark is not None:
-        fields["remark"] = header.remark
-    fields["serializeTypeCurrentRPC"] = "JSON"
-    fields["version"] = header.version
-    return _encoder.encode(fields)
+    return _encoder.encode(
+        _WrittenHeader(
+            header.code,
+            msgspec.UNSET if header.extFields is None else header.extFields,
+            header.flag,
+            header.language,
+            header.opaque,
+            msgspec.UNSET if header.remark is None else header.remark,
+            "JSON",
+            header.version,
+        )
+    )
 
 
 SUCCESS: Final = tuple(
@@ -240,11 +266,11 @@ SUCCESS: Final = tuple(
 """Header of a success response without fields, before and after the opaque number."""
 
 
-def _decode_json(data: bytes) -> _Header:
+def _decode_json(data: memoryview) -> _Header:
     try:
-        header = _decoder.decode(data)
+        return _decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError):
-        header = _tolerant_header(_tolerant_json(data))
+        header = _tolerant_header(_tolerant_json(bytes(data)))
     for name in ("code", "opaque", "flag", "version"):
         if not -_INT32_MAX - 1 <= getattr(header, name) <= _INT32_MAX:
             raise FrameError(f"JSON header: {name} does not fit 32 bits")
