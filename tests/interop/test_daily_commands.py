@@ -25,6 +25,7 @@ from tests.support.wait_until import until
 pytestmark = pytest.mark.extended
 TOPIC, GROUP = "daily-topic", "daily-group"
 QUEUE = re.compile(rf"^{BROKER_NAME}\s+(\d+)\s+(\d+)\s+(\d+)\s", re.M)
+CLUSTER = re.compile(r"^(\S+)\s+(\S+)\s+(\d+)\s+(\d+\.\S+:\d+)\s", re.M)
 PROGRESS = re.compile(rf"^{TOPIC}\s+{BROKER_NAME}\s+(\d+)\s+(\d+)\s+(\d+)\s", re.M)
 AFTER_5 = pytest.mark.skipif(
     peer_name() == "apache-4.9.7", reason="mqadmin 5.3.3 sends requests that 4.9.7 does not have"
@@ -161,3 +162,43 @@ def test_top_says_what_a_broker_does_not_report(server: Server) -> None:
     [load] = shown(server, "top", "--once")["brokers"]
     text = done(server, "top", "--once")
     assert (load["pending"] is None, "unknown" in text) == (peer_name() != "duemq",) * 2
+
+
+@AFTER_5
+def test_brokers_members_and_resets_are_those_of_mqadmin(
+    server: Server, mqadmin: AdminSession
+) -> None:
+    topic, group = "daily-reset", "daily-reset-group"
+    done(server, "topic", "create", topic, "--queues", "1")
+    done(server, "group", "create", group)
+    [member] = shown(server, "cluster")
+    [row] = CLUSTER.findall(mqadmin.run("clusterList"))
+    assert row == (member["cluster"], member["broker"], str(member["id"]), member["address"])
+    route = mqadmin.run(f"topicRoute -t {topic}")
+    assert re.search(r'"readQueueNums":\s*1\b', route), route
+    for body in ("1", "2", "3"):
+        done(server, "send", topic, body)
+    read = ("--group", group, "--count", "3", "--wait", "60", "--from-first")
+    done(server, "consume", topic, *read)
+
+    def offset() -> int:
+        """Return the committed offset as both show it."""
+        [ours] = [
+            each["offset"]
+            for each in shown(server, "group", "show", group)["queues"]
+            if each["topic"] == topic
+        ]
+        table = re.findall(
+            rf"^{topic}\s+{BROKER_NAME}\s+0\s+3\s+(\d+)\s",
+            mqadmin.run(f"consumerProgress -g {group}"),
+            re.M,
+        )
+        assert table == [str(ours)]
+        return int(ours)
+
+    mqadmin.run(f"updateTopic -b {{broker}} -t %RETRY%{group} -r 1 -w 1")  # it finds the brokers
+    assert offset() == 3
+    done(server, "group", "reset", group, topic, "--to", "earliest", "--yes")
+    assert offset() == 0
+    mqadmin.run(f"resetOffsetByTime -g {group} -t {topic} -s now")
+    assert offset() == 3

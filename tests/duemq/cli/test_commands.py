@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from duemq.cli.exits import Exit
+from duemq_common.clock import FakeClock, SystemClock
 from tests.support.commands import (
     TIMEOUT_S,
     Running,
@@ -21,7 +23,8 @@ from tests.support.commands import (
     environment,
     start,
 )
-from tests.support.running_broker import SMALL
+from tests.support.pop_client import PopClient
+from tests.support.running_broker import SMALL, connected
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +90,24 @@ def test_message_show_of_a_pending_message_without_its_topic(broker: Running) ->
     shown = duemq("message", "show", "k2", *broker.where)
     assert "pending" in shown.stdout
     assert "scheduled" in shown.stdout
+
+
+def test_message_show_of_a_popped_message(broker: Running) -> None:
+    sent = json.loads(duemq("send", "Popped", "body", "--json", *broker.where).stdout)
+
+    async def pop() -> None:
+        async with connected(str(broker.ready["address"])) as remote:
+            client = PopClient(remote, FakeClock(SystemClock().now_ms()), "billing")
+            assert len(await client.pop("Popped", invisibleTime=600_000)) == 1
+
+    asyncio.run(pop())
+    shown = duemq("message", "show", sent["message_id"], *broker.where).stdout
+    assert "by group billing, not acknowledged, invisible until" in shown
+    words = ("message", "show", sent["message_id"], "--json", *broker.where)
+    [message] = json.loads(duemq(*words).stdout)
+    [pop_] = message["pops"]
+    assert (pop_["group"], pop_["attempt"]) == ("billing", 1)
+    assert pop_["invisible_until_ms"] == pop_["popped_ms"] + 600_000
 
 
 @pytest.mark.parametrize(
