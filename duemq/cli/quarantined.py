@@ -39,6 +39,7 @@ BROKERS_PROPERTIES: Final = (
     "DELAY",
     "DELAy",
     "1ST_POP_TIME",
+    "ORIGIN_GROUP",
     "POP_CK",
     "TRAN_MSG",
     "TIMER_DELAY_SEC",

@@ -26,6 +26,7 @@ RESERVED: Final = frozenset(
         "MIN_OFFSET",
         "MAX_OFFSET",
         "MSG_REGION",
+        "ORIGIN_GROUP",
         "PGROUP",
         "REAL_QID",
         "REAL_TOPIC",
@@ -43,6 +44,7 @@ RESERVED: Final = frozenset(
         "UNIQ_KEY",
         "WAIT",
         "_SYS_MSG_PRIORITY_",
+        "__LITE_TOPIC",
         "__SHARDINGKEY",
         "__transactionId__",
     }

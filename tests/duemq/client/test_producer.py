@@ -138,6 +138,8 @@ def test_a_refusal_for_good_is_not_repeated(run: Run, tmp_path: Path) -> None:
         ({"priority": -1}, "is not a number from 0"),
         ({"priority": 1, "sharding_key": "k"}, "exclude each other"),
         ({"properties": {"DELAY": "3"}}, "DELAY is set by the client"),
+        ({"properties": {"ORIGIN_GROUP": "g"}}, "ORIGIN_GROUP is set by the client"),
+        ({"properties": {"__LITE_TOPIC": "l"}}, "__LITE_TOPIC is set by the client"),
     ],
 )
 def test_bad_messages_are_refused(values: dict[str, Any], text: str) -> None:

@@ -240,3 +240,23 @@ async def broker_has(admin: Admin, topic: str, unique_id: str, count: int) -> No
         if len(await admin.messages_by_id(topic, unique_id)) >= count:
             return
     raise AssertionError(f"the index does not have {count} messages")
+
+
+def test_a_dead_letter_of_pops_is_sent_again_without_their_group(run: Run, tmp_path: Path) -> None:
+    """Brokers from 5.4 on name the group in the retries of pops."""
+
+    async def main() -> None:
+        keys = small(tmp_path, embeddedNamesrvEnable="true", embeddedNamesrvPort="0")
+        async with (
+            running(keys) as (broker, remote),
+            Admin(broker.namesrv_address) as admin,
+        ):
+            await admin.create_group("g")
+            await remote.send("T", b"x", UNIQ_KEY="u", ORIGIN_GROUP="g")
+            await make_dead_letter(admin, "g", "T")
+            await admin.resend_dead_letters(await admin.dead_letters("g"))
+            await broker_has(admin, "T", "u", 2)
+            _, copy = await admin.messages_by_id("T", "u")
+            assert "ORIGIN_GROUP" not in copy.properties
+
+    run(main())
