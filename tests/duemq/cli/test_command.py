@@ -74,3 +74,18 @@ def commands(group: TyperGroup) -> Iterator[TyperCommand]:
 )
 def test_every_command_has_an_example(item: TyperCommand) -> None:
     assert (item.epilog or "").startswith("Example: duemq ")
+
+
+DESTRUCTIVE = {"delete", "reset", "resend", "cancel", "move", "fire"}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [each for each in commands(typer.main.get_command(app)) if each.name in DESTRUCTIVE],
+    ids=lambda item: item.name,
+)
+def test_a_command_that_cannot_be_undone_has_a_confirmation_and_a_dry_run(
+    item: TyperCommand,
+) -> None:
+    options = {option for param in item.params for option in param.opts}
+    assert {"--yes", "--dry-run"} <= options
