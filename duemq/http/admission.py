@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.requests import Request
-
 from duemq.auth.signature import Credentials
 from duemq.http.problems import Problem
 from duemq.net.allowed_networks import Sources
@@ -64,18 +62,17 @@ class Admission:
         self._buckets: dict[str, _Bucket] = {}
         self._failures: dict[str, _Bucket] = {}
 
-    def admit(self, request: Request) -> Credentials | None:
-        """Return the account of a request.
+    def admit(self, headers: Mapping[str, str], address: str) -> Credentials | None:
+        """Return the account of a request from an IP address.
 
         Raises:
             Problem: 401, 403 or 429.
         """
-        address = request.client.host if request.client else ""
-        credentials = credentials_of(request.headers)
+        credentials = credentials_of(headers)
         if self._rules.has_accounts:
             self._check_account(credentials, address)
         else:
-            self._check_source(request.headers, address)
+            self._check_source(headers, address)
         if self._rules.rate_max:
             name = credentials.access_key if credentials else address
             self._take(self._buckets, name, self._rules.rate_max, self._rules.rate_max)

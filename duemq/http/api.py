@@ -11,10 +11,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from duemq.http import operations, pending, registry, schedules
 from duemq.http.admission import Admission
-from duemq.http.endpoints import JSON, PREFIX, Endpoint, EndpointRoute
+from duemq.http.endpoints import JSON, PREFIX, Endpoint, EndpointApplication
 from duemq.http.openapi import document
 from duemq.http.problems import on_error
 from duemq.http.sends import Sends
@@ -34,22 +35,35 @@ def endpoints() -> tuple[Endpoint, ...]:
     )
 
 
-def api_application(
-    admission: Admission, sessions: Sessions, others: Sequence[BaseRoute] = ()
-) -> Starlette:
-    """Return the application of the API.
+class ApiApplication:
+    """ASGI application of the API.
+
+    A path without parameters is found in a table; Starlette routes the others.
 
     Args:
         others: Further routes, such as those of probes.
     """
-    table = endpoints()
-    routes: list[BaseRoute] = [
-        EndpointRoute(endpoint, admission, sessions).route() for endpoint in table
-    ]
 
-    async def show_document(request: Request) -> Response:
-        return Response(msgspec.json.encode(document(table)), media_type=JSON)
+    def __init__(
+        self, admission: Admission, sessions: Sessions, others: Sequence[BaseRoute] = ()
+    ) -> None:
+        table = endpoints()
+        encoded = msgspec.json.encode(document(table))
 
-    routes += [Route(DOCUMENT_PATH, show_document, methods=["GET"]), *others]
-    errors = {HTTPException: on_error, Exception: on_error}
-    return Starlette(routes=routes, exception_handlers=errors)
+        async def show_document(request: Request) -> Response:
+            return Response(encoded, media_type=JSON)
+
+        self._fixed: dict[tuple[str, str], EndpointApplication] = {}
+        routes: list[BaseRoute] = []
+        for endpoint in table:
+            application = EndpointApplication(endpoint, admission, sessions)
+            path = PREFIX + endpoint.path
+            self._fixed[endpoint.method, path] = application
+            routes.append(Route(path, application, methods=[endpoint.method]))
+        routes += [Route(DOCUMENT_PATH, show_document, methods=["GET"]), *others]
+        errors = {HTTPException: on_error, Exception: on_error}
+        self._others = Starlette(routes=routes, exception_handlers=errors)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        application = self._fixed.get((scope["method"], scope["path"]), self._others)
+        await application(scope, receive, send)

@@ -11,7 +11,7 @@ from duemq.auth.signature import Credentials
 from duemq.client import Client
 from duemq.configuration.config import BrokerConfig
 from duemq.http.admission import Admission, AdmissionRules
-from duemq.http.api import api_application
+from duemq.http.api import ApiApplication
 from duemq.http.probes import Probes
 from duemq.http.server import HttpPort
 from duemq.http.sessions import Sessions
@@ -53,7 +53,7 @@ def api_port(
         rate_max=config.console_rate_max,
     )
     sessions = Sessions(connect)
-    application = api_application(Admission(rules, time.monotonic), sessions, probes.routes())
+    application = ApiApplication(Admission(rules, time.monotonic), sessions, probes.routes())
     return HttpPort(bound=bound, application=application, tls=tls, resources=sessions)
 
 

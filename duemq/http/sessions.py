@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -16,7 +16,7 @@ PRODUCER_GROUP: Final = "duemq_http"
 
 
 class AccountSession:
-    """Clients of one account, with shared connections.
+    """Clients of one account, with shared connections; a context manager for a request.
 
     Attributes:
         users: Number of requests in progress.
@@ -29,6 +29,13 @@ class AccountSession:
         self.admin = Admin(client=client)
         self.decisions = PendingDecisions(client=client)
         self.users = 0
+
+    def __enter__(self) -> Self:
+        self.users += 1
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.users -= 1
 
     async def masters(self) -> list[tuple[str, str]]:
         """Return name and address of each master; the address stands for an unknown name."""
@@ -45,6 +52,7 @@ class Sessions:
     def __init__(self, connect: Callable[[Credentials | None], Client]) -> None:
         self._connect = connect
         self._sessions: OrderedDict[Credentials | None, AccountSession] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,25 +65,23 @@ class Sessions:
     ) -> None:
         for session in self._sessions.values():
             await session.client.close()
+        await asyncio.gather(*self._closing)
 
-    @asynccontextmanager
-    async def session(self, credentials: Credentials | None) -> AsyncIterator[AccountSession]:
-        """Yield the session of an account; the least recently used one is closed for a new one."""
+    def session(self, credentials: Credentials | None) -> AccountSession:
+        """Return the session of an account; the least recently used one is closed for a new one."""
         session = self._sessions.get(credentials)
         if session is None:
             session = self._sessions[credentials] = AccountSession(self._connect(credentials))
-        self._sessions.move_to_end(credentials)
-        session.users += 1
-        try:
             if len(self._sessions) > SESSIONS_MAX:
-                await self._close_unused()
-            yield session
-        finally:
-            session.users -= 1
+                self._close_unused()
+        self._sessions.move_to_end(credentials)
+        return session
 
-    async def _close_unused(self) -> None:
+    def _close_unused(self) -> None:
         for key, session in self._sessions.items():
             if not session.users:
                 del self._sessions[key]
-                await session.client.close()
+                task = asyncio.create_task(session.client.close(), name="close session")
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
                 return
