@@ -139,12 +139,14 @@ def serve_broker(
     from duemq.cli.kernels import compile_if_needed
     from duemq.configuration.exposure import keep_store_private, warn_of_readable_secrets
     from duemq.configuration.replication_config import ReplicationConfig
+    from message_store.kernels.array_types import register_array_types
 
     warn_of_readable_secrets(file, read_file(file) if file is not None else {})
     if from_properties(AuthConfig, properties).is_on:
         keep_store_private(from_properties(StoreConfig, properties).root)
     is_member = _is_member(properties)
     is_replica = from_properties(ReplicationConfig, properties).is_replica
+    register_array_types()
     kernels = compile_if_needed(
         from_properties(StoreConfig, properties), is_replicated=is_member or is_replica
     )

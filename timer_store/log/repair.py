@@ -63,6 +63,9 @@ def repair(log: TimerLog, wheel: TimerWheel, log_end: int) -> list[CorruptStore]
         Faults of the chains (20 at most); if there are any, call `relink`.
     """
     assert log_end <= log.end
+    if wheel.is_unused:
+        log.truncate(log_end)
+        return []
     room = kernels.slots_after(wheel.data, wheel.pages, log_end, np.empty(0, layout.CURSOR))
     cursors = np.zeros(room, layout.CURSOR)
     kernels.slots_after(wheel.data, wheel.pages, log_end, cursors)
@@ -99,6 +102,8 @@ def check(log: TimerLog, wheel: TimerWheel, read_ms: int) -> list[CorruptStore]:
     Only the newest unit of every slot is checked, not its chain.
     """
     faults: list[CorruptStore] = []
+    if wheel.is_unused:
+        return faults
     for slots in wheel.live_parts(read_ms):
         gone = slots["last_pos"] < log.min_pos
         cursors = check_slots(slots, log.end)

@@ -161,6 +161,11 @@ class TimerWheel:
 
     # -- many slots -----------------------------------------------------------------------------
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether no slot has had a timer since the wheel was created or cleared."""
+        return not self.pages.any()
+
     def next_live(self, from_ms: int, until_ms: int) -> int | None:
         """Return the start of the first slot with units that covers `from_ms` or later.
 
@@ -185,7 +190,7 @@ class TimerWheel:
     ) -> Iterator[Rows]:
         """Yield the slots of `live` in arrays of at most `slots_max` slots."""
         first, count = self._ticks(from_ms, until_ms)
-        while count > 0:
+        while count > 0 and not self.is_unused:
             out = np.empty(min(slots_max, count), layout.SLOT)
             slot_count, looked_at = kernels.live_slots(self.data, self.pages, first, count, out)
             first, count = first + looked_at, count - looked_at
