@@ -47,6 +47,7 @@ NAME_CHARS_MAX: Final = 1_024
 MESSAGES_MAX: Final = 32
 RECORDS_MAX: Final = 256
 TOPICS_MAX: Final = 64  # topics searched per request because records name them
+TOPICS_PER_TURN: Final = 16  # the disk may have to read a page of the index for each
 RELATED_TOPICS_MAX: Final = 1_024  # topics of retries and dead letters searched per request
 STEPS_PER_TURN: Final = 16  # topics searched and records read between two yields
 BODY_BYTES_MAX: Final = 65_536
@@ -154,8 +155,8 @@ class HistoryProcessor:
         topics = self._store.topics
         names = [topics.name(index) for index in range(len(topics))]
         rest = [name for name in names if name not in done]
-        for begin in range(0, len(rest), TOPICS_MAX):
-            await records.search(rest[begin : begin + TOPICS_MAX], keys)
+        for begin in range(0, len(rest), TOPICS_PER_TURN):
+            await records.search(rest[begin : begin + TOPICS_PER_TURN], keys)
             await asyncio.sleep(0)
 
     async def _search_named(
