@@ -17,6 +17,8 @@ CATCH_UP_MS: Final = 365 * 86_400_000
 TIME_MS_MAX: Final = 10**14
 NAME_CHARACTERS_MAX: Final = 200
 EXCLUSIONS_MAX: Final = 1_000
+EXPRESSIONS_MAX: Final = 20
+EVERY_DAYS_MAX: Final = 3_660
 DEFINITION_BYTES_MAX: Final = 1 << 20
 OVERLAPS: Final = ("all", "latest")
 ALIASES: Final = {
@@ -49,9 +51,12 @@ class Definition(
     """One schedule, as in requests and in the journal; times are ms since the epoch.
 
     Attributes:
-        cron: Cron expression of 5 or 6 fields, or an alias; empty with `every_ms`.
+        cron: Cron expressions of 5 or 6 fields, or aliases, separated by semicolons; empty with
+            `every_ms`. A time of any of them is one of the schedule.
         zone: IANA zone of `cron` and of dates in `exclude`.
         every_ms: Interval; empty with `cron`.
+        every_days: Keep the times of `cron` on every n-th date only, counted from the date of
+            `start_ms`, or from Monday 1970-01-05; 0: on all dates.
         phase_ms: Offset of the interval's grid from the epoch.
         exclude: Dates (2026-12-25) and cron expressions that suppress occurrences.
         start_ms: First time of an occurrence; 0: the creation.
@@ -68,6 +73,7 @@ class Definition(
     cron: str = ""
     zone: str = "UTC"
     every_ms: int = 0
+    every_days: int = 0
     phase_ms: int = 0
     exclude: tuple[str, ...] = ()
     start_ms: int = 0
@@ -142,6 +148,13 @@ def check(definition: Definition) -> None:
             f"an interval of {definition.every_ms} ms is too short or too long: the minimum is "
             f"{EVERY_MS_MIN} ms"
         )
+    expressions = split_expressions(definition.cron)
+    if definition.cron and not 0 < len(expressions) <= EXPRESSIONS_MAX:
+        raise InvalidDefinition(f"give 1 to {EXPRESSIONS_MAX} cron expressions")
+    if not 0 <= definition.every_days <= EVERY_DAYS_MAX:
+        raise InvalidDefinition(f"the interval of days is not between 0 and {EVERY_DAYS_MAX}")
+    if definition.every_days and not definition.cron:
+        raise InvalidDefinition("an interval of days needs a cron expression for the time of day")
     zone_of(definition.zone)
     _check_times(definition)
     if len(definition.exclude) > EXCLUSIONS_MAX:

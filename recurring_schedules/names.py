@@ -27,6 +27,7 @@ REQUEST_NAMES: Final = {
         "cron",
         "zone",
         "every_ms",
+        "every_days",
         "phase_ms",
         "exclude",
         "start_ms",

@@ -4,16 +4,23 @@ Cron expressions follow Debian's cron, by cronsim. An expression of 5 fields who
 are not `*` fires once on each matching day: in the gap of a DST change at the first instant after
 the gap, in a repeated hour at the first of both times. Other expressions match each real minute or
 second: nothing in the gap, twice in a repeated hour. Intervals are real time and have no zone.
+Several expressions fire at the times of any of them; `every_days` keeps every n-th date.
 See docs/decisions/0058-recurring-schedules.md.
 """
 
 from __future__ import annotations
 
 import zlib
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Final
 
-from recurring_schedules.definition import ALIASES, Definition, InvalidDefinition, zone_of
+from recurring_schedules.definition import (
+    ALIASES,
+    Definition,
+    InvalidDefinition,
+    split_expressions,
+    zone_of,
+)
 
 if TYPE_CHECKING:
     from cronsim import CronSim
@@ -21,6 +28,8 @@ if TYPE_CHECKING:
 EXCLUDED_MAX: Final = 10_000
 """Maximum number of consecutive exclusions; a schedule with more has ended."""
 FIELDS_WITH_SECONDS: Final = 6
+FIRST_MONDAY: Final = date(1970, 1, 5)
+"""Date from which `every_days` counts without a start."""
 
 
 def next_after(definition: Definition, after_ms: int) -> int | None:
@@ -30,6 +39,9 @@ def next_after(definition: Definition, after_ms: int) -> int | None:
         planned_ms = _unrestricted(definition, after_ms)
         if planned_ms is None or 0 < definition.end_ms < planned_ms:
             return None
+        if definition.every_days and (date_ms := _next_date(definition, planned_ms)):
+            after_ms = date_ms - 1
+            continue
         if not definition.exclude or not _is_excluded(definition, planned_ms):
             return planned_ms
         after_ms = planned_ms
@@ -58,8 +70,8 @@ def check_fires(definition: Definition, now_ms: int) -> int:
     for expression in definition.exclude:
         if not _date_of(expression):
             _check_expression(expression)
-    if definition.cron:
-        _check_expression(definition.cron)
+    for expression in split_expressions(definition.cron):
+        _check_expression(expression)
     first_ms = next_after(definition, now_ms)
     if first_ms is None:
         raise InvalidDefinition("it never fires: check its expression, end and exclusions")
@@ -88,15 +100,35 @@ def _unrestricted(definition: Definition, after_ms: int) -> int | None:
     if every_ms:
         return phase_ms + ((after_ms - phase_ms) // every_ms + 1) * every_ms
     zone = UTC if definition.zone == "UTC" else zone_of(definition.zone)
-    planned_ms = _next_of(definition.cron, after_ms, zone)
-    if planned_ms is None or _is_daily(definition.cron):
+    expressions = split_expressions(definition.cron)
+    times = [_next_of_cron(expression, after_ms, zone) for expression in expressions]
+    return min((time_ms for time_ms in times if time_ms is not None), default=None)
+
+
+def _next_date(definition: Definition, planned_ms: int) -> int | None:
+    """Return the midnight of the next date of `every_days`; None if it is that of a time."""
+    zone = zone_of(definition.zone)
+    start_s = definition.start_ms / 1_000
+    first = datetime.fromtimestamp(start_s, zone).date() if start_s else FIRST_MONDAY
+    day = datetime.fromtimestamp(planned_ms // 1_000, zone).date()
+    missing_days = (first - day).days % definition.every_days
+    if not missing_days:
+        return None
+    following = datetime.combine(day + timedelta(missing_days), time.min, zone)
+    return round(following.timestamp()) * 1_000
+
+
+def _next_of_cron(expression: str, after_ms: int, zone: tzinfo) -> int | None:
+    """Return the first time of one expression after `after_ms`."""
+    planned_ms = _next_of(expression, after_ms, zone)
+    if planned_ms is None or _is_daily(expression):
         return planned_ms
     change_ms = _change_between(after_ms, planned_ms, zone)
     if change_ms is None:
         return planned_ms
     # cronsim walks in steps of an hour, and some changes are half an hour (Australia/Lord_Howe).
     offset = datetime.fromtimestamp(change_ms // 1_000, zone).utcoffset() or timedelta()
-    after_change_ms = _next_of(definition.cron, change_ms - 1_000, timezone(offset))
+    after_change_ms = _next_of(expression, change_ms - 1_000, timezone(offset))
     return min(planned_ms, after_change_ms or planned_ms)
 
 
@@ -143,8 +175,8 @@ def _is_excluded(definition: Definition, planned_ms: int) -> bool:
 
 def _matches(expression: str, when: datetime) -> bool:
     """Return whether a date or cron expression matches a local time."""
-    if date := _date_of(expression):
-        return when.date() == date.date()
+    if excluded := _date_of(expression):
+        return when.date() == excluded.date()
     expression = ALIASES.get(expression, expression)
     local = when.replace(tzinfo=UTC)  # fields of the local time, without changes of the zone
     if len(expression.split()) < FIELDS_WITH_SECONDS:

@@ -18,7 +18,7 @@ class Spec:
         str,
         typer.Option(
             metavar="EXPRESSION",
-            help='"0 9 * * MON", 6 fields with seconds first, or @daily.',
+            help='"0 9 * * MON", 6 fields with seconds first, or @daily; several: separated by ;',
         ),
     ] = ""
     zone: Annotated[
@@ -27,6 +27,10 @@ class Spec:
     every: Annotated[
         str, typer.Option(metavar="DURATION", help="Interval instead of --cron: 90s, 1h30m.")
     ] = ""
+    every_days: Annotated[
+        int,
+        typer.Option(help="Keep the times of --cron on every n-th date only, from --start.", min=0),
+    ] = 0
     phase: Annotated[
         str, typer.Option(metavar="DURATION", help="Offset of the interval, from 1970 in UTC.")
     ] = ""

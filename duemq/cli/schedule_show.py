@@ -179,7 +179,10 @@ def _next_text(schedule: ScheduleView) -> str:
 def _times_text(definition: Definition) -> str:
     """Return the interval or the expression."""
     every_ms = definition.every_ms
-    return f"every {duration_text(every_ms)}" if every_ms else definition.cron
+    if every_ms:
+        return f"every {duration_text(every_ms)}"
+    days = f", every {definition.every_days} days" if definition.every_days else ""
+    return definition.cron + days
 
 
 def _definition(name: str, spec: Spec) -> Definition:
@@ -195,6 +198,7 @@ def _definition(name: str, spec: Spec) -> Definition:
         cron=spec.cron,
         zone=spec.zone,
         every_ms=_duration_ms("--every", spec.every),
+        every_days=spec.every_days,
         phase_ms=_duration_ms("--phase", spec.phase),
         exclude=tuple(spec.exclude or ()),
         start_ms=_time_ms(spec.start) if spec.start else 0,

@@ -100,7 +100,46 @@ RULES = [
     ({"cron": "0 9 * * *", "exclude": ("* * * * TUE,WED",)}, NOON, "2026-01-08T09:00Z"),
     ({"every_ms": 1_000, "exclude": ("* 12 * * *",)}, NOON, "2026-01-05T13:00Z"),
     ({"cron": "0 0 1 1 *", "exclude": ("@yearly",)}, NOON, None),
+    ({"cron": "0 9 * * MON; 0 12 * * SAT"}, NOON, "2026-01-10T12:00Z"),
+    ({"cron": "0 9 * * MON; 0 12 * * SAT"}, at("2026-01-10T12:00Z"), "2026-01-12T09:00Z"),
+    ({"cron": "0 9 * * *; 0 0 29 2 *", "end_ms": NOON}, NOON, None),
+    ({"cron": "0 9 * * *", "every_days": 14}, NOON, "2026-01-19T09:00Z"),  # from 1970-01-05
+    ({"cron": "0 9,17 * * *", "every_days": 14}, at("2026-01-19T09:00Z"), "2026-01-19T17:00Z"),
+    ({"cron": "0 9 * * *", "every_days": 3, "start_ms": NOON}, NOON, "2026-01-08T09:00Z"),
+    ({"cron": "0 9 * * MON", "every_days": 14, "start_ms": NOON}, NOON, "2026-01-19T09:00Z"),
+    (
+        {"cron": "0 9 * * *", "every_days": 2, "exclude": ("2026-01-07",)},
+        NOON,
+        "2026-01-09T09:00Z",
+    ),
 ]
+
+
+@pytest.mark.parametrize(("zone_name", "day"), CHANGES)
+@pytest.mark.parametrize("expression", ["30 2 * * *", "0 0 * * *", "45 1 * * *; 15 0,2,3 * * *"])
+def test_calendar_intervals_and_several_expressions_at_changes(
+    expression: str, zone_name: str, day: str
+) -> None:
+    """Every second date, counted from the first, has the times of single expressions."""
+    zone = ZoneInfo(zone_name)
+    first = datetime.fromisoformat(day).replace(tzinfo=zone)
+    start = first.astimezone(UTC)
+    expected = {
+        when
+        for part in expression.split("; ")
+        for when in naive_fixed(part, zone, start, 5)
+        if when > start and (when.astimezone(zone).date() - first.date()).days % 2 == 0
+    }
+    start_ms = int(start.timestamp() * 1_000) + 1
+    definition = Definition(
+        name="s", topic="T", cron=expression, zone=zone_name, every_days=2, start_ms=start_ms
+    )
+    times, after_ms = [], start_ms
+    end_ms = start_ms + 5 * 86_400_000 - 2
+    while (planned_ms := next_after(definition, after_ms)) is not None and planned_ms < end_ms:
+        times.append(datetime.fromtimestamp(planned_ms / 1_000, UTC))
+        after_ms = planned_ms
+    assert times == sorted(expected)
 
 
 @pytest.mark.parametrize(("values", "after_ms", "expected"), RULES)
@@ -126,6 +165,12 @@ REFUSED = [
     ({"cron": "0 0 29 2 *", "end_ms": NOON}, "never fires"),
     ({"cron": "61 * * * *"}, "is invalid"),
     ({"cron": "* * *"}, "Wrong number of fields"),
+    ({"cron": " ; "}, "give 1 to 20 cron expressions"),
+    ({"cron": "0 9 * * *; x"}, "the cron expression 'x' is invalid"),
+    ({"cron": ";".join(["* * * * *"] * 21)}, "give 1 to 20 cron expressions"),
+    ({"every_days": 2}, "give either"),
+    ({"every_days": 2, "every_ms": 1_000}, "needs a cron expression"),
+    ({"every_days": -1, "cron": "* * * * *"}, "the interval of days"),
     ({"cron": "* * * * *", "zone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),
     ({"cron": "* * * * *", "zone": "../../etc/passwd"}, "no time zone"),
     ({"cron": "* * * * *", "zone": "Europe"}, "no time zone"),
