@@ -5,6 +5,7 @@ Both are served in one thread. What only the API needs is imported only if its p
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from contextlib import AsyncExitStack
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 METRICS_KEY: Final = "metricsPromExporterPort"
 CONSOLE_KEY: Final = "consolePort"
 METRICS_CONNECTIONS_MAX: Final = 32
+RESPONSE_S: Final = 5.0
 
 
 class HttpPorts:
@@ -64,8 +66,11 @@ class HttpPorts:
         registry.register(broker_collector(broker))
         registry.register(NativeCollector(broker))
         registry.register(ReplicationCollector(broker.parts.replication))
+        loop = asyncio.get_running_loop()
         probes = Probes(
-            registry, live=partial(failure_reason, broker), ready=partial(unready_reason, broker)
+            registry,
+            live=partial(failure_reason, broker, loop),
+            ready=partial(unready_reason, broker, loop),
         )
         ports = []
         if broker.config.metrics_exporter == "PROM":
@@ -133,14 +138,32 @@ def https_context(tls: TlsConfig) -> ssl.SSLContext | None:
     return https_context_of(tls)
 
 
-def failure_reason(broker: RunningBroker) -> str:
-    """Return the reason why the broker must be restarted; empty: it need not."""
+async def failure_reason(broker: RunningBroker, loop: asyncio.AbstractEventLoop) -> str:
+    """Return the reason why the broker must be restarted; empty: it need not.
+
+    Args:
+        loop: Event loop of the broker, not the one that runs.
+    """
+    if not await responds(loop):
+        return f"the event loop of the broker has not responded for {RESPONSE_S:g} s"
     failure = broker.store.flusher.failure
     return broker.failure or (f"the commit log cannot be synced: {failure}" if failure else "")
 
 
-def unready_reason(broker: RunningBroker) -> str:
+async def unready_reason(broker: RunningBroker, loop: asyncio.AbstractEventLoop) -> str:
     """Return the reason why the broker accepts no messages; empty: it accepts them."""
-    return (
-        "the broker is stopping" if broker.stops else failure_reason(broker) or broker.store.refusal
-    )
+    if broker.stops:
+        return "the broker is stopping"
+    return await failure_reason(broker, loop) or broker.store.refusal
+
+
+async def responds(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the event loop of another thread takes a turn within `RESPONSE_S`."""
+    own, turn = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.call_soon_threadsafe(own.call_soon_threadsafe, turn.set)
+        async with asyncio.timeout(RESPONSE_S):
+            await turn.wait()
+    except (TimeoutError, RuntimeError):  # RuntimeError: the loop is closed
+        return False
+    return True

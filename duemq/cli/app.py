@@ -155,6 +155,34 @@ def namesrv(
     serve_namesrv(configuration.config, properties, logging, as_json=as_json)
 
 
+@command(app, "console", example="console --namesrv 127.0.0.1:9876 --port 8088")
+def http_console(
+    *,
+    target: Target,
+    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port; 0: any.")] = 8_088,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
+    ] = "127.0.0.1",
+    accounts: Annotated[
+        bool,
+        typer.Option(
+            "--accounts", help="Callers sign in with their accounts, which every broker checks."
+        ),
+    ] = False,
+    cert: Annotated[
+        str,
+        typer.Option("--cert", metavar="FILE", help="Certificate and key of HTTPS (PEM)."),
+    ] = "",
+    logging: LoggingFile = None,
+) -> None:
+    """Serve the HTTP API of a cluster until SIGTERM or Ctrl-C."""
+    from duemq.cli.console import serve_console
+    from duemq.http.standalone import ConsoleOptions
+
+    options = ConsoleOptions(host=host, port=port, has_accounts=accounts, certificate=cert)
+    serve_console(target, options, logging)
+
+
 @command(app, example="send orders hello --at +90s")
 def send(
     *,

@@ -22,6 +22,7 @@ PAGE_MAX: Final = 1_000
 NAMES_MAX: Final = 10_000
 NAME_MAX: Final = 1_024
 CALL_TIMEOUT_S: Final = 60.0
+CURSOR: Final = r"^([0-9]{1,4}\.((-1|[0-9]{1,18})(_(-1|[0-9]{1,18})){4})?)?$"
 
 TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX - 1)]
 UntilMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX)]
@@ -45,7 +46,7 @@ class PendingQuery(msgspec.Struct, kw_only=True):
     from_ms: TimeMs = 0
     until_ms: UntilMs = TIME_MS_MAX
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 100
-    cursor: Annotated[str, Meta(pattern=r"^(\d{1,4}\.([-\d_]{1,200})?)?$")] = ""
+    cursor: Annotated[str, Meta(pattern=CURSOR)] = ""
 
 
 class PageOfPending(msgspec.Struct, kw_only=True):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -29,8 +29,13 @@ log = logging.getLogger(__name__)
 METHODS: Final = ("GET", "HEAD")
 PATHS: Final = "paths are /metrics, /livez, /readyz, /healthz and /ready"
 
-Probe = Callable[[], str]
+Probe = Callable[[], Awaitable[str]]
 """Returns the reason of a 503 response; empty for 200."""
+
+
+async def always_live() -> str:
+    """Return no reason: the process works if it responds."""
+    return ""
 
 
 class Probes:
@@ -58,11 +63,11 @@ class Probes:
 
     async def live(self, request: Request) -> Response:
         """Return whether the broker works."""
-        return _answer(self._live())
+        return _answer(await self._live())
 
     async def ready(self, request: Request) -> Response:
         """Return whether messages are accepted."""
-        return _answer(self._ready())
+        return _answer(await self._ready())
 
     async def metrics(self, request: Request) -> Response:
         """Return all metrics, or those that `name[]` names."""

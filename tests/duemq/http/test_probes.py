@@ -29,7 +29,13 @@ def registry() -> CollectorRegistry:
 
 def serve(scene: Scene, *, ill: str = "", unready: str = "") -> Any:
     async def main() -> Any:
-        probes = Probes(registry(), live=lambda: ill, ready=lambda: unready)
+        async def live() -> str:
+            return ill
+
+        async def ready() -> str:
+            return unready
+
+        probes = Probes(registry(), live=live, ready=ready)
         with bind("127.0.0.1", 0) as bound:
             port = HttpPort(
                 bound=bound,

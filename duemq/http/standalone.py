@@ -1,0 +1,99 @@
+"""API of a cluster, in a process of its own (`duemq console`)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from duemq.auth.signature import Credentials
+from duemq.client import Client, ClientError
+from duemq.configuration.exposure import is_loopback
+from duemq.http.admission import Admission, AdmissionRules
+from duemq.http.api import ApiApplication
+from duemq.http.probes import Probes, always_live
+from duemq.http.server import HttpPort, serving
+from duemq.http.sessions import Sessions
+from duemq.net.allowed_networks import Sources
+from duemq.net.bound_socket import bind
+from duemq_common.errors import UsageError
+
+READY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleOptions:
+    """Options of the process.
+
+    Attributes:
+        has_accounts: Whether each broker checks accounts; then each caller signs in with its own.
+        certificate: PEM file with certificate and key of HTTPS; empty: plaintext.
+        rate_max: Requests per second of one caller; 0: no limit.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8_088
+    has_accounts: bool = False
+    certificate: str = ""
+    rate_max: int = 20_000
+
+
+@asynccontextmanager
+async def serving_console(
+    connect: Callable[[Credentials | None], Client], options: ConsoleOptions
+) -> AsyncIterator[int]:
+    """Serve the API while the block is active; yield the port.
+
+    Args:
+        connect: Returns a client of the cluster with an account.
+    Raises:
+        UsageError: The port cannot be bound, the certificate cannot be used, or other machines
+            could use the API without an account.
+    """
+    if not options.has_accounts and not is_loopback(options.host):
+        raise UsageError(
+            f"--host {options.host} would let other machines administer the brokers without an "
+            "account: switch accounts on at each broker, and give --accounts"
+        )
+    rules = AdmissionRules(
+        has_accounts=options.has_accounts,
+        sources=Sources("--host"),
+        rate_max=options.rate_max,
+    )
+    sessions = Sessions(connect)
+
+    async def unready_reason() -> str:
+        try:
+            async with asyncio.timeout(READY_S), connect(None) as client:
+                await client.masters()
+        except (ClientError, TimeoutError) as error:
+            return f"no broker can be found: {error}"
+        return ""
+
+    probes = Probes(CollectorRegistry(), live=always_live, ready=unready_reason)
+    application = ApiApplication(Admission(rules, time.monotonic), sessions, probes.routes())
+    with bind(options.host, options.port, key="--port") as bound:
+        port = HttpPort(
+            bound=bound,
+            application=application,
+            tls=_tls(options.certificate),
+            resources=sessions,
+        )
+        async with serving([port]):
+            yield int(bound.getsockname()[1])
+
+
+def _tls(certificate: str) -> ssl.SSLContext | None:
+    if not certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate)
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(f"--cert {certificate} cannot be used: {error}") from error
+    return context
