@@ -129,6 +129,22 @@ class PushConsumer(ClientRole):
         if self._tasks:
             self.client.run(self._beat(), f"heartbeat for {topic}")
 
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop pulling a topic; commit what is handled, and let the group have its queues.
+
+        Handlers that run end as usual. A later subscription continues with the first message that
+        was not handled.
+
+        Raises:
+            ValueError: The topic is not subscribed.
+        """
+        if topic not in self._subscriptions:
+            raise ValueError(f"topic {topic} is not subscribed")
+        del self._subscriptions[topic], self._topics[topic]
+        if self._tasks:
+            await self._rebalance.leave_topic(topic)
+            await self.client.heartbeats.send()
+
     @property
     def pending(self) -> int:
         """Number of messages that are pulled and not handled."""

@@ -192,6 +192,8 @@ class Rebalance:
         except ClientError as error:
             log.warning("%s has no offset yet: %s", queue, error)
             return False
+        if queue.topic not in self._subscriptions:  # unsubscribed meanwhile
+            return False
         self._start(queue, offset, committed)
         return True
 
@@ -201,6 +203,13 @@ class Rebalance:
             process_queue.locked_until_s = asyncio.get_running_loop().time() + LOCK_S
         self.queues[queue] = process_queue
         self._pulls.start(process_queue)
+
+    async def leave_topic(self, topic: str) -> None:
+        """Give up the queues of a topic; return when their offsets are committed."""
+        for queue in [queue for queue in self.queues if queue.topic == topic]:
+            self._give_up(queue)
+        leaving = [task for queue, task in self._leaving.items() if queue.topic == topic]
+        await asyncio.gather(*leaving, return_exceptions=True)
 
     def _give_up(self, queue: MessageQueue) -> None:
         """Stop a queue; its handlers end before another consumer may lock it."""

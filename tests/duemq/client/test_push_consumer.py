@@ -84,6 +84,38 @@ def test_messages_are_handled_and_committed(run: Run, tmp_path: Path) -> None:
     run(main())
 
 
+def test_an_unsubscribed_topic_is_committed_and_no_longer_pulled(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Producer(broker=broker.address) as producer,
+            PullConsumer(broker=broker.address, group="g") as reader,
+            PushConsumer(
+                broker=broker.address, group="g", consume_from=ConsumeFrom.FIRST, settings=FAST
+            ) as consumer,
+        ):
+            first, other = Collector(), Collector()
+            for topic, handler in (("T", first), ("U", other)):
+                await producer.send(Message(topic, b"1"))
+                consumer.subscribe(topic, handler)
+            await first.wait_for(1)
+            await other.wait_for(1)
+            await consumer.unsubscribe("T")
+            [queue] = await reader.queues("T")
+            assert await reader.committed(queue) == 1
+            await producer.send(Message("T", b"2"))
+            await producer.send(Message("U", b"2"))
+            assert await other.wait_for(2) == [b"1", b"2"]
+            assert first.bodies == [b"1"]
+            with pytest.raises(ValueError, match="topic T is not subscribed"):
+                await consumer.unsubscribe("T")
+            again = Collector()
+            consumer.subscribe("T", again)
+            assert await again.wait_for(1) == [b"2"]
+
+    run(main())
+
+
 def test_a_plain_function_gets_batches_in_threads(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
