@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 
 def new_registry(config: BrokerConfig) -> CollectorRegistry:
     """Return the registry of /metrics, which includes Apache's series."""
+    from prometheus_client import ProcessCollector
+
     from duemq.broker.collectors.native_registry import NativeRegistry
 
-    return NativeRegistry(config.cluster_name, config.broker_name)
+    registry = NativeRegistry(config.cluster_name, config.broker_name)
+    ProcessCollector(registry=registry)
+    return registry
 
 
 def new_scheduler() -> PeriodicJobs:
