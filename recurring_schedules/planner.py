@@ -31,7 +31,8 @@ from recurring_schedules.definition import Definition
 from recurring_schedules.journal import PAUSED, ScheduleRecord
 from recurring_schedules.messages import add_occurrence
 from recurring_schedules.occurrences import due_ms_of, next_after
-from recurring_schedules.table import NEVER, ScheduleTable
+from recurring_schedules.table import ScheduleTable
+from recurring_schedules.wake_times import NEVER
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -149,7 +150,7 @@ class Planner:
         for slot, retry_ms in list(self._retry_ms.items()):
             if retry_ms - now_ms > UNREADABLE_RETRY_MS or retry_ms <= now_ms:
                 del self._retry_ms[slot]  # also after the clock was set back
-        slots = np.flatnonzero(self._table.wake_ms[: self._table.count] <= now_ms)
+        slots = self._table.wake_ms.until(now_ms)
         if self._retry_ms and slots.size:
             slots = slots[~np.isin(slots, list(self._retry_ms))]
         next_ms = self._table.rows["next_ms"][slots]
@@ -161,13 +162,11 @@ class Planner:
 
     def next_turn_ms(self, now_ms: int) -> int | None:
         """Return the time of the next work; None: no schedule has any."""
-        wake_ms = self._table.wake_ms[: self._table.count]
-        if wake_ms.size and (first_ms := int(wake_ms.min())) > now_ms:
-            times = [] if first_ms == NEVER else [first_ms]
-        else:  # only those that are repeated later
-            later = wake_ms[(wake_ms > now_ms) & (wake_ms < NEVER)]
-            times = [int(later.min())] if later.size else []
-        return min([*times, *self._retry_ms.values()], default=None)
+        first_ms = self._table.wake_ms.first()
+        if first_ms <= now_ms:  # only those that are repeated later
+            first_ms = self._table.wake_ms.first_after(now_ms)
+        first_ms = min([first_ms, *self._retry_ms.values()])
+        return None if first_ms == NEVER else first_ms
 
     def _candidate(self, slot: int, now_ms: int) -> Candidate | None:
         """Return the occurrence to append, None if the turn skips it."""

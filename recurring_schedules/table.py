@@ -30,6 +30,7 @@ from recurring_schedules.names import (
     TIMER_TOPIC,
     UNIQUE_KEY,
 )
+from recurring_schedules.wake_times import NEVER, WakeTimes
 
 if TYPE_CHECKING:
     from message_store.reader import StoreReader
@@ -44,7 +45,6 @@ ROW: Final = np.dtype(
         ("state", "u1"),
     ]
 )
-NEVER: Final = (1 << 63) - 1
 STATES: Final = (DELETED, ACTIVE, PAUSED)
 IS_DELETED, IS_ACTIVE, IS_PAUSED = range(len(STATES))
 _MARK: Final = f"{SCHEDULE_NAME}\x01".encode()
@@ -59,7 +59,7 @@ class ScheduleTable:
         log_offset: Log offset up to which the log is applied.
 
     Attributes:
-        wake_ms: (n,) i8: from this time on, the next occurrence has to be appended, or NEVER.
+        wake_ms: Time from which the next occurrence has to be appended, by slot.
         changes: Number of changes since the table was made.
         withdrawn: Name and planned time of occurrences that pauses and deletions cancel, as read
             by `replay`: the cancellation may be missing in the log.
@@ -70,9 +70,8 @@ class ScheduleTable:
         self.log_offset = log_offset
         self.count = self.rows.size
         self.changes = 0
-        self.wake_ms = np.full(self.count, NEVER, np.int64)
         planned = (self.rows["state"] == IS_ACTIVE) & (self.rows["next_ms"] > 0)
-        self.wake_ms[planned] = self.rows["planned_ms"][planned]
+        self.wake_ms = WakeTimes(np.where(planned, self.rows["planned_ms"], NEVER))
         self.withdrawn: dict[str, ScheduleRecord] = {}
         live = np.flatnonzero(self.rows["state"] != IS_DELETED)
         self._free = np.flatnonzero(self.rows["state"] == IS_DELETED).tolist()
@@ -128,8 +127,7 @@ class ScheduleTable:
             grown = np.zeros(max(64, self.count + self.count // 4), ROW)
             grown[: self.count] = self.filled
             self.rows = grown
-            self.wake_ms = np.resize(self.wake_ms, grown.size)
-            self.wake_ms[self.count :] = NEVER
+            self.wake_ms.grow(grown.size)
         self.count += 1
         return self.count - 1
 
