@@ -23,15 +23,15 @@ from tests.support.memory_files import use_memory
 from tests.support.run_order import make_scheduler, ordered
 
 # Apache's processes live for seconds here: no time for the second compiler.
-os.environ.setdefault("DUEMQ_PEER_JVM", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-os.environ.setdefault("DUEMQ_PEER_PATIENT", "1")
+os.environ.setdefault("APACHE_PEER_JVM", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("APACHE_PEER_PATIENT", "1")
 os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no background process of a test
 use_memory()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a broker starts in 1.5 s of work instead of 5
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("duemq", **UNTIMED)
 settings.register_profile("duemq-ci", **UNTIMED, derandomize=True)  # the same examples in every run
-settings.load_profile("duemq-ci" if os.environ.get("DUEMQ_CI") else "duemq")
+settings.load_profile("duemq-ci" if os.environ.get("TESTS_REQUIRE_ALL") else "duemq")
 
 
 RUST_TESTS = "tests/interop/test_rust_client.py"
@@ -185,7 +185,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Fail skipped tests in CI, where all requirements must be met."""
     report = yield
-    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("DUEMQ_CI") == "1":
+    if (
+        report.skipped
+        and not hasattr(report, "wasxfail")
+        and os.environ.get("TESTS_REQUIRE_ALL") == "1"
+    ):
         report.outcome = "failed"
         report.longrepr = f"skipped in CI: {call.excinfo.value if call.excinfo else 'no reason'}"
     return report

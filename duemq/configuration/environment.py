@@ -16,7 +16,6 @@ PREFIX: Final = "DUEMQ_"
 OF_COMMANDS: Final = frozenset(
     {
         "DUEMQ_ACCESS_KEY",
-        "DUEMQ_CI",
         "DUEMQ_CLASS_ARCHIVE",
         "DUEMQ_CONTEXT",
         "DUEMQ_KERNEL_CACHE",

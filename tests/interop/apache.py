@@ -1,8 +1,8 @@
 """Apache RocketMQ's name server, broker and tools, fetched by Maven and run on loopback.
 
-The jars of each version are cached in `~/.cache/duemq-peer/lib-VERSION`, or below DUEMQ_PEER_HOME.
-DUEMQ_PEER_JVM sets additional JVM options, which tests use for a short start. With
-DUEMQ_PEER_PATIENT brokers refuse no request because the machine is busy.
+The jars of each version are cached in `~/.cache/duemq-peer/lib-VERSION`, or below APACHE_PEER_HOME.
+APACHE_PEER_JVM sets additional JVM options, which tests use for a short start. With
+APACHE_PEER_PATIENT brokers refuse no request because the machine is busy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOGBACK = """<configuration>
 
 def cache_dir() -> Path:
     """Return the folder for jars and compiled programs, shared by all checkouts of a user."""
-    named = os.environ.get("DUEMQ_PEER_HOME")
+    named = os.environ.get("APACHE_PEER_HOME")
     path = Path(named) if named else Path.home() / ".cache" / "duemq-peer"
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -95,7 +95,7 @@ def _fetched(name: str, pom: str, *properties: str) -> Path:
 
 def jvm_options() -> list[str]:
     """Return the JVM options of all Apache processes."""
-    return [*OPEN_JDK, *os.environ.get("DUEMQ_PEER_JVM", "-XX:+UseG1GC").split()]
+    return [*OPEN_JDK, *os.environ.get("APACHE_PEER_JVM", "-XX:+UseG1GC").split()]
 
 
 def classpath(version: str) -> str:
@@ -162,7 +162,7 @@ class Apache(Server):
             "namesrvAddr": self.namesrv_address,
             "haListenPort": str(self.ha_port),
         }
-        patient = PATIENT if "DUEMQ_PEER_PATIENT" in os.environ else {}
+        patient = PATIENT if "APACHE_PEER_PATIENT" in os.environ else {}
         conf = write_properties(self.home / "broker.conf", keys | patient | self.keys)
         return self.start_java("broker", "broker.BrokerStartup", conf, self._heap)
 

@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 MEMORY: Final = Path("/dev/shm")
-DISK_VARIABLE: Final = "DUEMQ_TESTS_ON_DISK"
+DISK_VARIABLE: Final = "TESTS_ON_DISK"
 GB: Final = 1 << 30
 FREE_BYTES_MIN: Final = 4 * GB  # of the file system
 AVAILABLE_BYTES_MIN: Final = 8 * GB  # of the machine

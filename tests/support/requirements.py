@@ -27,7 +27,7 @@ def need_commands(*names: str) -> None:
 
 def in_ci() -> bool:
     """Return whether this run is in CI, where all requirements must be met."""
-    return os.environ.get("CI") == "true" or os.environ.get("DUEMQ_CI") == "1"
+    return os.environ.get("CI") == "true" or os.environ.get("TESTS_REQUIRE_ALL") == "1"
 
 
 @contextmanager

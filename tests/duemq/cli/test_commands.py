@@ -237,7 +237,7 @@ import asyncio, os, signal, sys
 from duemq.broker.broker import Broker
 from duemq.cli.app import app
 
-started = Broker._serve_metrics
+started = Broker._serve_http
 
 async def signalled(self, stack):
     os.kill(os.getpid(), signal.SIGHUP)
@@ -245,7 +245,7 @@ async def signalled(self, stack):
     await asyncio.sleep(0)
     await started(self, stack)
 
-Broker._serve_metrics = signalled
+Broker._serve_http = signalled
 app(sys.argv[1:])
 """
 
