@@ -42,7 +42,7 @@ PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadsco
 # Without bytecode files, each test process would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env demo demo-ha test test-all test-fast lint bench soak docs lock newest clean help
+.PHONY: env image demo demo-ha test test-all test-fast lint bench soak docs lock newest clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -111,6 +111,14 @@ soak: env
 
 docs: env
 	$(BIN)/python -m tests.support.reference_pages docs/reference
+
+# Image localhost/duemq; BASE=NAME uses another base, such as one made by deploy/container/base.
+image: $(VENV)/demo
+	@rm -rf build/image && mkdir -p build/image/source
+	@git ls-files -z | xargs -0 cp --parents -t build/image/source
+	@$(BIN)/python -m pip wheel --quiet --no-deps -w build/image build/image/source
+	@cp constraints.txt build/image && rm -rf build/image/source
+	buildah build $(if $(BASE),--build-arg BASE=$(BASE)) -f deploy/container/Containerfile -t localhost/duemq build/image
 
 lock: env
 	@{ echo "# Versions tested in CI. Written by \`make lock\`; \`make env\` installs them, \`make newest\` ignores them."; \
