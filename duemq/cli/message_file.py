@@ -44,6 +44,7 @@ BROKER_PROPERTIES: Final = frozenset(
         "TIMER_DELAY_MS",
         "TIMER_ENQUEUE_MS",
         "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_LABEL",
         "TIMER_ROLL_TIMES",
         "DUEMQ_DUE_MS",
         "__CRC32#",

@@ -432,7 +432,7 @@ class _Chunk:
         """Due times of timers: timer_store.enqueue.due_time in columns."""
         out_ms, exact_ms = self.out_ms, self._properties.numbers("DUEMQ_DUE_MS")
         stored_ms = np.clip(self.rows["store_ms"], 0, DUE_MS_MAX)
-        rolled = self._properties.has("TIMER_ROLL_TIMES")
+        rolled = self._properties.has("TIMER_ROLL_TIMES") | self._properties.has("TIMER_ROLL_LABEL")
         by_slot = out_ms + self._precision_ms
         due_ms = self._or_absent(self._properties.numbers("TIMER_DELIVER_MS"), by_slot)
         for name, factor in (("TIMER_DELAY_MS", 1), ("TIMER_DELAY_SEC", 1_000)):

@@ -25,6 +25,7 @@ BROKERS: Final = (
     "TIMER_DELAY_MS",
     "DUEMQ_DUE_MS",
     "TIMER_ROLL_TIMES",
+    "TIMER_ROLL_LABEL",
     "TIMER_ENQUEUE_MS",
     "TIMER_DEQUEUE_MS",
     "WAIT",

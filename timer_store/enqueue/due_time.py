@@ -6,10 +6,11 @@
     TIMER_DELIVER_MS   its value                  /
     otherwise          TIMER_OUT_MS + precision
 
-A delay counts from the store time. A copy that an Apache broker wrote while rolling (it has
-TIMER_ROLL_TIMES) was stored later, so its TIMER_OUT_MS is used instead. TIMER_OUT_MS is Apache's
-slot, the last whole slot before the due time, so no timer is due before TIMER_OUT_MS + 1; a record
-without it is not a timer. `kernels.due_time` is the compiled twin.
+A delay counts from the store time. A copy that an Apache broker wrote while rolling was stored
+later, so its TIMER_OUT_MS is used instead: it has TIMER_ROLL_TIMES, or TIMER_ROLL_LABEL if the
+timeline in RocksDB (5.4) wrote it. TIMER_OUT_MS is Apache's slot, the last whole slot before the
+due time, so no timer is due before TIMER_OUT_MS + 1; a record without it is not a timer.
+`kernels.due_time` is the compiled twin.
 
 Source: TimerMessageStore, HookUtils
 """
@@ -42,7 +43,7 @@ def _promised_ms(properties: Mapping[str, str], store_ms: int) -> int | None:
     exact = number_of(properties.get("DUEMQ_DUE_MS"))
     if exact is not None:
         return exact
-    is_rolled = "TIMER_ROLL_TIMES" in properties
+    is_rolled = "TIMER_ROLL_TIMES" in properties or "TIMER_ROLL_LABEL" in properties
     for name, factor in (("TIMER_DELAY_SEC", 1_000), ("TIMER_DELAY_MS", 1)):
         if name in properties:
             delay = number_of(properties[name])

@@ -35,7 +35,8 @@ SEC, MS, DELIVER = (
     _bytes(b"TIMER_DELIVER_MS"),
 )
 OUT = _bytes(b"TIMER_OUT_MS")
-ROLLS, MARKER = _bytes(b"TIMER_ROLL_TIMES"), _bytes(b"TIMER_DEL_UNIQKEY")
+ROLLS, LABEL = _bytes(b"TIMER_ROLL_TIMES"), _bytes(b"TIMER_ROLL_LABEL")
+MARKER = _bytes(b"TIMER_DEL_UNIQKEY")
 TIMER_WORD = _bytes(b"TIMER_")
 
 
@@ -71,7 +72,8 @@ def take_timer(data: Bytes, pos: int, end: int, text: Any) -> None:
         take_kind(TIMER_DELAY_MS, parse_number(data, pos + MS.size + 1, end, NO_NUMBER), text)
     elif has_value(data, pos, end, SEC):
         take_kind(TIMER_DELAY_SEC, parse_number(data, pos + SEC.size + 1, end, NO_NUMBER), text)
-    elif has_value(data, pos, end, ROLLS):
+    # copies of the wheel have the first, copies of the timeline in RocksDB (5.4) the second
+    elif has_value(data, pos, end, ROLLS) or has_value(data, pos, end, LABEL):
         text["flags"] |= TEXT_ROLLED
     elif has_value(data, pos, end, MARKER):
         text["flags"] |= TEXT_MARKER

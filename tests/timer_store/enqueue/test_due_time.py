@@ -47,6 +47,11 @@ OUT = {"TIMER_OUT_MS": "1700000010000"}
             1_700_000_011_000,
         ),
         (
+            "a delay that the timeline in RocksDB rolled has lost it, too",
+            {"TIMER_DELAY_SEC": "10", "TIMER_ROLL_LABEL": "R"},
+            1_700_000_011_000,
+        ),
+        (
             "an absolute time that Apache rolled has not",
             {"TIMER_DELIVER_MS": "1700000010777", "TIMER_ROLL_TIMES": "1"},
             1_700_000_010_777,
