@@ -18,7 +18,7 @@ PROBLEMS: Final[Mapping[int, str]] = {
     401: "The request needs an account.",
     403: "The account lacks a permission, or the source of the request is not allowed.",
     404: "The name does not exist.",
-    409: "The name exists with another definition.",
+    409: "The name exists with another definition, or the state does not allow the command.",
     413: "The body is too long.",
     415: "The body is not JSON.",
     422: "The idempotency key was used for another message.",

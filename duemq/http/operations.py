@@ -12,12 +12,12 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from duemq.client import ClientError
+from duemq.client import ClientError, Refused
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.routes import bytes_of
 from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
-from duemq.net.codes import RequestCode
+from duemq.net.codes import RequestCode, ResponseCode
 
 MIGRATION_TIMEOUT_S: Final = 600.0
 LEVELS_MAX: Final = 1_000
@@ -128,12 +128,18 @@ async def _migrate(call: Call, broker: str, command: JsonObject) -> JsonObject:
     if len(addresses) > 1:
         names = ", ".join(name for name, _ in masters)
         raise invalid(f"there are several brokers: give broker ({names})")
-    response = await call.session.client.ask(
-        addresses[0],
-        RequestCode.MIGRATE,
-        body=msgspec.json.encode(command),
-        timeout_s=MIGRATION_TIMEOUT_S,
-    )
+    try:
+        response = await call.session.client.ask(
+            addresses[0],
+            RequestCode.MIGRATE,
+            body=msgspec.json.encode(command),
+            timeout_s=MIGRATION_TIMEOUT_S,
+        )
+    except Refused as error:
+        if error.code != ResponseCode.SYSTEM_ERROR:
+            raise
+        title = "The state of the migration does not allow the command"
+        raise Problem(409, "state", title, error.remark, code=error.code) from error
     return msgspec.json.decode(bytes_of(response), type=JsonObject)
 
 
@@ -172,6 +178,7 @@ ENDPOINTS: Final = (
         tag="operations",
         query=BrokerQuery,
         result=JsonObject,
+        problems=(409,),
     ),
     Endpoint(
         method="POST",
@@ -182,5 +189,6 @@ ENDPOINTS: Final = (
         query=BrokerQuery,
         body=MigrationCommand,
         result=JsonObject,
+        problems=(409,),
     ),
 )
