@@ -103,7 +103,7 @@ def test_migrations(shared_api: httpx.Client) -> None:
         "/api/v1/migrations", json={"action": "plan", "levels": [3], "dry_run": True}
     )
     assert plan.status_code == 200, plan.text
-    started = shared_api.post("/api/v1/migrations", json={"action": "start"})
-    assert started.status_code == 409, started.text
+    refused = shared_api.post("/api/v1/migrations", json={"action": "resume", "levels": [3]})
+    assert refused.status_code == 409, refused.text
     absent = shared_api.get("/api/v1/migrations?broker=absent")
     assert absent.status_code == 404
