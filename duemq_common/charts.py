@@ -1,4 +1,4 @@
-"""Charts over time for pages: inline SVG, without scripts, bounded in size for any input. Pure."""
+"""Charts over time for pages: inline SVG, without scripts and `style` attributes, bounded in size. Pure."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _thinned(series: Series) -> Series:
 
 def _legend(series: Sequence[Series], band: tuple[str, int, int] | None, limit: str) -> str:
     items = [
-        f'<span class="key"><i style="background: {each.colour}"></i>{escape(each.name)}</span>'
+        f'<span class="key">{_swatch(each.colour)}{escape(each.name)}</span>'
         for each in series
     ]
     if band is not None:
@@ -168,6 +168,13 @@ def _legend(series: Sequence[Series], band: tuple[str, int, int] | None, limit: 
     if limit:
         items.append(f'<span class="key">- - {escape(limit)}</span>')
     return f'<p class="legend">{"".join(items)}</p>'
+
+
+def _swatch(colour: str) -> str:
+    return (
+        '<svg class="swatch" viewBox="0 0 12 12" aria-hidden="true">'
+        f'<rect width="12" height="12" rx="2" fill="{colour}"/></svg>'
+    )
 
 
 def value_ticks(largest: float, step_min: float = 1.0) -> list[float]:
@@ -241,7 +248,7 @@ def _line(series: Series, across: Scale, up: Scale) -> str:
         path = " L".join(f"{x} {y}" for x, y in pixels)
         if len(pixels) == 1 or len(series.points) <= DOTS_MAX:
             parts += [
-                f'<circle cx="{x}" cy="{y}" r="2.5" style="fill: {series.colour}"/>'
+                f'<circle cx="{x}" cy="{y}" r="2.5" fill="{series.colour}"/>'
                 for x, y in pixels
             ]
         if len(pixels) == 1:
@@ -249,8 +256,8 @@ def _line(series: Series, across: Scale, up: Scale) -> str:
         if series.filled:
             base = up.px(0)
             area = f"M{pixels[0][0]} {base} L{path} L{pixels[-1][0]} {base} Z"
-            parts.append(f'<path class="area" style="fill: {series.colour}" d="{area}"/>')
-        parts.append(f'<path class="line" style="stroke: {series.colour}" d="M{path}"/>')
+            parts.append(f'<path class="area" fill="{series.colour}" d="{area}"/>')
+        parts.append(f'<path class="line" stroke="{series.colour}" d="M{path}"/>')
     return "\n".join(parts)
 
 
@@ -260,7 +267,7 @@ def _bars(series: Series, across: Scale, up: Scale) -> str:
         x, y = across.px(at_ms), up.px(value or 0)
         width = max((across.px(at_ms + series.bar_ms) - x) * 0.9, 1.0)
         parts.append(
-            f'<rect class="column" style="fill: {series.colour}" x="{x}" y="{y}" '
+            f'<rect class="column" fill="{series.colour}" x="{x}" y="{y}" '
             f'width="{width:.1f}" height="{base - y:.1f}"/>'
         )
     return "\n".join(parts)

@@ -23,6 +23,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from delayed_delivery.delivery_history import DeliveryHistory
 from delayed_delivery.records import first_log_offset
 from delayed_delivery.service_tasks import preload, report_failure
 from duemq_common.clock import Clock, Signal
@@ -70,6 +71,7 @@ class LevelService:
         self._kernels = kernels or Preparation()
         self._on_failure = on_failure
         self.levels = {n: Level(n, cursor) for n, cursor in cursors.items()}
+        self.history = DeliveryHistory(clock.now_ms())
         self._store, self._queues, self._clock = store, queues, clock
         self._deliverer = Deliverer(store, queues)
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
@@ -254,6 +256,7 @@ class LevelService:
             level.level, delivery.first, units, now_ms, skip, delay_ms=delay_ms
         )
         level.stats.record(due_ms, result, now_ms, timed=self.config.stats_enable)
+        self.history.record(*result.delivered_columns(due_ms)[:2], now_ms)
         _report_lost(level, result.lost)
         level.cursor.advance(delivery.segment, delivery.first + result.done)
         if result.done:

@@ -107,7 +107,11 @@ class SchedulePlugin(PluginBase):
         return {GET_ALL_DELAY_OFFSET: self._get_delay_offsets}
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
-        return {"levels": self._levels_view, "runtime": self._runtime_view}
+        return {
+            "levels": self._levels_view,
+            "history": self._history_view,
+            "runtime": self._runtime_view,
+        }
 
     @property
     def parts(self) -> Running | None:
@@ -275,6 +279,11 @@ class SchedulePlugin(PluginBase):
             self._host.clock.now_ms(),
             self._next_due_ms,
         )
+
+    def _history_view(self) -> dict[str, object]:
+        if self._running is None:
+            return {}
+        return self._running.service.history.view(self._host.clock.now_ms())
 
     def _runtime_view(self) -> dict[str, str]:
         return runtime_view(self._levels())

@@ -37,7 +37,7 @@ ARROWS: dict[str, set[str]] = {
     },
 }
 ORDER = (
-    "cli > testing > console > broker > http > v5 > admin > replication > namesrv > pop > pull > "
+    "cli > testing > broker > console > http > v5 > admin > replication > namesrv > pop > pull > "
     "metrics > send > messages > transactions > registry > configuration > client > auth > "
     "filters > net"
 )

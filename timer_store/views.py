@@ -53,6 +53,7 @@ def admin_views(
         "summary": lambda: summary(running()),
         "list": ParameterizedView(lambda fields: list_view(running(), fields)),
         "forecast": ParameterizedView(lambda fields: forecast_view(running(), fields)),
+        "history": lambda: running().dequeue.history.view(running().clock.now_ms()),
         "runtime": lambda: {} if timers_of() is None else runtime_view(running()),
     }
 

@@ -99,6 +99,7 @@ class HttpPorts:
         return [HttpPort(bound=bound, application=application, connections_max=limit)]
 
     def _console(self, stack: AsyncExitStack, probes: Probes, address: str) -> HttpPort:
+        from duemq.console.application import console_routes
         from duemq.http.embedded import api_port
 
         broker, config = self._broker, self._broker.config
@@ -121,6 +122,7 @@ class HttpPorts:
             tls=context,
             broker_tls=broker.tls,
             probes=probes,
+            pages=console_routes,
         )
 
 

@@ -9,6 +9,7 @@ from duemq.cli.options import Target
 from duemq.cli.output import print_json_line
 from duemq.cli.serve import EarlySignals, on_signals, run_loop, set_up_logging
 from duemq.client import Client, Credentials
+from duemq.console.application import console_routes
 from duemq.http.standalone import ConsoleOptions, serving_console
 
 
@@ -30,7 +31,7 @@ async def _run(target: Target, options: ConsoleOptions) -> None:
         account = credentials or (None if options.has_accounts else own)
         return Client(namesrv, broker=target.broker, tls=tls, credentials=account)
 
-    async with serving_console(connect, options) as port:
+    async with serving_console(connect, options, console_routes) as port:
         scheme = "https" if options.certificate else "http"
         address = f"{scheme}://{options.host}:{port}/api/v1"
         if target.as_json:

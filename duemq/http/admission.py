@@ -70,7 +70,7 @@ class Admission:
         """
         credentials = credentials_of(headers)
         if self._rules.has_accounts:
-            self._check_account(credentials, address)
+            self.check_account(credentials, address)
         else:
             self._check_source(headers, address)
         if self._rules.rate_max:
@@ -78,7 +78,22 @@ class Admission:
             self._take(self._buckets, name, self._rules.rate_max, self._rules.rate_max)
         return credentials
 
-    def _check_account(self, credentials: Credentials | None, address: str) -> None:
+    @property
+    def has_accounts(self) -> bool:
+        """Whether requests need an account."""
+        return self._rules.has_accounts
+
+    def is_valid(self, credentials: Credentials) -> bool:
+        """Return whether an account still exists with this secret, as far as it is known here."""
+        secret = self._rules.secret
+        return secret is None or secret(credentials.access_key) == credentials.secret
+
+    def check_account(self, credentials: Credentials | None, address: str) -> None:
+        """Check the secret of an account; failures of one address are limited.
+
+        Raises:
+            Problem: 401 or 429.
+        """
         if credentials is None:
             raise unauthorized("give the access key and the secret of an account (HTTP Basic)")
         failures = self._failures.get(address)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from collections.abc import Callable, Sequence
+
+from starlette.routing import BaseRoute
 
 from duemq.auth.access import AccessControl
 from duemq.auth.signature import Credentials
@@ -28,6 +31,7 @@ def api_port(
     tls: ssl.SSLContext | None,
     broker_tls: Tls,
     probes: Probes,
+    pages: Callable[[Admission, Sessions], Sequence[BaseRoute]],
 ) -> HttpPort:
     """Return the port of the API of one broker.
 
@@ -36,6 +40,7 @@ def api_port(
         access: Accounts of the broker; None: it has none.
         tls: Context of HTTPS.
         broker_tls: TLS of the broker's own port.
+        pages: Returns the routes of the console.
     """
 
     def connect(credentials: Credentials | None) -> Client:
@@ -53,7 +58,9 @@ def api_port(
         rate_max=config.console_rate_max,
     )
     sessions = Sessions(connect)
-    application = ApiApplication(Admission(rules, time.monotonic), sessions, probes.routes())
+    admission = Admission(rules, time.monotonic)
+    others = [*probes.routes(), *pages(admission, sessions)]
+    application = ApiApplication(admission, sessions, others)
     return HttpPort(bound=bound, application=application, tls=tls, resources=sessions)
 
 

@@ -105,7 +105,7 @@ class EndpointApplication:
         query = self._query(scope["query_string"])
         body = None
         if self._decoder is not None:
-            body = self._body(headers, await _bytes_of(headers, receive))
+            body = self._body(headers, await body_bytes(headers, receive))
         with self._sessions.session(credentials) as session:
             call = Call(
                 session=session,
@@ -149,7 +149,9 @@ class EndpointApplication:
             raise invalid(f"body: {error}") from None
 
 
-async def _bytes_of(headers: Mapping[str, str], receive: Receive) -> bytes:
+async def body_bytes(
+    headers: Mapping[str, str], receive: Receive, bytes_max: int = BODY_BYTES_MAX
+) -> bytes:
     """Return the body of a request.
 
     Raises:
@@ -158,10 +160,10 @@ async def _bytes_of(headers: Mapping[str, str], receive: Receive) -> bytes:
     length = headers.get("content-length", "")
     size = int(length) if length.isdigit() else 0
     chunks: list[bytes] = []
-    more = size <= BODY_BYTES_MAX
+    more = size <= bytes_max
     if more:
         size = 0
-    while more and size <= BODY_BYTES_MAX:
+    while more and size <= bytes_max:
         event = await receive()
         if event["type"] == "http.disconnect":
             raise invalid("the body is incomplete")
@@ -169,9 +171,9 @@ async def _bytes_of(headers: Mapping[str, str], receive: Receive) -> bytes:
         size += len(chunk)
         chunks.append(chunk)
         more = event.get("more_body", False)
-    if size > BODY_BYTES_MAX:
+    if size > bytes_max:
         title, close = "The body is too long", {"Connection": "close"}
-        detail = f"the limit is {BODY_BYTES_MAX} bytes"
+        detail = f"the limit is {bytes_max} bytes"
         raise Problem(413, "too-long", title, detail, headers=close)
     return b"".join(chunks)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
+from starlette.routing import BaseRoute
 
 from duemq.auth.signature import Credentials
 from duemq.client import Client, ClientError
@@ -45,12 +46,15 @@ class ConsoleOptions:
 
 @asynccontextmanager
 async def serving_console(
-    connect: Callable[[Credentials | None], Client], options: ConsoleOptions
+    connect: Callable[[Credentials | None], Client],
+    options: ConsoleOptions,
+    pages: Callable[[Admission, Sessions], Sequence[BaseRoute]] = lambda *_: (),
 ) -> AsyncIterator[int]:
     """Serve the API while the block is active; yield the port.
 
     Args:
         connect: Returns a client of the cluster with an account.
+        pages: Returns the routes of the console.
     Raises:
         UsageError: The port cannot be bound, the certificate cannot be used, or other machines
             could use the API without an account.
@@ -76,7 +80,9 @@ async def serving_console(
         return ""
 
     probes = Probes(CollectorRegistry(), live=always_live, ready=unready_reason)
-    application = ApiApplication(Admission(rules, time.monotonic), sessions, probes.routes())
+    admission = Admission(rules, time.monotonic)
+    others = [*probes.routes(), *pages(admission, sessions)]
+    application = ApiApplication(admission, sessions, others)
     with bind(options.host, options.port, key="--port") as bound:
         port = HttpPort(
             bound=bound,

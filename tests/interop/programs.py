@@ -72,16 +72,22 @@ def v5_load_command(source: Path) -> list[str]:
 
 def grpc_node_command() -> list[str]:
     """Return the command that runs the gRPC client program for Node.js."""
-    need_commands("node", "npm")
-    folder = cache_dir() / f"node-{GRPC_NODE.replace('@', '-')}"
+    need_commands("node")
+    folder = installed_npm_package(GRPC_NODE, cache_dir() / f"node-{GRPC_NODE.replace('@', '-')}")
+    program = str(CLIENTS / "node" / "client.js")
+    return ["env", f"NODE_PATH={folder / 'node_modules'}", "node", program]
+
+
+def installed_npm_package(package: str, folder: Path) -> Path:
+    """Return a folder with `node_modules` of one package."""
+    need_commands("npm")
     if not folder.is_dir():
         part = _part(folder)
         part.mkdir(parents=True)
         options = ["--prefix", str(part), "--ignore-scripts", "--no-audit", "--no-fund"]
-        _build(["npm", "install", *options, GRPC_NODE])
+        _build(["npm", "install", *options, package])
         _publish(part, folder)
-    program = str(CLIENTS / "node" / "client.js")
-    return ["env", f"NODE_PATH={folder / 'node_modules'}", "node", program]
+    return folder
 
 
 def _environment(package: str) -> Path:

@@ -14,6 +14,7 @@ from collections import deque
 
 import numpy as np
 
+from delayed_delivery.delivery_history import DeliveryHistory
 from delayed_delivery.outcome import DeliveryStats
 from duemq_common.errors import CorruptStore
 from timer_store import layout
@@ -52,12 +53,13 @@ class DequeueService:
         config: TimerConfig,
         stats: DeliveryStats,
         check: UnitCheck,
+        history: DeliveryHistory,
     ) -> None:
         self._check = check
         self._units, self._stage, self._deliverer = units, stage, deliverer
         self._counts, self._position = counts, position
         self._settled_timers = settled_timers
-        self.config, self.stats = config, stats
+        self.config, self.stats, self.history = config, stats, history
         self.loader = SlotLoader(units, settled_timers)
         self.broken: Exception | None = None  # error of a slot whose chain ends too early
         self.refusal = ""  # reason why the store refused the last delivery
@@ -257,6 +259,7 @@ class DequeueService:
         settled = rows[: outcome.done]
         self._counts.change(outcome.topic_index, settled["phys_offset"], -1)
         self.stats.record(rows["due_ms"], outcome, now_ms)
+        self.history.record(*outcome.delivered_columns(rows["due_ms"])[:2], now_ms)
         self._advance_read_time()
         return int(outcome.done)
 

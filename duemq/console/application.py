@@ -1,0 +1,303 @@
+"""Application of the console: pages, login, events, files.
+
+request --> login (cookie), role --> page(call) --> blocks --> template
+                                       ^ duemq.client, signed with the account of the login
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Final
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+
+from duemq.auth.signature import Credentials
+from duemq.console.call import Entry, PageCall
+from duemq.console.catalogue import LANGUAGES, Translate, language_of, translator
+from duemq.console.forms import form_of
+from duemq.console.logins import Login, Logins, Role, role_of
+from duemq.console.pages.overview import overview
+from duemq.console.rendering import HEADERS, HERE, render, text_of
+from duemq.http.admission import Admission
+from duemq.http.problems import Problem, problem_of
+from duemq.http.sessions import AccountSession, Sessions
+from duemq_common import page_style
+
+ROOT: Final = "/console"
+COOKIE, LANGUAGE_COOKIE = "duemq_session", "duemq_language"
+EVENTS_MAX: Final = 64  # pages that are sent again when they change
+EVENT_INTERVAL_S: Final = 5.0
+FILES: Final = {
+    "console.css": "text/css",
+    "uPlot.min.css": "text/css",
+    "htmx.min.js": "text/javascript",
+    "sse.min.js": "text/javascript",
+    "uPlot.iife.min.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+ENTRIES: Final = (Entry("/", "nav.overview", overview),)
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Console:
+    """Handlers of the console.
+
+    Args:
+        now_s: Returns a monotonic time in seconds.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        sessions: Sessions,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        event_interval_s: float = EVENT_INTERVAL_S,
+    ) -> None:
+        self._admission, self._sessions = admission, sessions
+        self._logins = Logins(now_s)
+        self._event_interval_s = event_interval_s
+        self._events = 0
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of the console."""
+        routes: list[BaseRoute] = [
+            Route("/login", self._checked(self.login), methods=["GET", "POST"]),
+            Route("/logout", self._checked(self.log_out), methods=["POST"]),
+            Route("/language", self._checked(self.choose_language), methods=["POST"]),
+            Route("/static/{name}", self._checked(self.file), methods=["GET"]),
+        ]
+        for entry in ENTRIES:
+            routes.append(Route(entry.path, self._checked(partial(self.page, entry))))
+            path = f"/events{entry.path}"
+            routes.append(Route(path, self._checked(partial(self.events, entry))))
+        errors = {404: self._missing, 405: self._missing}
+        application = Starlette(routes=routes, exception_handlers=errors)
+        return [Route("/", _redirected), Mount(ROOT, app=application)]
+
+    def _checked(self, handler: Handler) -> Handler:
+        """Return a handler that responds to errors with a page."""
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except Exception as error:
+                return self._problem_page(request, problem_of(error))
+
+        return handle
+
+    # -- pages ----------------------------------------------------------------------------------
+
+    async def page(self, entry: Entry, request: Request) -> Response:
+        """Return a page, or send the browser to the login."""
+        login = self._login_of(request)
+        if login is None:
+            return _to_login(request)
+        _check_role(login, entry.role)
+        with self._sessions.session(login.credentials) as session:
+            page = await entry.load(_call(request, session, login))
+        query = f"?{request.url.query}" if request.url.query else ""
+        events = f"{ROOT}/events{entry.path}{query}"
+        return self._rendered(
+            request, "page.html", login, page=page, current=entry.path, events=events
+        )
+
+    async def events(self, entry: Entry, request: Request) -> Response:
+        """Return a stream with the blocks of a page whenever they change."""
+        login = self._login_of(request)
+        if login is None or self._events >= EVENTS_MAX:
+            return Response(status_code=204)  # the browser does not connect again
+        _check_role(login, entry.role)
+        stream = self._stream(entry, request, login)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=dict(HEADERS))
+
+    async def _stream(self, entry: Entry, request: Request, login: Login) -> AsyncIterator[str]:
+        language, former = _language(request), ""
+        self._events += 1
+        try:
+            while self._login_of(request, touch=False) is not None:
+                await asyncio.sleep(self._event_interval_s)
+                with self._sessions.session(login.credentials) as session:
+                    page = await entry.load(_call(request, session, login))
+                text = text_of("live.html", language, page=page, login=login, root=ROOT)
+                if text != former:
+                    former = text
+                    yield event_of("blocks", text)
+        finally:
+            self._events -= 1
+
+    def _rendered(
+        self,
+        request: Request,
+        template: str,
+        login: Login | None,
+        *,
+        status: int = 200,
+        **values: object,
+    ) -> Response:
+        language = _language(request)
+        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        page = values.get("page")
+        title = translator(language)(getattr(page, "title", "")) if page else ""
+        shown: dict[str, object] = {"title": title, "here": here, "root": ROOT, "login": login}
+        shown["entries"] = [
+            one for one in ENTRIES if one.title and login and login.role >= one.role
+        ]
+        return render(template, language, status=status, **(shown | values))
+
+    def _problem_page(self, request: Request, problem: Problem) -> Response:
+        details = problem.details
+        return self._rendered(
+            request,
+            "problem.html",
+            None,
+            status=details.status,
+            title=details.title,
+            detail=details.detail,
+        )
+
+    async def _missing(self, request: Request, error: Exception) -> Response:
+        title = "There is no such page"
+        return self._problem_page(request, Problem(404, "no-such-path", title, request.url.path))
+
+    # -- logins ---------------------------------------------------------------------------------
+
+    def _login_of(self, request: Request, *, touch: bool = True) -> Login | None:
+        """Return the login of a request; None: the browser must log in.
+
+        Raises:
+            Problem: There are no accounts, and the source of the request is not allowed.
+        """
+        if not self._admission.has_accounts:
+            self._admission.admit(request.headers, _address(request))
+            return Login(None, Role.VIEWER)
+        name = request.cookies.get(COOKIE, "")
+        login = self._logins.find(name, touch=touch)
+        if login is None:
+            return None
+        assert login.credentials is not None
+        if not self._admission.is_valid(login.credentials):
+            self._logins.end(name)
+            return None
+        return login
+
+    async def login(self, request: Request) -> Response:
+        """Return the form of the login, or start a login."""
+        if request.method == "GET":
+            to = request.query_params.get("to", "")
+            return self._rendered(request, "login.html", None, title="Login", to=to, failure="")
+        form = await form_of(request)
+        credentials = Credentials(form.get("access_key", ""), form.get("secret", ""))
+        try:
+            self._admission.check_account(credentials, _address(request))
+            with self._sessions.session(credentials) as session:
+                role = await role_of(session)
+        except Exception as error:
+            details = problem_of(error).details
+            values = {"title": "Login", "to": form.get("to", ""), "failure": details.detail}
+            return self._rendered(request, "login.html", None, status=details.status, **values)
+        response = RedirectResponse(_target(form.get("to", "")), 303, HEADERS)
+        response.set_cookie(
+            COOKIE,
+            self._logins.start(credentials, role),
+            path=ROOT,
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return response
+
+    async def log_out(self, request: Request) -> Response:
+        """End a login."""
+        await self._posted(request)
+        self._logins.end(request.cookies.get(COOKIE, ""))
+        response = RedirectResponse(f"{ROOT}/login", 303, HEADERS)
+        response.delete_cookie(COOKIE, path=ROOT)
+        return response
+
+    async def _posted(self, request: Request) -> tuple[Login, dict[str, str]]:
+        """Return the login and the fields of a form that was made for it.
+
+        Raises:
+            Problem: The form was not made for this login.
+        """
+        login, form = self._login_of(request), await form_of(request)
+        if login is None or not login.accepts(form.get("csrf", "")):
+            detail = "the login has expired, or the form was not made for it: open the page again"
+            raise Problem(403, "csrf", "The form is not valid", detail)
+        return login, form
+
+    # -- language and files ---------------------------------------------------------------------
+
+    async def choose_language(self, request: Request) -> Response:
+        """Keep the chosen language in a cookie."""
+        form = await form_of(request)
+        response = RedirectResponse(_target(form.get("to", "")), 303, HEADERS)
+        if form.get("language") in LANGUAGES:
+            response.set_cookie(LANGUAGE_COOKIE, form["language"], path=ROOT, samesite="lax")
+        return response
+
+    async def file(self, request: Request) -> Response:
+        """Return a style, script or image."""
+        name = request.path_params["name"]
+        headers = dict(HEADERS) | {"Cache-Control": "max-age=3600"}
+        if name == "page.css":
+            return Response(page_style.STYLE, headers=headers, media_type="text/css")
+        if name not in FILES:
+            raise Problem(404, "no-such-path", "There is no such page", name)
+        return FileResponse(HERE / "static" / name, headers=headers, media_type=FILES[name])
+
+
+def console_routes(admission: Admission, sessions: Sessions) -> list[BaseRoute]:
+    """Return the routes of the console."""
+    return Console(admission, sessions).routes()
+
+
+def event_of(name: str, text: str) -> str:
+    """Return a server-sent event."""
+    data = "".join(f"data: {line}\n" for line in text.splitlines())
+    return f"event: {name}\n{data}\n"
+
+
+def _check_role(login: Login, role: Role) -> None:
+    if login.role < role:
+        detail = f"the page needs the role {role.name.lower()}"
+        raise Problem(403, "role", "The account may not see this page", detail)
+
+
+def _call(request: Request, session: AccountSession, login: Login) -> PageCall:
+    return PageCall(session, login, request.query_params, request.path_params, _text(request))
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _text(request: Request) -> Translate:
+    return translator(_language(request))
+
+
+def _language(request: Request) -> str:
+    chosen = request.cookies.get(LANGUAGE_COOKIE, "")
+    return language_of(chosen, request.headers.get("accept-language", ""))
+
+
+def _target(to: str) -> str:
+    """Return a path of the console to go to; not one of another site."""
+    return to if to.startswith(f"{ROOT}/") else f"{ROOT}/"
+
+
+def _to_login(request: Request) -> Response:
+    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return RedirectResponse(f"{ROOT}/login?{urlencode({'to': here})}", 303, HEADERS)
+
+
+async def _redirected(request: Request) -> Response:
+    return RedirectResponse(f"{ROOT}/", 307, HEADERS)

@@ -1,0 +1,66 @@
+"""Request of a page: the login, its connections to brokers, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from duemq.console.blocks import Page
+from duemq.console.catalogue import Translate
+from duemq.console.logins import Login, Role
+from duemq.http.problems import Problem
+from duemq.http.sessions import AccountSession
+
+NUMBER_DIGITS_MAX: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class PageCall:
+    """Request of a page.
+
+    Attributes:
+        query: Parameters of the URL; of an action: those of its form.
+        path: Parameters of the path.
+        text: Returns texts in the language of the request.
+    """
+
+    session: AccountSession
+    login: Login
+    query: Mapping[str, str]
+    path: Mapping[str, str]
+    text: Translate
+
+    def number(self, name: str, default: int) -> int:
+        """Return a parameter that is a whole number.
+
+        Raises:
+            Problem: It is not one.
+        """
+        text = self.query.get(name, "")
+        if not text:
+            return default
+        if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
+            detail = f"{name}={text[:40]!r} is not a whole number"
+            raise Problem(400, "invalid", "The request is invalid", detail)
+        return int(text)
+
+
+Load = Callable[[PageCall], Awaitable[Page]]
+"""Returns the content of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Page of the console.
+
+    Attributes:
+        path: Path below the root of the console.
+        title: Key of the title in the navigation; empty: the page is not in it.
+        role: Role that a login needs.
+    """
+
+    path: str
+    title: str
+    load: Load
+    role: Role = Role.VIEWER

@@ -1,0 +1,1 @@
+"""Pages of the console: each returns blocks from the state of brokers."""

@@ -1,0 +1,175 @@
+"""Time axis: past deliveries with their lateness, and pending messages, on one scale."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from duemq.client.admin.cluster import BrokerMember
+from duemq.console.blocks import Chart, Key
+from duemq.console.brokers import BrokerState, of_members
+from duemq.console.catalogue import Translate
+from duemq.http.sessions import AccountSession
+from duemq_common.charts import COLOURS, Point, Series, chart
+
+MINUTE_MS: Final = 60_000
+SPANS: Final[Mapping[str, tuple[int, int]]] = {
+    "10min": (10_000, 60),
+    "1h": (MINUTE_MS, 60),
+    "6h": (5 * MINUTE_MS, 72),
+    "1d": (15 * MINUTE_MS, 96),
+    "1w": (120 * MINUTE_MS, 84),
+    "30d": (480 * MINUTE_MS, 90),
+    "1y": (5_760 * MINUTE_MS, 92),
+}
+"""Duration and number of the bins by length of the axis."""
+PIECES_MAX: Final = 64  # responses of one broker with parts of a forecast
+FORECAST_VIEW: Final = "timer_store.forecast"
+HISTORY_VIEWS: Final = ("timer_store.history", "schedule_service.history")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Range of the axis, divided into bins.
+
+    Attributes:
+        span: Name of the length.
+    """
+
+    span: str
+    from_ms: int
+    width_ms: int
+    bins: int
+
+    @property
+    def until_ms(self) -> int:
+        """End of the last bin."""
+        return self.from_ms + self.bins * self.width_ms
+
+    @property
+    def past_width_ms(self) -> int:
+        """Duration of the bins of past deliveries, at least a minute."""
+        return max(self.width_ms, MINUTE_MS)
+
+
+def window_of(span: str, at_ms: int) -> Window:
+    """Return the window of a span; `at_ms` is a quarter after its start."""
+    span = span if span in SPANS else "1h"
+    width_ms, bins = SPANS[span]
+    aligned_ms = max(width_ms, MINUTE_MS)
+    first_ms = at_ms - at_ms % aligned_ms - bins // 4 * width_ms
+    return Window(span, max(first_ms - first_ms % aligned_ms, 0), width_ms, bins)
+
+
+@dataclass(frozen=True, slots=True)
+class AxisData:
+    """Counts of all brokers, as points of charts; a value of None is not known.
+
+    Attributes:
+        late_ms: 99 % quantile of the lateness, the highest of the bin.
+        unknown: Brokers whose part is missing.
+    """
+
+    delivered: Sequence[Point]
+    late_ms: Sequence[Point]
+    pending: Sequence[Point]
+    unknown: Sequence[str]
+
+
+async def axis_data(
+    session: AccountSession, members: Sequence[BrokerMember], window: Window, now_ms: int
+) -> AxisData:
+    """Return the data of a window; what a broker does not report is unknown."""
+
+    async def pending(member: BrokerMember) -> Any:
+        return await _forecast(session, member.address, window)
+
+    async def past(member: BrokerMember) -> Any:
+        requests = (session.admin.view(member.address, view) for view in HISTORY_VIEWS)
+        return await asyncio.gather(*requests)
+
+    forecasts, histories = await asyncio.gather(
+        of_members(members, pending), of_members(members, past)
+    )
+    unknown = {one.member.name for one in (*forecasts, *histories) if one.value is None}
+    delivered, late_ms = _past_points(histories, window, now_ms)
+    return AxisData(delivered, late_ms, _pending_points(forecasts, window, now_ms), sorted(unknown))
+
+
+async def _forecast(session: AccountSession, address: str, window: Window) -> list[int]:
+    """Return pending timers by bin; a broker may respond in several pieces."""
+    fields: dict[str, object] = {
+        "from_ms": window.from_ms,
+        "width_ms": window.width_ms,
+        "count": window.bins,
+    }
+    counts = [0] * window.bins
+    for _ in range(PIECES_MAX):
+        view: Any = await session.admin.view(address, FORECAST_VIEW, **fields)
+        counts = [a + b for a, b in zip(counts, view["counts"], strict=True)]
+        if view["pos"] is None:
+            break
+        fields["pos"] = view["pos"]
+    return counts
+
+
+def _pending_points(states: Sequence[BrokerState], window: Window, now_ms: int) -> list[Point]:
+    counts = [state.value for state in states if state.value is not None]
+    points: list[Point] = []
+    for index in range(window.bins):
+        start_ms = window.from_ms + index * window.width_ms
+        if start_ms + window.width_ms > now_ms:
+            points.append((start_ms, sum(each[index] for each in counts) if counts else None))
+    return points
+
+
+def _past_points(
+    states: Sequence[BrokerState], window: Window, now_ms: int
+) -> tuple[list[Point], list[Point]]:
+    histories = [view for state in states for view in state.value or () if view]
+    if not histories:
+        return [], []
+    since_ms = max(view["since_ms"] for view in histories)
+    first_ms = max(window.from_ms, since_ms - since_ms % MINUTE_MS)
+    counts: dict[int, int] = {}
+    late_ms: dict[int, int] = {}
+    for view in histories:
+        for minute_ms, count, _, p99_ms, _ in view["rows"]:
+            if first_ms <= minute_ms < window.until_ms:
+                start_ms = minute_ms - minute_ms % window.past_width_ms
+                counts[start_ms] = counts.get(start_ms, 0) + count
+                late_ms[start_ms] = max(late_ms.get(start_ms, 0), p99_ms)
+    first_ms -= first_ms % window.past_width_ms
+    end_ms = min(now_ms, window.until_ms)
+    starts = range(first_ms, max(end_ms, first_ms), window.past_width_ms)
+    return [(ms, counts.get(ms, 0)) for ms in starts], [(ms, late_ms.get(ms)) for ms in starts]
+
+
+def axis_charts(data: AxisData, window: Window, now_ms: int, text: Translate) -> list[Chart]:
+    """Return the chart of counts, with links to other spans, and that of the lateness."""
+    edges: list[Point] = [(window.from_ms, None), (window.until_ms, None)]
+    band = (text("axis.past"), window.from_ms, min(max(now_ms, window.from_ms), window.until_ms))
+    counts = chart(
+        text("axis.title"),
+        [
+            Series(text("axis.delivered"), data.delivered, COLOURS[1], bar_ms=window.past_width_ms),
+            Series(text("axis.pending"), data.pending, COLOURS[0], bar_ms=window.width_ms),
+            Series(text("axis.now"), edges, "var(--soft)"),
+        ],
+        shown=lambda value: f"{value:,.0f}",
+        band=band,
+        annotations=[(now_ms, text("axis.now"))],
+    )
+    note = text("axis.unknown", brokers=", ".join(data.unknown)) if data.unknown else ""
+    ranges = [(Key(f"span.{span}"), f"/?span={span}", span == window.span) for span in SPANS]
+    charts = [Chart(Key("axis.title"), counts, ranges, note)]
+    if any(value is not None for _, value in data.late_ms):
+        late = chart(
+            text("axis.lateness"),
+            [Series(text("axis.p99"), [edges[0], *data.late_ms, edges[1]], COLOURS[1])],
+            shown=lambda value: f"{value:,.0f} ms",
+        )
+        charts.append(Chart(Key("axis.lateness"), late))
+    return charts

@@ -1,0 +1,153 @@
+"""Overview: figures of all brokers, the time axis, hottest seconds, engines and replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from duemq.console.blocks import Cell, Key, Page, Table, Tile, Tiles
+from duemq.console.brokers import BrokerState, number_in, total, views
+from duemq.console.call import PageCall
+from duemq.console.pages.axis import axis_charts, axis_data, window_of
+from duemq_common.clock import SystemClock
+
+TIMERS_VIEW: Final = "timer_store.summary"
+LEVELS_VIEW: Final = "schedule_service.levels"
+REPLICA_VIEW: Final = "replication"
+HOTTEST: Final = 5
+
+
+async def overview(call: PageCall) -> Page:
+    """Return the page of the whole cluster."""
+    members = await call.session.admin.members()
+    masters = [member for member in members if member.is_master]
+    timers, levels, replicas = await asyncio.gather(
+        views(call.session, masters, TIMERS_VIEW),
+        views(call.session, masters, LEVELS_VIEW),
+        views(call.session, members, REPLICA_VIEW),
+    )
+    now_ms = _now_ms(timers)
+    window = window_of(call.query.get("span", "1h"), call.number("at", now_ms))
+    data = await axis_data(call.session, masters, window, now_ms)
+    blocks = [
+        _tiles(timers, levels, now_ms),
+        *axis_charts(data, window, now_ms, call.text),
+        _hottest(timers),
+        _engines(timers, levels),
+        _replicas(replicas),
+    ]
+    return Page(Key("nav.overview"), blocks, live=True)
+
+
+def _now_ms(states: Sequence[BrokerState]) -> int:
+    """Return the clock of a broker, which may differ from that of this machine."""
+    clocks = (number_in(state.value, "now_ms") for state in states)
+    return next((ms for ms in clocks if ms is not None), None) or SystemClock().now_ms()
+
+
+def _tiles(timers: Sequence[BrokerState], levels: Sequence[BrokerState], now_ms: int) -> Tiles:
+    p99 = [number_in(one.value, "lateness_ms", "ordinary", "p99") for one in timers]
+    next_due = [number_in(one.value, "next_due_ms") for one in timers]
+    known = [ms for ms in next_due if ms is not None]
+    is_known = all(one.value is not None for one in timers)
+    quarantined = [
+        sum(one.value["quarantined"].values()) if one.value is not None else None for one in timers
+    ]
+    return Tiles(
+        [
+            Tile(Key("overview.pending_timers"), Cell(total(timers, "pending"), "number")),
+            Tile(Key("overview.pending_levels"), Cell(total(levels, "pending"), "number")),
+            Tile(Key("overview.rate"), Cell(total(timers, "delivered_per_second"), "number")),
+            Tile(
+                Key("overview.late_p99"),
+                Cell(max((ms for ms in p99 if ms is not None), default=None), "ms"),
+            ),
+            Tile(Key("overview.overdue"), Cell(total(timers, "dequeue", "lag_units"), "number")),
+            Tile(
+                Key("overview.next_due"),
+                Cell(min(known, default=0) if is_known else None, "time"),
+            ),
+            Tile(
+                Key("overview.quarantined"),
+                Cell(None if None in quarantined else sum(n or 0 for n in quarantined), "number"),
+            ),
+            Tile(Key("overview.clock"), Cell(now_ms - now_ms % 1_000, "time")),
+        ]
+    )
+
+
+def _hottest(timers: Sequence[BrokerState]) -> Table:
+    seconds = [
+        (second["count"], second["from_ms"], one.member.name)
+        for one in timers
+        for second in (one.value["slots"]["fullest"] if one.value is not None else ())
+    ]
+    rows = [
+        [
+            Cell(from_ms, "time", f"/timers?from={from_ms}&until={from_ms + 1_000}"),
+            Cell(name),
+            Cell(count, "number"),
+        ]
+        for count, from_ms, name in sorted(seconds, reverse=True)[:HOTTEST]
+    ]
+    columns = [Key("column.due"), Key("column.broker"), Key("column.timers")]
+    is_known = all(one.value is not None for one in timers)
+    empty = Key("overview.no_timers" if is_known else "value.unknown")
+    return Table(Key("overview.hottest"), columns, rows, empty)
+
+
+def _engines(timers: Sequence[BrokerState], levels: Sequence[BrokerState]) -> Table:
+    rows = [
+        [
+            Cell(timer.member.name),
+            Cell(timer.member.address, "code"),
+            engine_cell(timer, _timer_trouble(timer.value)),
+            Cell(number_in(timer.value, "enqueue", "lag_units"), "number"),
+            Cell(number_in(timer.value, "dequeue", "lag_ms"), "ms"),
+            engine_cell(level, ""),
+            Cell(timer.failure or level.failure, "words"),
+        ]
+        for timer, level in zip(timers, levels, strict=True)
+    ]
+    columns = ["broker", "address", "timers", "enqueue_lag", "delivery_lag", "levels", "reason"]
+    return Table(Key("overview.engines"), [Key(f"column.{name}") for name in columns], rows)
+
+
+def engine_cell(state: BrokerState, trouble: str) -> Cell:
+    """Return the state of an engine: runs, blocked, off, or unknown."""
+    if state.value is None:
+        is_off = "does not run" in state.failure
+        return Cell("engine.off", "key", state="bad") if is_off else Cell(None)
+    if trouble:
+        return Cell(trouble, "text", state="bad")
+    return Cell("engine.runs", "key", state="good")
+
+
+def _timer_trouble(value: Any) -> str:
+    if value is None:
+        return ""
+    reasons = [value["enqueue"]["blocked_by"], value["dequeue"]["refusal"]]
+    for part in ("enqueue", "dequeue"):
+        if value[part]["stopped"]:
+            reasons.append(f"{part}: stopped")
+    return "; ".join(reason for reason in reasons if reason)
+
+
+def _replicas(states: Sequence[BrokerState]) -> Table:
+    rows = []
+    for one in states:
+        value = one.value or {}
+        rows.append(
+            [
+                Cell(one.member.name),
+                Cell(one.member.address, "code"),
+                Cell(value.get("role")),
+                Cell(value.get("state")),
+                Cell(value.get("logEnd"), "number"),
+                Cell(0 if one.member.is_master and value else value.get("lagBytes"), "bytes"),
+                Cell(one.failure or value.get("failure") or value.get("refusal") or "", "words"),
+            ]
+        )
+    columns = ["broker", "address", "role", "state", "log_end", "lag", "reason"]
+    return Table(Key("overview.replicas"), [Key(f"column.{name}") for name in columns], rows)

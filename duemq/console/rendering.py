@@ -1,0 +1,104 @@
+"""Rendering of pages: Jinja templates, formats of values, headers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.responses import HTMLResponse
+
+from duemq.console.catalogue import LANGUAGES, Translate, translator
+from duemq_common.charts import MS_MAX
+
+HERE: Final = Path(__file__).parent
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def render(template: str, language: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return the response with a template in one language."""
+    return HTMLResponse(text_of(template, language, **values), status, HEADERS)
+
+
+def text_of(template: str, language: str, **values: Any) -> str:
+    """Return the text of a template."""
+    text = translator(language)
+    environment = _environment()
+    shown = {"t": text, "language": language, "languages": LANGUAGES, "show": _shown_by(text)}
+    return environment.get_template(template).render(shown | values)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _shown_by(text: Translate) -> Any:
+    """Return the function that formats a value of a kind; None is unknown."""
+
+    def shown(value: Any, kind: str = "text") -> str:
+        if value is None:
+            return text("value.unknown")
+        match kind:
+            case "key":
+                return text(value)
+            case "number":
+                return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+            case "time":
+                return time_of_ms(value) if value else text("value.none")
+            case "ms":
+                return duration(value)
+            case "bytes":
+                return size(value)
+        return str(value)
+
+    return shown
+
+
+def time_of_ms(ms: int) -> str:
+    """Return a time in UTC; milliseconds only if they are not 0."""
+    if not 0 <= ms <= MS_MAX:
+        return f"{ms} ms"
+    text = f"{datetime.fromtimestamp(ms // 1_000, UTC):%Y-%m-%d %H:%M:%S}"
+    return f"{text}.{ms % 1_000:03d}" if ms % 1_000 else text
+
+
+def duration(ms: float) -> str:
+    """Return a duration in its two largest units."""
+    if ms < 1_000:
+        return f"{ms:,.0f} ms"
+    seconds, parts = int(ms) // 1_000, []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def size(count: float) -> str:
+    """Return a number of bytes with its unit."""
+    for unit in SIZES:
+        if count < 1_024 or unit == SIZES[-1]:
+            break
+        count /= 1_024
+    return f"{count:,.0f} {unit}" if unit == SIZES[0] else f"{count:,.1f} {unit}"

@@ -1,0 +1,210 @@
+"""The console over HTTP: logins, roles, forms, languages, unknown states, files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from duemq.auth.signature import Credentials
+from duemq.console import catalogue
+from duemq.console.logins import AGE_MAX_S, IDLE_S, LOGINS_MAX, Logins, Role
+from duemq.console.rendering import HERE
+from tests.duemq.console.rig import (
+    ACCOUNT_KEYS,
+    OPERATOR,
+    VIEWER,
+    Served,
+    csrf_of,
+    served,
+    with_accounts,
+)
+from tests.support.accounts import ROOT
+
+CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.8"}
+INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.I)
+
+
+@pytest.fixture(scope="module")
+def accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Console of a broker with accounts."""
+    root = tmp_path_factory.mktemp("accounts")
+    with served(root, with_accounts, **ACCOUNT_KEYS) as running:
+        yield running
+
+
+def test_without_accounts_the_console_is_read_only(shared_console: Served) -> None:
+    with shared_console.client() as client:
+        page = client.get("/")
+        assert page.status_code == 200
+        assert "Pending timers" in page.text
+        assert 'name="csrf"' not in page.text
+        assert client.post("/logout", data={"csrf": ""}).status_code == 403
+        rebound = client.get("/", headers={"Host": "console.example"})
+        assert rebound.status_code == 403
+        assert client.get(f"{shared_console.url}/").url.path == "/console/"
+
+
+def test_pages_have_neither_inline_scripts_nor_styles(shared_console: Served) -> None:
+    with shared_console.client() as client:
+        for path in ("/", "/login", "/missing"):
+            page = client.get(path)
+            assert not INLINE.search(page.text), path
+            policy = page.headers["content-security-policy"]
+            assert "script-src 'self';" in policy
+            assert "unsafe" not in policy
+            assert page.headers["x-content-type-options"] == "nosniff"
+
+
+def test_pages_are_in_the_language_of_the_browser_or_the_chosen_one(shared_console: Served) -> None:
+    with shared_console.client(headers=CHINESE) as client:
+        page = client.get("/")
+        assert '<html lang="zh">' in page.text
+        assert "待投递定时消息" in page.text
+        english = client.post("/language", data={"language": "en", "to": "/console/?span=1d"})
+        assert '<html lang="en">' in english.text
+        assert english.url.query == b"span=1d"
+        elsewhere = client.post("/language", data={"language": "en", "to": "https://example.com/"})
+        assert elsewhere.url.host == "127.0.0.1"
+
+
+def test_a_state_that_is_not_known_is_not_zero(tmp_path: Path) -> None:
+    with served(tmp_path, timerWheelEnable="false") as running, running.client() as client:
+        text = client.get("/").text
+    [pending] = re.findall(r"<dt>Pending timers</dt><dd>(.*?)</dd>", text, re.S)
+    assert "unknown" in pending
+    assert '<span class="state bad">off</span>' in text
+    assert "Not known from:" in text
+
+
+def test_a_login_has_the_role_that_the_brokers_grant(accounts: Served) -> None:
+    roles = {VIEWER: "viewer", OPERATOR: "operator", ROOT: "administrator"}
+    for credentials, role in roles.items():
+        with accounts.logged_in(credentials) as client:
+            assert f"Role: {role}." in client.get("/").text
+
+
+def test_a_login_is_a_protected_cookie_and_ends(accounts: Served) -> None:
+    with accounts.client() as client:
+        login = client.get("/?span=1d")
+        assert login.url.path == "/console/login"
+        form = {"access_key": ROOT.access_key, "secret": ROOT.secret, "to": login.url.params["to"]}
+        page = client.post("/login", data=form)
+        assert (page.url.path, page.url.query) == ("/console/", b"span=1d")
+        cookie = page.history[0].headers["set-cookie"]
+        assert {"HttpOnly", "SameSite=strict", "Path=/console"} <= set(cookie.split("; "))
+        for csrf in ("", "x" * 43):
+            assert client.post("/logout", data={"csrf": csrf}).status_code == 403
+        former = dict(client.cookies)
+        client.post("/logout", data={"csrf": csrf_of(page.text)})
+        client.cookies.update(former)
+        assert client.get("/").url.path == "/console/login"
+
+
+def test_wrong_secrets_are_refused_and_limited(tmp_path: Path) -> None:
+    with served(tmp_path, **ACCOUNT_KEYS) as running, running.client() as client:
+        statuses = [
+            client.post("/login", data={"access_key": name, "secret": "wrong"}).status_code
+            for name in [*["root", "nobody"] * 5, "root"]
+        ]
+        assert statuses == [401] * 10 + [429]
+        form = {"access_key": ROOT.access_key, "secret": ROOT.secret}
+        assert client.post("/login", data=form).status_code == 429
+
+
+def test_a_deleted_account_is_logged_out(tmp_path: Path) -> None:
+    with (
+        served(tmp_path, with_accounts, **ACCOUNT_KEYS) as running,
+        running.logged_in(VIEWER) as client,
+    ):
+
+        async def delete() -> None:
+            running.broker.access.accounts.delete_user(VIEWER.access_key)
+
+        running.run(delete())
+        assert client.get("/").url.path == "/console/login"
+
+
+def test_an_account_that_may_not_view_has_no_login(tmp_path: Path) -> None:
+    async def prepare(broker: object) -> None:
+        from tests.support.accounts import prepare_all, user_steps
+
+        steps = user_steps(Credentials("sender", "sender-secret"), {"Topic:*": ["Pub"]})
+        await prepare_all(f"127.0.0.1:{broker.port}", ROOT, steps)
+
+    with served(tmp_path, prepare, **ACCOUNT_KEYS) as running, running.client() as client:
+        form = {"access_key": "sender", "secret": "sender-secret"}
+        response = client.post("/login", data=form)
+        assert response.status_code == 403
+        assert "duemq_session" not in client.cookies
+
+
+def test_malformed_forms_are_refused(shared_console: Served) -> None:
+    with shared_console.client() as client:
+        assert client.post("/login", json={}).status_code == 400
+        form = httpx.Headers({"Content-Type": "application/x-www-form-urlencoded"})
+        assert client.post("/login", content=b"\xff=%ff", headers=form).status_code == 400
+        assert client.post("/login", content=b"a" * (2 << 20), headers=form).status_code == 413
+        assert client.get("/?span=1h&at=x").status_code == 400
+        assert client.get("/static/..%2fcatalogue.toml").status_code == 404
+
+
+def test_logins_expire_and_are_limited() -> None:
+    now_s = 0.0
+    logins = Logins(lambda: now_s)
+    name = logins.start(ROOT, Role.ADMIN)
+    assert logins.find("other") is None
+    now_s = IDLE_S
+    assert logins.find(name, touch=False) is not None
+    now_s = IDLE_S + 1
+    assert logins.find(name) is None
+    name = logins.start(ROOT, Role.ADMIN)
+    start_s = now_s
+    while now_s <= start_s + AGE_MAX_S:
+        assert logins.find(name) is not None
+        now_s += IDLE_S
+    assert logins.find(name) is None
+    first, *_ = [logins.start(ROOT, Role.ADMIN) for _ in range(LOGINS_MAX + 1)]
+    assert logins.find(first) is None
+
+
+def test_every_text_is_in_every_language_and_used() -> None:
+    placeholder = re.compile(r"\{(\w+)\}")
+    for key, texts in catalogue.TEXTS.items():
+        assert texts.keys() == catalogue.LANGUAGES.keys(), key
+        names = {frozenset(placeholder.findall(text)) for text in texts.values()}
+        assert len(names) == 1, key
+        assert all(texts.values()), key
+    sources = "".join(
+        path.read_text("utf-8") for kind in ("*.py", "*.html") for path in sorted(HERE.rglob(kind))
+    )
+    named = set(re.findall(r"[\"']([a-z_0-9]+\.[a-z_0-9]+)[\"']", sources))
+    composed = {f"{prefix}." for prefix in re.findall(r'f?"(\w+)\.(?:"|\{)', sources)}
+    unused = {
+        key
+        for key in catalogue.TEXTS.keys() - named
+        if not key.startswith(tuple(composed)) and f'"{key.partition(".")[2]}"' not in sources
+    }
+    assert not unused
+
+
+def test_vendored_files_are_those_of_their_packages() -> None:
+    folder = HERE / "static"
+    vendored = tomllib.loads((folder / "VENDORED.toml").read_text())
+    assert {path.name for path in folder.glob("*.min.*")} == vendored.keys()
+    for name, entry in vendored.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == entry["sha256"], name
+        assert (folder / entry["licence"]).stat().st_size > 500
+        assert re.fullmatch(r"[\w.-]+@\d+\.\d+\.\d+", entry["package"])
+
+
+def test_htmx_evaluates_no_text() -> None:
+    text = (HERE / "templates" / "base.html").read_text()
+    [config] = re.findall(r"name=\"htmx-config\" content='(.*?)'", text)
+    assert json.loads(config)["allowEval"] is False
