@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from duemq.auth.signature import Credentials
+from duemq.broker.broker import Broker
 from duemq.console import catalogue
 from duemq.console.logins import AGE_MAX_S, IDLE_S, LOGINS_MAX, Logins, Role
 from duemq.console.rendering import HERE
@@ -132,7 +133,7 @@ def test_a_deleted_account_is_logged_out(tmp_path: Path) -> None:
 
 
 def test_an_account_that_may_not_view_has_no_login(tmp_path: Path) -> None:
-    async def prepare(broker: object) -> None:
+    async def prepare(broker: Broker) -> None:
         from tests.support.accounts import prepare_all, user_steps
 
         steps = user_steps(Credentials("sender", "sender-secret"), {"Topic:*": ["Pub"]})
