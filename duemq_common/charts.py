@@ -160,8 +160,7 @@ def _thinned(series: Series) -> Series:
 
 def _legend(series: Sequence[Series], band: tuple[str, int, int] | None, limit: str) -> str:
     items = [
-        f'<span class="key">{_swatch(each.colour)}{escape(each.name)}</span>'
-        for each in series
+        f'<span class="key">{_swatch(each.colour)}{escape(each.name)}</span>' for each in series
     ]
     if band is not None:
         items.append(f'<span class="key"><i class="band"></i>{escape(band[0])}</span>')
@@ -248,8 +247,7 @@ def _line(series: Series, across: Scale, up: Scale) -> str:
         path = " L".join(f"{x} {y}" for x, y in pixels)
         if len(pixels) == 1 or len(series.points) <= DOTS_MAX:
             parts += [
-                f'<circle cx="{x}" cy="{y}" r="2.5" fill="{series.colour}"/>'
-                for x, y in pixels
+                f'<circle cx="{x}" cy="{y}" r="2.5" fill="{series.colour}"/>' for x, y in pixels
             ]
         if len(pixels) == 1:
             continue
