@@ -1,4 +1,4 @@
-"""Deliveries of each minute of the last day, with their lateness, from the start of a process on."""
+"""Deliveries of each minute of the last day, with their lateness."""
 
 from __future__ import annotations
 

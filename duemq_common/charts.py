@@ -1,4 +1,4 @@
-"""Charts over time for pages: inline SVG, without scripts and `style` attributes, bounded in size. Pure."""
+"""Charts over time: inline SVG without scripts and `style` attributes, bounded in size. Pure."""
 
 from __future__ import annotations
 
