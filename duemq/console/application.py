@@ -19,10 +19,10 @@ from starlette.responses import FileResponse, RedirectResponse, Response, Stream
 from starlette.routing import BaseRoute, Mount, Route
 
 from duemq.auth.signature import Credentials
-from duemq.console.call import Entry, PageCall
+from duemq.console.call import PageCall, PageEntry
 from duemq.console.catalogue import LANGUAGES, Translate, language_of, translator
 from duemq.console.forms import form_of
-from duemq.console.logins import Login, Logins, Role, role_of
+from duemq.console.logins import Login, LoginRole, Logins, role_of
 from duemq.console.pages.overview import overview
 from duemq.console.rendering import HEADERS, HERE, render, text_of
 from duemq.http.admission import Admission
@@ -42,7 +42,7 @@ FILES: Final = {
     "uPlot.iife.min.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-ENTRIES: Final = (Entry("/", "nav.overview", overview),)
+ENTRIES: Final = (PageEntry("/", "nav.overview", overview),)
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -95,7 +95,7 @@ class Console:
 
     # -- pages ----------------------------------------------------------------------------------
 
-    async def page(self, entry: Entry, request: Request) -> Response:
+    async def page(self, entry: PageEntry, request: Request) -> Response:
         """Return a page, or send the browser to the login."""
         login = self._login_of(request)
         if login is None:
@@ -109,7 +109,7 @@ class Console:
             request, "page.html", login, page=page, current=entry.path, events=events
         )
 
-    async def events(self, entry: Entry, request: Request) -> Response:
+    async def events(self, entry: PageEntry, request: Request) -> Response:
         """Return a stream with the blocks of a page whenever they change."""
         login = self._login_of(request)
         if login is None or self._events >= EVENTS_MAX:
@@ -118,7 +118,7 @@ class Console:
         stream = self._stream(entry, request, login)
         return StreamingResponse(stream, media_type="text/event-stream", headers=dict(HEADERS))
 
-    async def _stream(self, entry: Entry, request: Request, login: Login) -> AsyncIterator[str]:
+    async def _stream(self, entry: PageEntry, request: Request, login: Login) -> AsyncIterator[str]:
         language, former = _language(request), ""
         self._events += 1
         try:
@@ -177,7 +177,7 @@ class Console:
         """
         if not self._admission.has_accounts:
             self._admission.admit(request.headers, _address(request))
-            return Login(None, Role.VIEWER)
+            return Login(None, LoginRole.VIEWER)
         name = request.cookies.get(COOKIE, "")
         login = self._logins.find(name, touch=touch)
         if login is None:
@@ -266,7 +266,7 @@ def event_of(name: str, text: str) -> str:
     return f"event: {name}\n{data}\n"
 
 
-def _check_role(login: Login, role: Role) -> None:
+def _check_role(login: Login, role: LoginRole) -> None:
     if login.role < role:
         detail = f"the page needs the role {role.name.lower()}"
         raise Problem(403, "role", "The account may not see this page", detail)

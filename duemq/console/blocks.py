@@ -11,6 +11,8 @@ from typing import Any, NewType
 
 Key = NewType("Key", str)
 """Key of the catalogue."""
+JsonValue = Any
+"""Plain data of a broker's response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Cell:
         state: `good` or `bad`; empty: neither.
     """
 
-    value: Any
+    value: JsonValue
     kind: str = "text"
     link: str = ""
     state: str = ""
@@ -47,7 +49,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class RowAction:
     """Button that posts a form.
 
     Attributes:
@@ -75,7 +77,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     empty: Key = Key("table.empty")
     following: str = ""
-    actions: Sequence[Sequence[Action]] = ()
+    actions: Sequence[Sequence[RowAction]] = ()
     kind: str = "table"
 
 
@@ -138,7 +140,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageContent:
     """Content of a page.
 
     Attributes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.errors import ClientError, Unsupported
+from duemq.console.blocks import JsonValue
 from duemq.http.sessions import AccountSession
 from duemq_common.errors import RequestError
 
@@ -26,13 +27,13 @@ class BrokerState:
     """
 
     member: BrokerMember
-    value: Any = None
+    value: JsonValue = None
     failure: str = ""
     has_feature: bool = True
 
 
 async def of_members(
-    members: Sequence[BrokerMember], ask: Callable[[BrokerMember], Awaitable[Any]]
+    members: Sequence[BrokerMember], ask: Callable[[BrokerMember], Awaitable[JsonValue]]
 ) -> list[BrokerState]:
     """Return what each broker responds; a broker that fails hides no other."""
 
@@ -68,7 +69,7 @@ def total(states: Sequence[BrokerState], *path: str) -> int | None:
     return None if None in numbers or not numbers else sum(n for n in numbers if n is not None)
 
 
-def number_in(value: Any, *path: str) -> Any:
+def number_in(value: JsonValue, *path: str) -> JsonValue:
     """Return a number in nested plain data; None if it is unknown."""
     for name in path:
         if not isinstance(value, dict):

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from duemq.console.blocks import Page
+from duemq.console.blocks import PageContent
 from duemq.console.catalogue import Translate
-from duemq.console.logins import Login, Role
+from duemq.console.logins import Login, LoginRole
 from duemq.http.problems import Problem
 from duemq.http.sessions import AccountSession
 
@@ -46,21 +46,21 @@ class PageCall:
         return int(text)
 
 
-Load = Callable[[PageCall], Awaitable[Page]]
+Load = Callable[[PageCall], Awaitable[PageContent]]
 """Returns the content of a page."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """Page of the console.
+class PageEntry:
+    """PageContent of the console.
 
     Attributes:
         path: Path below the root of the console.
         title: Key of the title in the navigation; empty: the page is not in it.
-        role: Role that a login needs.
+        role: LoginRole that a login needs.
     """
 
     path: str
     title: str
     load: Load
-    role: Role = Role.VIEWER
+    role: LoginRole = LoginRole.VIEWER

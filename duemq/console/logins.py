@@ -26,8 +26,8 @@ PROBE_TOPIC: Final = "DUEMQ_CONSOLE"  # no message has it
 PROBE_ID: Final = "0" * 32
 
 
-class Role(IntEnum):
-    """What a login may do; the brokers check each request besides."""
+class LoginRole(IntEnum):
+    """What a login may do; the brokers check each request again."""
 
     VIEWER = 1
     OPERATOR = 2
@@ -44,7 +44,7 @@ class Login:
     """
 
     credentials: Credentials | None
-    role: Role
+    role: LoginRole
     csrf: str = ""
     since_s: float = 0.0
     used_s: float = 0.0
@@ -70,7 +70,7 @@ class Logins:
         self._now_s = now_s
         self._logins: OrderedDict[str, Login] = OrderedDict()
 
-    def start(self, credentials: Credentials, role: Role) -> str:
+    def start(self, credentials: Credentials, role: LoginRole) -> str:
         """Start a login and return the value of its cookie."""
         if len(self._logins) >= LOGINS_MAX:
             self._logins.popitem(last=False)
@@ -97,7 +97,7 @@ class Logins:
         self._logins.pop(name, None)
 
 
-async def role_of(session: AccountSession) -> Role:
+async def role_of(session: AccountSession) -> LoginRole:
     """Return the role of an account: brokers are asked for decisions without effect.
 
     Raises:
@@ -106,9 +106,9 @@ async def role_of(session: AccountSession) -> Role:
     [(_, address), *_] = await session.masters()
     await session.admin.view(address, "")
     if await _may_decide(session, ids=[PROBE_ID]):
-        return Role.ADMIN
+        return LoginRole.ADMIN
     may_decide = await _may_decide(session, ids=[PROBE_ID], topic=PROBE_TOPIC)
-    return Role.OPERATOR if may_decide else Role.VIEWER
+    return LoginRole.OPERATOR if may_decide else LoginRole.VIEWER
 
 
 async def _may_decide(session: AccountSession, **selection: object) -> bool:

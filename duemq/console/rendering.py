@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
+from duemq.console.blocks import JsonValue
 from duemq.console.catalogue import LANGUAGES, Translate, translator
 from duemq_common.charts import MS_MAX
 
@@ -29,12 +30,12 @@ HEADERS: Final[Mapping[str, str]] = {
 SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def render(template: str, language: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+def render(template: str, language: str, *, status: int = 200, **values: object) -> HTMLResponse:
     """Return the response with a template in one language."""
     return HTMLResponse(text_of(template, language, **values), status, HEADERS)
 
 
-def text_of(template: str, language: str, **values: Any) -> str:
+def text_of(template: str, language: str, **values: object) -> str:
     """Return the text of a template."""
     text = translator(language)
     environment = _environment()
@@ -53,10 +54,10 @@ def _environment() -> Environment:
     )
 
 
-def _shown_by(text: Translate) -> Any:
+def _shown_by(text: Translate) -> Callable[..., str]:
     """Return the function that formats a value of a kind; None is unknown."""
 
-    def shown(value: Any, kind: str = "text") -> str:
+    def shown(value: JsonValue, kind: str = "text") -> str:
         if value is None:
             return text("value.unknown")
         match kind:

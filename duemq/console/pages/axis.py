@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from duemq.client.admin.cluster import BrokerMember
-from duemq.console.blocks import Chart, Key
+from duemq.console.blocks import Chart, JsonValue, Key
 from duemq.console.brokers import BrokerState, of_members
 from duemq.console.catalogue import Translate
 from duemq.http.sessions import AccountSession
@@ -83,10 +83,10 @@ async def axis_data(
 ) -> AxisData:
     """Return the data of a window; what a broker does not report is unknown."""
 
-    async def pending(member: BrokerMember) -> Any:
+    async def pending(member: BrokerMember) -> JsonValue:
         return await _forecast(session, member.address, window)
 
-    async def past(member: BrokerMember) -> Any:
+    async def past(member: BrokerMember) -> JsonValue:
         requests = (session.admin.view(member.address, view) for view in HISTORY_VIEWS)
         return await asyncio.gather(*requests)
 
@@ -107,7 +107,7 @@ async def _forecast(session: AccountSession, address: str, window: Window) -> li
     }
     counts = [0] * window.bins
     for _ in range(PIECES_MAX):
-        view: Any = await session.admin.view(address, FORECAST_VIEW, **fields)
+        view: JsonValue = await session.admin.view(address, FORECAST_VIEW, **fields)
         counts = [a + b for a, b in zip(counts, view["counts"], strict=True)]
         if view["pos"] is None:
             break

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from duemq.console.blocks import Cell, Key, Page, Table, Tile, Tiles
+from duemq.console.blocks import Cell, JsonValue, Key, PageContent, Table, Tile, Tiles
 from duemq.console.brokers import BrokerState, number_in, total, views
 from duemq.console.call import PageCall
 from duemq.console.pages.axis import axis_charts, axis_data, window_of
@@ -18,7 +18,7 @@ REPLICA_VIEW: Final = "replication"
 HOTTEST: Final = 5
 
 
-async def overview(call: PageCall) -> Page:
+async def overview(call: PageCall) -> PageContent:
     """Return the page of the whole cluster."""
     members = await call.session.admin.members()
     masters = [member for member in members if member.is_master]
@@ -37,7 +37,7 @@ async def overview(call: PageCall) -> Page:
         _engines(timers, levels),
         _replicas(replicas),
     ]
-    return Page(Key("nav.overview"), blocks, live=True)
+    return PageContent(Key("nav.overview"), blocks, live=True)
 
 
 def _now_ms(states: Sequence[BrokerState]) -> int:
@@ -49,7 +49,7 @@ def _now_ms(states: Sequence[BrokerState]) -> int:
 def _tiles(timers: Sequence[BrokerState], levels: Sequence[BrokerState], now_ms: int) -> Tiles:
     p99 = [number_in(one.value, "lateness_ms", "ordinary", "p99") for one in timers]
     next_due = [number_in(one.value, "next_due_ms") for one in timers]
-    known = [ms for ms in next_due if ms is not None]
+    due_times = [ms for ms in next_due if ms is not None]
     is_known = all(one.value is not None for one in timers)
     quarantined = [
         sum(one.value["quarantined"].values()) if one.value is not None else None for one in timers
@@ -66,7 +66,7 @@ def _tiles(timers: Sequence[BrokerState], levels: Sequence[BrokerState], now_ms:
             Tile(Key("overview.overdue"), Cell(total(timers, "dequeue", "lag_units"), "number")),
             Tile(
                 Key("overview.next_due"),
-                Cell(min(known, default=0) if is_known else None, "time"),
+                Cell(min(due_times, default=0) if is_known else None, "time"),
             ),
             Tile(
                 Key("overview.quarantined"),
@@ -124,7 +124,7 @@ def engine_cell(state: BrokerState, trouble: str) -> Cell:
     return Cell("engine.runs", "key", state="good")
 
 
-def _timer_trouble(value: Any) -> str:
+def _timer_trouble(value: JsonValue) -> str:
     if value is None:
         return ""
     reasons = [value["enqueue"]["blocked_by"], value["dequeue"]["refusal"]]

@@ -15,7 +15,7 @@ import pytest
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
 from duemq.console import catalogue
-from duemq.console.logins import AGE_MAX_S, IDLE_S, LOGINS_MAX, Logins, Role
+from duemq.console.logins import AGE_MAX_S, IDLE_S, LOGINS_MAX, Logins, LoginRole
 from duemq.console.rendering import HERE
 from tests.duemq.console.rig import (
     ACCOUNT_KEYS,
@@ -88,7 +88,7 @@ def test_a_login_has_the_role_that_the_brokers_grant(accounts: Served) -> None:
     roles = {VIEWER: "viewer", OPERATOR: "operator", ROOT: "administrator"}
     for credentials, role in roles.items():
         with accounts.logged_in(credentials) as client:
-            assert f"Role: {role}." in client.get("/").text
+            assert f"LoginRole: {role}." in client.get("/").text
 
 
 def test_a_login_is_a_protected_cookie_and_ends(accounts: Served) -> None:
@@ -112,7 +112,7 @@ def test_wrong_secrets_are_refused_and_limited(tmp_path: Path) -> None:
     with served(tmp_path, **ACCOUNT_KEYS) as running, running.client() as client:
         statuses = [
             client.post("/login", data={"access_key": name, "secret": "wrong"}).status_code
-            for name in [*["root", "nobody"] * 5, "root"]
+            for name in [*["root", "other"] * 5, "root"]
         ]
         assert statuses == [401] * 10 + [429]
         form = {"access_key": ROOT.access_key, "secret": ROOT.secret}
@@ -159,19 +159,19 @@ def test_malformed_forms_are_refused(shared_console: Served) -> None:
 def test_logins_expire_and_are_limited() -> None:
     now_s = 0.0
     logins = Logins(lambda: now_s)
-    name = logins.start(ROOT, Role.ADMIN)
+    name = logins.start(ROOT, LoginRole.ADMIN)
     assert logins.find("other") is None
     now_s = IDLE_S
     assert logins.find(name, touch=False) is not None
     now_s = IDLE_S + 1
     assert logins.find(name) is None
-    name = logins.start(ROOT, Role.ADMIN)
+    name = logins.start(ROOT, LoginRole.ADMIN)
     start_s = now_s
     while now_s <= start_s + AGE_MAX_S:
         assert logins.find(name) is not None
         now_s += IDLE_S
     assert logins.find(name) is None
-    first, *_ = [logins.start(ROOT, Role.ADMIN) for _ in range(LOGINS_MAX + 1)]
+    first, *_ = [logins.start(ROOT, LoginRole.ADMIN) for _ in range(LOGINS_MAX + 1)]
     assert logins.find(first) is None
 
 
