@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NewType
+from typing import NewType
+
+from duemq.http.endpoints import JsonValue
 
 Key = NewType("Key", str)
 """Key of the catalogue."""
-JsonValue = Any
-"""Plain data of a broker's response."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Final
 
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.errors import ClientError, Unsupported
-from duemq.console.blocks import JsonValue
+from duemq.http.endpoints import JsonValue
 from duemq.http.sessions import AccountSession
 from duemq_common.errors import RequestError
 

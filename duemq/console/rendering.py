@@ -11,8 +11,8 @@ from typing import Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
-from duemq.console.blocks import JsonValue
 from duemq.console.catalogue import LANGUAGES, Translate, translator
+from duemq.http.endpoints import JsonValue
 from duemq_common.charts import MS_MAX
 
 HERE: Final = Path(__file__).parent

@@ -24,7 +24,8 @@ JSON: Final = "application/json"
 BODY_BYTES_MAX: Final = 8 << 20
 PARAMETERS_MAX: Final = 100
 
-JsonObject = dict[str, Any]
+JsonValue = Any
+JsonObject = dict[str, JsonValue]
 
 
 class NoParameters(msgspec.Struct):

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from duemq.client.admin.cluster import BrokerMember
-from duemq.console.blocks import Chart, JsonValue, Key
+from duemq.console.blocks import Chart, Key
 from duemq.console.brokers import BrokerState, of_members
 from duemq.console.catalogue import Translate
+from duemq.http.endpoints import JsonValue
 from duemq.http.sessions import AccountSession
 from duemq_common.charts import COLOURS, Point, Series, chart
 

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from duemq.console.blocks import Cell, JsonValue, Key, PageContent, Table, Tile, Tiles
+from duemq.console.blocks import Cell, Key, PageContent, Table, Tile, Tiles
 from duemq.console.brokers import BrokerState, number_in, total, views
 from duemq.console.call import PageCall
 from duemq.console.pages.axis import axis_charts, axis_data, window_of
+from duemq.http.endpoints import JsonValue
 from duemq_common.clock import SystemClock
 
 TIMERS_VIEW: Final = "timer_store.summary"

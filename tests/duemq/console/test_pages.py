@@ -15,7 +15,7 @@ import pytest
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
 from duemq.console import catalogue
-from duemq.console.logins import AGE_MAX_S, IDLE_S, LOGINS_MAX, Logins, LoginRole
+from duemq.console.logins import AGE_MAX_S, IDLE_S, LOGINS_MAX, LoginRole, Logins
 from duemq.console.rendering import HERE
 from tests.duemq.console.rig import (
     ACCOUNT_KEYS,
