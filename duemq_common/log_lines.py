@@ -1,4 +1,4 @@
-"""Log formatter: one line per message, control characters escaped.
+"""Log formatters: one line per message, control characters escaped.
 
 Log messages contain names, ids and remarks of clients. Unescaped, a line feed could forge a log
 line, and an escape sequence could control the terminal.
@@ -6,8 +6,10 @@ line, and an escape sequence could control the terminal.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+from datetime import UTC, datetime
 from typing import Final
 
 MESSAGE_CHARS_MAX: Final = 8_192
@@ -34,6 +36,23 @@ class OneLineFormatter(logging.Formatter):
         text = super().formatException(ei)  # type: ignore[arg-type]
         lines = (escaped(line) for line in text.split(_LINE_FEED))
         return _LINE_FEED.join(f"  | {line}" for line in lines)
+
+
+class JsonFormatter(logging.Formatter):
+    """Formatter of one JSON object per record: time, level, logger, message, and a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object as ASCII text in one line."""
+        seconds, ms = divmod(int(record.created * 1_000), 1_000)
+        fields = {
+            "time": f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage()[:MESSAGE_CHARS_MAX],
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
 
 
 def escaped(text: str) -> str:

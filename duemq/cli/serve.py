@@ -26,7 +26,7 @@ from duemq_common.allocator import return_large_blocks
 from duemq_common.config import Properties, from_properties
 from duemq_common.config_text import read_properties as read_file
 from duemq_common.errors import UsageError
-from duemq_common.log_lines import OneLineFormatter
+from duemq_common.log_lines import JsonFormatter, OneLineFormatter
 from message_store.config import StoreConfig
 from message_store.descriptors import headroom, raise_descriptor_limit
 
@@ -42,11 +42,11 @@ SWITCH_S = 0.0005  # limits the delay of the event loop by computing threads
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
-def set_up_logging(file: Path | None) -> None:
-    """Configure logging from a file, or to standard error."""
+def set_up_logging(file: Path | None, *, as_json: bool = False) -> None:
+    """Configure logging from a file, or to standard error, as text or as JSON objects."""
     if file is None:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(OneLineFormatter(LOG_FORMAT))
+        handler.setFormatter(JsonFormatter() if as_json else OneLineFormatter(LOG_FORMAT))
         logging.basicConfig(level=logging.INFO, handlers=[handler])
         logging.getLogger("apscheduler").setLevel(logging.WARNING)
         return
@@ -133,7 +133,7 @@ def serve_broker(
     gc.disable()
     sys.setswitchinterval(SWITCH_S)
     return_large_blocks()
-    set_up_logging(logging_file)
+    set_up_logging(logging_file, as_json=properties.get("logFormat") == "json")
     _raise_descriptor_limit()
     from duemq.auth.config import AuthConfig
     from duemq.cli.kernels import compile_if_needed

@@ -337,6 +337,13 @@ class BrokerConfig:
         "configBlackList",
         "Keys that a request may not change, separated by `;`.",
     )
+    log_format: str = option(
+        "text",
+        "logFormat",
+        "Form of the log on standard error; json: one object per line.",
+        choices=("text", "json"),
+        own=True,
+    )
     metrics_exporter: str = option(
         "PROM",
         "metricsExporterType",

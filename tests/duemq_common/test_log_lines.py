@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.cli.serve import LOG_FORMAT
-from duemq_common.log_lines import MESSAGE_CHARS_MAX, OneLineFormatter
+from duemq_common.log_lines import MESSAGE_CHARS_MAX, JsonFormatter, OneLineFormatter
 
 FORMATTER = OneLineFormatter(LOG_FORMAT)
 
@@ -61,3 +62,22 @@ def test_a_traceback_keeps_its_lines_and_forges_none() -> None:
     assert len(lines) > 3
     assert all(each.startswith("  | ") for each in lines[1:])
     assert "\x1b" not in "".join(lines)
+
+
+def test_a_record_is_one_json_object() -> None:
+    try:
+        raise ValueError("a\nb")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "f", 1, "%s\n\u2028", ("é",), sys.exc_info())
+    record.created = 1.5
+    text = JsonFormatter().format(record)
+    assert text.isascii()
+    assert "\n" not in text
+    fields = json.loads(text)
+    assert "ValueError: a\nb" in fields.pop("traceback")
+    assert fields == {
+        "time": "1970-01-01T00:00:01.500Z",
+        "level": "ERROR",
+        "logger": "x",
+        "message": "é\n\u2028",
+    }
