@@ -77,7 +77,7 @@ def test_the_highest_of_neighbours_are_drawn(bar_ms: int) -> None:
 def test_the_legend_names_series_band_and_limit() -> None:
     series = [Series(f"s{n}", [(n, 1.0)], colour) for n, colour in enumerate(COLOURS)]
     page = chart("title", series, shown=MS, band=("the run", 0, 1), limit=2.0)
-    keys = re.findall(r"</i>([^<]+)</span>|>(- - [^<]+)</span>", page)
+    keys = re.findall(r"</(?:i|svg)>([^<]+)</span>|>(- - [^<]+)</span>", page)
     assert ["".join(key) for key in keys] == [*(s.name for s in series), "the run", "- - 2 ms"]
 
 

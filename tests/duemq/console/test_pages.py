@@ -88,7 +88,7 @@ def test_a_login_has_the_role_that_the_brokers_grant(accounts: Served) -> None:
     roles = {VIEWER: "viewer", OPERATOR: "operator", ROOT: "administrator"}
     for credentials, role in roles.items():
         with accounts.logged_in(credentials) as client:
-            assert f"LoginRole: {role}." in client.get("/").text
+            assert f"Role: {role}." in client.get("/").text
 
 
 def test_a_login_is_a_protected_cookie_and_ends(accounts: Served) -> None:
