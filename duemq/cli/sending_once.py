@@ -17,7 +17,7 @@ from typing import Final
 from duemq.cli.message_file import REPAIRED, FileMessage
 from duemq.client.client import Client
 from duemq.client.decisions import PendingDecisions
-from duemq.client.errors import NoRoute, Refused, Unsupported
+from duemq.client.errors import NoRoute, NotSent, Refused, Unsupported
 from duemq.client.message import EPOCH, Message, MessageQueue
 from duemq.client.producer import Producer, SendResult
 from duemq.client.routes import bytes_of, json_object
@@ -136,6 +136,9 @@ class OnceSender:
     async def _outcome(self, message: FileMessage) -> str:
         try:
             await self.send(message)
+        except NotSent as error:
+            # the cause: a broker that does not respond, or refuses for now
+            raise (error.__cause__ or error) from None
         except (Refused, ValueError, OverflowError) as error:
             if isinstance(error, Refused) and error.code not in PERMANENT:
                 raise

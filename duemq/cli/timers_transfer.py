@@ -22,7 +22,8 @@ from duemq.cli.sending_once import EXISTS, REFUSED, SEND, OnceSender
 from duemq.cli.timers_export import DAMAGED, LEFT_OUT, pages_of
 from duemq.client.client import Client
 from duemq.client.decisions import PendingDecisions
-from duemq_common.errors import UsageError
+from duemq.net.codes import ResponseCode
+from duemq_common.errors import RequestError, UsageError
 from message_store.log.offset_id import encode_offset_id
 
 BATCH_MESSAGES: Final = 500
@@ -93,6 +94,7 @@ class BrokerTransfer:
         earliest_ms = self._clock.now_ms() + self._margin_ms
         later = [each for each in records if each.due_ms >= earliest_ms]
         self.counts[SOON] += len(records) - len(later)
+        await self._check_source(later)
         messages = [each.message for each in later]
         actions = await self._sender.actions(messages)
         due_times = await self._due_at_target(messages, actions)
@@ -113,6 +115,18 @@ class BrokerTransfer:
             else:
                 stored.append((record, MOVED if outcome == SEND else EXISTED))
         await self._cancel(stored)
+
+    async def _check_source(self, records: list[PendingRecord]) -> None:
+        """Check that the source can cancel messages, before the target gets them.
+
+        Raises:
+            RequestError: It refuses writes, for example because its disk is full.
+        """
+        ids = [each.offset_id for each in records]
+        for result in await self._at_source.cancel(ids=ids, dry_run=True) if ids else ():
+            if result.verdict == "refused":
+                text = f"{self._address} cannot cancel messages, so none are sent: {result.remark}"
+                raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text)
 
     async def _due_at_target(
         self, messages: list[FileMessage], actions: list[str]

@@ -248,7 +248,7 @@ class _Job:
         for first in range(0, offsets.size, BATCH_MESSAGES):
             part = slice(first, first + BATCH_MESSAGES)
             if self.command.dry_run:
-                decided = Decided(np.full(offsets[part].size, Verdict.DONE, np.int8))
+                decided = self._expected(offsets[part].size)
             else:
                 decided = self._apply(port, offsets[part])
                 await self._retry_transferred(offsets[part], decided)
@@ -263,6 +263,14 @@ class _Job:
             for index, (name_index, due, verdict) in enumerate(rows):
                 tallies[name_index].add(verdict, due, decided.remarks.get(index, ""))
             await asyncio.sleep(0)
+
+    def _expected(self, count: int) -> Decided:
+        """Return the result that a decision about pending messages would have."""
+        refusal = self._owner.store.refusal
+        verdict = Verdict.REFUSED if refusal else Verdict.DONE
+        remark = f"the store is not writable: {refusal}"
+        remarks = dict.fromkeys(range(count), remark) if refusal else {}
+        return Decided(np.full(count, verdict, np.int8), remarks)
 
     async def _retry_transferred(self, offsets: Offsets, decided: Decided) -> None:
         """Repeat the decision on messages that another port has owned since the lookup."""

@@ -28,8 +28,11 @@ from duemq.client.connection import ServerConnection
 from duemq.client.errors import ClientError
 from duemq.client.message import Message, milliseconds
 from duemq.client.producer import Producer
+from duemq.net.codes import RequestCode
 from duemq.testing import LocalBroker
 from duemq_common.request import Request, Response
+from message_store.store import MessageStore
+from tests.support.commands import duemq
 from tests.support.extended import extended
 
 HOUR_MS = 3_600_000
@@ -245,3 +248,46 @@ def test_a_broker_whose_clock_is_ahead_gets_each_message_once(tmp_path: Path) ->
         send_file.send_file(file, where, really=True)
         own_ids = [each.message_id for each in target.messages("ahead")]
         assert own_ids == ["ahead--1", "ahead-1", "ahead-2"]
+
+
+def transferred(source: LocalBroker, target: str, *, code: int) -> str:
+    """Run a transfer that fails; return its error text."""
+    done = duemq("timers", "transfer", "--broker", source.address, "--to", target, "--yes")
+    assert done.returncode == code, done.stderr
+    return done.stderr
+
+
+def test_a_target_that_does_not_respond_leaves_all_at_the_source(
+    brokers: tuple[LocalBroker, LocalBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(*brokers, "away")
+    model.send(4)
+    error = transferred(model.source, "127.0.0.1:1", code=3)
+    assert "127.0.0.1:1 does not respond" in error
+    send = ServerConnection.call
+
+    def call(
+        connection: ServerConnection, request: Request, timeout_s: float
+    ) -> asyncio.Future[Response]:
+        if request.code == RequestCode.SEND_MESSAGE_V2:
+            raise ConnectionResetError("the target has ended")
+        return send(connection, request, timeout_s)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerConnection, "call", call)
+        error = transferred(model.source, model.target.address, code=3)
+    assert "the target has ended" in error
+    assert len(model.pending(model.source)) == 4
+    assert model.pending(model.target) == []
+
+
+def test_a_source_that_refuses_writes_keeps_its_messages(
+    brokers: tuple[LocalBroker, LocalBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(*brokers, "refusing")
+    model.send(4)
+    monkeypatch.setattr(MessageStore, "refusal", "no disk")
+    error = transferred(model.source, model.target.address, code=4)
+    assert "cannot cancel messages, so none are sent: the store is not writable: no disk" in error
+    assert len(model.pending(model.source)) == 4
+    assert model.pending(model.target) == []
