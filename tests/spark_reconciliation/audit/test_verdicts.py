@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
+from duemq.cli.decoded_page import is_of_application
 from spark_reconciliation.audit.aggregated_audit import KEPT, WHOLE, aggregate_verdicts
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.rules import EXCUSED
@@ -21,6 +22,7 @@ from spark_reconciliation.jobs.jobs import forecast, lateness, repair
 from spark_reconciliation.scan.options import FORMAT
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.spark.read import audit_stores, read_table
+from tests.duemq.cli.test_stopped_store import pending_of
 from tests.support.audit_rows import AuditTables
 from tests.support.golden_stores import STORES, GoldenStore, golden_store, manifest_lines
 from tests.support.naive_audit import naive_audit
@@ -128,6 +130,21 @@ def test_golden_stores_agree_with_their_manifests(golden: list[Row], store: Gold
     recalled = {line["answer"] for line in manifest_lines(store.version, "recalled")}
     cancelled = {row["unique_id"] for row in rows if row["verdict"] == "cancelled"}
     assert cancelled == recalled
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("store", STORES, ids=str)
+def test_exports_have_the_messages_that_the_audit_finds_pending(
+    golden: list[Row], store: GoldenStore, tmp_path: Path
+) -> None:
+    rows = [row for row in golden if row["store"] == str(golden_store(store.name))]
+    pending = Counter(
+        (row["unique_id"], row["due_ms"])
+        for row in rows
+        if row["verdict"] == "pending" and is_of_application(row["topic"])
+    )
+    lines = pending_of(golden_store(store.name), tmp_path)
+    assert pending == Counter((line.unique_id, line.due_ms) for line in lines)
 
 
 def test_the_naive_audit_of_golden_stores(spark: Any, golden: list[Row]) -> None:
