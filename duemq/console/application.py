@@ -19,11 +19,14 @@ from starlette.responses import FileResponse, RedirectResponse, Response, Stream
 from starlette.routing import BaseRoute, Mount, Route
 
 from duemq.auth.signature import Credentials
-from duemq.console.call import PageCall, PageEntry
+from duemq.console.call import Load, PageCall, PageEntry
 from duemq.console.catalogue import LANGUAGES, Translate, language_of, translator
 from duemq.console.forms import form_of
 from duemq.console.logins import Login, LoginRole, Logins, role_of
+from duemq.console.pages.decisions import confirmation, decide
+from duemq.console.pages.message import message
 from duemq.console.pages.overview import overview
+from duemq.console.pages.timers import timers
 from duemq.console.rendering import HEADERS, HERE, render, text_of
 from duemq.http.admission import Admission
 from duemq.http.problems import Problem, problem_of
@@ -42,7 +45,12 @@ FILES: Final = {
     "uPlot.iife.min.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-ENTRIES: Final = (PageEntry("/", "nav.overview", overview),)
+ENTRIES: Final = (
+    PageEntry("/", "nav.overview", overview),
+    PageEntry("/timers", "nav.timers", timers),
+    PageEntry("/messages/{name:path}", "", message),
+    PageEntry("/decisions", "", confirmation, LoginRole.OPERATOR, decide),
+)
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -78,6 +86,9 @@ class Console:
             routes.append(Route(entry.path, self._checked(partial(self.page, entry))))
             path = f"/events{entry.path}"
             routes.append(Route(path, self._checked(partial(self.events, entry))))
+            if entry.action is not None:
+                action = self._checked(partial(self.act, entry, entry.action))
+                routes.append(Route(entry.path, action, methods=["POST"]))
         errors = {404: self._missing, 405: self._missing}
         application = Starlette(routes=routes, exception_handlers=errors)
         return [Route("/", _redirected), Mount(ROOT, app=application)]
@@ -108,6 +119,15 @@ class Console:
         return self._rendered(
             request, "page.html", login, page=page, current=entry.path, events=events
         )
+
+    async def act(self, entry: PageEntry, action: Load, request: Request) -> Response:
+        """Take the action of a form, and return the page with its results."""
+        login, form = await self._posted(request)
+        _check_role(login, entry.role)
+        with self._sessions.session(login.credentials) as session:
+            call = PageCall(session, login, form, request.path_params, _text(request))
+            page = await action(call)
+        return self._rendered(request, "page.html", login, page=page, current=entry.path, events="")
 
     async def events(self, entry: PageEntry, request: Request) -> Response:
         """Return a stream with the blocks of a page whenever they change."""

@@ -98,6 +98,15 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
+class TextBlock:
+    """Text of several lines."""
+
+    title: Key
+    text: str
+    kind: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Fact or fault above other blocks."""
 

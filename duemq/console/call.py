@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
+from duemq.client.message import milliseconds
 from duemq.console.blocks import PageContent
 from duemq.console.catalogue import Translate
 from duemq.console.logins import Login, LoginRole
-from duemq.http.problems import Problem
+from duemq.http.endpoints import invalid
 from duemq.http.sessions import AccountSession
 
 NUMBER_DIGITS_MAX: Final = 15
@@ -41,9 +43,23 @@ class PageCall:
         if not text:
             return default
         if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
-            detail = f"{name}={text[:40]!r} is not a whole number"
-            raise Problem(400, "invalid", "The request is invalid", detail)
+            raise invalid(f"{name}={text[:40]!r} is not a whole number")
         return int(text)
+
+    def time_ms(self, name: str, default: int) -> int:
+        """Return a parameter that is a time: in ms since the epoch, or as text in UTC.
+
+        Raises:
+            Problem: It is not one.
+        """
+        text = self.query.get(name, "")
+        if text.isdigit() or not text:
+            return self.number(name, default)
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            raise invalid(f"{name}={text[:40]!r} is not a time") from None
+        return milliseconds(time if time.tzinfo else time.replace(tzinfo=UTC))
 
 
 Load = Callable[[PageCall], Awaitable[PageContent]]
@@ -58,9 +74,11 @@ class PageEntry:
         path: Path below the root of the console.
         title: Key of the title in the navigation; empty: the page is not in it.
         role: LoginRole that a login needs.
+        action: Takes the action of a form that the page contains; None: it has none.
     """
 
     path: str
     title: str
     load: Load
     role: LoginRole = LoginRole.VIEWER
+    action: Load | None = None

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.duemq.console.rig import Served
+from duemq.broker.broker import Broker
+from duemq.client import Message, Producer
+from tests.duemq.console.rig import ACCOUNT_KEYS, Served, served
+from tests.support.accounts import ROOT
 
-PAGES = ("/", "/?span=1y")
+HOSTILE_MESSAGE = "/messages/%3Cb%3Ek%3C%2Fb%3E"
+PAGES = ("/", "/?span=1y", "/timers", "/timers?key=missing", HOSTILE_MESSAGE)
 WIDTHS = (1_400, 390)
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 RUN = "const done = arguments[arguments.length - 1]; axe.run(document, arguments[0]).then(done);"
@@ -18,6 +24,25 @@ def resized(browser: Any, width: int, height: int = 900) -> None:
     """Set the size of the page, below the minimum width of a window too."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def violations_of(browser: Any, axe: str) -> list[str]:
+    """Return the faults of the page that axe reports."""
+    browser.execute_script(axe)
+    result = browser.execute_async_script(RUN, RULES)
+    assert result["passes"]
+    return [
+        f"{one['id']}: {node['html']} {node['failureSummary']}"
+        for one in result["violations"]
+        for node in one["nodes"]
+    ]
+
+
+async def with_pending_message(broker: Broker) -> None:
+    """Send a message that is due in an hour."""
+    address = f"127.0.0.1:{broker.port}"
+    async with Producer(broker=address, credentials=ROOT) as producer:
+        await producer.send(Message("T", b"b", keys=["campaign"], delay=timedelta(hours=1)))
 
 
 def faults_of(browser: Any) -> list[str]:
@@ -38,15 +63,26 @@ def test_pages_are_accessible_and_fit(
     assert faults_of(browser) == []
     wide = "return document.documentElement.scrollWidth"
     assert browser.execute_script(wide) <= width
-    browser.execute_script(axe)
-    result = browser.execute_async_script(RUN, RULES)
-    violations = [
-        f"{one['id']}: {node['html']} {node['failureSummary']}"
-        for one in result["violations"]
-        for node in one["nodes"]
-    ]
-    assert violations == []
-    assert result["passes"]
+    assert violations_of(browser, axe) == []
+
+
+def test_a_decision_is_confirmed_in_the_browser(browser: Any, axe: str, tmp_path: Path) -> None:
+    from selenium.webdriver.common.by import By
+
+    def press(selector: str) -> None:
+        browser.find_element(By.CSS_SELECTOR, f"{selector} button").click()
+        assert violations_of(browser, axe) == []
+        assert faults_of(browser) == []
+
+    resized(browser, min(WIDTHS))
+    with served(tmp_path, with_pending_message, **ACCOUNT_KEYS) as running:
+        browser.get(f"{running.url}/console/messages/campaign")
+        for name, text in (("access_key", ROOT.access_key), ("secret", ROOT.secret)):
+            browser.find_element(By.NAME, name).send_keys(text)
+        press('form[action$="/login"]')
+        press('form[action$="/decisions"]')
+        press('form[action$="/decisions"]')
+        assert "The broker stored the decision." in browser.page_source
 
 
 def test_a_page_is_sent_again_when_it_changes(browser: Any, shared_console: Served) -> None:

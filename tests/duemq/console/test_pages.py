@@ -54,7 +54,7 @@ def test_without_accounts_the_console_is_read_only(shared_console: Served) -> No
 
 def test_pages_have_neither_inline_scripts_nor_styles(shared_console: Served) -> None:
     with shared_console.client() as client:
-        for path in ("/", "/login", "/missing"):
+        for path in ("/", "/timers", "/messages/k1", "/login", "/missing"):
             page = client.get(path)
             assert not INLINE.search(page.text), path
             policy = page.headers["content-security-policy"]

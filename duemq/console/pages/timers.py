@@ -1,0 +1,106 @@
+"""Pending timers: a search by id, key, topic and due time, in pages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from duemq.client.errors import ClientError
+from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table
+from duemq.console.call import PageCall
+from duemq.http.endpoints import Call, JsonObject, invalid
+from duemq.http.pending import PendingQuery, list_pending
+from duemq.net.decisions import TIME_MS_MAX
+from duemq_common.charts import MS_MAX
+from duemq_common.errors import RequestError
+
+PAGE_SIZE: Final = 100
+COLUMNS: Final = ("due", "topic", "id", "keys", "tag", "body", "broker")
+
+
+async def timers(call: PageCall) -> PageContent:
+    """Return the search form and one page of its results."""
+    query = _query(call)
+    blocks: list[object] = [_form(query)]
+    rows: list[list[Cell]] = []
+    following, empty = "", Key("table.empty")
+    try:
+        page = await list_pending(Call(session=call.session, headers={}, path={}, query=query))
+    except (ClientError, RequestError) as error:
+        blocks.append(Notice(Key("value.unknown"), str(error), "bad"))
+        empty = Key("value.unknown")
+    else:
+        blocks += [Notice(Key("timers.damage"), text, "bad") for text in page.damage]
+        rows = [_row(timer) for timer in page.messages]
+        if page.cursor is not None:
+            following = f"/timers?{urlencode(_parameters(query) | {'cursor': page.cursor})}"
+            empty = Key("timers.continued")
+    columns = [Key(f"column.{name}") for name in COLUMNS]
+    blocks.append(Table(Key("timers.results"), columns, rows, empty, following))
+    return PageContent(Key("nav.timers"), blocks)
+
+
+def message_link(name: str) -> str:
+    """Return the link to the page of a message; empty without a name."""
+    return f"/messages/{quote(name, safe='')}" if name else ""
+
+
+def time_field(ms: int) -> str:
+    """Return the value of a form's field for a time; empty: no bound."""
+    if not 0 < ms <= MS_MAX:
+        return ""
+    seconds, rest_ms = divmod(ms, 1_000)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{rest_ms:03d}" if rest_ms else text
+
+
+def _query(call: PageCall) -> PendingQuery:
+    fields = {name: call.query.get(name, "").strip() for name in ("topic", "key", "cursor")}
+    times = {
+        "from_ms": call.time_ms("from", 0),
+        "until_ms": call.time_ms("until", TIME_MS_MAX),
+    }
+    try:
+        return msgspec.convert(fields | times | {"limit": PAGE_SIZE}, PendingQuery)
+    except msgspec.ValidationError as error:
+        raise invalid(str(error)) from None
+
+
+def _parameters(query: PendingQuery) -> dict[str, str]:
+    texts = {
+        "key": query.key,
+        "topic": query.topic,
+        "from": time_field(query.from_ms),
+        "until": time_field(query.until_ms),
+    }
+    return {name: text for name, text in texts.items() if text}
+
+
+def _form(query: PendingQuery) -> Form:
+    values = _parameters(query)
+    fields = [
+        Field("key", Key("timers.key"), values.get("key", "")),
+        Field("topic", Key("column.topic"), values.get("topic", "")),
+        Field("from", Key("timers.from"), values.get("from", ""), "datetime-local"),
+        Field("until", Key("timers.until"), values.get("until", ""), "datetime-local"),
+    ]
+    return Form(Key("timers.search"), "/timers", fields)
+
+
+def _row(timer: JsonObject) -> list[Cell]:
+    unique_key = timer.get("unique_key", "")
+    identity = Cell(unique_key, "text", message_link(unique_key))
+    if "unreadable" in timer:
+        identity = Cell(timer["unreadable"], state="bad")
+    return [
+        Cell(timer["due_ms"], "time"),
+        Cell(timer["topic"]),
+        identity,
+        Cell(timer.get("keys")),
+        Cell(timer.get("tag")),
+        Cell(timer.get("body_bytes"), "bytes"),
+        Cell(timer["broker"]),
+    ]
