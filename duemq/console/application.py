@@ -24,6 +24,7 @@ from duemq.console.catalogue import LANGUAGES, Translate, language_of, translato
 from duemq.console.forms import form_of
 from duemq.console.logins import Login, LoginRole, Logins, role_of
 from duemq.console.pages.decisions import confirmation, decide
+from duemq.console.pages.inventory import group, groups, schedules, topics
 from duemq.console.pages.message import message
 from duemq.console.pages.overview import overview
 from duemq.console.pages.timers import timers
@@ -49,6 +50,10 @@ ENTRIES: Final = (
     PageEntry("/", "nav.overview", overview),
     PageEntry("/timers", "nav.timers", timers),
     PageEntry("/messages/{name:path}", "", message),
+    PageEntry("/topics", "nav.topics", topics),
+    PageEntry("/groups", "nav.groups", groups),
+    PageEntry("/groups/{name:path}", "", group),
+    PageEntry("/schedules", "nav.schedules", schedules),
     PageEntry("/decisions", "", confirmation, LoginRole.OPERATOR, decide),
 )
 Handler = Callable[[Request], Awaitable[Response]]

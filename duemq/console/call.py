@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
 from duemq.client.message import milliseconds
 from duemq.console.blocks import PageContent
 from duemq.console.catalogue import Translate
 from duemq.console.logins import Login, LoginRole
-from duemq.http.endpoints import invalid
+from duemq.http.endpoints import Call, invalid
 from duemq.http.sessions import AccountSession
 
 NUMBER_DIGITS_MAX: Final = 15
@@ -60,6 +62,18 @@ class PageCall:
         except ValueError:
             raise invalid(f"{name}={text[:40]!r} is not a time") from None
         return milliseconds(time if time.tzinfo else time.replace(tzinfo=UTC))
+
+    def handler_call(self, kind: type[msgspec.Struct], **fields: object) -> Call:
+        """Return the call of a handler of the HTTP API, with a query of the kind.
+
+        Raises:
+            Problem: A field is invalid.
+        """
+        try:
+            query = msgspec.convert(fields, kind)
+        except msgspec.ValidationError as error:
+            raise invalid(str(error)) from None
+        return Call(session=self.session, headers={}, path=self.path, query=query)
 
 
 Load = Callable[[PageCall], Awaitable[PageContent]]

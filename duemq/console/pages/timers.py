@@ -6,12 +6,10 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, urlencode
 
-import msgspec
-
 from duemq.client.errors import ClientError
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table
 from duemq.console.call import PageCall
-from duemq.http.endpoints import Call, JsonObject, invalid
+from duemq.http.endpoints import Call, JsonObject
 from duemq.http.pending import PendingQuery, list_pending
 from duemq.net.decisions import TIME_MS_MAX
 from duemq_common.charts import MS_MAX
@@ -23,12 +21,13 @@ COLUMNS: Final = ("due", "topic", "id", "keys", "tag", "body", "broker")
 
 async def timers(call: PageCall) -> PageContent:
     """Return the search form and one page of its results."""
-    query = _query(call)
+    request = _handler_call(call)
+    query: PendingQuery = request.query
     blocks: list[object] = [_form(query)]
     rows: list[list[Cell]] = []
     following, empty = "", Key("table.empty")
     try:
-        page = await list_pending(Call(session=call.session, headers={}, path={}, query=query))
+        page = await list_pending(request)
     except (ClientError, RequestError) as error:
         blocks.append(Notice(Key("value.unknown"), str(error), "bad"))
         empty = Key("value.unknown")
@@ -57,16 +56,15 @@ def time_field(ms: int) -> str:
     return f"{text}.{rest_ms:03d}" if rest_ms else text
 
 
-def _query(call: PageCall) -> PendingQuery:
+def _handler_call(call: PageCall) -> Call:
     fields = {name: call.query.get(name, "").strip() for name in ("topic", "key", "cursor")}
-    times = {
-        "from_ms": call.time_ms("from", 0),
-        "until_ms": call.time_ms("until", TIME_MS_MAX),
-    }
-    try:
-        return msgspec.convert(fields | times | {"limit": PAGE_SIZE}, PendingQuery)
-    except msgspec.ValidationError as error:
-        raise invalid(str(error)) from None
+    return call.handler_call(
+        PendingQuery,
+        from_ms=call.time_ms("from", 0),
+        until_ms=call.time_ms("until", TIME_MS_MAX),
+        limit=PAGE_SIZE,
+        **fields,
+    )
 
 
 def _parameters(query: PendingQuery) -> dict[str, str]:

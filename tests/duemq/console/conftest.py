@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.client import Message, Producer
+from duemq.client import Admin, Message, Producer, PullConsumer
 from tests.duemq.console.rig import Served, served
 from tests.support.requirements import Missing, need_commands, skip_without
 
@@ -19,7 +19,8 @@ HOSTILE = '<script>document.title="broken"</script><img src=x onerror=alert(1)>'
 
 async def filled(broker: Broker) -> None:
     """Send pending messages, some with markup in every text, and deliver some."""
-    async with Producer(broker=f"127.0.0.1:{broker.port}") as producer:
+    address = f"127.0.0.1:{broker.port}"
+    async with Producer(broker=address) as producer:
         for number in range(30):
             delay = timedelta(minutes=number + 1)
             await producer.send(Message("orders", b"b", keys=[f"k{number}"], delay=delay))
@@ -36,6 +37,12 @@ async def filled(broker: Broker) -> None:
         await producer.send(message)
         await producer.send(Message("orders", b"now", delay=timedelta(milliseconds=10)))
         await producer.send(Message("orders", b"level", level=10))
+        await producer.send(Message("orders", b"stored"))
+    async with Admin(broker=address) as admin:
+        await admin.create_group("readers")
+    async with PullConsumer(group="readers", broker=address) as consumer:
+        for queue in await consumer.queues("orders"):
+            await consumer.commit(queue, 0)
 
 
 @pytest.fixture(scope="session")

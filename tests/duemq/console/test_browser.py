@@ -14,7 +14,17 @@ from tests.duemq.console.rig import ACCOUNT_KEYS, Served, served
 from tests.support.accounts import ROOT
 
 HOSTILE_MESSAGE = "/messages/%3Cb%3Ek%3C%2Fb%3E"
-PAGES = ("/", "/?span=1y", "/timers", "/timers?key=missing", HOSTILE_MESSAGE)
+PAGES = (
+    "/",
+    "/?span=1y",
+    "/topics",
+    "/groups",
+    "/groups/readers",
+    "/schedules",
+    "/timers",
+    "/timers?key=missing",
+    HOSTILE_MESSAGE,
+)
 WIDTHS = (1_400, 390)
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 RUN = "const done = arguments[arguments.length - 1]; axe.run(document, arguments[0]).then(done);"

@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.client import Message, Producer
+from duemq.client import Admin, Message, Producer
 from duemq.console.pages import timers
+from recurring_schedules.definition import Definition
 from tests.duemq.console.conftest import HOSTILE
 from tests.duemq.console.rig import (
     ACCOUNT_KEYS,
@@ -39,6 +40,8 @@ async def prepared(broker: Broker) -> None:
     async with Producer(broker=address, credentials=ROOT) as producer:
         for key in ("cancel", "move", "fire", "changed", "refused"):
             await producer.send(Message(key, b"b", keys=[key], delay=timedelta(hours=1)))
+    async with Admin(broker=address, credentials=ROOT) as admin:
+        await admin.create_schedule(Definition(name="report", topic="cancel", cron="0 6 * * *"))
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +157,14 @@ def test_a_decision_is_confirmed_and_has_a_result(accounts: Served, action: str)
         assert ("cannot decide on the message" in again.text) != is_repeatable
         events = {"cancel": "cancelled", "fire": "delivered", "move": DUE.replace("T", " ")}
         assert events[action] in client.get(path).text
+
+
+def test_schedules_are_listed(accounts: Served) -> None:
+    with accounts.logged_in(VIEWER) as client:
+        text = client.get("/schedules").text
+    assert "<td>report</td>" in text
+    assert "<code>0 6 * * *</code>" in text
+    assert "<td>active</td>" in text
 
 
 def test_a_decision_needs_the_due_time_that_was_confirmed(accounts: Served) -> None:

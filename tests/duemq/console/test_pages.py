@@ -16,6 +16,7 @@ from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
 from duemq.console import catalogue
 from duemq.console.logins import AGE_MAX_S, IDLE_S, LOGINS_MAX, LoginRole, Logins
+from duemq.console.pages import inventory
 from duemq.console.rendering import HERE
 from tests.duemq.console.rig import (
     ACCOUNT_KEYS,
@@ -82,6 +83,22 @@ def test_a_state_that_is_not_known_is_not_zero(tmp_path: Path) -> None:
     assert "unknown" in pending
     assert '<span class="state bad">off</span>' in text
     assert "Not known from:" in text
+
+
+def test_topics_groups_and_schedules_are_listed_in_pages(
+    shared_console: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shared_console.client() as client:
+        assert "orders" in client.get("/topics").text
+        assert 'href="/console/groups/readers"' in client.get("/groups").text
+        lag = client.get("/groups/readers").text
+        assert re.search(r"<dt>Not consumed</dt><dd>[1-9]\d*\s*</dd>", lag)
+        assert client.get("/groups/missing").status_code == 404
+        assert client.get("/schedules").status_code == 200
+        assert client.get("/schedules?cursor=x").status_code == 400
+        monkeypatch.setattr(inventory, "PAGE_SIZE", 1)
+        [link] = re.findall(r'rel="next" href="/console([^"]+)"', client.get("/topics").text)
+        assert client.get(link).text != client.get("/topics").text
 
 
 def test_a_login_has_the_role_that_the_brokers_grant(accounts: Served) -> None:
