@@ -3,6 +3,7 @@
     Outcome          settled units of a batch: delivered, in quarantine, lost; refusal of the next
     DeliveryStats    counters of one level, or of the timers
     Lateness         histogram of store time minus due time, updated once per batch
+    DeliveryHistory  deliveries and lateness of each minute of the last day
 
 Timers are counted by class of topics, so that late deliveries of one class do not hide those of
 another.
@@ -33,6 +34,10 @@ ORDINARY, RETRY, SYSTEM = range(len(CLASSES))
 RETRY_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_")
 RATE_SECONDS: Final = 60
+MINUTE_MS: Final = 60_000
+MINUTES_MAX: Final = 1_440
+HistoryRow = tuple[int, int, int | None, int | None, int]
+"""Start of a minute in ms, deliveries, median, 99 % quantile and maximum of the lateness in ms."""
 
 # Upper bounds of the buckets in ms; one more bucket is for larger values.
 BOUNDS_MS = np.array(
@@ -303,6 +308,42 @@ class DeliveryStats:
     def by_reason(self) -> dict[str, int]:
         """Return the number of messages in quarantine by reason, as plain data for views."""
         return {reason.value: count for reason, count in self.quarantined.items()}
+
+
+class DeliveryHistory:
+    """Deliveries by minute; minutes without any have no row.
+
+    Args:
+        since_ms: Start of the process; it is not known what was delivered before.
+    """
+
+    def __init__(self, since_ms: int) -> None:
+        self.since_ms = since_ms
+        self._rows: deque[HistoryRow] = deque(maxlen=MINUTES_MAX)
+        self._minute_ms = 0
+        self._lateness = Lateness()
+
+    def record(self, due_ms: Numbers, store_ms: Numbers, now_ms: int) -> None:
+        """Count deliveries; while the clock is set back, they are added to the last minute."""
+        minute_ms = now_ms - now_ms % MINUTE_MS
+        if minute_ms > self._minute_ms:
+            self._rows.extend(self._current())
+            self._minute_ms, self._lateness = minute_ms, Lateness()
+        self._lateness.record(due_ms, store_ms)
+
+    def _current(self) -> list[HistoryRow]:
+        late = self._lateness
+        if not late.count:
+            return []
+        p50, p99 = late.quantile_ms(0.5), late.quantile_ms(0.99)
+        return [(self._minute_ms, late.count, p50, p99, late.max_ms)]
+
+    def view(self, now_ms: int) -> dict[str, object]:
+        """Return the rows of the last day as plain data."""
+        first_ms = now_ms - MINUTES_MAX * MINUTE_MS
+        rows = [row for row in (*self._rows, *self._current()) if row[0] > first_ms]
+        since_ms = max(self.since_ms, first_ms)
+        return {"now_ms": now_ms, "since_ms": since_ms, "width_ms": MINUTE_MS, "rows": rows}
 
 
 def class_of(topic: str) -> int:

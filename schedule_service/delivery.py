@@ -23,7 +23,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from delayed_delivery.delivery_history import DeliveryHistory
+from delayed_delivery.outcome import DeliveryHistory
 from delayed_delivery.records import first_log_offset
 from delayed_delivery.service_tasks import preload, report_failure
 from duemq_common.clock import Clock, Signal

@@ -58,7 +58,7 @@ def test_the_tests_run_with_what_extras_install(extra: str) -> None:
 def test_the_licence_exists() -> None:
     assert "Apache License" in (TOP / "LICENSE").read_text()
     assert "Version 2.0" in (TOP / "NOTICE").read_text()
-    assert PROJECT["license"]["text"] == "Apache-2.0"
+    assert PROJECT["license"] == "Apache-2.0"
 
 
 @pytest.mark.finding("B2")

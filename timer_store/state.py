@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from delayed_delivery.delivery_history import DeliveryHistory
-from delayed_delivery.outcome import DeliveryStats
+from delayed_delivery.outcome import DeliveryHistory, DeliveryStats
 from delayed_delivery.records import first_log_offset
 from duemq_common.clock import Clock
 from message_store.store import MessageStore

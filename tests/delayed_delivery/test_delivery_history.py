@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from delayed_delivery.delivery_history import MINUTE_MS, MINUTES_MAX, DeliveryHistory
+from delayed_delivery.outcome import MINUTE_MS, MINUTES_MAX, DeliveryHistory
 
 
 def recorded(history: DeliveryHistory, now_ms: int, *late_ms: int) -> None:

@@ -44,6 +44,10 @@ WIRE_FACTS = {
     "timer_value",
     "_timer",
     "TIMER_",
+    "DUEMQ_SCHEDULE",
+    "SCHEDULE_PREFIX",
+    "_SCHEDULE",
+    "PROP_SCHEDULE",
     # The tags code of a redirected record is a time, not the hash of a tag.
     "due_delay_ms",
     "SCHEDULE_TOPIC_XXXX",

@@ -2,72 +2,26 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-from collections.abc import Callable
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from message_store.log.batch import PutBatch
-from tests.support.migration_rig import MigrationRig
-from tests.support.stores import add_message
+from tests.migration.memory_growth import BATCH, COUNT, LOADS, WARM_UP
+from tests.test_house_rules import TOP
 
-LEVEL, BATCH, COUNT, WARM_UP = 5, 1_000, 20_000, 2
 GROWTH_MAX = 4 * COUNT  # bytes: less than one number for each message
-TIMER_LOG_BYTES = 1 << 21  # of a file
-LARGE_FILES = {"commitlog_file_bytes": 1 << 24, "queue_file_bytes": 1 << 20}
 
 
-def send_levels(rig: MigrationRig) -> None:
-    rig.send([(LEVEL, "T", n % 4, b"level") for n in range(BATCH)])
-    rig.clock.advance(1)
-
-
-def send_timers(rig: MigrationRig) -> None:
-    """Send timers of the next day, each with its own due time."""
-    batch, first_ms = PutBatch(BATCH), rig.clock.now_ms() + 3_600_000
-    for n in range(BATCH):
-        properties = {"TIMER_DELIVER_MS": str(first_ms + 1_000 * n)}
-        add_message(rig.store, batch, "T", n % 4, b"timer", properties=properties)
-    rig.put(batch)
-    rig.clock.advance(1)
-    rig.work()
-
-
-def send_and_transfer(rig: MigrationRig) -> None:
-    send_levels(rig)
-    while rig.drain.step(LEVEL, BATCH).moved:
-        rig.work()
-
-
-@pytest.mark.parametrize("send", [send_levels, send_timers, send_and_transfer])
+@pytest.mark.parametrize("load", LOADS)
 def test_memory_does_not_grow_with_the_number_of_pending_messages(
-    send: Callable[[MigrationRig], None], tmp_path: Path
+    load: str, tmp_path: Path
 ) -> None:
-    rig = MigrationRig(tmp_path, levels="1s 5s 10s 1m 2h", log_file_bytes=TIMER_LOG_BYTES)
-    rig.store_changes = LARGE_FILES
-    rig.open()
-
-    def send_and_flush() -> None:
-        send(rig)
-        rig.store.flush()  # blocks that are on the disk are sealed, as in a broker
-
-    tracemalloc.start()
-    try:
-        for _ in range(WARM_UP):  # loads the kernels
-            send_and_flush()
-        before = traced_bytes()
-        for _ in range(COUNT // BATCH):
-            send_and_flush()
-        assert traced_bytes() - before < GROWTH_MAX
-    finally:
-        tracemalloc.stop()
-    pending = rig.level_pending + rig.timers.counts.total
-    assert pending == WARM_UP * BATCH + COUNT
-    rig.close()
-
-
-def traced_bytes() -> int:
-    gc.collect()
-    return tracemalloc.get_traced_memory()[0]
+    command = [sys.executable, "-m", "tests.migration.memory_growth", load, str(tmp_path)]
+    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["grown"] < GROWTH_MAX
+    assert result["pending"] == WARM_UP * BATCH + COUNT

@@ -14,8 +14,7 @@ from collections import deque
 
 import numpy as np
 
-from delayed_delivery.delivery_history import DeliveryHistory
-from delayed_delivery.outcome import DeliveryStats
+from delayed_delivery.outcome import DeliveryHistory, DeliveryStats
 from duemq_common.errors import CorruptStore
 from timer_store import layout
 from timer_store.config import TimerConfig
