@@ -13,6 +13,8 @@ import asyncio
 import json
 from typing import Final
 
+import msgspec
+
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 from timer_store.compaction.compactor import Survey
@@ -23,6 +25,10 @@ COMPACT_TIMERS: Final = 9_014
 MESSAGE_ILLEGAL: Final = 13
 NOTHING_EXPIRED: Final = "no commit log file is older than fileReservedTime"
 NOTHING_NEEDED: Final = "no timer needs a commit log file that has expired"
+
+
+class _CompactionRequest(msgspec.Struct, forbid_unknown_fields=True):
+    dry_run: bool = False
 
 
 async def handle_compact(timers: TimerStore, request: Request) -> Response:
@@ -63,13 +69,12 @@ async def _plan(timers: TimerStore) -> tuple[CompactionPlan, str]:
 
 
 def _dry_run(request: Request) -> bool:
-    body: object = {}
     try:
-        body = json.loads(request.body or b"{}")
-    except (ValueError, RecursionError) as error:
+        return msgspec.json.decode(request.body or b"{}", type=_CompactionRequest).dry_run
+    except msgspec.ValidationError as error:
+        text = "the body must be a JSON object with dry_run"
+        if str(error).endswith("$.dry_run`"):
+            text = "dry_run must be true or false"
+        raise RequestError(MESSAGE_ILLEGAL, text) from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise RequestError(MESSAGE_ILLEGAL, f"the body is not JSON: {error}") from error
-    if not isinstance(body, dict) or body.keys() - {"dry_run"}:
-        raise RequestError(MESSAGE_ILLEGAL, "the body must be a JSON object with dry_run")
-    if not isinstance(body.get("dry_run", False), bool):
-        raise RequestError(MESSAGE_ILLEGAL, "dry_run must be true or false")
-    return bool(body.get("dry_run", False))
