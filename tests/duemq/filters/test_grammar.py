@@ -150,4 +150,7 @@ def test_the_cost_of_an_expression_is_linear_and_bounded(make: Callable[[int], s
     many_ms = cost_ms(lambda: attempt(many), enough_ms=LITTLE_MS)
     assert many_ms <= PARSE_MS_MAX
     if many_ms > LITTLE_MS:
-        assert many_ms <= 8 * cost_ms(lambda: attempt(few))
+        few_ms = cost_ms(lambda: attempt(few))
+        if many_ms > 8 * few_ms:  # other work of the machine may have ended between the two
+            many_ms = cost_ms(lambda: attempt(many))
+        assert many_ms <= 8 * few_ms
