@@ -149,18 +149,20 @@ def find_shape(data: Bytes, header: Row, slots: int = 0) -> int | None:
 
 
 def _candidates(data: Bytes, header: Row, count: int) -> Iterator[int]:
-    """Yield the slot counts with which first and last item match the header."""
+    """Yield the slot counts with which first and last item match the header, largest first.
+
+    Unused items and slots are zero: without the hash they equal an item of the log's first record.
+    """
     words = (int(data.size) - HEADER_BYTES) // 4
     first = words % 5 or 5  # slots = words - 5 x items
-    start = HEADER_BYTES + first * 4 + ITEM_BYTES + 4  # log offset of item 1, with `first` slots
-    tries = (int(data.size) - start - 8) // ITEM_BYTES + 1 - (count - 2)
+    start = HEADER_BYTES + first * 4 + ITEM_BYTES  # item 1, with `first` slots
+    tries = (int(data.size) - start) // ITEM_BYTES - (count - 2)
     if tries <= 0:
         return
-    offsets = np.ndarray(
-        (tries + count - 2,), layout.CQ_UNIT["phys_offset"], data, start, (ITEM_BYTES,)
-    )
-    fits = offsets[:tries] == header["begin_phys"]
-    fits &= offsets[count - 2 :] == header["end_phys"]
+    items = np.frombuffer(data, layout.INDEX_ITEM, tries + count - 2, start)
+    hashes, offsets = items["key_hash"], items["phys_offset"]
+    fits = (offsets[:tries] == header["begin_phys"]) & (hashes[:tries] != 0)
+    fits &= (offsets[count - 2 :] == header["end_phys"]) & (hashes[count - 2 :] != 0)
     yield from (first + 5 * int(n) for n in np.flatnonzero(fits)[-CANDIDATES_MAX:][::-1])
 
 

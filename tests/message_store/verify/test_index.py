@@ -14,10 +14,11 @@ from tests.support.stores import add_message, open_store
 
 
 @pytest.mark.parametrize("slots", [1, 7, 50, 503])
-def test_the_shape_of_an_index_file_is_detected(tmp_path: Path, slots: int) -> None:
-    with open_store(tmp_path, index_slots_max=slots, index_entries_max=100) as store:
+@pytest.mark.parametrize("keys", [1, 2, 70])
+def test_the_shape_of_an_index_file_is_detected(tmp_path: Path, slots: int, keys: int) -> None:
+    with open_store(tmp_path, index_slots_max=slots, index_entries_max=1_000) as store:
         batch = PutBatch()
-        for number in range(70):
+        for number in range(keys):
             add_message(store, batch, "T", 0, properties={"KEYS": f"k{number}"})
         store.put(batch)
     (path,) = (tmp_path / "index").iterdir()
