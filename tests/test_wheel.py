@@ -1,11 +1,15 @@
-"""The wheel in a clean environment with an application that has packages of common names."""
+"""The wheel: its metadata, and an application with packages of common names that installs it."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
+import zipfile
+from importlib.metadata import PackageMetadata, PathDistribution
 from pathlib import Path
 
 import pytest
@@ -14,8 +18,10 @@ from tests.support import embedding_application
 from tests.support.packages import TOP, folder_of
 from tests.test_import_arrows import ARROWS
 
-FILES = "pyproject.toml", "README.md", "LICENSE", "NOTICE"
+FILES = "pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"
 TIMEOUT_S = 300
+PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+LINK = re.compile(r"\]\(([^)]+)\)")
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
@@ -64,9 +70,46 @@ def environment_with(wheel: Path, directory: Path) -> Path:
     return python
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> PackageMetadata:
+    directory = wheel.parent / "unpacked"
+    with zipfile.ZipFile(wheel) as content:
+        content.extractall(directory)
+    [info] = directory.glob("*.dist-info")
+    return PathDistribution(info).metadata
+
+
+def test_links_of_the_readme_on_an_index_are_absolute(metadata: PackageMetadata) -> None:
+    links = LINK.findall(metadata.get_payload())  # type: ignore[attr-defined]
+    assert len(links) > 40
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    documentation = PROJECT["urls"]["Documentation"]
+    assert f"{documentation}/how-to/deploy/" in links
+    assert f"{documentation}/figures/timer-lateness.svg" in links
+
+
+def test_the_metadata_is_complete(metadata: PackageMetadata) -> None:
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Author"]
+    assert metadata["Summary"]
+    assert metadata["Keywords"]
+    assert {text.partition(",")[0] for text in metadata.get_all("Project-URL")} == PROJECT[
+        "urls"
+    ].keys()
+    assert metadata.get_all("License-File") == ["LICENSE", "NOTICE"]
+
+
 @pytest.mark.finding("3U1")
-def test_an_application_with_packages_of_common_names_embeds_a_broker(tmp_path: Path) -> None:
-    python = environment_with(built_wheel(tmp_path), tmp_path / "env")
+def test_an_application_with_packages_of_common_names_embeds_a_broker(
+    wheel: Path, tmp_path: Path
+) -> None:
+    python = environment_with(wheel, tmp_path / "env")
     application = tmp_path / "application"
     for name in embedding_application.OWN_PACKAGES:
         (application / name).mkdir(parents=True)
