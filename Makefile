@@ -9,6 +9,7 @@
 #   make bench       compare performance with Apache's broker
 #   make soak        run hours of kills, power cuts, failovers, damaged files and clock steps
 #   make docs        write the generated reference pages
+#   make site        build the documentation site into build/site
 #   make release     build sdist, wheel and SBOM of the last commit into build/release, and check them
 #   make lock        write constraints.txt from the environment
 #   make newest      run lint and the fast tests with the newest dependencies, in .venv-newest
@@ -43,7 +44,7 @@ PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadsco
 # Without bytecode files, each test process would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env image demo demo-ha test test-all test-fast lint bench soak docs release lock newest clean help
+.PHONY: env image demo demo-ha test test-all test-fast lint bench soak docs site release lock newest clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -112,6 +113,9 @@ soak: env
 
 docs: env
 	$(BIN)/python -m tests.support.reference_pages docs/reference
+
+site: env
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 release: env
 	@VENV=$(VENV) .ci/release
