@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -10,13 +11,14 @@ import pytest
 
 from delayed_delivery.pending import Found
 from duemq.client.decisions import MessageSelection, PendingDecisions
+from duemq.messages.decide import DecideProcessor
 from duemq.messages.decision_results import CANCELLED_BEFORE
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.net.decisions import NAMES_MAX, DecisionResult
 from duemq_common.clock import FakeClock
 from duemq_common.recall_handle import RecallHandle
-from duemq_common.request import Request
+from duemq_common.request import Request, Response
 from message_store.log.offset_id import encode_offset_id
 from tests.support.running_broker import BrokerClient, bodies_of, connected, running, small
 from timer_store.pending.lookup import PendingTimers
@@ -177,15 +179,26 @@ def test_an_id_of_no_message_is_unknown(tmp_path: Path, name: str) -> None:
 def test_cancels_that_wait_together_share_a_lookup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """500 cancels by key, one request each, take as many steps as a few requests."""
+    """500 cancels by key, one request each, take as many steps as a few requests.
+
+    The first lookup waits until all requests have arrived, however fast the sockets are.
+    """
     lookups: list[int] = []
-    by_key = PendingTimers.by_key
+    arrivals, all_arrived = itertools.count(1), asyncio.Event()
+    by_key, decide = PendingTimers.by_key, DecideProcessor.decide
 
     async def counted(self: PendingTimers, topic: str, keys: list[str], *, unique: bool) -> Found:
         lookups.append(len(keys))
+        await all_arrived.wait()
         return await by_key(self, topic, keys, unique=unique)
 
+    async def arriving(self: DecideProcessor, request: Request) -> Response:
+        if next(arrivals) == 501:
+            all_arrived.set()
+        return await decide(self, request)
+
     monkeypatch.setattr(PendingTimers, "by_key", counted)
+    monkeypatch.setattr(DecideProcessor, "decide", arriving)
 
     async def work() -> None:
         clock = FakeClock()

@@ -33,7 +33,7 @@ from rocketmq import (
 from tests.support.client_commands import Command, Commands, run_program
 
 REQUEST_S = 10
-AWAIT_S = 5
+AWAIT_S = 1
 BATCH = 32
 CHECKED = {"commit": TransactionResolution.COMMIT, "rollback": TransactionResolution.ROLLBACK}
 

@@ -131,7 +131,7 @@ public final class GrpcClient {
     private static void receive(Args args, Events events) throws Exception {
         try (SimpleConsumer consumer = PROVIDER.newSimpleConsumerBuilder()
             .setClientConfiguration(configuration(args)).setConsumerGroup(args.text("group"))
-            .setSubscriptionExpressions(filters(args)).setAwaitDuration(Duration.ofSeconds(5)).build()) {
+            .setSubscriptionExpressions(filters(args)).setAwaitDuration(Duration.ofSeconds(1)).build()) {
             events.print("started");
             long end = System.currentTimeMillis() + args.time("wait-ms", 60_000);
             int seen = 0;

@@ -6,7 +6,7 @@ const readline = require('node:readline');
 const rocketmq = require('rocketmq-client-nodejs');
 const { TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
-const AWAIT_MS = 5_000;
+const AWAIT_MS = 1_000;
 const REQUEST_MS = 10_000;
 const WAIT_MS = 60_000;
 const SILENT = { debug() {}, info() {}, warn() {}, error: (...words) => process.stderr.write(`${words.join(' ')}\n`) };
