@@ -1,12 +1,15 @@
-"""Variables and probes in the files of `deploy/`."""
+"""Variables and probes in the files of `deploy/`, and their schemas."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
+from compose_spec import PyCompose
 
 from duemq.cli.config_show import broker_sections
 from duemq.configuration.environment import OF_COMMANDS, variable_of
@@ -16,6 +19,7 @@ from duemq_common.config import Properties, options
 from tests.support.commands import TOP
 
 DEPLOY = TOP / "deploy"
+KUBERNETES = "1.37"
 FILES = (
     "container/Containerfile",
     "compose/compose.yml",
@@ -37,6 +41,19 @@ def test_each_variable_sets_a_key(name: str) -> None:
 def resources(kind: str) -> list[dict[str, Any]]:
     documents = yaml.safe_load_all((DEPLOY / "kubernetes" / "duemq.yml").read_text())
     return [document for document in documents if document["kind"] == kind]
+
+
+def test_the_manifests_match_the_schemas_of_kubernetes() -> None:
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "duemq.yml").read_text()))
+    assert len(documents) > 5
+    for document in documents:
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def test_the_compose_file_matches_the_specification() -> None:
+    content = yaml.safe_load((DEPLOY / "compose" / "compose.yml").read_text())
+    without_anchors = {key: value for key, value in content.items() if not key.startswith("x-")}
+    assert PyCompose.from_json(json.dumps(without_anchors)).service_names()
 
 
 def test_the_probes_of_a_broker_exist() -> None:
