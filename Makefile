@@ -11,6 +11,7 @@
 #   make docs        write the generated reference pages
 #   make site        build the documentation site into build/site
 #   make release     build sdist, wheel and SBOM of the last commit into build/release, and check them
+#   make bundle      build an archive of the wheel and all wheels that it needs, for machines without package index
 #   make lock        write constraints.txt from the environment
 #   make newest      run lint and the fast tests with the newest dependencies, in .venv-newest
 #   make clean       remove the environment and caches
@@ -44,7 +45,7 @@ PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadsco
 # Without bytecode files, each test process would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env image demo demo-ha test test-all test-fast lint bench soak docs site release lock newest clean help
+.PHONY: env image demo demo-ha test test-all test-fast lint bench soak docs site release bundle lock newest clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -119,6 +120,9 @@ site: env
 
 release: env
 	@VENV=$(VENV) .ci/release
+
+bundle: env
+	@VENV=$(VENV) .ci/bundle
 
 # Image localhost/duemq; BASE=NAME uses another base, such as one made by deploy/container/base.
 image: $(VENV)/demo
