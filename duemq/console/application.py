@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 from urllib.parse import urlencode
@@ -19,10 +19,12 @@ from starlette.responses import FileResponse, RedirectResponse, Response, Stream
 from starlette.routing import BaseRoute, Mount, Route
 
 from duemq.auth.signature import Credentials
+from duemq.console.bulk import BulkJobs
 from duemq.console.call import Load, PageCall, PageEntry
-from duemq.console.catalogue import LANGUAGES, Translate, language_of, translator
+from duemq.console.catalogue import LANGUAGES, language_of, translator
 from duemq.console.forms import form_of
 from duemq.console.logins import Login, LoginRole, Logins, role_of
+from duemq.console.pages import bulk
 from duemq.console.pages.decisions import confirmation, decide
 from duemq.console.pages.inventory import group, groups, schedules, topics
 from duemq.console.pages.message import message
@@ -33,11 +35,13 @@ from duemq.http.admission import Admission
 from duemq.http.problems import Problem, problem_of
 from duemq.http.sessions import AccountSession, Sessions
 from duemq_common import page_style
+from duemq_common.clock import SystemClock
 
 ROOT: Final = "/console"
 COOKIE, LANGUAGE_COOKIE = "duemq_session", "duemq_language"
 EVENTS_MAX: Final = 64  # pages that are sent again when they change
 EVENT_INTERVAL_S: Final = 5.0
+PROGRESS_INTERVAL_S: Final = 0.5
 FILES: Final = {
     "console.css": "text/css",
     "uPlot.min.css": "text/css",
@@ -55,6 +59,15 @@ ENTRIES: Final = (
     PageEntry("/groups/{name:path}", "", group),
     PageEntry("/schedules", "nav.schedules", schedules),
     PageEntry("/decisions", "", confirmation, LoginRole.OPERATOR, decide),
+    PageEntry("/bulk", "nav.bulk", bulk.jobs, LoginRole.OPERATOR, bulk.prepare),
+    PageEntry(
+        "/bulk/{name}",
+        "",
+        bulk.job,
+        LoginRole.OPERATOR,
+        bulk.act,
+        interval_s=PROGRESS_INTERVAL_S,
+    ),
 )
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -78,6 +91,7 @@ class Console:
         self._logins = Logins(now_s)
         self._event_interval_s = event_interval_s
         self._events = 0
+        self._jobs = BulkJobs(SystemClock().now_ms, now_s)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of the console."""
@@ -118,9 +132,9 @@ class Console:
             return _to_login(request)
         _check_role(login, entry.role)
         with self._sessions.session(login.credentials) as session:
-            page = await entry.load(_call(request, session, login))
+            page = await entry.load(self._call(request, session, login))
         query = f"?{request.url.query}" if request.url.query else ""
-        events = f"{ROOT}/events{entry.path}{query}"
+        events = f"{ROOT}/events{request.url.path.removeprefix(ROOT)}{query}"
         return self._rendered(
             request, "page.html", login, page=page, current=entry.path, events=events
         )
@@ -130,8 +144,9 @@ class Console:
         login, form = await self._posted(request)
         _check_role(login, entry.role)
         with self._sessions.session(login.credentials) as session:
-            call = PageCall(session, login, form, request.path_params, _text(request))
-            page = await action(call)
+            page = await action(self._call(request, session, login, form))
+        if page.location:
+            return RedirectResponse(f"{ROOT}{page.location}", 303, HEADERS)
         return self._rendered(request, "page.html", login, page=page, current=entry.path, events="")
 
     async def events(self, entry: PageEntry, request: Request) -> Response:
@@ -148,15 +163,29 @@ class Console:
         self._events += 1
         try:
             while self._login_of(request, touch=False) is not None:
-                await asyncio.sleep(self._event_interval_s)
+                await asyncio.sleep(entry.interval_s or self._event_interval_s)
                 with self._sessions.session(login.credentials) as session:
-                    page = await entry.load(_call(request, session, login))
+                    page = await entry.load(self._call(request, session, login))
                 text = text_of("live.html", language, page=page, login=login, root=ROOT)
                 if text != former:
                     former = text
                     yield event_of("blocks", text)
+                if not page.live:
+                    yield event_of("end", "end")
+                    return
         finally:
             self._events -= 1
+
+    def _call(
+        self,
+        request: Request,
+        session: AccountSession,
+        login: Login,
+        form: Mapping[str, str] | None = None,
+    ) -> PageCall:
+        query = request.query_params if form is None else form
+        text = translator(_language(request))
+        return PageCall(session, login, query, request.path_params, text, self._jobs)
 
     def _rendered(
         self,
@@ -297,16 +326,8 @@ def _check_role(login: Login, role: LoginRole) -> None:
         raise Problem(403, "role", "The account may not see this page", detail)
 
 
-def _call(request: Request, session: AccountSession, login: Login) -> PageCall:
-    return PageCall(session, login, request.query_params, request.path_params, _text(request))
-
-
 def _address(request: Request) -> str:
     return request.client.host if request.client else ""
-
-
-def _text(request: Request) -> Translate:
-    return translator(_language(request))
 
 
 def _language(request: Request) -> str:

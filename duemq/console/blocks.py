@@ -117,6 +117,16 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressBar:
+    """Progress of work: a bar with both numbers."""
+
+    label: Key
+    value: int
+    total: int
+    kind: str = "progress"
+
+
+@dataclass(frozen=True, slots=True)
 class Field:
     """Field of a form.
 
@@ -129,6 +139,7 @@ class Field:
     value: str = ""
     type: str = "text"
     options: Sequence[tuple[str, Key]] = ()
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +167,11 @@ class PageContent:
         title: Key of the title.
         subject: Name of what the page shows, after the title.
         live: Whether the page is sent again when it changes.
+        location: Path that the browser opens instead, after an action; a reload does not repeat it.
     """
 
     title: Key
     blocks: Sequence[object] = field(default_factory=list)
     subject: str = ""
     live: bool = False
+    location: str = ""

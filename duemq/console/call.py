@@ -11,6 +11,7 @@ import msgspec
 
 from duemq.client.message import milliseconds
 from duemq.console.blocks import PageContent
+from duemq.console.bulk import BulkJobs
 from duemq.console.catalogue import Translate
 from duemq.console.logins import Login, LoginRole
 from duemq.http.endpoints import Call, invalid
@@ -27,6 +28,7 @@ class PageCall:
         query: Parameters of the URL; of an action: those of its form.
         path: Parameters of the path.
         text: Returns texts in the language of the request.
+        jobs: Bulk decisions.
     """
 
     session: AccountSession
@@ -34,6 +36,7 @@ class PageCall:
     query: Mapping[str, str]
     path: Mapping[str, str]
     text: Translate
+    jobs: BulkJobs
 
     def number(self, name: str, default: int) -> int:
         """Return a parameter that is a whole number.
@@ -89,6 +92,7 @@ class PageEntry:
         title: Key of the title in the navigation; empty: the page is not in it.
         role: LoginRole that a login needs.
         action: Takes the action of a form that the page contains; None: it has none.
+        interval_s: Seconds between two examinations of a live page; 0: the console's default.
     """
 
     path: str
@@ -96,3 +100,4 @@ class PageEntry:
     load: Load
     role: LoginRole = LoginRole.VIEWER
     action: Load | None = None
+    interval_s: float = 0.0

@@ -9,9 +9,10 @@ from urllib.parse import quote, urlencode
 from duemq.client.errors import ClientError
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table
 from duemq.console.call import PageCall
+from duemq.console.logins import LoginRole
 from duemq.http.endpoints import Call, JsonObject
 from duemq.http.pending import PendingQuery, list_pending
-from duemq.net.decisions import TIME_MS_MAX
+from duemq.net.decisions import ACTIONS, TIME_MS_MAX
 from duemq_common.charts import MS_MAX
 from duemq_common.errors import RequestError
 
@@ -39,6 +40,8 @@ async def timers(call: PageCall) -> PageContent:
             empty = Key("timers.continued")
     columns = [Key(f"column.{name}") for name in COLUMNS]
     blocks.append(Table(Key("timers.results"), columns, rows, empty, following))
+    if (rows or following) and call.login.role >= LoginRole.OPERATOR:
+        blocks.append(_bulk_form(query))
     return PageContent(Key("nav.timers"), blocks)
 
 
@@ -86,6 +89,17 @@ def _form(query: PendingQuery) -> Form:
         Field("until", Key("timers.until"), values.get("until", ""), "datetime-local"),
     ]
     return Form(Key("timers.search"), "/timers", fields)
+
+
+def _bulk_form(query: PendingQuery) -> Form:
+    """Return the form that prepares a decision about all hits of the search."""
+    options = [(action, Key(f"bulk.{action}")) for action in ACTIONS.values()]
+    fields = [
+        Field("action", Key("column.action"), "cancel", options=options),
+        Field("to", Key("bulk.to"), "", "datetime-local"),
+    ]
+    hidden = list(_parameters(query).items())
+    return Form(Key("bulk.list"), "/bulk", fields, "post", hidden, Key("bulk.all_hits"))
 
 
 def _row(timer: JsonObject) -> list[Cell]:

@@ -1,0 +1,219 @@
+"""Bulk decisions: what a search has found, the confirmation, progress, and the result of each item.
+
+timers page --form--> POST /bulk --> /bulk/JOB: listing, confirmation, progress, results
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlencode
+
+from duemq.console.blocks import (
+    Cell,
+    Field,
+    Form,
+    Key,
+    Notice,
+    PageContent,
+    ProgressBar,
+    Table,
+    Tile,
+    Tiles,
+)
+from duemq.console.bulk import READY_S
+from duemq.console.bulk_job import ACTIVE, VERDICTS, BulkItem, BulkJob, TimerSearch
+from duemq.console.call import PageCall
+from duemq.console.pages.timers import message_link
+from duemq.console.rendering import time_of_ms
+from duemq.http.endpoints import invalid
+from duemq.net.decisions import ACTIONS, TIME_MS_MAX
+
+SAMPLE: Final = 10
+PAGE_SIZE: Final = 100
+NO_TIME: Final = -1
+STATES: Final = {
+    "listing": "",
+    "ready": "",
+    "running": "",
+    "done": "good",
+    "stopped": "bad",
+    "failed": "bad",
+}
+
+
+async def jobs(call: PageCall) -> PageContent:
+    """Return the page of all bulk decisions that the console has in memory."""
+    rows = [
+        [
+            Cell(one.prepared_ms // 1_000 * 1_000, "time", _path(one)),
+            Cell(f"bulk.{one.action}", "key"),
+            Cell(_search_text(call, one.search), "words"),
+            Cell(one.account),
+            Cell(f"bulk.{one.state}", "key", state=STATES[one.state]),
+            Cell(one.total, "number"),
+            Cell(one.decided, "number"),
+        ]
+        for one in call.jobs.jobs()
+    ]
+    names = ("prepared", "action", "search", "account", "state", "messages", "decided")
+    table = Table(Key("bulk.jobs"), [Key(f"column.{name}") for name in names], rows)
+    is_active = any(one.state in ACTIVE for one in call.jobs.jobs())
+    return PageContent(Key("nav.bulk"), [Notice(Key("bulk.how")), table], live=is_active)
+
+
+async def prepare(call: PageCall) -> PageContent:
+    """List the hits of the search in a form, and go to the page of the job."""
+    action = call.query.get("action", "")
+    topic, key = (call.query.get(name, "").strip() for name in ("topic", "key"))
+    if action not in ACTIONS.values():
+        raise invalid("the action is one of: " + ", ".join(ACTIONS.values()))
+    from_ms, until_ms = call.time_ms("from", 0), call.time_ms("until", TIME_MS_MAX)
+    deliver_ms = call.time_ms("to", NO_TIME) if action == "move" else None
+    if deliver_ms == NO_TIME:
+        raise invalid("the new due time is missing")
+    search = TimerSearch(topic, key, from_ms, until_ms)
+    job = call.jobs.prepare(call.session, call.login.name, action, search, deliver_ms)
+    return PageContent(Key("nav.bulk"), location=_path(job))
+
+
+async def job(call: PageCall) -> PageContent:
+    """Return the page of a bulk decision."""
+    one = call.jobs.find(call.path["name"])
+    is_active = one.state in ACTIVE
+    blocks: list[object] = [*_notices(call, one), _facts(call, one)]
+    if one.state == "ready":
+        blocks += _confirmation(call, one)
+    elif one.started_ms:
+        blocks.insert(0, ProgressBar(Key("bulk.progress"), one.decided, one.total))
+        blocks.append(_verdicts(one))
+    if is_active and not one.stopped_by:
+        blocks.insert(1, _button(one, "stop"))
+    if one.total and not is_active:
+        blocks += _items(call, one)
+    if not is_active:
+        blocks.append(_button(one, "discard"))
+    return PageContent(Key(f"bulk.{one.action}"), blocks, live=is_active)
+
+
+async def act(call: PageCall) -> PageContent:
+    """Start, stop or discard a bulk decision."""
+    one = call.jobs.find(call.path["name"])
+    match call.query.get("do", ""):
+        case "start":
+            if call.query.get("count", "").strip().replace(",", "") != str(one.total):
+                raise invalid(f"the number is not that of the messages, {one.total}: go back")
+            call.jobs.start(call.session, one, call.login.name)
+        case "stop":
+            call.jobs.stop(one, call.login.name)
+        case "discard":
+            call.jobs.discard(one)
+            return PageContent(Key("nav.bulk"), location="/bulk")
+        case _:
+            raise invalid("the form names no step")
+    return PageContent(Key("nav.bulk"), location=_path(one))
+
+
+def _path(one: BulkJob) -> str:
+    return f"/bulk/{one.id}"
+
+
+def _notices(call: PageCall, one: BulkJob) -> list[Notice]:
+    notices = []
+    if one.stopped_by and one.state in ACTIVE:
+        notices.append(Notice(Key("bulk.stopping"), one.stopped_by))
+    else:
+        notices.append(Notice(Key(f"bulk.{one.state}_text"), one.failure, STATES[one.state]))
+    if one.nameless:
+        notices.append(Notice(Key("bulk.nameless"), f"{one.nameless:,}", "bad"))
+    if one.damage:
+        notices.append(Notice(Key("timers.damage"), "; ".join(one.damage[:SAMPLE]), "bad"))
+    return notices
+
+
+def _facts(call: PageCall, one: BulkJob) -> Tiles:
+    tiles = [
+        Tile(Key("column.messages"), Cell(one.total, "number")),
+        Tile(Key("column.search"), Cell(_search_text(call, one.search))),
+        Tile(Key("column.account"), Cell(one.account)),
+    ]
+    if one.deliver_ms is not None:
+        tiles.insert(1, Tile(Key("decision.to"), Cell(one.deliver_ms, "time")))
+    return Tiles(tiles)
+
+
+def _search_text(call: PageCall, search: TimerSearch) -> str:
+    parts = [text for text in (search.topic, search.key) if text]
+    if search.from_ms:
+        parts.append(f"≥ {time_of_ms(search.from_ms)}")
+    if search.until_ms < TIME_MS_MAX:
+        parts.append(f"< {time_of_ms(search.until_ms)}")
+    return ", ".join(parts) or call.text("bulk.every")
+
+
+def _confirmation(call: PageCall, one: BulkJob) -> list[object]:
+    """Return the messages by topic, and the form that starts the decisions."""
+    rows = [
+        [
+            Cell(topic),
+            Cell(len(items), "number"),
+            Cell(min(items.due_ms), "time"),
+            Cell(max(items.due_ms), "time"),
+        ]
+        for topic, items in one.lists.items()
+    ]
+    names = ("topic", "messages", "first_due", "last_due")
+    blocks: list[object] = [
+        Table(Key("bulk.by_topic"), [Key(f"column.{name}") for name in names], rows)
+    ]
+    if one.total and one.account == call.login.name:
+        hidden = [("do", "start")]
+        count = Field("count", Key("bulk.count"), required=True)
+        label, title = Key(f"bulk.{one.action}"), Key("bulk.confirm")
+        blocks.insert(0, Form(label, _path(one), [count], "post", hidden, title))
+        minutes = f"{READY_S / 60:.0f} min"
+        blocks.append(Notice(Key("bulk.expires"), minutes))
+    return blocks
+
+
+def _button(one: BulkJob, step: str) -> Form:
+    return Form(Key(f"bulk.{step}"), _path(one), [], "post", [("do", step)])
+
+
+def _verdicts(one: BulkJob) -> Table:
+    rows = [
+        [
+            Cell(f"bulk.verdict_{verdict}", "key", f"{_path(one)}?verdict={verdict}"),
+            Cell(one.counts[verdict], "number"),
+        ]
+        for verdict in VERDICTS
+        if one.counts[verdict]
+    ]
+    return Table(Key("bulk.results"), [Key("column.verdict"), Key("column.messages")], rows)
+
+
+def _items(call: PageCall, one: BulkJob) -> list[object]:
+    """Return a page of the messages with their results."""
+    verdict, first = call.query.get("verdict", ""), call.number("first", 0)
+    if verdict and verdict not in VERDICTS:
+        raise invalid("the verdict is one of: " + ", ".join(VERDICTS))
+    rows: list[list[Cell]] = []
+    following = ""
+    for position, item in one.items(verdict, first):
+        if len(rows) == PAGE_SIZE:
+            query = {"verdict": verdict, "first": str(position)}
+            following = f"{_path(one)}?{urlencode(query)}"
+            break
+        rows.append(_item_row(item))
+    names = ("due", "topic", "id", "verdict", "remark")
+    columns = [Key(f"column.{name}") for name in names]
+    return [Table(Key("bulk.items"), columns, rows, following=following)]
+
+
+def _item_row(item: BulkItem) -> list[Cell]:
+    return [
+        Cell(item.due_ms, "time"),
+        Cell(item.topic),
+        Cell(item.name, link=message_link(item.name)),
+        Cell(f"bulk.verdict_{item.verdict}", "key"),
+        Cell(item.remark, "words"),
+    ]
