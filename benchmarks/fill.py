@@ -70,7 +70,7 @@ class Filler:
         self._template_rows = self._batch.rows.copy()
         self._texts = self._batch.staging[: ROWS * width].reshape(ROWS, width)
         self._key_at = body_bytes + text.index(key(0).encode()) + len(KEY_HEAD)
-        self._due_at = body_bytes + text.index(b"0" * TIME_DIGITS + b"\x02")
+        self._due_at = body_bytes + text.rindex(b"0" * TIME_DIGITS)
 
     def put(self, due_ms: Times) -> PutBatch:
         """Append at most ROWS timers as one batch, and return the batch."""

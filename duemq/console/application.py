@@ -24,9 +24,10 @@ from duemq.console.call import Load, PageCall, PageEntry
 from duemq.console.catalogue import LANGUAGES, language_of, translator
 from duemq.console.forms import form_of
 from duemq.console.logins import Login, LoginRole, Logins, role_of
-from duemq.console.pages import bulk
+from duemq.console.pages import bulk, schedules
 from duemq.console.pages.decisions import confirmation, decide
-from duemq.console.pages.inventory import group, groups, schedules, topics
+from duemq.console.pages.inventory import group, groups, topics
+from duemq.console.pages.inventory import schedules as list_of_schedules
 from duemq.console.pages.message import message
 from duemq.console.pages.overview import overview
 from duemq.console.pages.timers import timers
@@ -57,7 +58,10 @@ ENTRIES: Final = (
     PageEntry("/topics", "nav.topics", topics),
     PageEntry("/groups", "nav.groups", groups),
     PageEntry("/groups/{name:path}", "", group),
-    PageEntry("/schedules", "nav.schedules", schedules),
+    PageEntry("/schedules", "nav.schedules", list_of_schedules),
+    PageEntry("/schedules/{name:path}", "", schedules.schedule),
+    PageEntry("/new-schedule", "", schedules.new, LoginRole.OPERATOR, schedules.create),
+    PageEntry("/schedule-changes", "", schedules.confirmation, LoginRole.OPERATOR, schedules.act),
     PageEntry("/decisions", "", confirmation, LoginRole.OPERATOR, decide),
     PageEntry("/bulk", "nav.bulk", bulk.jobs, LoginRole.OPERATOR, bulk.prepare),
     PageEntry(

@@ -10,19 +10,24 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from duemq.client.admin.cluster import ClusterAdmin, converted, parsed
 from duemq.client.errors import NoRoute, Refused
 from duemq.client.message import milliseconds
 from duemq.net.codes import RequestCode, ResponseCode
-from recurring_schedules.definition import Definition, check
+from recurring_schedules.definition import Definition, InvalidDefinition, check
+from recurring_schedules.occurrences import check_fires, next_after
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 LIST_VIEW: Final = "recurring_schedules.list"
 SHOW_VIEW: Final = "recurring_schedules.show"
 PAGE_COUNT: Final = 1_000
+BACKFILL_MAX: Final = 10_000
+BACKFILL_BYTES_MAX: Final = 64 << 20
+RECORD_BYTES: Final = 1_000  # of an occurrence without its body, at most
 FEATURE: Final = "recurring schedules, which only DueMQ brokers have"
 
 
@@ -188,6 +193,49 @@ class SchedulesAdmin(ClusterAdmin):
                 schedule.broker = master.name
                 return master.address, schedule
         return None
+
+
+def definition_from(fields: Mapping[str, object]) -> Definition:
+    """Return a definition with the named attributes.
+
+    Raises:
+        InvalidDefinition: A value has another type.
+    """
+    try:
+        return msgspec.convert(fields, Definition)
+    except msgspec.ValidationError as error:
+        raise InvalidDefinition(str(error)) from None
+
+
+def next_runs(definition: Definition, now_ms: int, count: int) -> list[int]:
+    """Return the next planned times of a definition, in ms since the epoch, as a broker plans them.
+
+    Raises:
+        InvalidDefinition: The definition cannot be a schedule.
+    """
+    check(definition)
+    runs = [check_fires(definition, now_ms)]
+    while len(runs) < count and (planned_ms := next_after(definition, runs[-1])) is not None:
+        runs.append(planned_ms)
+    return runs
+
+
+def backfill_count(definition: Definition, from_ms: int, until_ms: int) -> int:
+    """Return the number of messages of a backfill.
+
+    Raises:
+        InvalidDefinition: There are more than a broker sends.
+    """
+    unbounded, count = replace(definition, start_ms=0, end_ms=0), 0
+    count_max = min(BACKFILL_MAX, BACKFILL_BYTES_MAX // (len(definition.body) + RECORD_BYTES))
+    planned_ms = next_after(unbounded, from_ms - 1)
+    while planned_ms is not None and planned_ms < until_ms:
+        count += 1
+        if count > count_max:
+            reason = f"the range has more than {count_max} occurrences: give a shorter one"
+            raise InvalidDefinition(reason)
+        planned_ms = next_after(unbounded, planned_ms)
+    return count
 
 
 def _at(broker: str, schedules: Iterable[ScheduleView]) -> Iterable[ScheduleView]:

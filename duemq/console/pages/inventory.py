@@ -9,8 +9,9 @@ from urllib.parse import quote, urlencode
 from duemq.client.admin.groups import GroupProgress
 from duemq.client.errors import ClientError
 from duemq.client.message import milliseconds
-from duemq.console.blocks import Cell, Key, Notice, PageContent, Table, Tile, Tiles
+from duemq.console.blocks import Cell, Form, Key, Notice, PageContent, Table, Tile, Tiles
 from duemq.console.call import PageCall
+from duemq.console.logins import LoginRole
 from duemq.console.pages.message import state_cell
 from duemq.http.endpoints import Call, JsonObject
 from duemq.http.registry import NamesQuery, list_groups, list_topics, show_group
@@ -78,7 +79,11 @@ async def schedules(call: PageCall) -> PageContent:
         notice = Notice(Key("value.unknown"), str(error), "bad")
         return PageContent(unknown.title, [notice, *unknown.blocks])
     rows = list(map(_schedule_row, page.schedules))
-    return _page("schedules", columns, rows, {"cursor": page.cursor or ""})
+    content = _page("schedules", columns, rows, {"cursor": page.cursor or ""})
+    if call.login.role >= LoginRole.OPERATOR:
+        new = Form(Key("schedule.new"), "/new-schedule", [])
+        return PageContent(content.title, [*content.blocks, new])
+    return content
 
 
 def _names_call(call: PageCall) -> Call:
@@ -116,7 +121,7 @@ def _schedule_row(schedule: JsonObject) -> list[Cell]:
     definition: JsonObject = schedule["definition"]
     every_ms = definition.get("every_ms")
     return [
-        Cell(definition["name"]),
+        Cell(definition["name"], link=f"/schedules/{quote(definition['name'], safe='')}"),
         Cell(definition["topic"]),
         Cell(every_ms, "ms") if every_ms else Cell(definition.get("cron"), "code"),
         Cell(definition.get("zone")),

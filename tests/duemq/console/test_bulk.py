@@ -204,7 +204,7 @@ def test_a_stop_ends_after_the_batch_in_progress(monkeypatch: pytest.MonkeyPatch
         jobs, broker = jobs_at([0.0]), FakeBroker(10)
         job = await ready(jobs, broker)
         broker.gate.clear()
-        jobs.start(broker, job, "a")  # type: ignore[arg-type]
+        jobs.start(broker, job, "a")
         await broker.requested.wait()
         jobs.stop(job, "b")
         broker.gate.set()
@@ -226,7 +226,7 @@ def test_a_request_without_response_leaves_results_unknown(
         jobs, broker = jobs_at([0.0]), FakeBroker(10)
         broker.failing = 2
         job = await ready(jobs, broker)
-        jobs.start(broker, job, "a")  # type: ignore[arg-type]
+        jobs.start(broker, job, "a")
         assert job.task is not None
         await job.task
         assert job.state == "failed"
@@ -257,9 +257,9 @@ def test_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bulk, "ITEMS_MAX", 9)
         assert "more than 9 hits" in (await ready(jobs, broker)).failure
         monkeypatch.undo()
-        pending = [jobs.prepare(broker, "a", "cancel", EVERY, None) for _ in range(2)]  # type: ignore[arg-type]
+        pending = [jobs.prepare(broker, "a", "cancel", EVERY, None) for _ in range(2)]
         with pytest.raises(Problem, match="in progress"):
-            jobs.prepare(broker, "a", "cancel", EVERY, None)  # type: ignore[arg-type]
+            jobs.prepare(broker, "a", "cancel", EVERY, None)
         await asyncio.gather(*(one.task for one in pending if one.task))
         monkeypatch.setattr(bulk, "ITEMS_TOTAL_MAX", 10)
         assert jobs.jobs() == [pending[1]]
