@@ -96,6 +96,7 @@ def chart(
     annotations: Sequence[tuple[int, str]] = (),
     limit: float | None = None,
     step_min: float = 1.0,
+    link: Callable[[int], str] | None = None,
 ) -> str:
     """Return a chart with its legend; of too many points, the highest of neighbours are drawn.
 
@@ -105,6 +106,7 @@ def chart(
         annotations: Times in ms with their texts.
         limit: Value of a dashed line.
         step_min: Minimum difference of the values with a label.
+        link: Returns the address to which a time in ms leads; empty: it leads nowhere.
     """
     series = [_thinned(each) for each in series]
     ends = [at_ms + each.bar_ms for each in series for at_ms, _ in each.points]
@@ -115,9 +117,10 @@ def chart(
     values = [value for each in series for _, value in each.points if value is not None]
     ticks = value_ticks(max(values + ([] if limit is None else [limit]), default=0), step_min)
     up = Scale(0, ticks[-1], HEIGHT - BOTTOM, TOP)
+    role = "group" if link else "img"  # an image has no links
     parts = [
         _legend(series, band, "" if limit is None else shown(limit)),
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" '
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="{role}" aria-label="{escape(title)}" '
         'xmlns="http://www.w3.org/2000/svg">',
         "" if band is None else _band(across, band[1], band[2]),
         *(_value_tick(up, tick, shown) for tick in ticks),
@@ -129,7 +132,7 @@ def chart(
         ),
         *(_bars(each, across, up) if each.bar_ms else _line(each, across, up) for each in series),
         "" if limit is None else _limit(up, limit),
-        *_columns(series, across, shown),
+        *_columns(series, across, shown, link),
         "</svg>",
     ]
     return "\n".join(part for part in parts if part)
@@ -286,8 +289,15 @@ def stretches(points: Sequence[Point]) -> list[list[tuple[int, float]]]:
     return [run for run in runs if run]
 
 
-def _columns(series: Sequence[Series], across: Scale, shown: Callable[[float], str]) -> list[str]:
+def _columns(
+    series: Sequence[Series],
+    across: Scale,
+    shown: Callable[[float], str],
+    link: Callable[[int], str] | None,
+) -> list[str]:
     """Return an invisible column for each time, whose tooltip shows the values.
+
+    A column with a link is not in the order of the Tab key, because there may be hundreds of them.
 
     Returns:
         No column if the series have more than `POINTS_MAX` different times.
@@ -300,9 +310,16 @@ def _columns(series: Sequence[Series], across: Scale, shown: Callable[[float], s
     times = sorted(values_at) if len(values_at) <= POINTS_MAX else []
     edges = [across.px((a + b) / 2) for a, b in pairwise(times)]
     starts, ends = [float(LEFT), *edges], [*edges, float(WIDTH - RIGHT)]
-    return [
-        f'<rect class="hit" x="{start}" y="{TOP}" width="{round(end - start, 1)}" '
-        f'height="{HEIGHT - TOP - BOTTOM}"><title>{time_text(at_ms)[:19]}\n'
-        f"{escape(chr(10).join(values_at[at_ms]))}</title></rect>"
-        for at_ms, start, end in zip(times, starts, ends, strict=False)
-    ]
+    columns = []
+    for at_ms, start, end in zip(times, starts, ends, strict=False):
+        time = time_text(at_ms)[:19]
+        column = (
+            f'<rect class="hit" x="{start}" y="{TOP}" width="{round(end - start, 1)}" '
+            f'height="{HEIGHT - TOP - BOTTOM}"><title>{time}\n'
+            f"{escape(chr(10).join(values_at[at_ms]))}</title></rect>"
+        )
+        target = link(at_ms) if link else ""
+        if target:
+            column = f'<a href="{escape(target)}" tabindex="-1" aria-label="{time}">{column}</a>'
+        columns.append(column)
+    return columns

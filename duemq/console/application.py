@@ -45,10 +45,8 @@ EVENT_INTERVAL_S: Final = 5.0
 PROGRESS_INTERVAL_S: Final = 0.5
 FILES: Final = {
     "console.css": "text/css",
-    "uPlot.min.css": "text/css",
     "htmx.min.js": "text/javascript",
     "sse.min.js": "text/javascript",
-    "uPlot.iife.min.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 ENTRIES: Final = (
@@ -189,7 +187,7 @@ class Console:
     ) -> PageCall:
         query = request.query_params if form is None else form
         text = translator(_language(request))
-        return PageCall(session, login, query, request.path_params, text, self._jobs)
+        return PageCall(session, login, query, request.path_params, text, self._jobs, ROOT)
 
     def _rendered(
         self,

@@ -87,12 +87,13 @@ class Chart:
 
     Attributes:
         ranges: Label, link and whether it is the present one.
-        axis: Data of the chart that a script draws instead, with zoom; None: SVG only.
+        moves: Label and link of neighbouring ranges.
     """
 
     title: Key
     svg: str
     ranges: Sequence[tuple[Key, str, bool]] = ()
+    moves: Sequence[tuple[Key, str]] = ()
     note: str = ""
     kind: str = "chart"
 

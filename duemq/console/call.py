@@ -29,6 +29,7 @@ class PageCall:
         path: Parameters of the path.
         text: Returns texts in the language of the request.
         jobs: Bulk decisions.
+        root: Path of the console.
     """
 
     session: AccountSession
@@ -37,6 +38,7 @@ class PageCall:
     path: Mapping[str, str]
     text: Translate
     jobs: BulkJobs
+    root: str
 
     def number(self, name: str, default: int) -> int:
         """Return a parameter that is a whole number.

@@ -106,3 +106,12 @@ def test_a_line_has_gaps_without_measurements(points: list[Point]) -> None:
     assert [p for stretch in found for p in stretch] == [p for p in points if p[1] is not None]
     gaps = "".join("x" if value is not None else " " for _, value in points).split()
     assert [len(stretch) for stretch in found] == [len(gap) for gap in gaps]
+
+
+def test_columns_lead_to_the_addresses_of_their_times() -> None:
+    series = [Series("n", [(0, 1.0), (1_000, 2.0)], bar_ms=1_000)]
+    text = chart("t", series, shown=str, link=lambda ms: f'/?at={ms}&"' if ms else "")
+    assert text.count("<a ") == 1
+    assert 'href="/?at=1000&amp;&quot;" tabindex="-1" aria-label="1970-01-01 00:00:01"' in text
+    assert 'role="group"' in text
+    assert 'role="img"' in chart("t", series, shown=str)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlencode
 
 from duemq.client.admin.cluster import BrokerMember
 from duemq.console.blocks import Chart, Key
@@ -16,7 +17,9 @@ from duemq.http.sessions import AccountSession
 from duemq_common.charts import COLOURS, Point, Series, chart
 
 MINUTE_MS: Final = 60_000
+LIMIT_SHARE_MIN: Final = 0.2  # of the capacity; a lower chart has no line for it
 SPANS: Final[Mapping[str, tuple[int, int]]] = {
+    "1min": (1_000, 60),
     "10min": (10_000, 60),
     "1h": (MINUTE_MS, 60),
     "6h": (5 * MINUTE_MS, 72),
@@ -50,6 +53,11 @@ class Window:
         return self.from_ms + self.bins * self.width_ms
 
     @property
+    def length_ms(self) -> int:
+        """Length of the axis."""
+        return self.bins * self.width_ms
+
+    @property
     def past_width_ms(self) -> int:
         """Duration of the bins of past deliveries, at least a minute."""
         return max(self.width_ms, MINUTE_MS)
@@ -69,12 +77,12 @@ class AxisData:
     """Counts of all brokers, as points of charts; a value of None is not known.
 
     Attributes:
-        late_ms: 99 % quantile of the lateness, the highest of the bin.
+        late_ms: Lateness of 50 %, of 99 % and of all deliveries, each the highest of the bin.
         unknown: Brokers whose part is missing.
     """
 
     delivered: Sequence[Point]
-    late_ms: Sequence[Point]
+    late_ms: Sequence[Sequence[Point]]
     pending: Sequence[Point]
     unknown: Sequence[str]
 
@@ -128,30 +136,72 @@ def _pending_points(states: Sequence[BrokerState], window: Window, now_ms: int) 
 
 def _past_points(
     states: Sequence[BrokerState], window: Window, now_ms: int
-) -> tuple[list[Point], list[Point]]:
+) -> tuple[list[Point], list[list[Point]]]:
     histories = [view for state in states for view in state.value or () if view]
     if not histories:
         return [], []
     since_ms = max(view["since_ms"] for view in histories)
     first_ms = max(window.from_ms, since_ms - since_ms % MINUTE_MS)
     counts: dict[int, int] = {}
-    late_ms: dict[int, int] = {}
+    late_ms: tuple[dict[int, int], ...] = ({}, {}, {})
     for view in histories:
-        for minute_ms, count, _, p99_ms, _ in view["rows"]:
+        for minute_ms, count, *quantiles in view["rows"]:
             if first_ms <= minute_ms < window.until_ms:
                 start_ms = minute_ms - minute_ms % window.past_width_ms
                 counts[start_ms] = counts.get(start_ms, 0) + count
-                late_ms[start_ms] = max(late_ms.get(start_ms, 0), p99_ms)
+                for highest, value in zip(late_ms, quantiles, strict=True):
+                    highest[start_ms] = max(highest.get(start_ms, 0), value)
     first_ms -= first_ms % window.past_width_ms
     end_ms = min(now_ms, window.until_ms)
     starts = range(first_ms, max(end_ms, first_ms), window.past_width_ms)
-    return [(ms, counts.get(ms, 0)) for ms in starts], [(ms, late_ms.get(ms)) for ms in starts]
+    delivered: list[Point] = [(ms, counts.get(ms, 0)) for ms in starts]
+    return delivered, [[(ms, highest.get(ms)) for ms in starts] for highest in late_ms]
 
 
-def axis_charts(data: AxisData, window: Window, now_ms: int, text: Translate) -> list[Chart]:
-    """Return the chart of counts, with links to other spans, and that of the lateness."""
+def axis_link(span: str, centre_ms: int, capacity: int = 0) -> str:
+    """Return the link to a span around a time; `window_of` puts `at` a quarter after its start."""
+    width_ms, bins = SPANS[span]
+    query = {"span": span, "at": max(centre_ms - width_ms * bins // 4, 0)}
+    return f"/?{urlencode(query | ({'capacity': capacity} if capacity else {}))}"
+
+
+def zoomed_link(window: Window, start_ms: int, capacity: int) -> str:
+    """Return the link from a bin to the shortest span that contains it; empty: it is the last."""
+    width_ms = window.width_ms
+    for span, (bin_ms, bins) in SPANS.items():
+        if bin_ms * bins >= width_ms and bin_ms < width_ms:
+            return axis_link(span, start_ms + width_ms // 2, capacity)
+    return ""
+
+
+def _moves(window: Window, capacity: int) -> list[tuple[Key, str]]:
+    """Return links that move the window by its half, and to the next shorter and longer span."""
+    names, centre_ms = list(SPANS), window.from_ms + window.length_ms // 2
+    index, half_ms = names.index(window.span), window.length_ms // 2
+    moves = [
+        (Key("axis.earlier"), axis_link(window.span, centre_ms - half_ms, capacity)),
+        (Key("axis.later"), axis_link(window.span, centre_ms + half_ms, capacity)),
+    ]
+    if index:
+        moves.append((Key("axis.in"), axis_link(names[index - 1], centre_ms, capacity)))
+    if index + 1 < len(names):
+        moves.append((Key("axis.out"), axis_link(names[index + 1], centre_ms, capacity)))
+    return moves
+
+
+def axis_charts(
+    data: AxisData, window: Window, now_ms: int, text: Translate, *, root: str, capacity: int = 0
+) -> list[Chart]:
+    """Return the chart of counts, with links to other spans, and that of the lateness.
+
+    Args:
+        root: Path of the console.
+        capacity: Deliveries per second that consumers can take; 0: not given.
+    """
     edges: list[Point] = [(window.from_ms, None), (window.until_ms, None)]
     band = (text("axis.past"), window.from_ms, min(max(now_ms, window.from_ms), window.until_ms))
+    most = max((value for _, value in data.pending if value is not None), default=0)
+    limit = capacity * window.width_ms / 1_000
     counts = chart(
         text("axis.title"),
         [
@@ -162,14 +212,25 @@ def axis_charts(data: AxisData, window: Window, now_ms: int, text: Translate) ->
         shown=lambda value: f"{value:,.0f}",
         band=band,
         annotations=[(now_ms, text("axis.now"))],
+        limit=limit if most > limit * LIMIT_SHARE_MIN else None,
+        link=lambda ms: root + link if (link := zoomed_link(window, ms, capacity)) else "",
     )
-    note = text("axis.unknown", brokers=", ".join(data.unknown)) if data.unknown else ""
-    ranges = [(Key(f"span.{span}"), f"/?span={span}", span == window.span) for span in SPANS]
-    charts = [Chart(Key("axis.title"), counts, ranges, note)]
-    if any(value is not None for _, value in data.late_ms):
+    notes = [text("axis.unknown", brokers=", ".join(data.unknown))] if data.unknown else []
+    if capacity:
+        share = f"{most / limit:.1%}"
+        notes.append(text("axis.share", most=f"{most:,.0f}", limit=f"{limit:,.0f}", share=share))
+    more = f"&capacity={capacity}" if capacity else ""
+    ranges = [(Key(f"span.{span}"), f"/?span={span}{more}", span == window.span) for span in SPANS]
+    moves = _moves(window, capacity)
+    charts = [Chart(Key("axis.title"), counts, ranges, moves, " ".join(notes))]
+    if any(value is not None for points in data.late_ms for _, value in points):
+        names = ("axis.p50", "axis.p99", "axis.highest")
         late = chart(
             text("axis.lateness"),
-            [Series(text("axis.p99"), [edges[0], *data.late_ms, edges[1]], COLOURS[1])],
+            [
+                Series(text(name), [edges[0], *points, edges[1]], colour)
+                for name, points, colour in zip(names, data.late_ms, COLOURS, strict=False)
+            ],
             shown=lambda value: f"{value:,.0f} ms",
         )
         charts.append(Chart(Key("axis.lateness"), late))

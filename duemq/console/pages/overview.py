@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from duemq.console.blocks import Cell, Key, PageContent, Table, Tile, Tiles
+from duemq.console.blocks import Cell, Field, Form, Key, PageContent, Table, Tile, Tiles
 from duemq.console.brokers import BrokerState, number_in, total, views
 from duemq.console.call import PageCall
 from duemq.console.pages.axis import axis_charts, axis_data, window_of
@@ -17,6 +17,7 @@ TIMERS_VIEW: Final = "timer_store.summary"
 LEVELS_VIEW: Final = "schedule_service.levels"
 REPLICA_VIEW: Final = "replication"
 HOTTEST: Final = 5
+CAPACITY_MAX: Final = 1_000_000_000
 
 
 async def overview(call: PageCall) -> PageContent:
@@ -30,15 +31,25 @@ async def overview(call: PageCall) -> PageContent:
     )
     now_ms = _now_ms(timers)
     window = window_of(call.query.get("span", "1h"), call.number("at", now_ms))
+    capacity = min(call.number("capacity", 0), CAPACITY_MAX)
     data = await axis_data(call.session, masters, window, now_ms)
     blocks = [
         _tiles(timers, levels, now_ms),
-        *axis_charts(data, window, now_ms, call.text),
+        *axis_charts(data, window, now_ms, call.text, root=call.root, capacity=capacity),
+        _capacity_form(window.span, call.query.get("at", ""), capacity),
         _hottest(timers),
         _engines(timers, levels),
         _replicas(replicas),
     ]
     return PageContent(Key("nav.overview"), blocks, live=True)
+
+
+def _capacity_form(span: str, start: str, capacity: int) -> Form:
+    """Return the form that compares the pending timers with a capacity."""
+    value = str(capacity) if capacity else ""
+    field = Field("capacity", Key("axis.capacity"), value, "number")
+    hidden = [(name, text) for name, text in (("span", span), ("at", start)) if text]
+    return Form(Key("axis.compare"), "/", [field], hidden=hidden)
 
 
 def _now_ms(states: Sequence[BrokerState]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import re
 import tomllib
@@ -226,3 +227,35 @@ def test_htmx_evaluates_no_text() -> None:
     text = (HERE / "templates" / "base.html").read_text()
     [config] = re.findall(r"name=\"htmx-config\" content='(.*?)'", text)
     assert json.loads(config)["allowEval"] is False
+
+
+def test_the_axis_is_moved_and_zoomed_by_links(shared_console: Served) -> None:
+    with shared_console.client() as client:
+        year = client.get("/?span=1y").text
+        path = year
+        spans = ["1y"]
+        while match := re.search(r'href="/console(/\?[^"]+)">\+ zoom in<', path):
+            link = html.unescape(match.group(1))
+            spans.append(httpx.URL(link).params["span"])
+            path = client.get(link).text
+        assert spans == ["1y", "30d", "1w", "1d", "6h", "1h", "10min", "1min"]
+        bars = [html.unescape(link) for link in re.findall(r'<a href="([^"]+)" tabindex', year)]
+        assert len(bars) >= 60
+        assert {httpx.URL(link).params["span"] for link in bars} == {"1w"}
+        week = client.get(bars[-1].removeprefix("/console"))
+        assert week.status_code == 200
+        earlier = re.search(r'href="/console(/\?[^"]+)">← earlier<', week.text)
+        assert earlier is not None
+        moved_ms = int(httpx.URL(html.unescape(earlier.group(1))).params["at"])
+        assert int(httpx.URL(bars[-1]).params["at"]) - moved_ms < 5 * 86_400_000
+
+
+def test_pending_timers_are_compared_with_a_capacity(shared_console: Served) -> None:
+    with shared_console.client() as client:
+        low = client.get("/?span=1h&capacity=1").text
+        assert re.search(r"Fullest bar: \d+ of 60 messages", low)
+        assert 'class="limit"' not in low  # a bar of one message would be invisible below it
+        assert "capacity=1" in low
+        hour = client.get("/?span=1y&capacity=1").text
+        assert "of 345,600 messages" in hour
+        assert client.get("/?capacity=x").status_code == 400
