@@ -45,6 +45,12 @@ Brokers = Annotated[
     list[str] | None,
     typer.Option("--at", metavar="BROKER", help="Only at this broker name; repeatable."),
 ]
+SparkSetting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf", metavar="KEY=VALUE", help="Setting of Spark, such as spark.jars=driver.jar."
+    ),
+]
 SparkLog = Annotated[
     str, typer.Option("--spark-log", metavar="LEVEL", help="Show Spark's log from this level on.")
 ]
@@ -376,6 +382,42 @@ class SparkOptions:
         str, typer.Option(metavar="URL", help="Spark Connect server (sc://HOST:PORT) to use.")
     ] = ""
     spark_log: SparkLog = ""
+    conf: SparkSetting = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideOptions:
+    """Tables of producers and consumers that an audit compares with the store."""
+
+    sent: Annotated[
+        str,
+        typer.Option(
+            metavar="TABLE",
+            help="Messages that the producer sent: Parquet, CSV, JSON Lines or jdbc:...#TABLE.",
+        ),
+    ] = ""
+    sent_columns: Annotated[
+        str,
+        typer.Option(
+            metavar="FIELD=COLUMN,...", help="Columns of --sent: id or key, topic, time (promised)."
+        ),
+    ] = ""
+    received: Annotated[
+        str, typer.Option(metavar="TABLE", help="Messages that the consumer processed.")
+    ] = ""
+    received_columns: Annotated[
+        str,
+        typer.Option(
+            metavar="FIELD=COLUMN,...", help="Columns of --received: id or key, topic, time."
+        ),
+    ] = ""
+    zone: Annotated[
+        str, typer.Option(metavar="ZONE", help="Time zone of times in tables without an offset.")
+    ] = ""
+    tolerance: Annotated[
+        int,
+        typer.Option(metavar="MS", help="Accepted difference from the promised time.", min=0),
+    ] = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,3 +428,4 @@ class StreamOptions:
     memory: Annotated[str, typer.Option(help="Memory of the Java process.")] = "1g"
     connect: ClassVar[str] = ""
     spark_log: SparkLog = ""
+    conf: SparkSetting = None

@@ -15,6 +15,7 @@ from duemq.cli.options import (
     Late,
     LedgerUrl,
     LevelDelays,
+    OutsideOptions,
     SparkOptions,
     Stores,
     StreamOptions,
@@ -51,6 +52,7 @@ def run(
     capacity: Capacity = 0,
     ledger: LedgerUrl = "",
     *,
+    outside: OutsideOptions,
     spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -66,6 +68,7 @@ def run(
         out=out,
         report=report,
         capacity_per_s=capacity,
+        **_outside(outside),
     )
     reconcile(request, _spark_master(spark), ledger, as_json=as_json)
 
@@ -239,11 +242,34 @@ def _request(
     )
 
 
+def _outside(options: OutsideOptions) -> dict[str, Any]:
+    if not options.sent and not options.received:
+        return {}
+    from spark_reconciliation.jobs.run import absolute
+    from spark_reconciliation.spark.outside_tables import JDBC, OutsideTable
+
+    def table(location: str, columns: str) -> OutsideTable | None:
+        if not location:
+            return None
+        path = location if location.startswith(JDBC) else absolute(location)
+        return OutsideTable.parse(path, columns, options.zone)
+
+    return {
+        "sent": table(options.sent, options.sent_columns),
+        "received": table(options.received, options.received_columns),
+        "tolerance_ms": options.tolerance,
+    }
+
+
 def _spark_master(spark: SparkOptions | StreamOptions) -> SparkMaster:
-    from spark_reconciliation.spark.master import SparkMaster
+    from spark_reconciliation.spark.master import SparkMaster, parse_settings
     from spark_reconciliation.spark.requirements import require_packages
 
     require_packages()
     return SparkMaster(
-        cores=spark.cores, memory=spark.memory, connect=spark.connect, log_level=spark.spark_log
+        cores=spark.cores,
+        memory=spark.memory,
+        connect=spark.connect,
+        log_level=spark.spark_log,
+        settings=parse_settings(spark.conf or ()),
     )

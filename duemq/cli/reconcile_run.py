@@ -18,11 +18,16 @@ from duemq_common.clock import SystemClock
 
 if TYPE_CHECKING:
     from spark_reconciliation.audit.summary import Summary
+    from spark_reconciliation.jobs.outside import ProofSummary
     from spark_reconciliation.jobs.run import AuditRequest
     from spark_reconciliation.spark.master import SparkMaster
 
 Row = dict[str, Any]  # row of a summary
 AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findings", "#p99 ms")
+PROOF_TITLES = {
+    "sent": "Compared with the producer's table",
+    "received": "Compared with the consumer's table",
+}
 
 
 def reconcile(request: AuditRequest, master: SparkMaster, ledger: str, *, as_json: bool) -> None:
@@ -129,7 +134,24 @@ def _print(summary: Summary) -> None:
         from spark_reconciliation.report.page import clock_text
 
         out.print(clock_text(summary), markup=False, soft_wrap=True)
+    for proof in summary.outside:
+        _print_proof(proof)
     out.print(_verdict(summary), markup=False)
+
+
+def _print_proof(proof: ProofSummary) -> None:
+    out = console()
+    rows = [(name, f"{count:,}") for name, count in proof.outcomes.items()]
+    out.print(table(PROOF_TITLES[proof.table], ("outcome", "#names"), rows))
+    times = [f"{name} {value}" for name, value in proof.lateness_ms.items() if value is not None]
+    if times:
+        out.print(f"Received after the promised time, in ms: {', '.join(times)}", markup=False)
+    if proof.skipped:
+        out.print(f"{proof.skipped:,} rows of the table have no time and were skipped.")
+    for row in proof.examples:
+        times = [f"{name[:-3]} {_time(ms)}" for name, ms in row.items() if name.endswith("_ms")]
+        text = f"topic {row['topic']}, {row['name']} ({', '.join(times)})"
+        out.print(f"{row['outcome']}: {text}", markup=False, soft_wrap=True)
 
 
 def finding_lines(rows: list[Row]) -> Iterator[str]:
@@ -165,6 +187,10 @@ def _verdict(summary: Summary) -> str:
     if not summary.complete:
         verdict = f"{summary.findings:,} of {kept} have a finding"
         return f"The audit is incomplete: files have faults or could not be read ({verdict})."
+    differing = sum(proof.findings for proof in summary.outside)
+    if differing:
+        verdict = f"{summary.findings:,} of {kept} have a finding"
+        return f"{differing:,} names differ from the tables ({verdict})."
     if summary.clean:
         return f"Every promise was kept ({kept})."
     return f"{summary.findings:,} of {kept} have a finding."

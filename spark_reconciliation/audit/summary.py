@@ -18,6 +18,8 @@ from spark_reconciliation.scan.tables import CLOCK_SET_BACK
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from spark_reconciliation.jobs.outside import ProofSummary
+
 SHOWN_MAX: Final = 20
 ALIKE_SHOWN: Final = 3  # messages of each verdict and reason
 OFFENDERS_MAX: Final = 200
@@ -34,6 +36,7 @@ class Summary:
     unread: Unreadable or malformed parts of files.
     clock: Positions in the log after which the store's clock was set back.
     excused: Number of findings that a clock step explains.
+    outside: Results of the comparison with tables of producers and consumers.
     """
 
     verdicts: dict[str, int]
@@ -42,6 +45,7 @@ class Summary:
     unread: list[dict[str, object]] = field(default_factory=list)
     clock: list[dict[str, object]] = field(default_factory=list)
     excused: int = 0
+    outside: tuple[ProofSummary, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -51,7 +55,8 @@ class Summary:
     @property
     def clean(self) -> bool:
         """Whether there are no findings and everything was readable."""
-        return self.complete and not set(self.verdicts) - CLEAN
+        kept = not set(self.verdicts) - CLEAN
+        return self.complete and kept and not any(proof.findings for proof in self.outside)
 
     @property
     def findings(self) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from spark_reconciliation.audit.summary import Summary
     from spark_reconciliation.jobs.audit_ledger import AuditRecord
     from spark_reconciliation.report.page import Pages
+    from spark_reconciliation.spark.outside_tables import OutsideTable
 
 CLEAN, FINDINGS, COULD_NOT_RUN = 0, 1, 2
 CURVE_ROWS_MAX: Final = 100_000
@@ -46,6 +47,8 @@ class AuditRequest:
         out: Directory for the verdicts as Parquet; empty: none.
         report: File for the HTML report; empty: none.
         capacity_per_s: Maximum deliveries per second of the broker, for the forecast.
+        sent, received: Tables of producers and of consumers to compare with; None: none.
+        tolerance_ms: Maximum difference between the promised time in `sent` and the accepted one.
         made_by: Name of the user or of the job that runs the audit.
     """
 
@@ -57,12 +60,16 @@ class AuditRequest:
     out: str = ""
     report: Path | None = None
     capacity_per_s: int = 0
+    sent: OutsideTable | None = None
+    received: OutsideTable | None = None
+    tolerance_ms: int = 0
     made_by: str = ""
 
     @property
     def brief(self) -> bool:
         """Whether only counts and findings are requested."""
-        return not self.out and self.report is None
+        outputs = (self.report, self.sent, self.received)
+        return not self.out and all(each is None for each in outputs)
 
     @property
     def config(self) -> AuditConfig:
@@ -135,6 +142,7 @@ def run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summa
         pyspark.errors.PySparkException: Spark failed, or `out` exists.
     """
     from spark_reconciliation.audit.summary import summarize, write_parquet
+    from spark_reconciliation.jobs.outside import run_proofs
     from spark_reconciliation.spark.read import audit_stores, count_stores
 
     request = at_present(request, clock)
@@ -146,6 +154,8 @@ def run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summa
     if request.out:
         write_parquet(verdicts, request.out)
     summary = summarize(verdicts, unread)
+    if request.sent is not None or request.received is not None:
+        summary = replace(summary, outside=run_proofs(spark, request, verdicts))
     if request.report is not None:
         page = _page(spark, request, verdicts, summary, clock.now_ms())
         request.report.write_text(page, encoding="utf-8")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from duemq_common.errors import UsageError
 from spark_reconciliation import register
 from spark_reconciliation.spark.requirements import find_java, require_packages
-from spark_reconciliation.spark.session import SETTINGS, local_session
+from spark_reconciliation.spark.session import SETTINGS, ZONE, local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +27,7 @@ class SparkMaster:
             without effect on the other two kinds.
         connect: `sc://HOST:PORT` of a Spark Connect server; empty: none.
         submitted: Whether to use the session that spark-submit created.
+        settings: Settings of the user, which replace those of this package.
     """
 
     cores: int = 0
@@ -34,6 +36,22 @@ class SparkMaster:
     light: bool = False
     connect: str = ""
     submitted: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """Return settings of Spark from texts `KEY=VALUE`.
+
+    Raises:
+        UsageError: A text has no key or value.
+    """
+    pairs = [text.partition("=") for text in texts]
+    for key, separator, value in pairs:
+        if not (key.startswith("spark.") and separator):
+            raise UsageError(f"--conf {key}{separator}{value}: give spark.KEY=VALUE")
+        if key == ZONE:
+            raise UsageError(f"--conf {key}: audits compute days in UTC, it cannot be changed")
+    return {key: value for key, _, value in pairs}
 
 
 def session_at(master: SparkMaster, *, with_format: bool = False) -> SparkSession:
@@ -52,6 +70,7 @@ def session_at(master: SparkMaster, *, with_format: bool = False) -> SparkSessio
             log_level=master.log_level,
             with_format=with_format,
             light=master.light,
+            settings=master.settings,
         )
     if master.connect:
         _require_connect()
@@ -64,7 +83,7 @@ def session_at(master: SparkMaster, *, with_format: bool = False) -> SparkSessio
     spark: SparkSession = (
         builder.remote(master.connect) if master.connect else builder
     ).getOrCreate()
-    for key, value in SETTINGS.items():
+    for key, value in {**SETTINGS, **master.settings}.items():
         if key.startswith(SESSION_KEYS):
             spark.conf.set(key, value)
     if with_format or is_remote():  # with Spark Connect the jobs of this package need it, too

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STDERR: Final = 2
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+ZONE: Final = "spark.sql.session.timeZone"  # jobs compute days and local times in this zone
+DEFAULTS_NAME: Final = "spark-defaults.conf"
 PIECES_PER_CORE: Final = 32  # partitions of a shuffle; larger ones may not fit into memory
 
 LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -28,7 +32,7 @@ ERROR_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
+    ZONE: "UTC",
     "spark.sql.adaptive.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -45,6 +49,7 @@ def local_session(
     with_format: bool = True,
     light: bool = False,
     archive_to: Path | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark in this process, or return the running session.
 
@@ -57,6 +62,7 @@ def local_session(
         light: For jobs that work mainly in Python (`aggregated_audit`): Java compiles quickly, with
             less optimization.
         archive_to: File to which Java writes its loaded classes at its end (`class_archive`).
+        settings: Settings of the user. They and those of spark-defaults.conf replace `SETTINGS`.
     Raises:
         UsageError: pyspark, pyarrow or Java is missing; the text has the remedy.
     """
@@ -77,10 +83,12 @@ def local_session(
         "spark.driver.memory": memory,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": java,
+        JAVA_OPTIONS: java,
         "spark.sql.shuffle.partitions": str(cores * PIECES_PER_CORE),
     }
-    for key, value in (SETTINGS | local).items():
+    user_settings = spark_defaults() | dict(settings or {})
+    local[JAVA_OPTIONS] += f" {user_settings.pop(JAVA_OPTIONS, '')}"
+    for key, value in (SETTINGS | local | user_settings | {ZONE: "UTC"}).items():
         builder = builder.config(key, value)
     with nullcontext() if log_level else _silent_children():
         session: SparkSession = builder.getOrCreate()
@@ -89,6 +97,18 @@ def local_session(
     if with_format:
         register(session)
     return session
+
+
+def spark_defaults() -> dict[str, str]:
+    """Return the settings of the user's spark-defaults.conf."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
+    path = Path(folder or "", DEFAULTS_NAME)
+    if not folder or not path.is_file():
+        return {}
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pairs = (re.split(r"[\s=:]+", line, maxsplit=1) for line in lines if line and line[0] != "#")
+    return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
 
 
 def _silence_errors() -> None:

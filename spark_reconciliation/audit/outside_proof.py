@@ -1,0 +1,219 @@
+"""Proof against the records of producers and consumers.
+
+    verdicts --named_messages--> messages by topic and name
+    sent                         --producer_proof--> outcome of each message that the producer sent
+    received                     --consumer_proof--> outcome of each message that was delivered
+
+An audit proves what the store has promised. These proofs also find messages that never reached the
+store, and messages that consumers did not process. Several messages may have the same key: a name
+has one outcome, about all its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from spark_reconciliation.audit.verdicts import CLEAN, VERDICTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from spark_reconciliation.spark.outside_tables import OutsideRows
+
+KEY_SEPARATOR: Final = " "
+SENT_OUTCOMES: Final = (
+    "never_accepted",
+    "accepted_without_delay",
+    "accepted_twice",
+    "accepted_with_other_time",
+    "unknown_to_producer",
+)
+RECEIVED_OUTCOMES: Final = ("not_consumed", "consumed_twice", "consumed_early", "unknown_to_broker")
+BEFORE_STORE: Final = "before_store"
+CONSUMED: Final = "consumed"
+NOT_YET: Final = "not_yet"
+ACCEPTABLE: Final = frozenset({*CLEAN, BEFORE_STORE, CONSUMED, NOT_YET})
+"""Outcomes that are not findings."""
+Lookup = Callable[[list[str]], "DataFrame"]
+"""Returns topic and name of all records of some topics."""
+
+
+def named_messages(
+    verdicts: DataFrame, records: DataFrame, units: DataFrame, *, by_key: bool
+) -> DataFrame:
+    """Return the scheduled messages with their names.
+
+    Args:
+        verdicts: Result of `verdicts.audit`.
+        records: store, phys_offset, unique_id, keys, due_ms of `messages`, of pending records.
+        units: store, phys_offset, due_ms of `schedule`.
+        by_key: Whether each key is a name, instead of the unique id.
+    Returns:
+        store, root, topic, name, accepted_ms (due time that the broker accepted), due_ms,
+        delivered_ms, verdict. A message without a readable record has no name.
+    """
+    accepted = records.select(
+        "store",
+        F.col("phys_offset").alias("root"),
+        "unique_id",
+        "keys",
+        F.col("due_ms").alias("record_ms"),
+    )
+    in_queue = units.select(
+        "store", F.col("phys_offset").alias("root"), F.col("due_ms").alias("unit_ms")
+    )
+    rows = verdicts.drop("unique_id").join(accepted, ["store", "root"], "left")
+    rows = rows.join(in_queue, ["store", "root"], "left")
+    first_ms = F.coalesce("record_ms", "unit_ms", "due_ms")
+    accepted_ms = F.when(F.col("hops") > 0, first_ms).otherwise(F.col("due_ms"))
+    names = F.split("keys", KEY_SEPARATOR) if by_key else F.array("unique_id")
+    return rows.select(
+        "store",
+        "root",
+        "topic",
+        F.explode_outer(names).alias("name"),
+        accepted_ms.alias("accepted_ms"),
+        "due_ms",
+        "delivered_ms",
+        "verdict",
+    )
+
+
+def producer_proof(
+    messages: DataFrame,
+    sent: OutsideRows,
+    lookup: Lookup,
+    *,
+    tolerance_ms: int,
+    oldest_ms: int | None,
+) -> DataFrame:
+    """Return the outcome of each message of a producer's table; reads its topics at once.
+
+    A message that the producer does not have is examined if its topic and due time are in the
+    range of the table.
+
+    Args:
+        messages: Result of `named_messages`.
+        lookup: Records without a delay are searched here.
+        tolerance_ms: Maximum difference between promised and accepted time.
+        oldest_ms: Store time of the oldest record if retention has removed others; else None.
+    Returns:
+        topic, name, sent and accepted (numbers of messages), promised_ms, accepted_ms,
+        delivered_ms (the first of each), outcome: one of `SENT_OUTCOMES`, or the audit's verdict.
+    """
+    promised = sent.frame.groupBy("topic", "name").agg(
+        F.array_sort(F.collect_set("time_ms")).alias("promised")
+    )
+    topics = [row["topic"] for row in sent.frame.select("topic").distinct().collect()]
+    plain = lookup(topics).distinct().withColumn("is_plain", F.lit(True))
+    both = promised.join(_by_name(messages), ["topic", "name"], "full")
+    both = both.join(plain, ["topic", "name"], "left")
+    count = {name: F.coalesce(F.size(name), F.lit(0)) for name in ("promised", "accepted")}
+    known = messages.join(promised, ["topic", "name"]).select("store", "root").distinct()
+    strangers = messages.join(known, ["store", "root"], "left_anti").select("topic", "name")
+    both = both.join(
+        strangers.distinct().withColumn("is_stranger", F.lit(True)), ["topic", "name"], "left"
+    )
+    in_range = F.col("topic").isin(*topics) & F.col("is_stranger").isNotNull()
+    in_range &= F.element_at("accepted", 1).between(F.lit(sent.first_ms), F.lit(sent.last_ms))
+    differences = F.zip_with("promised", "accepted", lambda a, b: F.abs(a - b))
+    removed = F.lit(False)
+    if oldest_ms is not None:
+        removed = F.element_at("promised", 1) < oldest_ms
+    outcome = (
+        F.when(count["promised"] == 0, "unknown_to_producer")
+        .when((count["accepted"] == 0) & removed, BEFORE_STORE)
+        .when((count["accepted"] == 0) & F.col("is_plain"), "accepted_without_delay")
+        .when(count["accepted"] < count["promised"], "never_accepted")
+        .when(count["accepted"] > count["promised"], "accepted_twice")
+        .when(F.array_max(differences) > tolerance_ms, "accepted_with_other_time")
+        .otherwise(F.col("verdict"))
+    )
+    return both.where((count["promised"] > 0) | in_range).select(
+        "topic",
+        "name",
+        count["promised"].alias("sent"),
+        count["accepted"].alias("accepted"),
+        F.try_element_at("promised", F.lit(1)).alias("promised_ms"),
+        F.try_element_at("accepted", F.lit(1)).alias("accepted_ms"),
+        "delivered_ms",
+        outcome.alias("outcome"),
+    )
+
+
+def consumer_proof(
+    messages: DataFrame, received: OutsideRows, sent: OutsideRows | None
+) -> DataFrame:
+    """Return the outcome of each message that was delivered or that a consumer received.
+
+    Messages that were delivered after the newest row of the table may still be on their way.
+
+    Args:
+        messages: Result of `named_messages`.
+        sent: Promised times, for the lateness; None: the due times of the store.
+    Returns:
+        topic, name, delivered and received (numbers), due_ms, received_ms (the first of each),
+        late_ms (from the promised time to the receipt), outcome: of `RECEIVED_OUTCOMES`, or
+        `consumed` or `not_yet`.
+    """
+    receipts = received.frame.groupBy("topic", "name").agg(
+        F.count("*").alias("received"), F.min("time_ms").alias("received_ms")
+    )
+    delivered = _by_name(messages.where(F.col("delivered_ms").isNotNull()))
+    topics = F.broadcast(received.frame.select("topic").distinct())
+    delivered = delivered.join(topics, "topic")
+    both = delivered.join(receipts, ["topic", "name"], "full")
+    promised_ms = F.col("due_ms")
+    if sent is not None:
+        promises = sent.frame.groupBy("topic", "name").agg(F.min("time_ms").alias("promised_ms"))
+        both = both.join(promises, ["topic", "name"], "left")
+        promised_ms = F.coalesce("promised_ms", "due_ms")
+    received_count = F.coalesce("received", F.lit(0))
+    delivered_count = F.coalesce(F.size("accepted"), F.lit(0))
+    on_its_way = F.col("delivered_ms") > F.lit(received.last_ms)
+    outcome = (
+        F.when(delivered_count == 0, "unknown_to_broker")
+        .when(F.col("received_ms") < F.col("due_ms"), "consumed_early")
+        .when((received_count < delivered_count) & on_its_way, NOT_YET)
+        .when(received_count < delivered_count, "not_consumed")
+        .when(received_count > delivered_count, "consumed_twice")
+        .otherwise(CONSUMED)
+    )
+    return both.select(
+        "topic",
+        "name",
+        delivered_count.alias("delivered"),
+        received_count.alias("received"),
+        "due_ms",
+        "received_ms",
+        (F.col("received_ms") - promised_ms).alias("late_ms"),
+        outcome.alias("outcome"),
+    )
+
+
+def _by_name(messages: DataFrame) -> DataFrame:
+    """Return accepted times, first due and delivery time, and gravest verdict of each name.
+
+    The copies of a message in the stores of replicas have the same log offset: they are one.
+    """
+    copies = messages.where(F.col("name").isNotNull() & F.col("topic").isNotNull())
+    grave = _rank(F.col("verdict"))
+    single = copies.groupBy("topic", "name", "root").agg(
+        F.min("accepted_ms").alias("accepted_ms"),
+        F.min("due_ms").alias("due_ms"),
+        F.min("delivered_ms").alias("delivered_ms"),
+        F.min_by("verdict", grave).alias("verdict"),
+    )
+    return single.groupBy("topic", "name").agg(
+        F.array_sort(F.collect_list("accepted_ms")).alias("accepted"),
+        F.min("due_ms").alias("due_ms"),
+        F.min("delivered_ms").alias("delivered_ms"),
+        F.min_by("verdict", grave).alias("verdict"),
+    )
+
+
+def _rank(verdict: Column) -> Column:
+    return F.array_position(F.array(*map(F.lit, VERDICTS)), verdict)

@@ -1,0 +1,132 @@
+"""Proofs of one audit against tables of producers and consumers: run, counted, stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from spark_reconciliation.audit.outside_proof import (
+    ACCEPTABLE,
+    KEY_SEPARATOR,
+    consumer_proof,
+    named_messages,
+    producer_proof,
+)
+from spark_reconciliation.scan.roles import PENDING_ROLES
+from spark_reconciliation.spark.outside_tables import OutsideRows, read_outside
+from spark_reconciliation.spark.read import read_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_reconciliation.jobs.run import AuditRequest
+
+SHOWN_OF_EACH: Final = 3
+PERCENTILES: Final = (0.5, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class ProofSummary:
+    """Result of a proof.
+
+    Attributes:
+        table: `sent` or `received`.
+        outcomes: Number of names by outcome.
+        skipped: Rows of the table without a time.
+        examples: Some rows of each finding.
+        lateness_ms: From the promised time to the receipt: percentiles and maximum.
+    """
+
+    table: str
+    outcomes: dict[str, int]
+    skipped: int
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    lateness_ms: dict[str, int | None] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> int:
+        """Number of names with a finding."""
+        return sum(count for name, count in self.outcomes.items() if name not in ACCEPTABLE)
+
+
+def run_proofs(
+    spark: SparkSession, request: AuditRequest, verdicts: DataFrame
+) -> tuple[ProofSummary, ...]:
+    """Compare the verdicts of an audit with the tables of a request; write the requested files.
+
+    Raises:
+        UsageError: A table is not usable, see `read_outside`.
+        pyspark.errors.PySparkException: Spark failed, or an output exists.
+    """
+    sent = read_outside(spark, request.sent) if request.sent else None
+    received = read_outside(spark, request.received) if request.received else None
+    proofs = []
+    if sent is not None:
+        frame = producer_proof(
+            _named(spark, request, verdicts, sent),
+            sent,
+            lambda topics: _records_of(spark, request.stores, topics, sent),
+            tolerance_ms=request.tolerance_ms,
+            oldest_ms=_oldest_ms(spark, request.stores),
+        )
+        proofs.append(_summary("sent", frame, sent, request.out))
+    if received is not None:
+        frame = consumer_proof(_named(spark, request, verdicts, received), received, sent)
+        proofs.append(_summary("received", frame, received, request.out))
+    return tuple(proofs)
+
+
+def _named(
+    spark: SparkSession, request: AuditRequest, verdicts: DataFrame, rows: OutsideRows
+) -> DataFrame:
+    columns = ("store", "phys_offset", "unique_id", "keys", "due_ms")
+    roles = ",".join(map(str, PENDING_ROLES))
+    records = read_table(spark, request.stores, "messages", columns, roles=roles)
+    units = read_table(spark, request.stores, "schedule", ("store", "phys_offset", "due_ms"))
+    return named_messages(verdicts, records, units, by_key=rows.by_key)
+
+
+def _records_of(
+    spark: SparkSession, stores: Sequence[str], topics: Sequence[str], rows: OutsideRows
+) -> DataFrame:
+    """Return topic and name of all records of some topics."""
+    columns = ("topic", "unique_id", "keys")
+    records = read_table(spark, stores, "messages", columns, topics=",".join(topics))
+    names = F.split("keys", KEY_SEPARATOR) if rows.by_key else F.array("unique_id")
+    return records.select("topic", F.explode(names).alias("name"))
+
+
+def _oldest_ms(spark: SparkSession, stores: Sequence[str]) -> int | None:
+    """Return the store time of the oldest record if retention has removed older ones."""
+    starts = read_table(spark, stores, "stores", ("log_min",))
+    if starts.where("log_min > 0").isEmpty():
+        return None
+    times = read_table(spark, stores, "messages", ("store_ms",))
+    oldest: int | None = times.agg(F.min("store_ms")).collect()[0][0]
+    return oldest
+
+
+def _summary(table: str, proof: DataFrame, rows: OutsideRows, out: str) -> ProofSummary:
+    proof = proof.persist()
+    if out:
+        proof.write.partitionBy("outcome").parquet(f"{out.rstrip('/')}-{table}")
+    counts = proof.groupBy("outcome").count().orderBy("outcome").collect()
+    alike = Window.partitionBy("outcome").orderBy("topic", "name")
+    found = proof.where(~F.col("outcome").isin(*ACCEPTABLE))
+    some = found.withColumn("number", F.row_number().over(alike))
+    some = some.where(F.col("number") <= SHOWN_OF_EACH).drop("number").orderBy("outcome", "name")
+    examples = [row.asDict() for row in some.collect()]
+    lateness: dict[str, int | None] = {}
+    if "late_ms" in proof.columns:
+        shares = {f"p{round(share * 100)}": share for share in PERCENTILES}
+        times = (
+            F.percentile_approx("late_ms", share).alias(name) for name, share in shares.items()
+        )
+        lateness = proof.agg(*times, F.max("late_ms").alias("max")).collect()[0].asDict()
+    proof.unpersist()
+    outcomes = {row["outcome"]: row["count"] for row in counts}
+    return ProofSummary(table, outcomes, rows.skipped, examples, lateness)

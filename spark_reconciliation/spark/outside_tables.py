@@ -1,0 +1,200 @@
+"""Tables of producers and consumers: what they have sent or received, by their own records.
+
+    location                   read as
+    *.csv                      CSV with a header
+    *.json, *.jsonl, *.ndjson  JSON Lines
+    jdbc:...#TABLE             table of a database; the JDBC driver must be on Spark's class path
+    other paths and URLs       Parquet
+
+Column names are mapped by `id=order_no,topic=channel,time=due_at`. A message is named by its unique
+id (`id`) or by one of its keys (`key`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from zoneinfo import available_timezones
+
+from pyspark.sql import functions as F
+
+from duemq_common.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+JDBC: Final = "jdbc:"
+CSV: Final = (".csv", ".csv.gz")
+JSON_LINES: Final = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
+NAMES: Final = ("id", "key")
+FIELDS: Final = (*NAMES, "topic", "time")
+OFFSET: Final = r"(Z|[+-]\d\d:?\d\d)$"
+LATEST_SECONDS: Final = 100_000_000_000  # a smaller number is a time in seconds, not in ms
+NUMBERS: Final = re.compile(r"(tinyint|smallint|int|bigint|decimal\(\d+,0\))$")
+SECRET: Final = re.compile(r"(?i)(password|pwd)=[^&;#]*")
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideTable:
+    """Table of a producer or a consumer.
+
+    Attributes:
+        location: Path or URL.
+        columns: Names of its columns, by `FIELDS`.
+        zone: Time zone of times without an offset; empty: they are refused.
+    """
+
+    location: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    zone: str = ""
+
+    @classmethod
+    def parse(cls, location: str, columns: str, zone: str) -> OutsideTable:
+        """Return a table.
+
+        Args:
+            columns: `field=column,...`; missing fields have columns of their name.
+        Raises:
+            UsageError: A field or the zone does not exist, or both `id` and `key` are given.
+        """
+        pairs = [pair.partition("=") for pair in columns.split(",") if pair.strip()]
+        names = {name.strip(): column.strip() for name, _, column in pairs}
+        for name, column in names.items():
+            if name not in FIELDS or not column:
+                text = f"{name}={column}: give FIELD=COLUMN, with a field of {', '.join(FIELDS)}"
+                raise UsageError(text)
+        if all(name in names for name in NAMES):
+            raise UsageError(f"{columns}: give either id or key")
+        if zone and zone not in available_timezones():
+            raise UsageError(f"there is no time zone {zone}: give a name such as Europe/Berlin")
+        return cls(location, names, zone)
+
+    @property
+    def shown(self) -> str:
+        """Location without passwords, for error texts."""
+        return SECRET.sub(r"\1=***", self.location)
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRows:
+    """Rows of a table.
+
+    Attributes:
+        frame: topic, name, time_ms.
+        by_key: Whether `name` is a key, not a unique id.
+        first_ms, last_ms: Range of the times; None without rows.
+        skipped: Number of rows without a time.
+    """
+
+    frame: DataFrame
+    by_key: bool
+    first_ms: int | None
+    last_ms: int | None
+    skipped: int
+
+
+def read_outside(spark: SparkSession, table: OutsideTable) -> OutsideRows:
+    """Read and check a table; an action.
+
+    Raises:
+        UsageError: A column is missing, a row has no name or topic, or a time is malformed, has no
+            offset and no zone, or is in seconds. The text has the number of rows, and a value.
+        pyspark.errors.PySparkException: The table cannot be read.
+    """
+    frame = _load(spark, table)
+    columns = _columns(frame, table)
+    name_field = next(name for name in NAMES if name in columns)
+    given, kind = F.col(columns["time"]), dict(frame.dtypes)[columns["time"]]
+    text = given.cast("string")
+    rows = frame.select(
+        F.col(columns["topic"]).cast("string").alias("topic"),
+        F.col(columns[name_field]).cast("string").alias("name"),
+        _time_ms(f"`{columns['time']}`", kind, table).alias("time_ms"),
+        F.when(F.trim(text) != "", text).alias("text"),
+    )
+    unnamed = F.coalesce(F.trim("name"), F.lit("")) == ""
+    unnamed |= F.coalesce(F.trim("topic"), F.lit("")) == ""
+    malformed = F.col("text").isNotNull() & F.col("time_ms").isNull()
+    facts = rows.agg(
+        F.count_if(unnamed).alias("unnamed"),
+        F.count_if(malformed).alias("malformed"),
+        F.first(F.when(malformed, F.col("text")), ignorenulls=True).alias("value"),
+        F.count_if(F.col("text").isNull()).alias("skipped"),
+        F.min("time_ms").alias("first_ms"),
+        F.max("time_ms").alias("last_ms"),
+    ).collect()[0]
+    _check(facts.asDict(), columns, table)
+    frame = rows.where(F.col("time_ms").isNotNull()).select("topic", "name", "time_ms")
+    by_key = name_field == "key"
+    return OutsideRows(frame, by_key, facts["first_ms"], facts["last_ms"], facts["skipped"])
+
+
+def _check(facts: Mapping[str, int], columns: Mapping[str, str], table: OutsideTable) -> None:
+    if facts["unnamed"]:
+        names = f"{columns.get('id', columns.get('key'))} and {columns['topic']}"
+        raise UsageError(f"{table.shown}: {facts['unnamed']} rows lack a value of {names}")
+    if facts["malformed"]:
+        reason = "give --zone, or times with an offset such as 2026-11-28T09:00:00Z"
+        if table.zone:
+            reason = "give ISO 8601 or ms since the epoch"
+        text = f"{facts['malformed']} rows have another time in {columns['time']}, for example"
+        raise UsageError(f"{table.shown}: {text} {facts['value']!r}: {reason}")
+    if facts["last_ms"] is not None and 0 <= facts["last_ms"] < LATEST_SECONDS:
+        text = f"the times in {columns['time']} end in 1973: give ms since the epoch, not seconds"
+        raise UsageError(f"{table.shown}: {text}")
+
+
+def _load(spark: SparkSession, table: OutsideTable) -> DataFrame:
+    location = table.location
+    if location.startswith(JDBC):
+        url, _, name = location.rpartition("#")
+        if not url:
+            raise UsageError(f"{table.shown} names no table: add #TABLE")
+        options = {"url": url, "dbtable": name, "preferTimestampNTZ": "true"}
+        return spark.read.format("jdbc").options(**options).load()
+    path = location.rstrip("/")
+    if path.endswith(CSV):
+        return spark.read.csv(location, header=True)
+    if path.endswith(JSON_LINES):
+        return spark.read.json(location)
+    return spark.read.parquet(location)
+
+
+def _columns(frame: DataFrame, table: OutsideTable) -> dict[str, str]:
+    """Return the column of each field.
+
+    Raises:
+        UsageError: A column is missing.
+    """
+    columns = {name: table.columns.get(name, name) for name in ("topic", "time")}
+    given_names = frame.columns
+    given = next((name for name in NAMES if name in table.columns), None)
+    name = given or next((name for name in NAMES if name in given_names), "id")
+    columns[name] = table.columns.get(name, name)
+    missing = [
+        f"{name}={column}" for name, column in columns.items() if column not in frame.columns
+    ]
+    if missing:
+        text = f"there is no column for {', '.join(missing)}; it has {', '.join(given_names)}"
+        raise UsageError(f"{table.shown}: {text}. Map columns with FIELD=COLUMN")
+    return columns
+
+
+def _time_ms(column: str, kind: str, table: OutsideTable) -> Column:
+    """Return a time in ms since the epoch; null: not a time, or without offset and zone."""
+    if NUMBERS.match(kind):
+        return F.expr(f"try_cast({column} as bigint)")
+    if kind == "timestamp":
+        return F.unix_millis(F.col(column))
+    local = F.expr(f"try_cast({column} as timestamp_ntz)")
+    zoned = F.lit(None).cast("bigint")
+    if table.zone:  # the session's zone is UTC
+        zoned = F.unix_millis(F.to_utc_timestamp(local.cast("timestamp"), table.zone))
+    if kind != "string":
+        return zoned
+    text = F.trim(F.col(column))
+    instant = F.unix_millis(F.expr(f"try_cast({column} as timestamp)"))
+    number = F.expr(f"try_cast({column} as bigint)")
+    return F.when(text.rlike(r"^-?\d+$"), number).when(text.rlike(OFFSET), instant).otherwise(zoned)
