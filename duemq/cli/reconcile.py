@@ -23,6 +23,7 @@ from duemq.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from spark_reconciliation.jobs.outside import TableComparison
     from spark_reconciliation.jobs.run import AuditRequest
     from spark_reconciliation.spark.master import SparkMaster
 
@@ -68,7 +69,7 @@ def run(
         out=out,
         report=report,
         capacity_per_s=capacity,
-        **_outside(outside),
+        comparison=_comparison(outside),
     )
     reconcile(request, _spark_master(spark), ledger, as_json=as_json)
 
@@ -242,9 +243,10 @@ def _request(
     )
 
 
-def _outside(options: OutsideOptions) -> dict[str, Any]:
+def _comparison(options: OutsideOptions) -> TableComparison | None:
     if not options.sent and not options.received:
-        return {}
+        return None
+    from spark_reconciliation.jobs.outside import TableComparison
     from spark_reconciliation.jobs.run import absolute
     from spark_reconciliation.spark.outside_tables import JDBC, OutsideTable
 
@@ -254,11 +256,11 @@ def _outside(options: OutsideOptions) -> dict[str, Any]:
         path = location if location.startswith(JDBC) else absolute(location)
         return OutsideTable.parse(path, columns, options.zone)
 
-    return {
-        "sent": table(options.sent, options.sent_columns),
-        "received": table(options.received, options.received_columns),
-        "tolerance_ms": options.tolerance,
-    }
+    return TableComparison(
+        sent=table(options.sent, options.sent_columns),
+        received=table(options.received, options.received_columns),
+        tolerance_ms=options.tolerance,
+    )
 
 
 def _spark_master(spark: SparkOptions | StreamOptions) -> SparkMaster:

@@ -149,7 +149,11 @@ def _print_proof(proof: ProofSummary) -> None:
     if proof.skipped:
         out.print(f"{proof.skipped:,} rows of the table have no time and were skipped.")
     for row in proof.examples:
-        times = [f"{name[:-3]} {_time(ms)}" for name, ms in row.items() if name.endswith("_ms")]
+        times = [
+            f"{name[:-3]} {_time(ms if isinstance(ms, int) else None)}"
+            for name, ms in row.items()
+            if name.endswith("_ms")
+        ]
         text = f"topic {row['topic']}, {row['name']} ({', '.join(times)})"
         out.print(f"{row['outcome']}: {text}", markup=False, soft_wrap=True)
 

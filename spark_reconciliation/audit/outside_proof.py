@@ -112,8 +112,8 @@ def producer_proof(
     both = promised.join(_by_name(messages), ["topic", "name"], "full")
     both = both.join(plain, ["topic", "name"], "left")
     count = {name: F.coalesce(F.size(name), F.lit(0)) for name in ("promised", "accepted")}
-    known = messages.join(promised, ["topic", "name"]).select("store", "root").distinct()
-    strangers = messages.join(known, ["store", "root"], "left_anti").select("topic", "name")
+    named = messages.join(promised, ["topic", "name"]).select("store", "root").distinct()
+    strangers = messages.join(named, ["store", "root"], "left_anti").select("topic", "name")
     both = both.join(
         strangers.distinct().withColumn("is_stranger", F.lit(True)), ["topic", "name"], "left"
     )

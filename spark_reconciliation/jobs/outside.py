@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -17,16 +17,28 @@ from spark_reconciliation.audit.outside_proof import (
     producer_proof,
 )
 from spark_reconciliation.scan.roles import PENDING_ROLES
-from spark_reconciliation.spark.outside_tables import OutsideRows, read_outside
+from spark_reconciliation.spark.outside_tables import OutsideRows, OutsideTable, read_outside
 from spark_reconciliation.spark.read import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_reconciliation.jobs.run import AuditRequest
-
 SHOWN_OF_EACH: Final = 3
 PERCENTILES: Final = (0.5, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableComparison:
+    """Requested comparison of an audit with tables.
+
+    Attributes:
+        sent, received: Tables of producers and of consumers; None: none.
+        tolerance_ms: Maximum difference between the promised time in `sent` and the accepted one.
+    """
+
+    sent: OutsideTable | None = None
+    received: OutsideTable | None = None
+    tolerance_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,7 @@ class ProofSummary:
     table: str
     outcomes: dict[str, int]
     skipped: int
-    examples: list[dict[str, Any]] = field(default_factory=list)
+    examples: list[dict[str, object]] = field(default_factory=list)
     lateness_ms: dict[str, int | None] = field(default_factory=dict)
 
     @property
@@ -54,39 +66,47 @@ class ProofSummary:
 
 
 def run_proofs(
-    spark: SparkSession, request: AuditRequest, verdicts: DataFrame
+    spark: SparkSession,
+    stores: Sequence[str],
+    verdicts: DataFrame,
+    comparison: TableComparison,
+    *,
+    out: str,
 ) -> tuple[ProofSummary, ...]:
-    """Compare the verdicts of an audit with the tables of a request; write the requested files.
+    """Compare the verdicts about stores with tables.
+
+    Args:
+        out: The rows are written to `out`-sent and `out`-received; empty: they are not written.
 
     Raises:
         UsageError: A table is not usable, see `read_outside`.
         pyspark.errors.PySparkException: Spark failed, or an output exists.
     """
-    sent = read_outside(spark, request.sent) if request.sent else None
-    received = read_outside(spark, request.received) if request.received else None
+    sent = read_outside(spark, comparison.sent) if comparison.sent else None
+    received = read_outside(spark, comparison.received) if comparison.received else None
     proofs = []
     if sent is not None:
         frame = producer_proof(
-            _named(spark, request, verdicts, sent),
+            _named(spark, stores, verdicts, sent),
             sent,
-            lambda topics: _records_of(spark, request.stores, topics, sent),
-            tolerance_ms=request.tolerance_ms,
-            oldest_ms=_oldest_ms(spark, request.stores),
+            lambda topics: _records_of(spark, stores, topics, sent),
+            tolerance_ms=comparison.tolerance_ms,
+            oldest_ms=_oldest_ms(spark, stores),
         )
-        proofs.append(_summary("sent", frame, sent, request.out))
+        proofs.append(_summary("sent", frame, sent, out))
     if received is not None:
-        frame = consumer_proof(_named(spark, request, verdicts, received), received, sent)
-        proofs.append(_summary("received", frame, received, request.out))
+        frame = consumer_proof(_named(spark, stores, verdicts, received), received, sent)
+        proofs.append(_summary("received", frame, received, out))
     return tuple(proofs)
 
 
 def _named(
-    spark: SparkSession, request: AuditRequest, verdicts: DataFrame, rows: OutsideRows
+    spark: SparkSession, stores: Sequence[str], verdicts: DataFrame, rows: OutsideRows
 ) -> DataFrame:
     columns = ("store", "phys_offset", "unique_id", "keys", "due_ms")
     roles = ",".join(map(str, PENDING_ROLES))
-    records = read_table(spark, request.stores, "messages", columns, roles=roles)
-    units = read_table(spark, request.stores, "schedule", ("store", "phys_offset", "due_ms"))
+    records = read_table(spark, stores, "messages", columns, roles=roles)
+    units = read_table(spark, stores, "schedule", ("store", "phys_offset", "due_ms"))
     return named_messages(verdicts, records, units, by_key=rows.by_key)
 
 
@@ -116,8 +136,8 @@ def _summary(table: str, proof: DataFrame, rows: OutsideRows, out: str) -> Proof
         proof.write.partitionBy("outcome").parquet(f"{out.rstrip('/')}-{table}")
     counts = proof.groupBy("outcome").count().orderBy("outcome").collect()
     alike = Window.partitionBy("outcome").orderBy("topic", "name")
-    found = proof.where(~F.col("outcome").isin(*ACCEPTABLE))
-    some = found.withColumn("number", F.row_number().over(alike))
+    findings = proof.where(~F.col("outcome").isin(*ACCEPTABLE))
+    some = findings.withColumn("number", F.row_number().over(alike))
     some = some.where(F.col("number") <= SHOWN_OF_EACH).drop("number").orderBy("outcome", "name")
     examples = [row.asDict() for row in some.collect()]
     lateness: dict[str, int | None] = {}

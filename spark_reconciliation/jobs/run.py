@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from spark_reconciliation.audit.audit_config import AuditConfig
     from spark_reconciliation.audit.summary import Summary
     from spark_reconciliation.jobs.audit_ledger import AuditRecord
+    from spark_reconciliation.jobs.outside import TableComparison
     from spark_reconciliation.report.page import Pages
-    from spark_reconciliation.spark.outside_tables import OutsideTable
 
 CLEAN, FINDINGS, COULD_NOT_RUN = 0, 1, 2
 CURVE_ROWS_MAX: Final = 100_000
@@ -47,8 +47,7 @@ class AuditRequest:
         out: Directory for the verdicts as Parquet; empty: none.
         report: File for the HTML report; empty: none.
         capacity_per_s: Maximum deliveries per second of the broker, for the forecast.
-        sent, received: Tables of producers and of consumers to compare with; None: none.
-        tolerance_ms: Maximum difference between the promised time in `sent` and the accepted one.
+        comparison: Tables of producers and consumers to compare with; None: none.
         made_by: Name of the user or of the job that runs the audit.
     """
 
@@ -60,16 +59,13 @@ class AuditRequest:
     out: str = ""
     report: Path | None = None
     capacity_per_s: int = 0
-    sent: OutsideTable | None = None
-    received: OutsideTable | None = None
-    tolerance_ms: int = 0
+    comparison: TableComparison | None = None
     made_by: str = ""
 
     @property
     def brief(self) -> bool:
         """Whether only counts and findings are requested."""
-        outputs = (self.report, self.sent, self.received)
-        return not self.out and all(each is None for each in outputs)
+        return not self.out and self.report is None and self.comparison is None
 
     @property
     def config(self) -> AuditConfig:
@@ -154,8 +150,10 @@ def run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summa
     if request.out:
         write_parquet(verdicts, request.out)
     summary = summarize(verdicts, unread)
-    if request.sent is not None or request.received is not None:
-        summary = replace(summary, outside=run_proofs(spark, request, verdicts))
+    if request.comparison is not None:
+        stores, comparison = request.stores, request.comparison
+        proofs = run_proofs(spark, stores, verdicts, comparison, out=request.out)
+        summary = replace(summary, outside=proofs)
     if request.report is not None:
         page = _page(spark, request, verdicts, summary, clock.now_ms())
         request.report.write_text(page, encoding="utf-8")

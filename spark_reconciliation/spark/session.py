@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from duemq_common.existence import exists
 from spark_reconciliation import register
 from spark_reconciliation.spark.archive_file import QUIET, ClassArchive
 from spark_reconciliation.spark.requirements import find_java, require_packages
@@ -104,7 +105,7 @@ def spark_defaults() -> dict[str, str]:
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
     path = Path(folder or "", DEFAULTS_NAME)
-    if not folder or not path.is_file():
+    if not folder or not exists(path):
         return {}
     lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
     pairs = (re.split(r"[\s=:]+", line, maxsplit=1) for line in lines if line and line[0] != "#")

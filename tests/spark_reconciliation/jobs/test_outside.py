@@ -16,12 +16,14 @@ import pytest
 from duemq_common.clock import FakeClock
 from duemq_common.errors import UsageError
 from message_store.log.batch import PutBatch
+from spark_reconciliation.jobs.outside import TableComparison
 from spark_reconciliation.jobs.run import AuditRequest, run_audit
 from spark_reconciliation.spark.master import parse_settings
 from spark_reconciliation.spark.outside_tables import OutsideTable, read_outside
 from spark_reconciliation.spark.session import spark_defaults
 from tests.spark_reconciliation.conftest import on_spark as on_spark
 from tests.support.commands import duemq
+from tests.support.extended import extended
 from tests.support.migration_rig import MigrationRig
 from tests.support.stores import add_message
 
@@ -146,8 +148,8 @@ def local(ms: int) -> str:
     ("name", "time", "columns", "zone"),
     [
         ("t.csv", iso, "id=id,time=time", ""),
-        ("t.jsonl", local, "key=key", "Europe/Berlin"),
-        ("t.parquet", lambda ms: datetime.fromtimestamp(ms / 1_000, UTC), "", ""),
+        extended("t.jsonl", local, "key=key", "Europe/Berlin"),
+        extended("t.parquet", lambda ms: datetime.fromtimestamp(ms / 1_000, UTC), "", ""),
     ],
 )
 def test_each_message_has_the_outcome_that_was_planted(
@@ -158,9 +160,11 @@ def test_each_message_has_the_outcome_that_was_planted(
     request = AuditRequest(
         stores=(str(made.root),),
         out=str(tmp_path / "out"),
-        sent=OutsideTable.parse(sent, columns, zone),
-        received=OutsideTable.parse(received, columns, zone),
-        tolerance_ms=1_000,
+        comparison=TableComparison(
+            sent=OutsideTable.parse(sent, columns, zone),
+            received=OutsideTable.parse(received, columns, zone),
+            tolerance_ms=1_000,
+        ),
     )
     summary = run_audit(spark, request, FakeClock())
     by_key = "key" in columns
@@ -192,7 +196,9 @@ def test_a_complete_campaign_is_clean(spark: Any, tmp_path: Path) -> None:
     rig.advance(10_000)
     rig.close()
     sent = write_table(tmp_path / "s.jsonl", [{"id": "A", "topic": "T", "time": due_ms}])
-    request = AuditRequest(stores=(str(rig.root),), sent=OutsideTable(sent))
+    request = AuditRequest(
+        stores=(str(rig.root),), comparison=TableComparison(sent=OutsideTable(sent))
+    )
     summary = run_audit(spark, request, FakeClock())
     assert summary.clean
     assert summary.outside[0].outcomes == {"ok": 1}
