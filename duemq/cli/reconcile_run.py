@@ -152,7 +152,7 @@ def _print_proof(proof: ProofSummary) -> None:
         times = [
             f"{name[:-3]} {_time(ms if isinstance(ms, int) else None)}"
             for name, ms in row.items()
-            if name.endswith("_ms")
+            if name.endswith("_ms") and name != "late_ms"
         ]
         text = f"topic {row['topic']}, {row['name']} ({', '.join(times)})"
         out.print(f"{row['outcome']}: {text}", markup=False, soft_wrap=True)
