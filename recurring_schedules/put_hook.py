@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from message_store.queues.topic_table import TopicTable
 
 SENDERS_FIELDS: Final = {"TAGS": "tags", "KEYS": "keys"}
-SENDERS_PROPERTIES: Final = frozenset(
-    {UNIQUE_KEY, "WAIT", "INSTANCE_ID", "MSG_REGION", "CLUSTER", "TRACE_ON"}
-)
-"""Properties of the message that creates a schedule, not of its occurrences."""
+_OF_REMOTING: Final = {UNIQUE_KEY, "WAIT", "INSTANCE_ID", "MSG_REGION", "CLUSTER", "TRACE_ON"}
+_OF_V5: Final = {"PGROUP", "__BORNHOST", "BORN_TIMESTAMP", "TRACE_CONTEXT"}
+SENDERS_PROPERTIES: Final = frozenset(_OF_REMOTING | _OF_V5)
+"""Properties that clients set in the message that creates a schedule, not of its occurrences."""
 KEPT_PROPERTIES: Final[tuple[str, ...]] = (UNIQUE_KEY, "WAIT")
 
 

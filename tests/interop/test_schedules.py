@@ -1,14 +1,21 @@
-"""Schedules that Java's producer creates, and their occurrences at Java's consumer."""
+"""Schedules that clients create by messages, and their occurrences at clients."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.interop.apache_proxy import ApacheProxy, typed_topic
 from tests.interop.checks import assert_accepted
 from tests.interop.peers import peer_name
-from tests.interop.session import ClientFailed, ClientSession
+from tests.interop.programs import grpc_java_command, grpc_node_command, grpc_python_command
+from tests.interop.session import ClientFailed, ClientSession, Event
+from tests.support.extended import extended
+from tests.support.free_ports import LOOPBACK
+from tests.support.server import Server
 
 pytestmark = pytest.mark.skipif(
     peer_name() != "duemq", reason="Apache's brokers have no recurring schedules"
@@ -26,6 +33,16 @@ def name_of(topic: str) -> str:
     return f"s{zlib.crc32(topic.encode())}"
 
 
+def check_occurrences(received: list[Event], name: str) -> None:
+    """Check that messages are consecutive occurrences of a schedule, each once."""
+    times = sorted(int(each["properties"]["DUEMQ_SCHEDULE_TIME"]) for each in received)
+    assert times == list(range(times[0], times[0] + len(times) * EVERY_MS, EVERY_MS))
+    for each in received:
+        assert each["body"] == "body-0"
+        assert each["properties"]["DUEMQ_SCHEDULE"] == name
+        assert each["msgId"] == f"{name}@{each['properties']['DUEMQ_SCHEDULE_TIME']}"
+
+
 def test_a_java_client_creates_a_schedule(java: ClientSession, topic: str, group: str) -> None:
     name = name_of(topic)
     request = properties(NAME=name, CRON="* * * * * *", ZONE="Europe/Berlin")
@@ -33,12 +50,7 @@ def test_a_java_client_creates_a_schedule(java: ClientSession, topic: str, group
         sent = java.events("produce", "sent", topic=topic, n=1, property=request)
         assert_accepted(sent, 1)
     received = java.events("push-consume", "message", topic=topic, group=group, until=3)
-    times = sorted(int(each["properties"]["DUEMQ_SCHEDULE_TIME"]) for each in received)
-    assert times == list(range(times[0], times[0] + len(times) * EVERY_MS, EVERY_MS))
-    for each in received:
-        assert each["body"] == "body-0"
-        assert each["properties"]["DUEMQ_SCHEDULE"] == name
-        assert each["msgId"] == f"{name}@{each['properties']['DUEMQ_SCHEDULE_TIME']}"
+    check_occurrences(received, name)
     with pytest.raises(ClientFailed, match="exists with another definition"):
         java.run("produce", topic=topic, n=1, body="other", property=request)
 
@@ -66,3 +78,41 @@ def test_a_java_client_gets_the_reason_of_a_refusal(
 ) -> None:
     with pytest.raises(ClientFailed, match=remark):
         java_with_timers.run("produce", topic=topic, n=1, property=request_text)
+
+
+V5_COMMANDS: dict[str, Callable[[Path], list[str]]] = {
+    "python": lambda _: grpc_python_command(),
+    "java": lambda home: grpc_java_command(home, tls=True),
+    "node": lambda _: grpc_node_command(),
+}
+
+
+@pytest.mark.parametrize("language", ["python", extended("java"), extended("node")])
+def test_a_v5_client_creates_a_schedule(
+    language: str, server: Server, topic: str, tmp_path: Path
+) -> None:
+    command = V5_COMMANDS[language](tmp_path)
+    check_v5_client(language, command, f"{LOOPBACK}:{server.grpc_port}", server, topic, tmp_path)
+
+
+@pytest.mark.extended  # starts Apache's proxy
+def test_a_v5_client_creates_a_schedule_through_apaches_proxy(
+    server: Server, topic: str, tmp_path: Path
+) -> None:
+    with ApacheProxy("5.3.3", tmp_path / "proxy", server.namesrv_address) as proxy:
+        check_v5_client("python", grpc_python_command(), proxy.address, server, topic, tmp_path)
+
+
+def check_v5_client(
+    language: str, command: list[str], address: str, server: Server, topic: str, home: Path
+) -> None:
+    """Create a schedule twice, receive its occurrences, and get the reason of a refusal."""
+    typed_topic(server, topic, "NORMAL")
+    request = properties(NAME=name_of(topic), CRON="* * * * * *", ZONE="Europe/Berlin")
+    with ClientSession(f"grpc-{language}", command, namesrv=address, home=home) as client:
+        for _ in range(2):  # the second one changes nothing
+            client.run("produce", topic=topic, n=1, property=request)
+        received = client.events("receive", "message", topic=topic, group=f"g-{topic}", until=3)
+        check_occurrences(received, name_of(topic))
+        with pytest.raises(ClientFailed, match="exists with another definition"):
+            client.run("produce", topic=topic, n=1, body="other", property=request)

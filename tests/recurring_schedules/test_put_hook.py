@@ -67,6 +67,16 @@ def test_a_message_creates_a_schedule_and_is_not_delivered_itself(rig: ScheduleR
         assert record.properties.keys().isdisjoint({"MSG_REGION", "DUEMQ_SCHEDULE_CRON"})
 
 
+def test_properties_that_a_v5_client_sets_are_not_those_of_occurrences(rig: ScheduleRig) -> None:
+    for time_ms in (1, 2):  # a repeated message is born later
+        of_v5 = {"PGROUP": "T", "__BORNHOST": "10.0.0.1", "BORN_TIMESTAMP": str(time_ms)}
+        of_v5["TRACE_CONTEXT"] = f"00-{time_ms:032x}-{time_ms:016x}-01"
+        assert put(rig, CRON | of_v5).rows["status"][0] == 0
+    rig.run_to(MONDAY_MS + MINUTE_MS)
+    [record] = [record for queue in range(4) for record in rig.delivered("T", queue)]
+    assert record.properties.keys().isdisjoint(of_v5)
+
+
 def test_every_property_is_a_field_of_the_definition(rig: ScheduleRig) -> None:
     times = {"every_ms": 60_000, "phase_ms": 1, "start_ms": 2, "end_ms": 10**13, "jitter_ms": 3}
     fields = times | {"catch_up_ms": 4, "overlap": "latest", "zone": "Asia/Kathmandu"}

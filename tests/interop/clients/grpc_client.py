@@ -102,6 +102,8 @@ def message(command: Command, i: int) -> Any:
         made.keys = f"{keys}-{i}"
     if group := command.text("message-group"):
         made.message_group = group
+    for pair in filter(None, command.text("property").split("|")):
+        made.add_property(*pair.split("=", 1))
     if delay_ms := command.number("delay-ms", 0):
         made.delivery_timestamp = math.ceil(time.time() + delay_ms / 1_000)  # of seconds
     return made
@@ -201,6 +203,7 @@ def fields_of(received: Any) -> dict[str, object]:
         "keys": " ".join(received.keys or ()),
         "messageGroup": received.message_group or "",
         "bornTimestamp": received.born_timestamp,
+        "properties": dict(received.properties),
     }
 
 

@@ -107,6 +107,12 @@ public final class GrpcClient {
         if (args.has("message-group")) {
             builder.setMessageGroup(args.text("message-group"));
         }
+        if (args.has("property")) {
+            for (String property : args.text("property").split("\\|")) {
+                String[] pair = property.split("=", 2);
+                builder.addProperty(pair[0], pair[1]);
+            }
+        }
         if (args.has("priorities")) {
             builder.setPriority(i);
         }
@@ -189,6 +195,7 @@ public final class GrpcClient {
         fields.put("messageGroup", view.getMessageGroup().orElse(""));
         fields.put("bornTimestamp", view.getBornTimestamp());
         fields.put("priority", view.getPriority().orElse(-1));
+        fields.put("properties", view.getProperties());
         return fields;
     }
 }

@@ -106,6 +106,8 @@ function message(command, i) {
   if (command.text('tags')) made.tag = command.text('tags');
   if (command.text('keys')) made.keys = [ `${command.text('keys')}-${i}` ];
   if (command.text('message-group')) made.messageGroup = command.text('message-group');
+  const pairs = command.text('property').split('|').filter(Boolean);
+  if (pairs.length) made.properties = new Map(pairs.map(pair => pair.split(/=(.*)/s).slice(0, 2)));
   if (command.number('delay-ms', 0)) made.deliveryTimestamp = new Date(Date.now() + command.number('delay-ms', 0));
   return made;
 }
@@ -170,7 +172,7 @@ function fieldsOf(view) {
   return {
     msgId: view.messageId, topic: view.topic, body: view.body.toString(), attempt: view.deliveryAttempt,
     tags: view.tag ?? '', keys: view.keys.join(' '), messageGroup: view.messageGroup ?? '',
-    bornTimestamp: view.bornTimestamp?.getTime() ?? 0,
+    bornTimestamp: view.bornTimestamp?.getTime() ?? 0, properties: Object.fromEntries(view.properties),
   };
 }
 
