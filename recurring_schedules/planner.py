@@ -41,8 +41,9 @@ log = logging.getLogger(__name__)
 TURN_OCCURRENCES: Final = 5
 """Maximum number of occurrences of one turn, during which no timer is delivered."""
 QUEUE_SLOTS: Final = 4_000
-QUEUE_MS: Final = 1_000
-"""Maximum age of the queue of urgent schedules, while there are more than one turn handles."""
+QUEUE_MS: Final = 20
+"""Age from which the queue of urgent schedules is made again: one created since may be due."""
+QUEUE_FACTOR: Final = 20  # the queue is used at least this many times as long as it takes to make
 SKIPS_MAX: Final = 200
 """Maximum number of occurrences of one schedule that one turn skips."""
 RETRY_MS: Final = 1_000
@@ -91,7 +92,7 @@ class Planner:
         self._batch = PutBatch(TURN_OCCURRENCES)
         self._retry_ms: dict[int, int] = {}
         self._queue: list[int] = []  # slots, the most urgent one last
-        self._queued_ms = 0
+        self._queued_ms, self._queue_age_ms = 0, QUEUE_MS
         self._wake, self._stops = Signal(), False
         self.stats = PlannerStats()
 
@@ -135,8 +136,11 @@ class Planner:
         """Return slots whose next occurrence has to be appended, the earliest one first."""
         slots: list[int] = []
         for _ in range(2):  # the rest of an older queue can be without work
-            if not self._queue or not 0 <= now_ms - self._queued_ms < QUEUE_MS:
+            if not self._queue or not 0 <= now_ms - self._queued_ms < self._queue_age_ms:
+                started_ms = self._clock.steady_ms()
                 self._queue, self._queued_ms = self._due(now_ms), now_ms
+                made_ms = self._clock.steady_ms() - started_ms
+                self._queue_age_ms = max(QUEUE_MS, QUEUE_FACTOR * made_ms)
             while self._queue and len(slots) < TURN_OCCURRENCES:
                 slot = self._queue.pop()
                 if self._table.wake_ms[slot] <= now_ms and slot not in self._retry_ms:

@@ -7,13 +7,15 @@ import pytest
 from duemq.net.codes import ResponseCode
 from duemq_common.errors import RequestError
 from message_store.log.batch import PutBatch
+from recurring_schedules import journal
 from recurring_schedules.definition import Definition
 from recurring_schedules.journal import PAUSED
 from recurring_schedules.occurrences import due_ms_of
-from recurring_schedules.planner import Planner
+from recurring_schedules.planner import TURN_OCCURRENCES, Planner
 from tests.recurring_schedules.rig import MONDAY_MS, ScheduleRig
 
 EVERY_MS = 10_000
+URGENT_MS = 20  # after its creation, a schedule is planned before others that are less urgent
 
 
 class Refusal:
@@ -82,3 +84,23 @@ def test_a_schedule_whose_topic_was_deleted_is_paused_with_the_reason(rig: Sched
     assert planned[0] == MONDAY_MS + EVERY_MS
     assert planned[-2:] == [MONDAY_MS + 4 * EVERY_MS, MONDAY_MS + 5 * EVERY_MS]
     assert len(set(planned)) == len(planned)
+
+
+def test_an_urgent_schedule_is_planned_before_a_backlog_of_others(rig: ScheduleRig) -> None:
+    rig.open()
+    names = [f"backlog-{number}" for number in range(3 * TURN_OCCURRENCES)]
+    for name in names:
+        store_definition(rig, Definition(name=name, topic="T", every_ms=60_000))
+    assert rig.planner.turn(rig.clock.now_ms())
+    store_definition(rig, Definition(name="urgent", topic="T", every_ms=1_000))
+    rig.clock.advance(URGENT_MS)
+    assert rig.planner.turn(rig.clock.now_ms())
+    pending = {name: rig.table.rows["pending"][rig.table.find(name)] for name in names}
+    assert sum(offset >= 0 for offset in pending.values()) == 2 * TURN_OCCURRENCES - 1
+    assert rig.table.rows["pending"][rig.table.find("urgent")] >= 0
+
+
+def store_definition(rig: ScheduleRig, definition: Definition) -> None:
+    """Create a schedule as a message does, without its first occurrence."""
+    now_ms = rig.clock.now_ms()
+    journal.append(rig.store, rig.requests.record_of(definition, now_ms), now_ms)
