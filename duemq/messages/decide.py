@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from delayed_delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
+from delayed_delivery.quarantine import NO_HOST
 from duemq.messages.decision_results import OTHER_NAME, DecisionTally, text_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.decisions import (
@@ -34,6 +35,7 @@ from duemq.net.decisions import (
     DecisionResponse,
     DecisionResult,
 )
+from duemq.registry.topic_config import TEMPLATE_TOPIC
 from duemq_common.clock import Clock
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.recall_handle import HandleError, decode_handle
@@ -41,12 +43,15 @@ from duemq_common.request import Peer, Request, RequestHandler, Response
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
 from message_store.log.offset_id import decode_offset_id
+from message_store.log.properties import encode_properties
 from message_store.replication.acknowledgement import not_confirmed
 
 if TYPE_CHECKING:  # the commands start without the store
     from message_store.store import MessageStore
 
 BATCH_MESSAGES = 2_000  # messages decided on between two yields
+FLOW_CONTROL = ResponseCode.SYSTEM_ERROR
+"""Code of refusals by limits of slots and topics, which do not concern all messages alike."""
 OFFSETS_PER_TURN = 200  # records read for offset ids between two yields
 
 
@@ -143,6 +148,25 @@ class DecideProcessor:
         """Run the put hooks on a batch."""
         for hook in self._hooks:
             hook(batch, now_ms)
+
+    def move_fault(self, due_ms: int) -> str:
+        """Return why no message can be moved to a due time; empty: the put hooks accept it."""
+        now_ms = self._clock.now_ms()
+        if due_ms <= now_ms:
+            return ""
+        probe = PutBatch(1)
+        probe.add(
+            topic_index=self.store.topics.add(TEMPLATE_TOPIC),
+            queue_id=0,
+            body=b"",
+            properties=encode_properties({"TIMER_DELIVER_MS": str(due_ms)}),
+            born_ms=now_ms,
+            born_host=NO_HOST,
+            store_host=NO_HOST,
+        )
+        self.run_hooks(probe, now_ms)
+        is_possible = probe.rows[0]["status"] in (ResponseCode.SUCCESS, FLOW_CONTROL)
+        return "" if is_possible else probe.remarks.get(0, "the due time is refused")
 
 
 class _Job:
@@ -267,9 +291,11 @@ class _Job:
     def _expected(self, count: int) -> Decided:
         """Return the result that a decision about pending messages would have."""
         refusal = self._owner.store.refusal
-        verdict = Verdict.REFUSED if refusal else Verdict.DONE
-        remark = f"the store is not writable: {refusal}"
-        remarks = dict.fromkeys(range(count), remark) if refusal else {}
+        remark = f"the store is not writable: {refusal}" if refusal else ""
+        if not remark and self.action == "move":
+            remark = self._owner.move_fault(self.due_ms)
+        verdict = Verdict.REFUSED if remark else Verdict.DONE
+        remarks = dict.fromkeys(range(count), remark) if remark else {}
         return Decided(np.full(count, verdict, np.int8), remarks)
 
     async def _retry_transferred(self, offsets: Offsets, decided: Decided) -> None:

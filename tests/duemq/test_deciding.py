@@ -244,3 +244,22 @@ def test_one_message_under_two_keys_is_cancelled_once(tmp_path: Path) -> None:
                 assert sorted(reported_all) == [again, again, again, ("done", 1, "")]
 
     asyncio.run(work())
+
+
+def test_a_dry_run_of_a_move_reports_a_due_time_beyond_the_max_delay(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = FakeClock()
+        keys = small(tmp_path) | {"timerMaxDelaySec": "7200"}
+        async with running(keys, clock=clock) as (broker, remote):
+            await broker_with_pending(remote, clock, 1)
+            await remote.send("T", b"level", UNIQ_KEY="L", DELAY="5")
+            async with PendingDecisions(broker=broker.address) as waiting:
+                for delay_ms, verdict in ((2 * HOUR_MS, "done"), (2 * HOUR_MS + 1, "refused")):
+                    dry = await waiting.move(ids=["U0", "L"], delay_ms=delay_ms, dry_run=True)
+                    moved = await waiting.move(ids=["U0", "L"], delay_ms=delay_ms)
+                    for results in (dry, moved):
+                        assert [result.verdict for result in results] == [verdict, verdict]
+                        for result in results:
+                            assert (verdict == "refused") == ("the max delay 7200" in result.remark)
+
+    asyncio.run(work())
