@@ -99,8 +99,6 @@ class PendingDecisions(ClientRole):
             ValueError: `to` has no time zone.
         """
         if isinstance(to, datetime):
-            if to.tzinfo is None:
-                raise ValueError(f"the time {to.isoformat()} has no time zone")
             deliver_ms = milliseconds(to)
         elif to is not None:
             delay_ms = -(-to // MILLISECOND)

@@ -164,7 +164,13 @@ class Message:
 
 
 def milliseconds(when: datetime) -> int:
-    """Return the first whole millisecond since the epoch that is not before `when`."""
+    """Return the first whole millisecond since the epoch that is not before `when`.
+
+    Raises:
+        ValueError: `when` has no time zone.
+    """
+    if when.tzinfo is None:
+        raise ValueError(f"the time {when.isoformat()} has no time zone")
     return -((EPOCH - when) // MILLISECOND)
 
 

@@ -459,8 +459,6 @@ def _reset_offsets(response: Response, planned: Iterable[OffsetChange]) -> Itera
 
 def _reset_ms(to: ResetTo) -> int:
     if isinstance(to, datetime):
-        if to.tzinfo is None:
-            raise ValueError(f"the time {to.isoformat()} has no time zone")
         return max(milliseconds(to), 1)
     if to not in (EARLIEST, LATEST):
         raise ValueError(f"{to!r} is neither a time, nor earliest, nor latest")

@@ -154,6 +154,11 @@ def test_separators_in_properties_are_refused(values: dict[str, Any]) -> None:
         message.property_text({})
 
 
+def test_a_time_without_zone_is_refused() -> None:
+    with pytest.raises(ValueError, match="2030-01-01T00:00:00 has no time zone"):
+        milliseconds(datetime(2030, 1, 1))  # noqa: DTZ001
+
+
 def test_due_times_are_rounded_up() -> None:
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     assert milliseconds(epoch + timedelta(microseconds=1)) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,9 @@ def test_what_is_refused(run: Run, tmp_path: Path) -> None:
                 await admin.create_schedule(Definition(name="a b", topic="T", cron="0 0 * * *"))
             with pytest.raises(Refused, match="there is no schedule 'missing'"):
                 await admin.pause_schedule("missing")
+            naive = datetime(2026, 1, 1)  # noqa: DTZ001
+            with pytest.raises(ValueError, match="has no time zone"):
+                await admin.backfill_schedule(DAILY.name, naive, datetime.now(UTC))
 
     run(main())
 
