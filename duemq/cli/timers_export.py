@@ -111,7 +111,8 @@ async def _from_brokers(progress: _Export, target: Target) -> None:
     async with target.client() as client:
         for _, address in await client.masters():
             async for page in pages_of(client, address):
-                progress.add(page)
+                # in a thread, so that the event loop receives the next page meanwhile
+                await asyncio.to_thread(progress.add, page)
 
 
 async def _from_store(
