@@ -58,14 +58,14 @@ MIB: Final = 1 << 20
 def main() -> None:
     """Run one of the two measurements."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("create", "start"))
+    parser.add_argument("measurement", choices=("create", "start"))
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--per-second", type=int, default=500, help="occurrences of all schedules")
     parser.add_argument("--seconds", type=int, default=40, help="time of the measurement")
     parser.add_argument("--root", type=Path, required=True, help="directory, which is kept")
     options = parser.parse_args()
     with shared_with_others() as shared:
-        measure = measure_creation if options.what == "create" else measure_start
+        measure = measure_creation if options.measurement == "create" else measure_start
         measure(DueMQ(options.root, keys=KEYS), options)
     print(shared.as_text())
 
@@ -224,9 +224,9 @@ async def send_others(namesrv: str) -> None:
 
         async def sender() -> None:
             for number in left:
-                at = first + step * number
-                properties = {"due": str(round(at.timestamp() * 1_000))}
-                message = Message(OTHER_TOPIC, BODY, deliver_at=at, properties=properties)
+                due = first + step * number
+                properties = {"due": str(round(due.timestamp() * 1_000))}
+                message = Message(OTHER_TOPIC, BODY, deliver_at=due, properties=properties)
                 await producer.send(message)
 
         await asyncio.gather(*(sender() for _ in range(IN_FLIGHT)))
@@ -250,12 +250,12 @@ def _due_ms(record: Record) -> int:
     return int(record.properties.get("DUEMQ_SCHEDULE_TIME") or record.properties["due"])
 
 
-def report(what: str, late_ms: npt.NDArray[np.int64]) -> None:
+def report(kind: str, late_ms: npt.NDArray[np.int64]) -> None:
     """Print the distribution of lateness."""
     if late_ms.size:
         middle, high, most = np.percentile(late_ms, [50, 99, 100])
         print(
-            f"{what}: {late_ms.size}, late by {middle:.0f} (p50), {high:.0f} (p99), {most:.0f} ms"
+            f"{kind}: {late_ms.size}, late by {middle:.0f} (p50), {high:.0f} (p99), {most:.0f} ms"
         )
 
 

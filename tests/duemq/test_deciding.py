@@ -253,10 +253,10 @@ def test_a_dry_run_of_a_move_reports_a_due_time_beyond_the_max_delay(tmp_path: P
         async with running(keys, clock=clock) as (broker, remote):
             await broker_with_pending(remote, clock, 1)
             await remote.send("T", b"level", UNIQ_KEY="L", DELAY="5")
-            async with PendingDecisions(broker=broker.address) as waiting:
+            async with PendingDecisions(broker=broker.address) as decisions:
                 for delay_ms, verdict in ((2 * HOUR_MS, "done"), (2 * HOUR_MS + 1, "refused")):
-                    dry = await waiting.move(ids=["U0", "L"], delay_ms=delay_ms, dry_run=True)
-                    moved = await waiting.move(ids=["U0", "L"], delay_ms=delay_ms)
+                    dry = await decisions.move(ids=["U0", "L"], delay_ms=delay_ms, dry_run=True)
+                    moved = await decisions.move(ids=["U0", "L"], delay_ms=delay_ms)
                     for results in (dry, moved):
                         assert [result.verdict for result in results] == [verdict, verdict]
                         for result in results:
