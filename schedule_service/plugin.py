@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING
 from delayed_delivery import ownership
 from delayed_delivery.outcome import DeliveryStats
 from delayed_delivery.pending import PendingMessages
-from delayed_delivery.plugin import PluginBase, PluginHost, SystemTopic, every
+from delayed_delivery.plugin import (
+    ParameterizedView,
+    PluginBase,
+    PluginHost,
+    SystemTopic,
+    every,
+)
 from duemq_common.config import from_properties
-from duemq_common.errors import ConfigError, CorruptStore
+from duemq_common.errors import ConfigError, CorruptStore, RequestError
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.hooks import PutHook, TagsCodeRule
 from message_store.retention.pins import UNKNOWN, FirstPending
@@ -27,6 +33,7 @@ from schedule_service.delivery import LevelService
 from schedule_service.level import Level
 from schedule_service.level_tables import LevelTables
 from schedule_service.levels import KEY
+from schedule_service.listing import list_view
 from schedule_service.names import (
     DECISION_TOPIC,
     HALF_TOPIC,
@@ -109,6 +116,7 @@ class SchedulePlugin(PluginBase):
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return {
             "levels": self._levels_view,
+            "list": ParameterizedView(self._list_view),
             "history": self._history_view,
             "runtime": self._runtime_view,
         }
@@ -279,6 +287,12 @@ class SchedulePlugin(PluginBase):
             self._host.clock.now_ms(),
             self._next_due_ms,
         )
+
+    def _list_view(self, fields: Mapping[str, str]) -> dict[str, object]:
+        running = self._running
+        if running is None:
+            raise RequestError(SYSTEM_ERROR, "levels do not run here now: use the master")
+        return list_view(running.pending_levels, running.store, fields, self._host.clock.now_ms())
 
     def _history_view(self) -> dict[str, object]:
         if self._running is None:

@@ -1,6 +1,7 @@
 """HTTP ports of a broker: metrics (`metricsPromExporterPort`) and the API (`consolePort`).
 
-Both are served in one thread. What only the API needs is imported only if its port is configured.
+Both are served in one thread, which imports what they need; what only the API needs is imported
+only if its port is configured.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from duemq.broker.collectors.collector import broker_collector
@@ -18,14 +20,14 @@ from duemq.broker.collectors.replication_collector import ReplicationCollector
 from duemq.broker.collectors.running_broker import RunningBroker
 from duemq.configuration.config import BrokerConfig
 from duemq.configuration.exposure import LOOPBACK, is_loopback, warn_if_exposed
-from duemq.http.probes import Probes, probe_application
-from duemq.http.server import HttpPort, serving
+from duemq.http.server import HttpPort, OpenPort, serving
 from duemq.net.bound_socket import bind
 from duemq_common.errors import UsageError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from duemq.http.probes import Probes
     from duemq.net.tls_config import TlsConfig
 
 log = logging.getLogger(__name__)
@@ -67,11 +69,17 @@ class HttpPorts:
         registry.register(NativeCollector(broker))
         registry.register(ReplicationCollector(broker.parts.replication))
         loop = asyncio.get_running_loop()
-        probes = Probes(
-            registry,
-            live=partial(failure_reason, broker, loop),
-            ready=partial(unready_reason, broker, loop),
-        )
+
+        @cache
+        def probes() -> Probes:
+            from duemq.http.probes import Probes
+
+            return Probes(
+                registry,
+                live=partial(failure_reason, broker, loop),
+                ready=partial(unready_reason, broker, loop),
+            )
+
         ports = []
         if broker.config.metrics_exporter == "PROM":
             ports += self._metrics(stack, probes, required=metrics_required)
@@ -80,7 +88,9 @@ class HttpPorts:
         if ports:
             await stack.enter_async_context(serving(ports))
 
-    def _metrics(self, stack: AsyncExitStack, probes: Probes, *, required: bool) -> list[HttpPort]:
+    def _metrics(
+        self, stack: AsyncExitStack, probes: Callable[[], Probes], *, required: bool
+    ) -> list[OpenPort]:
         config = self._broker.config
         host = config.metrics_host or (LOOPBACK if self._broker.access else config.bind_address)
         try:
@@ -94,14 +104,18 @@ class HttpPorts:
         self.metrics_port = port = int(bound.getsockname()[1])
         key, off = "metricsPromExporterHost", "metricsExporterType=DISABLE"
         warn_if_exposed("/metrics", host, port, key=key, off=off)
-        application = probe_application(probes)
-        limit = METRICS_CONNECTIONS_MAX
-        return [HttpPort(bound=bound, application=application, connections_max=limit)]
 
-    def _console(self, stack: AsyncExitStack, probes: Probes, address: str) -> HttpPort:
-        from duemq.console.application import console_routes
-        from duemq.http.embedded import api_port
+        def open_port() -> HttpPort:
+            from duemq.http.probes import probe_application
 
+            application, limit = probe_application(probes()), METRICS_CONNECTIONS_MAX
+            return HttpPort(bound=bound, application=application, connections_max=limit)
+
+        return [open_port]
+
+    def _console(
+        self, stack: AsyncExitStack, probes: Callable[[], Probes], address: str
+    ) -> OpenPort:
         broker, config = self._broker, self._broker.config
         context = https_context(self._tls)
         host = console_address(config, has_tls=context is not None)
@@ -114,16 +128,23 @@ class HttpPorts:
                 host,
                 port,
             )
-        return api_port(
-            bound,
-            address,
-            config,
-            access=broker.access,
-            tls=context,
-            broker_tls=broker.tls,
-            probes=probes,
-            pages=console_routes,
-        )
+
+        def open_port() -> HttpPort:
+            from duemq.console.application import console_routes
+            from duemq.http.embedded import api_port
+
+            return api_port(
+                bound,
+                address,
+                config,
+                access=broker.access,
+                tls=context,
+                broker_tls=broker.tls,
+                probes=probes(),
+                pages=console_routes,
+            )
+
+        return open_port
 
 
 def console_address(config: BrokerConfig, *, has_tls: bool) -> str:

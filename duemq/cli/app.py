@@ -173,13 +173,21 @@ def http_console(
         str,
         typer.Option("--cert", metavar="FILE", help="Certificate and key of HTTPS (PEM)."),
     ] = "",
+    proxies: Annotated[
+        str,
+        typer.Option(
+            "--proxies", metavar="NETWORKS", help="Proxies whose X-Forwarded headers are used."
+        ),
+    ] = "",
     logging: LoggingFile = None,
 ) -> None:
     """Serve the HTTP API of a cluster until SIGTERM or Ctrl-C."""
     from duemq.cli.console import serve_console
     from duemq.http.standalone import ConsoleOptions
 
-    options = ConsoleOptions(host=host, port=port, has_accounts=accounts, certificate=cert)
+    options = ConsoleOptions(
+        host=host, port=port, has_accounts=accounts, certificate=cert, proxies=proxies
+    )
     serve_console(target, options, logging)
 
 

@@ -29,7 +29,8 @@ async def _run(target: Target, options: ConsoleOptions) -> None:
 
     def connect(credentials: Credentials | None) -> Client:
         account = credentials or (None if options.has_accounts else own)
-        return Client(namesrv, broker=target.broker, tls=tls, credentials=account)
+        name = target.broker  # its address stands for its name
+        return Client(namesrv, broker=target.broker, broker_name=name, tls=tls, credentials=account)
 
     async with serving_console(connect, options, console_routes) as port:
         scheme = "https" if options.certificate else "http"

@@ -35,6 +35,7 @@ class Client(ServerConnections):
     Args:
         namesrv: `host:port` of name servers, separated by `;`; the first that responds is used.
         broker: `host:port` of one broker; then no name server is used.
+        broker_name: Name of that broker; empty: unknown.
         tls: Context of TLS connections; True: with the system's authorities; None: plaintext.
         credentials: Account that signs the requests.
         timeout_s: Time limit of a call in seconds.
@@ -49,13 +50,14 @@ class Client(ServerConnections):
         namesrv: str = "",
         *,
         broker: str = "",
+        broker_name: str = "",
         tls: ssl.SSLContext | bool | None = None,
         credentials: Credentials | None = None,
         timeout_s: float = TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
         self.namesrvs = [word.strip() for word in namesrv.split(";") if word.strip()]
-        self.broker = broker.strip()
+        self.broker, self.broker_name = broker.strip(), broker_name
         if not self.namesrvs and not self.broker:
             raise ValueError("no server given: give namesrv or broker, as host:port")
         for address in [*self.namesrvs, *([self.broker] if self.broker else [])]:
@@ -93,14 +95,14 @@ class Client(ServerConnections):
     async def masters(self) -> list[tuple[str, str]]:
         """Return name and address of the master of each broker group, in order.
 
-        With `broker`, the name is empty.
+        With `broker`, the name is `broker_name`.
 
         Raises:
             Unreachable: No name server responds.
             NoBroker: No broker is registered.
         """
         if self.broker:
-            return [("", self.broker)]
+            return [(self.broker_name, self.broker)]
         table = (await self.cluster_info()).get("brokerAddrTable", {})
         masters = [(name, data["brokerAddrs"].get("0", "")) for name, data in sorted(table.items())]
         if not any(address for _, address in masters):
@@ -190,9 +192,10 @@ class Client(ServerConnections):
         try:
             data = json_object(response)
             if self.broker:
+                name = {"brokerName": self.broker_name}
                 data = {
-                    "brokerDatas": [{"brokerName": "", "brokerAddrs": {"0": self.broker}}],
-                    "queueDatas": [{"brokerName": "", **data}],
+                    "brokerDatas": [{**name, "brokerAddrs": {"0": self.broker}}],
+                    "queueDatas": [{**data, **name}],
                 }
             limit = NEW_TOPIC_QUEUES if as_topic else None
             return route_of(as_topic or topic, data, queues_max=limit)

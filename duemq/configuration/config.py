@@ -15,7 +15,7 @@ from duemq.configuration.shared_options import (
     proxy_protocol_option,
     socket_backlog_option,
 )
-from duemq.net.allowed_networks import parse_sources
+from duemq.net.allowed_networks import parse_sources, trusted_proxies
 from duemq_common.config import LONG_MAX, option
 from duemq_common.errors import ConfigError
 
@@ -393,6 +393,14 @@ class BrokerConfig:
         minimum=0,
         own=True,
     )
+    console_proxies: str = option(
+        "",
+        "consoleProxies",
+        "Networks of proxies in front of the HTTP API whose headers X-Forwarded-For and "
+        "X-Forwarded-Proto are used; empty: these headers are not used.",
+        unit="networks",
+        own=True,
+    )
     topic_type_check: bool = option(
         True,
         "enableTopicMessageTypeCheck",
@@ -425,6 +433,7 @@ class BrokerConfig:
         parse_sources("embeddedNamesrvAdministerFrom", self.embedded_administer_from)
         parse_sources("proxyProtocolFrom", self.proxy_protocol_from)
         parse_sources("administerFrom", self.administer_from)
+        trusted_proxies("consoleProxies", self.console_proxies)
         parse_addresses("namesrvAddr", self.namesrv_addresses)
 
     @property

@@ -1,9 +1,10 @@
 """Admission of requests: their account, their source, their rate.
 
-With accounts, each request has the credentials of one (HTTP Basic), which sign the requests to
-brokers; the brokers check permissions. Without accounts, brokers permit everything to this machine,
-so the HTTP server accepts requests from `administerFrom` only, not through a proxy, and not from
-pages of other web sites (by `Origin`, by `Host` after DNS rebinding).
+With accounts, each request has the credentials of one (HTTP Basic), or a token that stands for
+them. They sign the requests to brokers; the brokers check permissions. Without accounts, brokers
+permit everything to this machine, so the HTTP server accepts requests from `administerFrom` only,
+not through a proxy, and not from pages of other web sites (by `Origin`, by `Host` after DNS
+rebinding).
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Final
 
 from duemq.auth.signature import Credentials
 from duemq.http.problems import Problem
+from duemq.http.tokens import Tokens, bearer_of
 from duemq.net.allowed_networks import Sources
 
 CALLERS_MAX: Final = 4_096  # callers whose rate is counted
 FAILURES_MAX: Final = 10  # failed logins of one address in a minute
 FAILURE_WINDOW_S: Final = 60.0
+CHALLENGES: Final = 'Basic realm="DueMQ", charset="UTF-8", Bearer realm="DueMQ"'
 FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -55,10 +58,13 @@ class Admission:
 
     Args:
         now_s: Returns a monotonic time in seconds.
+    Attributes:
+        tokens: Tokens of accounts.
     """
 
     def __init__(self, rules: AdmissionRules, now_s: Callable[[], float]) -> None:
         self._rules, self._now_s = rules, now_s
+        self.tokens = Tokens(now_s)
         self._buckets: dict[str, _Bucket] = {}
         self._failures: dict[str, _Bucket] = {}
 
@@ -68,9 +74,11 @@ class Admission:
         Raises:
             Problem: 401, 403 or 429.
         """
-        credentials = credentials_of(headers)
+        token = bearer_of(headers)
+        credentials = self._account_of(token) if token else credentials_of(headers)
         if self._rules.has_accounts:
-            self.check_account(credentials, address)
+            if not token:
+                self.check_account(credentials, address)
         else:
             self._check_source(headers, address)
         if self._rules.rate_max:
@@ -87,6 +95,18 @@ class Admission:
         """Return whether an account still exists with this secret, as far as it is known here."""
         secret = self._rules.secret
         return secret is None or secret(credentials.access_key) == credentials.secret
+
+    def _account_of(self, token: str) -> Credentials:
+        """Return the account of a token.
+
+        Raises:
+            Problem: 401: The token has ended, or its account has changed.
+        """
+        credentials = self.tokens.find(token)
+        if credentials is None or not self.is_valid(credentials):
+            self.tokens.revoke(token)
+            raise unauthorized("the token has ended: get another one with POST /api/v1/tokens")
+        return credentials
 
     def check_account(self, credentials: Credentials | None, address: str) -> None:
         """Check the secret of an account; failures of one address are limited.
@@ -164,13 +184,13 @@ def credentials_of(headers: Mapping[str, str]) -> Credentials | None:
         pair = ""
     access_key, colon, secret = pair.partition(":")
     if scheme.lower() != "basic" or not colon or not access_key:
-        raise unauthorized("the header Authorization is not HTTP Basic with an access key")
+        raise unauthorized("the header Authorization is neither HTTP Basic nor a bearer token")
     return Credentials(access_key, secret)
 
 
 def unauthorized(detail: str) -> Problem:
     """Return the problem of a request without a valid account."""
-    headers = {"WWW-Authenticate": 'Basic realm="DueMQ", charset="UTF-8"'}
+    headers = {"WWW-Authenticate": CHALLENGES}
     title = "The request needs an account"
     return Problem(401, "unauthorized", title, detail, headers=headers)
 

@@ -20,13 +20,20 @@ from duemq.http.openapi import document
 from duemq.http.problems import on_error
 from duemq.http.sends import Sends
 from duemq.http.sessions import Sessions
+from duemq.http.token_requests import TokenRequests
+from duemq.http.tokens import Tokens
 
 DOCUMENT_PATH: Final = f"{PREFIX}/openapi.json"
 
 
-def endpoints() -> tuple[Endpoint, ...]:
-    """Return the endpoints of the API."""
+def endpoints(tokens: Tokens) -> tuple[Endpoint, ...]:
+    """Return the endpoints of the API.
+
+    Args:
+        tokens: Tokens that the API issues.
+    """
     return (
+        *TokenRequests(tokens).endpoints(),
         *Sends().endpoints(),
         *pending.ENDPOINTS,
         *schedules.ENDPOINTS,
@@ -47,7 +54,7 @@ class ApiApplication:
     def __init__(
         self, admission: Admission, sessions: Sessions, others: Sequence[BaseRoute] = ()
     ) -> None:
-        table = endpoints()
+        table = endpoints(admission.tokens)
         encoded = msgspec.json.encode(document(table))
 
         async def show_document(request: Request) -> Response:

@@ -18,7 +18,7 @@ from duemq.http.api import ApiApplication
 from duemq.http.probes import Probes
 from duemq.http.server import HttpPort
 from duemq.http.sessions import Sessions
-from duemq.net.allowed_networks import parse_sources
+from duemq.net.allowed_networks import parse_sources, trusted_proxies
 from duemq.net.tls import Tls
 
 
@@ -48,7 +48,8 @@ def api_port(
         if broker_tls.server.is_enforced:
             client = broker_tls.client
             context = client.context() if client is not None else own_context()
-        return Client(broker=address, credentials=credentials, tls=context)
+        name = config.broker_name
+        return Client(broker=address, broker_name=name, credentials=credentials, tls=context)
 
     sources = parse_sources("administerFrom", config.administer_from, (config.broker_ip,))
     rules = AdmissionRules(
@@ -61,7 +62,13 @@ def api_port(
     admission = Admission(rules, time.monotonic)
     others = [*probes.routes(), *pages(admission, sessions)]
     application = ApiApplication(admission, sessions, others)
-    return HttpPort(bound=bound, application=application, tls=tls, resources=sessions)
+    return HttpPort(
+        bound=bound,
+        application=application,
+        tls=tls,
+        proxies=trusted_proxies("consoleProxies", config.console_proxies),
+        resources=sessions,
+    )
 
 
 def own_context() -> ssl.SSLContext:

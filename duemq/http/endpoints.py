@@ -15,6 +15,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from duemq.auth.signature import Credentials
 from duemq.http.admission import Admission
 from duemq.http.problems import Problem, problem_of
 from duemq.http.sessions import AccountSession, Sessions
@@ -38,7 +39,7 @@ class Call(msgspec.Struct, kw_only=True):
     Attributes:
         path: Values of the parameters in the path.
         query, body: Values of the types that the endpoint declares.
-        account: Access key of the caller; empty without accounts.
+        credentials: Account of the caller; None without accounts.
     """
 
     session: AccountSession
@@ -46,7 +47,12 @@ class Call(msgspec.Struct, kw_only=True):
     path: Mapping[str, str]
     query: Any = None
     body: Any = None
-    account: str = ""
+    credentials: Credentials | None = None
+
+    @property
+    def account(self) -> str:
+        """Access key of the caller; empty without accounts."""
+        return self.credentials.access_key if self.credentials else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +120,7 @@ class EndpointApplication:
                 path=scope.get("path_params", {}),
                 query=query,
                 body=body,
-                account=credentials.access_key if credentials else "",
+                credentials=credentials,
             )
             result = await self._endpoint.handler(call)
         return Response(self._encoder.encode(result), self._endpoint.status, media_type=JSON)

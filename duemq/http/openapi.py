@@ -60,10 +60,15 @@ def document(endpoints: Iterable[Endpoint]) -> JsonObject:
                     "type": "http",
                     "scheme": "basic",
                     "description": "Access key and secret of an account of the brokers.",
-                }
+                },
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Token of an account, from POST /tokens.",
+                },
             },
         },
-        "security": [{"account": []}, {}],
+        "security": [{"account": []}, {"token": []}, {}],
     }
 
 

@@ -103,7 +103,7 @@ async def list_brokers(call: Call) -> BrokerRows:
 
 
 def _row(member: BrokerMember) -> BrokerRow:
-    return BrokerRow(broker=member.broker_name, id=member.broker_id, address=member.address)
+    return BrokerRow(broker=member.name, id=member.broker_id, address=member.address)
 
 
 async def show_migrations(call: Call) -> JsonObject:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,13 +17,21 @@ from duemq.http.problems import Problem
 from duemq.http.sent import DELAY_MS_MAX
 from duemq.net.codes import RequestCode
 from duemq.net.decisions import TIME_MS_MAX, DecisionResult
+from duemq.registry.internal_topics import REVIVE_PREFIX
 
-LIST_VIEW: Final = "timer_store.list"
+LIST_VIEWS: Final = {
+    "levels": ("schedule_service.list", "messages", 3),
+    "timers": ("timer_store.list", "timers", 5),
+}
+"""View of each kind, name of its messages, numbers of its cursor. A migration moves messages from
+levels to timers: one that moves between two pages is listed twice rather than not at all."""
+POP_KEY: Final = re.compile(r"([^@]+)@(\d+)@(\d+)@([^@]+)@(\d+)@[^@]*@ck")
+VIEWS_MAX: Final = 4  # requests to brokers for one page
 PAGE_MAX: Final = 1_000
 NAMES_MAX: Final = 10_000
 NAME_MAX: Final = 1_024
 CALL_TIMEOUT_S: Final = 60.0
-CURSOR: Final = r"^([0-9]{1,4}\.((-1|[0-9]{1,18})(_(-1|[0-9]{1,18})){4})?)?$"
+CURSOR: Final = r"^([0-9]{1,4}\.((-1|[0-9]{1,18})(_(-1|[0-9]{1,18})){1,4})?)?$"
 
 TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX - 1)]
 UntilMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX)]
@@ -31,9 +40,10 @@ Names = Annotated[list[Name], Meta(max_length=NAMES_MAX)]
 
 
 class PendingQuery(msgspec.Struct, kw_only=True):
-    """SelectedMessages of pending messages.
+    """Selection of pending messages.
 
     Attributes:
+        kind: `levels` or `timers`; empty: both. Open pops are timers.
         topic: Topic to which the messages will be delivered; empty: all.
         key: Key or unique id; empty: all.
         from_ms, until_ms: Due times from `from_ms` to before `until_ms`, in ms since the epoch.
@@ -41,6 +51,7 @@ class PendingQuery(msgspec.Struct, kw_only=True):
         cursor: Cursor of the page before; empty: the first page.
     """
 
+    kind: Literal["levels", "timers", ""] = ""
     topic: Annotated[str, Meta(max_length=127)] = ""
     key: Annotated[str, Meta(max_length=NAME_MAX)] = ""
     from_ms: TimeMs = 0
@@ -50,12 +61,15 @@ class PendingQuery(msgspec.Struct, kw_only=True):
 
 
 class PageOfPending(msgspec.Struct, kw_only=True):
-    """Page of pending timers: the brokers one after the other, each in order of the due times.
+    """Page of pending messages: the brokers one after the other, of each the levels and the timers.
+
+    Timers are in order of their due times.
 
     Attributes:
-        messages: Messages as the broker describes them.
+        messages: Messages as the broker describes them, with `kind`: `level`, `timer`, or `pop` (a
+            message that a group has popped and not acknowledged).
         cursor: Cursor of the next page; null at the end. A page may be empty before the end.
-        damage: Unreadable parts of the timer log.
+        damage: Unreadable parts of the store.
     """
 
     messages: list[JsonObject]
@@ -125,30 +139,62 @@ class Histories(msgspec.Struct):
 
 
 async def list_pending(call: Call) -> PageOfPending:
-    """Return a page of the pending timers."""
+    """Return a page of the pending messages."""
     query: PendingQuery = call.query or PendingQuery()
-    masters = await call.session.masters()
+    kinds = [query.kind] if query.kind else list(LIST_VIEWS)
+    sources = [(*master, kind) for master in await call.session.masters() for kind in kinds]
     number, _, cursor = query.cursor.partition(".")
-    if query.cursor and not (number.isascii() and number.isdigit() and int(number) < len(masters)):
-        raise invalid("the cursor is not one of this list")
     index = int(number or 0)
-    name, address = masters[index]
+    if index >= len(sources) or not _is_cursor_of(sources[index][2], cursor):
+        raise invalid("the cursor is not one of this list")
+    page = PageOfPending(messages=[], cursor=None, damage=[])
+    for source in sources[index:][:VIEWS_MAX]:
+        following = await _add_messages(call, page, source, query, cursor)
+        if following is not None:
+            page.cursor = f"{index}.{following}"
+            return page
+        index, cursor = index + 1, ""
+        if len(page.messages) == query.limit:
+            break
+    page.cursor = f"{index}." if index < len(sources) else None
+    return page
+
+
+async def _add_messages(
+    call: Call, page: PageOfPending, source: tuple[str, str, str], query: PendingQuery, cursor: str
+) -> str | None:
+    """Add the messages of one kind of one broker; return the cursor of the next ones."""
+    broker, address, kind = source
+    view, name, _ = LIST_VIEWS[kind]
     fields: dict[str, object] = {
         "topic": query.topic,
         "key": query.key,
         "from_ms": query.from_ms,
         "to_ms": query.until_ms,
-        "limit": query.limit,
+        "limit": query.limit - len(page.messages),
         "cursor": cursor,
     }
-    page: JsonObject = await call.session.admin.view(address, LIST_VIEW, **fields)
-    following: str | None = None
-    if page["cursor"] is not None:
-        following = f"{index}.{page['cursor']}"
-    elif index + 1 < len(masters):
-        following = f"{index + 1}."
-    messages = [{"broker": name, **timer} for timer in page["timers"]]
-    return PageOfPending(messages=messages, cursor=following, damage=page["damage"])
+    result: JsonObject = await call.session.admin.view(address, view, **fields)
+    page.messages += [{"broker": broker, **described(one)} for one in result[name]]
+    page.damage += result["damage"]
+    following: str | None = result["cursor"]
+    return following
+
+
+def _is_cursor_of(kind: str, cursor: str) -> bool:
+    return not cursor or len(cursor.split("_")) == LIST_VIEWS[kind][2]
+
+
+def described(message: JsonObject) -> JsonObject:
+    """Return a pending message with its kind; the checkpoint of a pop as the popped message."""
+    if "level" in message:
+        return {"kind": "level", **message}
+    pop = POP_KEY.fullmatch(message.get("unique_key", ""))
+    if pop is None or not str(message["topic"]).startswith(REVIVE_PREFIX):
+        return {"kind": "timer", **message}
+    topic, queue_id, offset, group, popped_ms = pop.groups()
+    of_pop = {"topic": topic, "queue_id": int(queue_id), "queue_offset": int(offset)}
+    return {**message, "kind": "pop", **of_pop, "group": group, "popped_ms": int(popped_ms)}
 
 
 async def cancel(call: Call) -> DecisionResults:
@@ -203,7 +249,7 @@ ENDPOINTS: Final = (
         method="GET",
         path="/pending",
         handler=list_pending,
-        summary="List pending timers in order of their due times.",
+        summary="List pending messages of levels, timers, and open pops.",
         tag="pending",
         query=PendingQuery,
         result=PageOfPending,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from duemq.client import SendResult
@@ -53,29 +54,25 @@ class Sends:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the endpoints."""
-        key = {"Idempotency-Key": KEY_TEXT}
+        send = partial(
+            Endpoint, method="POST", tag="messages", headers={"Idempotency-Key": KEY_TEXT}
+        )
         return (
-            Endpoint(
-                method="POST",
+            send(
                 path="/messages",
                 handler=self.send_message,
                 summary="Send a message: now, after a delay, at a time, or by a level.",
-                tag="messages",
                 body=NewMessage,
                 result=SentMessage,
                 status=201,
-                headers=key,
                 problems=(422,),
             ),
-            Endpoint(
-                method="POST",
+            send(
                 path="/messages/batch",
                 handler=self.send_batch,
                 summary="Send messages; each has a result of its own.",
-                tag="messages",
                 body=NewBatch,
                 result=BatchResult,
-                headers=key,
             ),
         )
 

@@ -4,7 +4,8 @@
             ^                                                  |
             +-------- remoting protocol, over a socket --------+
 
-A slow request of an operator, or a scrape, takes no turn of the loop that delivers messages.
+A slow request of an operator, or a scrape, takes no turn of the loop that delivers messages. What
+only HTTP needs is imported in its thread.
 """
 
 from __future__ import annotations
@@ -15,19 +16,12 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
-
-from uvicorn import Config, Server
-
-from duemq.http.connection import ConnectionLimits, LimitedConnection
 
 log = logging.getLogger(__name__)
 CONNECTIONS_MAX: Final = 1_024
-KEEP_ALIVE_S: Final = 30
-DRAIN_S: Final = 2  # time for requests in progress at a stop
 THREAD_NAME: Final = "http"
 
 AsgiEvent = MutableMapping[str, Any]
@@ -46,6 +40,7 @@ class HttpPort:
         application: ASGI application.
         tls: Context of TLS connections; None: plaintext.
         connections_max: Maximum number of connections.
+        proxies: Networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are used.
         resources: Entered in the HTTP thread before the port listens, left after it is closed.
     """
 
@@ -53,42 +48,12 @@ class HttpPort:
     application: Application
     tls: ssl.SSLContext | None = None
     connections_max: int = CONNECTIONS_MAX
+    proxies: Sequence[str] = ()
     resources: AbstractAsyncContextManager[object] | None = None
 
 
-class _PortServer(Server):
-    """uvicorn on one port of the thread."""
-
-    def __init__(self, port: HttpPort) -> None:
-        limits = ConnectionLimits(port.connections_max)
-        factory = None if port.tls is None else lambda *_: port.tls
-        config = Config(
-            port.application,
-            http=partial(LimitedConnection, limits=limits),  # type: ignore[arg-type]
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=DRAIN_S,
-            ssl_context_factory=factory,  # type: ignore[arg-type]
-        )
-        super().__init__(config)
-        self._port = port
-
-    async def serve_until(self, stop: asyncio.Event, listening: asyncio.Event) -> None:
-        """Serve until `stop` is set."""
-        async with self._port.resources or nullcontext():
-            self.config.load()
-            self.lifespan = self.config.lifespan_class(self.config)
-            await self.startup(sockets=[self._port.bound])
-            listening.set()
-            ticks = asyncio.create_task(self.main_loop(), name="http ticks")
-            await stop.wait()
-            ticks.cancel()
-            await self.shutdown(sockets=[self._port.bound])
+OpenPort = Callable[[], HttpPort]
+"""Returns a port; called in the HTTP thread, where it imports what the application needs."""
 
 
 class _PortsThread:
@@ -98,7 +63,7 @@ class _PortsThread:
         failure: Reason why the thread ended; None: it serves, or was stopped.
     """
 
-    def __init__(self, ports: Sequence[HttpPort], started: Callable[[], None]) -> None:
+    def __init__(self, ports: Sequence[OpenPort], started: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._ports, self._notify = ports, started
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -124,10 +89,12 @@ class _PortsThread:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        from duemq.http.port_server import PortServer  # imports uvicorn
+
         async with asyncio.TaskGroup() as group:
-            for port in self._ports:
+            for open_port in self._ports:
                 listening = asyncio.Event()
-                server = _PortServer(port)
+                server = PortServer(open_port())
                 group.create_task(server.serve_until(self._stop, listening), name="http port")
                 await listening.wait()
             self._notify()
@@ -140,7 +107,7 @@ class _PortsThread:
 
 
 @asynccontextmanager
-async def serving(ports: Sequence[HttpPort]) -> AsyncIterator[None]:
+async def serving(ports: Sequence[OpenPort]) -> AsyncIterator[None]:
     """Serve ports in a thread while the block is active.
 
     Raises:

@@ -20,7 +20,7 @@ from duemq.http.api import ApiApplication
 from duemq.http.probes import Probes, always_live
 from duemq.http.server import HttpPort, serving
 from duemq.http.sessions import Sessions
-from duemq.net.allowed_networks import Sources
+from duemq.net.allowed_networks import Sources, trusted_proxies
 from duemq.net.bound_socket import bind
 from duemq_common.errors import UsageError
 
@@ -35,6 +35,7 @@ class ConsoleOptions:
         has_accounts: Whether each broker checks accounts; then each caller signs in with its own.
         certificate: PEM file with certificate and key of HTTPS; empty: plaintext.
         rate_max: Requests per second of one caller; 0: no limit.
+        proxies: Networks of proxies whose `X-Forwarded` headers are used; empty: none.
     """
 
     host: str = "127.0.0.1"
@@ -42,6 +43,7 @@ class ConsoleOptions:
     has_accounts: bool = False
     certificate: str = ""
     rate_max: int = 20_000
+    proxies: str = ""
 
 
 @asynccontextmanager
@@ -88,9 +90,10 @@ async def serving_console(
             bound=bound,
             application=application,
             tls=_tls(options.certificate),
+            proxies=trusted_proxies("--proxies", options.proxies),
             resources=sessions,
         )
-        async with serving([port]):
+        async with serving([lambda: port]):
             yield int(bound.getsockname()[1])
 
 

@@ -17,6 +17,7 @@ from duemq_common.request import Request
 
 ANY, LOOPBACK = "any", "loopback"
 WORDS_MAX = 256
+LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -76,6 +77,18 @@ def parse_sources(key: str, text: str, own_addresses: Iterable[str] = ()) -> Sou
     own = [ipaddress.ip_network(address.partition("%")[0]) for address in own_addresses]
     named = [_network(key, word) for word in words if word not in (ANY, LOOPBACK)]
     return Sources(key, (*own, *named), ANY in words)
+
+
+def trusted_proxies(key: str, text: str) -> list[str]:
+    """Return the networks of HTTP proxies, loopback included; empty if none is configured.
+
+    Raises:
+        ConfigError: A word is not `loopback`, an address or a network.
+    """
+    sources = parse_sources(key, text)
+    if sources.every:
+        raise ConfigError(key, text, f"must not be `{ANY}`: every client could give any address")
+    return [*LOOPBACK_NETWORKS, *map(str, sources.networks)] if text.strip() else []
 
 
 def _network(key: str, word: str) -> Network:

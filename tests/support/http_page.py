@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from duemq.http.api import endpoints
 from duemq.http.openapi import OF_EACH, PROBLEMS, document
+from duemq.http.tokens import Tokens
 
 
 def http_page(generated: str) -> str:
     """Return the page; `generated` is the note of generated pages."""
-    shown = document(endpoints())
+    shown = document(endpoints(Tokens(time.monotonic)))
     lines = [
         "# HTTP API reference",
         "",

@@ -31,7 +31,7 @@ class BrokerMember:
     """Master or replica of a broker group.
 
     Attributes:
-        broker_name: Name of the group; empty if the broker was given by its address.
+        broker_name: Name of the group; empty if the broker was given by its address without a name.
         broker_id: 0: master; None: the broker was given by its address.
     """
 
@@ -91,7 +91,7 @@ class ClusterAdmin(ClientRole):
             Unreachable: No name server responds.
         """
         if self.client.broker:
-            return [BrokerMember("", "", None, self.client.broker)]
+            return [BrokerMember("", self.client.broker_name, None, self.client.broker)]
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         response = await self.client.ask_namesrv(code)
         if response.code != ResponseCode.SUCCESS:

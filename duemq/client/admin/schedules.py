@@ -31,7 +31,7 @@ RECORD_BYTES: Final = 1_000  # of an occurrence without its body, at most
 FEATURE: Final = "recurring schedules, which only DueMQ brokers have"
 
 
-class ChangedSchedule(msgspec.Struct, omit_defaults=True):
+class ChangedSchedule(msgspec.Struct):
     """Result of a change; times are ms since the epoch.
 
     Attributes:
@@ -77,6 +77,10 @@ class ScheduleView(msgspec.Struct, kw_only=True):
         return self.state == "active" and not self.next_ms and self.planned_ms < self.now_ms
 
 
+class ScheduleExists(Refused):
+    """Refusal of a definition because the schedule has another one."""
+
+
 class _SchedulePage(msgspec.Struct):
     """Page of the list; `after` is -1 in the last one."""
 
@@ -92,7 +96,7 @@ class SchedulesAdmin(ClusterAdmin):
 
         Raises:
             InvalidDefinition: The definition cannot be a schedule.
-            Refused: A schedule of this name has another definition.
+            ScheduleExists: A schedule of this name has another definition.
             NoRoute: The topic has no writable queue.
             Unsupported: A broker is not a DueMQ broker.
         """
@@ -100,13 +104,18 @@ class SchedulesAdmin(ClusterAdmin):
         other = await self._find(definition.name, 1)
         if other is not None and other[1].definition.topic != definition.topic:
             text = f"schedule {definition.name} exists with another definition"
-            raise Refused(ResponseCode.INVALID_PARAMETER, text, other[0])
+            raise ScheduleExists(ResponseCode.INVALID_PARAMETER, text, other[0])
         addresses = (await self.client.route(definition.topic)).masters()
         if not addresses:
             raise NoRoute(f"topic {definition.topic} has no writable queue")
         address = addresses[zlib.crc32(definition.name.encode()) % len(addresses)]
         fields: dict[str, object] = {"action": "create", "topic": definition.topic}
-        return await self._change(address, fields, msgspec.json.encode(definition))
+        try:
+            return await self._change(address, fields, msgspec.json.encode(definition))
+        except Refused as error:
+            if other is None or error.code != ResponseCode.INVALID_PARAMETER:
+                raise
+            raise ScheduleExists(error.code, error.remark, address) from error
 
     async def schedules(self, topic: str = "", *, count: int = 0) -> list[ScheduleView]:
         """Return the schedules, of one topic if it is given, broker by broker.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import httpx
 import pytest
 
 from duemq.broker.broker import Broker
+from duemq.http.connection import ConnectionLimits
 from duemq.http.endpoints import BODY_BYTES_MAX
+from duemq.http.pending import described
 from tests.duemq.http.rig import api
 from tests.support.accounts import KEYS, ROOT
+from tests.support.raw_connection import WAIT_S
 
 Scene = Callable[[Broker, httpx.AsyncClient], Awaitable[Any]]
 HOUR_MS = 3_600_000
@@ -67,6 +71,46 @@ def test_messages_are_sent_listed_moved_fired_and_cancelled(tmp_path: Path) -> N
     serve(tmp_path, scene, timerMaxDelaySec=str(10**10))
 
 
+def test_pending_messages_of_levels_and_open_pops_are_listed(tmp_path: Path) -> None:
+    async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
+        async def listed(**query: Any) -> list[dict[str, Any]]:
+            rows, cursor = [], ""
+            while cursor is not None:
+                response = await client.get("/api/v1/pending", params={**query, "cursor": cursor})
+                assert response.status_code == 200, response.text
+                rows += response.json()["messages"]
+                cursor = response.json()["cursor"]
+            return rows
+
+        ids = [(await sent(client, level=level, keys=["k"]))["message_id"] for level in (9, 5, 9)]
+        timer = await sent(client, delay_ms=HOUR_MS)
+        order = [ids[1], ids[0], ids[2], timer["message_id"]]
+        for limit in (1, 2, 3, 100):
+            rows = await listed(limit=limit)
+            assert [row["unique_key"] for row in rows] == order
+        assert [(row["kind"], row.get("level")) for row in rows[1:]] == [
+            ("level", 9),
+            ("level", 9),
+            ("timer", None),
+        ]
+        assert {row["broker"] for row in rows} == {"test"}
+        assert [row["unique_key"] for row in await listed(kind="timers")] == order[3:]
+        assert [row["unique_key"] for row in await listed(key="k", limit=2)] == ids[:2]
+        assert await listed(topic="other") == []
+        assert await listed(kind="levels", until_ms=1) == []
+        await client.post("/api/v1/pending/cancel", json={"ids": [ids[0]], "topic": "T"})
+        assert [row["unique_key"] for row in await listed(kind="levels")] == [ids[1], ids[2]]
+
+    serve(tmp_path, scene)
+
+
+def test_the_checkpoint_of_a_pop_is_described_as_the_popped_message() -> None:
+    shown = described({"topic": "rmq_sys_REVIVE_LOG_c", "unique_key": "T@3@7@G@1000@b@ck"})
+    assert (shown["kind"], shown["topic"], shown["queue_id"]) == ("pop", "T", 3)
+    assert (shown["queue_offset"], shown["group"], shown["popped_ms"]) == (7, "G", 1_000)
+    assert described({"topic": "T", "unique_key": "T@3@7@G@1000@b@ck"})["kind"] == "timer"
+
+
 def test_a_batch_has_one_result_for_each_message(tmp_path: Path) -> None:
     async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
         encoded = base64.b64encode(b"\0\1").decode()
@@ -96,6 +140,8 @@ def test_a_batch_has_one_result_for_each_message(tmp_path: Path) -> None:
         ("GET", "/api/v1/pending?topic=a&topic=b", {}, 400, "twice"),
         ("GET", "/api/v1/pending?cursor=9.1", {}, 400, "cursor"),
         ("GET", "/api/v1/pending?cursor=0.x", {}, 400, "cursor"),
+        ("GET", "/api/v1/pending?cursor=1.0_0_0", {}, 400, "cursor"),
+        ("GET", "/api/v1/pending?kind=pops", {}, 400, "kind"),
         ("GET", "/api/v1/messages/no-such-name", {}, 404, "no-such-name"),
         ("POST", "/api/v1/messages", {"content": b"{}"}, 415, "application/json"),
         ("POST", "/api/v1/messages", {"json": {}}, 400, "topic"),
@@ -160,7 +206,7 @@ def test_accounts_of_the_broker_decide(tmp_path: Path) -> None:
             response = await client.get("/api/v1/pending", auth=auth)
             assert response.status_code == 401
             assert response.headers["www-authenticate"].startswith("Basic")
-        for text in ("Bearer x", "Basic", "Basic !", "Basic bm9jb2xvbg=="):
+        for text in ("Bearer x", "Bearer", "Basic", "Basic !", "Basic bm9jb2xvbg==", "Digest x"):
             response = await client.get(
                 "/api/v1/pending", headers={"Authorization": text}, auth=None
             )
@@ -180,3 +226,88 @@ def test_a_caller_above_its_rate_waits(tmp_path: Path) -> None:
         assert 429 in statuses
 
     serve(tmp_path, scene, consoleRateMax="2")
+
+
+HALF_BODY = b'{"topic": "T", "body": "half'
+
+
+def head_of(length: str) -> bytes:
+    lines = ["POST /api/v1/messages HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json"]
+    return "\r\n".join([*lines, length, "", ""]).encode()
+
+
+@pytest.mark.parametrize(
+    ("head", "part"),
+    [
+        (head_of("Content-Length: 1000"), HALF_BODY),
+        (head_of("Transfer-Encoding: chunked"), b"1c\r\n" + HALF_BODY + b"\r\n"),
+        (head_of("Content-Length: 1000"), b""),
+    ],
+    ids=["length", "chunks", "head"],
+)
+def test_a_message_whose_body_is_incomplete_is_not_sent(
+    tmp_path: Path, head: bytes, part: bytes
+) -> None:
+    async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
+        await client.post("/api/v1/topics", json={"name": "T"})
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.console_port)
+        writer.write(head + part)
+        await writer.drain()
+        writer.write_eof()
+        async with asyncio.timeout(WAIT_S):
+            await reader.read()
+        writer.close()
+        state = (await client.get("/api/v1/topics/T")).json()
+        assert sum(queue["max_offset"] for queue in state["queues"]) == 0
+
+    serve(tmp_path, scene)
+
+
+def test_a_body_that_never_ends_is_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duemq.http.port_server.ConnectionLimits", brief_limits)
+
+    async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.console_port)
+        writer.write(head_of("Content-Length: 1000") + HALF_BODY)
+        async with asyncio.timeout(WAIT_S):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        writer.close()
+
+    serve(tmp_path, scene)
+
+
+def brief_limits(connections_max: int) -> ConnectionLimits:
+    return ConnectionLimits(connections_max, request_s=0.05)
+
+
+def test_headers_of_a_configured_proxy_name_the_client(tmp_path: Path) -> None:
+    """Failed logins are counted by the address of the client, not of the proxy."""
+
+    async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
+        guess, right = ("root", "wrong"), (ROOT.access_key, ROOT.secret)
+
+        async def status(address: str, auth: tuple[str, str]) -> int:
+            headers = {"X-Forwarded-For": address}
+            return (await client.get("/api/v1/topics", auth=auth, headers=headers)).status_code
+
+        for _ in range(11):
+            last = await status("192.0.2.1", guess)
+        assert last == 429
+        assert await status("192.0.2.1", right) == 429
+        assert await status("198.51.100.1, 192.0.2.1", right) == 429  # the client added the first
+        assert await status("192.0.2.2", right) == 200
+        assert (await client.get("/api/v1/topics")).status_code == 200
+
+    keys = {**KEYS, "consoleProxies": "10.0.0.0/8"}
+    serve(tmp_path, scene, auth=(ROOT.access_key, ROOT.secret), **keys)
+
+
+def test_headers_of_other_proxies_are_not_used(tmp_path: Path) -> None:
+    async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
+        for number in range(12):
+            headers = {"X-Forwarded-For": f"192.0.2.{number}"}
+            response = await client.get("/api/v1/topics", auth=("root", "wrong"), headers=headers)
+        assert response.status_code == 429
+
+    serve(tmp_path, scene, auth=(ROOT.access_key, ROOT.secret), **KEYS)

@@ -31,8 +31,11 @@ def test_schedules(tmp_path: Path) -> None:
             assert made["created"]
             again = await json_of(client, "POST", "/schedules", json=new)
             assert not again["created"]
-            other = await client.post("/api/v1/schedules", json={**new, "topic": "U"})
-            assert other.status_code == 409
+            for change in ({"topic": "U"}, {"every_ms": 2 * DAY_MS}):
+                other = await client.post("/api/v1/schedules", json={**new, **change})
+                assert other.status_code == 409
+            unclear = await client.post("/api/v1/schedules", json={**new, "cron": "@daily"})
+            assert unclear.status_code == 400
             await json_of(client, "POST", "/schedules", json={**new, "name": "b"})
             page = await json_of(client, "GET", "/schedules?limit=1")
             rest = await json_of(client, "GET", f"/schedules?cursor={page['cursor']}")
@@ -41,6 +44,7 @@ def test_schedules(tmp_path: Path) -> None:
             assert rest["cursor"] is None
             shown = await json_of(client, "GET", "/schedules/daily?runs=3")
             assert len(shown["runs"]) == 3
+            assert shown["broker"] == "test"
             assert (await json_of(client, "POST", "/schedules/daily/pause"))["state"] == "paused"
             assert (await json_of(client, "POST", "/schedules/daily/resume"))["state"] == "active"
             assert (await json_of(client, "POST", "/schedules/daily/trigger"))["appended"] == 1
@@ -93,6 +97,7 @@ def test_topics_groups_and_offsets(tmp_path: Path) -> None:
 def test_states_of_brokers(shared_api: httpx.Client, path: str, key: str | None) -> None:
     [row] = shared_api.get(f"/api/v1/{path}").json()["brokers"]
     assert "failure" not in row
+    assert row["broker"] == "test"
     assert key is None or key in row["state"]
 
 

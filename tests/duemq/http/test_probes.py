@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -42,7 +44,7 @@ def serve(scene: Scene, *, ill: str = "", unready: str = "") -> Any:
                 application=probe_application(probes),
                 connections_max=CONNECTIONS_MAX,
             )
-            async with serving([port]):
+            async with serving([lambda: port]):
                 return await scene(bound.getsockname()[1])
 
     return asyncio.run(main())
@@ -135,3 +137,11 @@ def test_half_requests_delay_no_scrape() -> None:
             writer.close()
 
     serve(scene)
+
+
+def test_what_only_http_needs_is_imported_in_its_thread() -> None:
+    code = "import duemq.broker.http_ports, sys; print({'uvicorn', 'starlette'} & {*sys.modules})"
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+    assert output.stdout == "set()\n"

@@ -1,0 +1,172 @@
+"""List of pending level messages, page by page: level by level, each in order of log offsets.
+
+A cursor is a position of `PendingLevels.walk` and the log offset of the last message that was
+returned or excluded. One call reads a bounded number of records; it may return fewer messages than
+requested, even none, and a cursor to continue with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+
+from delayed_delivery.pending import Found, Position
+from duemq_common.errors import RecordUnreadable, RequestError
+from message_store.store import MessageStore
+from schedule_service.decisions import PendingLevels
+from schedule_service.names import SCHEDULE_TOPIC
+
+SYSTEM_ERROR: Final = 1
+LIMIT: Final = 20
+LIMIT_MAX: Final = 1_000
+RECORDS_MAX: Final = 2_048  # records read in one call
+PIECES_MAX: Final = 64  # pieces of the queues read in one call
+KEY_RECORDS_MAX: Final = 1_000
+TIME_MS_MAX: Final = (1 << 63) - 1
+
+
+class LevelCursor(NamedTuple):
+    """Position in the list; the message at `log_offset` is before it."""
+
+    level: int = 0
+    offset: int = 0
+    log_offset: int = -1
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the cursor of a text; an empty text is the beginning of the list.
+
+        Raises:
+            RequestError: The text is not a cursor.
+        """
+        words = text.split("_")
+        if not text:
+            return cls()
+        if len(words) != 3 or not all(word.lstrip("-").isdecimal() for word in words):
+            raise RequestError(SYSTEM_ERROR, f"{text[:80]!r} is not a cursor of a list")
+        return cls(*map(int, words))
+
+    def __str__(self) -> str:
+        return "_".join(map(str, self))
+
+
+class LevelQuery(NamedTuple):
+    """Selection of messages: topic and key (empty: all), due times from `from_ms` to before
+    `to_ms`, and the maximum number of messages of the page."""
+
+    topic: str
+    key: str
+    from_ms: int
+    to_ms: int
+    limit: int
+
+
+def list_view(
+    pending: PendingLevels, store: MessageStore, fields: Mapping[str, str], now_ms: int
+) -> dict[str, object]:
+    """Return the next part of a list.
+
+    Args:
+        fields: topic, key, from_ms, to_ms, limit, cursor; each may be missing.
+    Raises:
+        RequestError: A field is invalid.
+    """
+    limit = min(max(_number(fields, "limit", LIMIT), 1), LIMIT_MAX)
+    query = LevelQuery(
+        fields.get("topic", ""),
+        fields.get("key", ""),
+        _number(fields, "from_ms", 0),
+        _number(fields, "to_ms", TIME_MS_MAX),
+        limit,
+    )
+    page = _Page(store, query)
+    if query.key:
+        offsets = store.query_keys(SCHEDULE_TOPIC, query.key, KEY_RECORDS_MAX, 0, TIME_MS_MAX)
+        page.add(pending.pending_of(np.array(offsets, np.int64)), -1)
+        cursor = None
+    else:
+        cursor = page.walk(pending, LevelCursor.parse(fields.get("cursor", "")))
+    return {
+        "now_ms": now_ms,
+        "messages": page.messages,
+        "cursor": None if cursor is None else str(cursor),
+        "damage": page.damage,
+    }
+
+
+class _Page:
+    """Page in progress."""
+
+    def __init__(self, store: MessageStore, query: LevelQuery) -> None:
+        self._store, self._query = store, query
+        self._records_left = RECORDS_MAX
+        self.messages: list[dict[str, object]] = []
+        self.damage: list[str] = []
+
+    def walk(self, pending: PendingLevels, cursor: LevelCursor) -> LevelCursor | None:
+        """Add the messages after a cursor; return the cursor of the next page, None at the end."""
+        position: Position | None = (cursor.level, cursor.offset)
+        log_offset = cursor.log_offset
+        for _ in range(PIECES_MAX):
+            if position is None:
+                return None
+            piece, following = pending.walk(position)
+            last = self.add(piece, log_offset)
+            if last is not None:
+                return LevelCursor(*position, last)
+            position, log_offset = following, -1
+        return None if position is None else LevelCursor(*position)
+
+    def add(self, piece: Found, log_offset: int) -> int | None:
+        """Add the messages after a log offset.
+
+        Returns:
+            Log offset of the last message if the page is full; None if all were added.
+        """
+        order = np.argsort(piece.offsets, kind="stable")
+        offsets, due_ms = piece.offsets[order], piece.due_ms[order]
+        query = self._query
+        keep = (offsets > log_offset) & (due_ms >= query.from_ms) & (due_ms < query.to_ms)
+        for offset, due in zip(offsets[keep].tolist(), due_ms[keep].tolist(), strict=True):
+            if len(self.messages) == query.limit or not self._records_left:
+                return log_offset
+            self._records_left -= 1
+            self._add(offset, due)
+            log_offset = offset
+        return None
+
+    def _add(self, offset: int, due_ms: int) -> None:
+        try:
+            record = self._store.read_record(offset)
+        except RecordUnreadable as error:
+            self.damage.append(str(error))
+            return
+        properties = record.properties
+        topic = properties.get("REAL_TOPIC")
+        if self._query.topic not in ("", topic):
+            return
+        queue_id = properties.get("REAL_QID", "")
+        self.messages.append(
+            {
+                "due_ms": due_ms,
+                "level": record.queue_id + 1,
+                "commit_log_offset": offset,
+                "topic": topic,
+                "queue_id": int(queue_id) if queue_id.isdecimal() else None,
+                "unique_key": properties.get("UNIQ_KEY", ""),
+                "keys": properties.get("KEYS", ""),
+                "tag": properties.get("TAGS", ""),
+                "stored_ms": record.store_ms,
+                "body_bytes": len(record.body),
+                "record_bytes": record.total_size,
+            }
+        )
+
+
+def _number(fields: Mapping[str, str], name: str, default: int) -> int:
+    text = fields.get(name, "") or str(default)
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise RequestError(SYSTEM_ERROR, f"{name}={text[:40]} is not a number")
+    return int(text)
