@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from itertools import pairwise
+from math import ceil, floor, log10
 from typing import Final
 
 WIDTH, HEIGHT = 940, 240
@@ -38,6 +39,7 @@ TIME_STEPS_S: Final = (
     2_592_000,
 )
 DAY_S: Final = 86_400
+ORDERS_MIN: Final = 100.0  # factor between values that need a log scale
 MS_MAX: Final = 253_402_300_799_999  # end of the range of datetime
 COLOURS: Final = (
     "var(--blue)",
@@ -74,16 +76,26 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Linear scale from values to pixels; a value outside has the pixel of the nearer end."""
+    """Scale from values to pixels; a value outside has the pixel of the nearer end.
+
+    Attributes:
+        is_log: Whether equal factors, not equal differences, have equal lengths.
+    """
 
     first: float
     last: float
     start_px: float
     end_px: float
+    is_log: bool = False
 
     def px(self, value: float) -> float:
         """Return the pixel of a value."""
-        share = min(max((value - self.first) / (self.last - self.first), 0.0), 1.0)
+        if self.is_log:
+            value = max(value, self.first)
+            share = log10(value / self.first) / log10(self.last / self.first)
+        else:
+            share = (value - self.first) / (self.last - self.first)
+        share = min(max(share, 0.0), 1.0)
         return round(self.start_px + share * (self.end_px - self.start_px), 1)
 
 
@@ -97,6 +109,7 @@ def chart(
     limit: float | None = None,
     step_min: float = 1.0,
     link: Callable[[int], str] | None = None,
+    may_be_log: bool = False,
 ) -> str:
     """Return a chart with its legend; of too many points, the highest of neighbours are drawn.
 
@@ -107,6 +120,7 @@ def chart(
         limit: Value of a dashed line.
         step_min: Minimum difference of the values with a label.
         link: Returns the address to which a time in ms leads; empty: it leads nowhere.
+        may_be_log: Whether the scale is logarithmic if values differ by orders of magnitude.
     """
     series = [_thinned(each) for each in series]
     ends = [at_ms + each.bar_ms for each in series for at_ms, _ in each.points]
@@ -115,11 +129,13 @@ def chart(
     first = min(at_ms for each in series for at_ms, _ in each.points)
     across = Scale(first, max(*ends, first + 1), LEFT, WIDTH - RIGHT)
     values = [value for each in series for _, value in each.points if value is not None]
-    ticks = value_ticks(max(values + ([] if limit is None else [limit]), default=0), step_min)
-    up = Scale(0, ticks[-1], HEIGHT - BOTTOM, TOP)
+    values += [] if limit is None else [limit]
+    is_log = may_be_log and differ_by_orders(values)
+    ticks = decades(values) if is_log else value_ticks(max(values, default=0), step_min)
+    up = Scale(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP, is_log)
     role = "group" if link else "img"  # an image has no links
     parts = [
-        _legend(series, band, "" if limit is None else shown(limit)),
+        _legend(series, band, "" if limit is None else shown(limit), is_log=is_log),
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="{role}" aria-label="{escape(title)}" '
         'xmlns="http://www.w3.org/2000/svg">',
         "" if band is None else _band(across, band[1], band[2]),
@@ -161,7 +177,9 @@ def _thinned(series: Series) -> Series:
     return Series(series.name, highest, series.colour, series.filled, bar_ms)
 
 
-def _legend(series: Sequence[Series], band: tuple[str, int, int] | None, limit: str) -> str:
+def _legend(
+    series: Sequence[Series], band: tuple[str, int, int] | None, limit: str, *, is_log: bool
+) -> str:
     items = [
         f'<span class="key">{_swatch(each.colour)}{escape(each.name)}</span>' for each in series
     ]
@@ -169,6 +187,8 @@ def _legend(series: Sequence[Series], band: tuple[str, int, int] | None, limit: 
         items.append(f'<span class="key"><i class="band"></i>{escape(band[0])}</span>')
     if limit:
         items.append(f'<span class="key">- - {escape(limit)}</span>')
+    if is_log:
+        items.append("<span>log scale</span>")
     return f'<p class="legend">{"".join(items)}</p>'
 
 
@@ -189,6 +209,32 @@ def value_ticks(largest: float, step_min: float = 1.0) -> list[float]:
                 break
     count = max(int(-(-largest // step)), 1)
     return [step * number for number in range(count + 1)]
+
+
+def differ_by_orders(values: Sequence[float]) -> bool:
+    """Return whether the smallest value above zero is too small for a linear scale."""
+    positive = [value for value in values if value > 0]
+    return bool(positive) and max(positive) / min(positive) >= ORDERS_MIN
+
+
+def decades(values: Sequence[float]) -> list[float]:
+    """Return powers of ten from below the smallest value above zero to above the largest."""
+    positive = [value for value in values if value > 0]
+    first, last = floor(log10(min(positive))), ceil(log10(max(positive)))
+    if first == log10(min(positive)):  # zero has the pixel of the first tick
+        first -= 1
+    step = max(-(-(last - first) // VALUE_TICKS_MAX), 1)
+    last = first + -(-(last - first) // step) * step
+    return [10.0**exponent for exponent in range(first, last + 1, step)]
+
+
+def count_bar(count: int, largest: int) -> str:
+    """Return a bar for a count, on a log scale: a count above zero is never invisible."""
+    width = 100 * log10(1 + count) / log10(1 + largest) if largest else 0
+    return (
+        '<svg class="share" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect width="{width:.1f}" height="6" fill="{COLOURS[0]}"/></svg>'
+    )
 
 
 def time_ticks(first_ms: float, last_ms: float) -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""Style of HTML pages: audit report and migration history; light, dark and print.
+"""Style of HTML pages: console, audit report and migration history; light, dark and print.
 
 A column of a table is as wide as its content, and a wide table scrolls in its card. Only sentences
 (`words`) are broken into lines.

@@ -27,7 +27,7 @@ KEY_RECORDS_MAX: Final = 1_000
 TIME_MS_MAX: Final = (1 << 63) - 1
 
 
-class LevelCursor(NamedTuple):
+class LevelListCursor(NamedTuple):
     """Position in the list; the message at `log_offset` is before it."""
 
     level: int = 0
@@ -81,13 +81,13 @@ def list_view(
         _number(fields, "to_ms", TIME_MS_MAX),
         limit,
     )
-    page = _Page(store, query)
+    page = _LevelPage(store, query)
     if query.key:
         offsets = store.query_keys(SCHEDULE_TOPIC, query.key, KEY_RECORDS_MAX, 0, TIME_MS_MAX)
         page.add(pending.pending_of(np.array(offsets, np.int64)), -1)
         cursor = None
     else:
-        cursor = page.walk(pending, LevelCursor.parse(fields.get("cursor", "")))
+        cursor = page.walk(pending, LevelListCursor.parse(fields.get("cursor", "")))
     return {
         "now_ms": now_ms,
         "messages": page.messages,
@@ -96,7 +96,7 @@ def list_view(
     }
 
 
-class _Page:
+class _LevelPage:
     """Page in progress."""
 
     def __init__(self, store: MessageStore, query: LevelQuery) -> None:
@@ -105,28 +105,28 @@ class _Page:
         self.messages: list[dict[str, object]] = []
         self.damage: list[str] = []
 
-    def walk(self, pending: PendingLevels, cursor: LevelCursor) -> LevelCursor | None:
+    def walk(self, pending: PendingLevels, cursor: LevelListCursor) -> LevelListCursor | None:
         """Add the messages after a cursor; return the cursor of the next page, None at the end."""
         position: Position | None = (cursor.level, cursor.offset)
         log_offset = cursor.log_offset
         for _ in range(PIECES_MAX):
             if position is None:
                 return None
-            piece, following = pending.walk(position)
-            last = self.add(piece, log_offset)
+            messages, following = pending.walk(position)
+            last = self.add(messages, log_offset)
             if last is not None:
-                return LevelCursor(*position, last)
+                return LevelListCursor(*position, last)
             position, log_offset = following, -1
-        return None if position is None else LevelCursor(*position)
+        return None if position is None else LevelListCursor(*position)
 
-    def add(self, piece: Found, log_offset: int) -> int | None:
+    def add(self, messages: Found, log_offset: int) -> int | None:
         """Add the messages after a log offset.
 
         Returns:
             Log offset of the last message if the page is full; None if all were added.
         """
-        order = np.argsort(piece.offsets, kind="stable")
-        offsets, due_ms = piece.offsets[order], piece.due_ms[order]
+        order = np.argsort(messages.offsets, kind="stable")
+        offsets, due_ms = messages.offsets[order], messages.due_ms[order]
         query = self._query
         keep = (offsets > log_offset) & (due_ms >= query.from_ms) & (due_ms < query.to_ms)
         for offset, due in zip(offsets[keep].tolist(), due_ms[keep].tolist(), strict=True):

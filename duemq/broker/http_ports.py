@@ -20,7 +20,8 @@ from duemq.broker.collectors.replication_collector import ReplicationCollector
 from duemq.broker.collectors.running_broker import RunningBroker
 from duemq.configuration.config import BrokerConfig
 from duemq.configuration.exposure import LOOPBACK, is_loopback, warn_if_exposed
-from duemq.http.server import HttpPort, OpenPort, serving
+from duemq.http.http_port import HttpPort, OpenPort
+from duemq.http.server import serving
 from duemq.net.bound_socket import bind
 from duemq_common.errors import UsageError
 

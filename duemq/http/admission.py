@@ -14,6 +14,7 @@ import ipaddress
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from duemq.auth.signature import Credentials
@@ -22,6 +23,7 @@ from duemq.http.tokens import Tokens, bearer_of
 from duemq.net.allowed_networks import Sources
 
 CALLERS_MAX: Final = 4_096  # callers whose rate is counted
+HOSTS_MAX: Final = 64
 FAILURES_MAX: Final = 10  # failed logins of one address in a minute
 FAILURE_WINDOW_S: Final = 60.0
 CHALLENGES: Final = 'Basic realm="DueMQ", charset="UTF-8", Bearer realm="DueMQ"'
@@ -65,6 +67,7 @@ class Admission:
     def __init__(self, rules: AdmissionRules, now_s: Callable[[], float]) -> None:
         self._rules, self._now_s = rules, now_s
         self.tokens = Tokens(now_s)
+        self._is_allowed = lru_cache(CALLERS_MAX)(rules.sources.allows)
         self._buckets: dict[str, _Bucket] = {}
         self._failures: dict[str, _Bucket] = {}
 
@@ -130,7 +133,7 @@ class Admission:
 
     def _check_source(self, headers: Mapping[str, str], address: str) -> None:
         key = self._rules.sources.key
-        if not self._rules.sources.allows(address):
+        if not self._is_allowed(address):
             reason = f"there are no accounts, and {key} does not name {address}"
         elif any(name in headers for name in FORWARDED):
             reason = "there are no accounts, and the request came through a proxy"
@@ -195,6 +198,7 @@ def unauthorized(detail: str) -> Problem:
     return Problem(401, "unauthorized", title, detail, headers=headers)
 
 
+@lru_cache(HOSTS_MAX)
 def is_address(host: str) -> bool:
     """Return whether a `Host` is localhost or an IP address, which DNS cannot redirect."""
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host

@@ -15,8 +15,8 @@ from duemq.client import Client
 from duemq.configuration.config import BrokerConfig
 from duemq.http.admission import Admission, AdmissionRules
 from duemq.http.api import ApiApplication
+from duemq.http.http_port import HttpPort
 from duemq.http.probes import Probes
-from duemq.http.server import HttpPort
 from duemq.http.sessions import Sessions
 from duemq.net.allowed_networks import parse_sources, trusted_proxies
 from duemq.net.tls import Tls

@@ -12,7 +12,6 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from duemq.auth.signature import Credentials
@@ -22,6 +21,7 @@ from duemq.http.sessions import AccountSession, Sessions
 
 PREFIX: Final = "/api/v1"
 JSON: Final = "application/json"
+JSON_BYTES: Final = JSON.encode()
 BODY_BYTES_MAX: Final = 8 << 20
 PARAMETERS_MAX: Final = 100
 
@@ -87,7 +87,8 @@ class Endpoint:
 class EndpointApplication:
     """ASGI application of one endpoint.
 
-    It reads the scope itself: a send takes a third less processor time than with a `Request`.
+    It reads the scope and sends the response itself: a send takes a third less processor time than
+    with a `Request` and a `Response`.
     """
 
     def __init__(self, endpoint: Endpoint, admission: Admission, sessions: Sessions) -> None:
@@ -98,12 +99,21 @@ class EndpointApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            response = await self._respond(scope, receive)
+            body = await self._result(scope, receive)
         except Exception as error:
-            response = problem_of(error).response()
-        await response(scope, receive, send)
+            await problem_of(error).response()(scope, receive, send)
+            return
+        headers = [(b"content-type", JSON_BYTES), (b"content-length", b"%d" % len(body))]
+        status = self._endpoint.status
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-    async def _respond(self, scope: Scope, receive: Receive) -> Response:
+    async def _result(self, scope: Scope, receive: Receive) -> bytes:
+        """Return the body of the response.
+
+        Raises:
+            Exception: Of the handler, or a `Problem`.
+        """
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
@@ -122,8 +132,7 @@ class EndpointApplication:
                 body=body,
                 credentials=credentials,
             )
-            result = await self._endpoint.handler(call)
-        return Response(self._encoder.encode(result), self._endpoint.status, media_type=JSON)
+            return self._encoder.encode(await self._endpoint.handler(call))
 
     def _query(self, text: bytes) -> msgspec.Struct | None:
         if not text:

@@ -10,7 +10,7 @@ from typing import Final
 from uvicorn import Config, Server
 
 from duemq.http.connection import ConnectionLimits, LimitedConnection
-from duemq.http.server import HttpPort
+from duemq.http.http_port import HttpPort
 
 KEEP_ALIVE_S: Final = 30
 DRAIN_S: Final = 2  # time for requests in progress at a stop

@@ -11,12 +11,12 @@ from msgspec import Meta
 from duemq.client.admin.schedules import (
     LIST_VIEW,
     ChangedSchedule,
+    Definition,
     ScheduleExists,
     ScheduleView,
 )
 from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
-from recurring_schedules.definition import Definition
 
 PAGE_MAX: Final = 1_000
 RUNS_MAX: Final = 100

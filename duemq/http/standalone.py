@@ -17,8 +17,9 @@ from duemq.client import Client, ClientError
 from duemq.configuration.exposure import is_loopback
 from duemq.http.admission import Admission, AdmissionRules
 from duemq.http.api import ApiApplication
+from duemq.http.http_port import HttpPort
 from duemq.http.probes import Probes, always_live
-from duemq.http.server import HttpPort, serving
+from duemq.http.server import serving
 from duemq.http.sessions import Sessions
 from duemq.net.allowed_networks import Sources, trusted_proxies
 from duemq.net.bound_socket import bind

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from duemq_common.charts import COLOURS, Series, chart, time_text
-from duemq_common.page_style import STYLE
+from duemq_common.charts import COLOURS, Series, chart, count_bar, time_text
+from duemq_common.report_page import NUMBER, ReportTable, render_report
 from spark_reconciliation.audit.summary import Summary
 from spark_reconciliation.audit.verdicts import CLEAN
 
@@ -32,19 +32,6 @@ TIMES: Final = frozenset(
 NO_NUMBERS: Final = TIMES | {"level"}
 WORDS: Final = frozenset({"why", "note", "store", "file"})
 GOOD: Final = frozenset({"ok", "moved"})  # pending and cancelled messages are neutral
-NARROW: Final = """
-body { max-width: 1400px; }
-.id { white-space: normal; overflow-wrap: anywhere; min-width: 160px; }
-@media (max-width: 700px) {
-  table, tbody, tr, td { display: block; }
-  th { display: none; }
-  tr { padding: 8px 0; border-bottom: 1px solid var(--rule); }
-  td, td.number { white-space: normal; overflow-wrap: anywhere; text-align: left; border: 0;
-    padding: 1px 0; max-width: none; }
-  td[data-name]::before { content: attr(data-name) ": "; color: var(--soft); }
-}
-"""
-"""Style for phones: each row of a table is a list of names and values."""
 LIKE_MAX: Final = 3  # maximum shown rows of a group; the others are merged
 
 
@@ -69,46 +56,66 @@ def html_report(
     Args:
         at_ms: Time of the audit, in ms since the epoch.
     """
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-    )
-    environment.filters |= {"count": "{:,}".format, "title_of": _title_of}
     functions = (
         clock_text,
-        share_text,
-        shown_cell,
         time_text,
-        _grouped_rows,
         _forecast_chart,
-        _is_number,
-        _kind_of,
+        _grouped,
         _lateness_chart,
-        _verdict_kind,
+        _table,
+        _verdict_table,
     )
-    environment.globals |= {one.__name__.lstrip("_"): one for one in functions}
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    return render_report(
+        TEMPLATE,
         summary=summary,
         stores=stores,
         pages=pages or Pages(),
         at_ms=at_ms,
-        style=STYLE,
-        narrow=NARROW,
         rows_max=ROWS_MAX,
-        tiles=_figures(summary),
+        figures=_figures(summary),
+        **{f"{one.__name__.lstrip('_')}_of": one for one in functions},
     )
 
 
-def _figures(summary: Summary) -> list[tuple[str, int, str]]:
+def _figures(summary: Summary) -> list[tuple[str, str, str]]:
     """Return name, value and CSS class of each figure at the top of the page."""
     late = ((f"late by, {name}, ms", ms, "") for name, ms in summary.lateness_ms.items())
-    return [
+    figures = [
         ("messages", summary.messages, ""),
         ("findings", summary.findings, "bad" if summary.findings else "good"),
         ("pending", summary.verdicts.get("pending", 0), ""),
         *((name, ms, kind) for name, ms, kind in late if ms is not None),
     ]
+    return [(name, f"{number:,}", kind) for name, number, kind in figures]
+
+
+def _verdict_table(summary: Summary) -> ReportTable:
+    """Return the counts of the verdicts, with bars on a log scale."""
+    from markupsafe import Markup
+
+    largest = max(summary.verdicts.values(), default=0)
+    state = Markup('<span class="state {}">{}</span>')
+    rows = [
+        [
+            (state.format(_verdict_kind(name), name), ""),
+            (f"{count:,}", NUMBER),
+            (share_text(count, summary.messages), NUMBER),
+            (Markup(count_bar(count, largest)), ""),
+        ]
+        for name, count in summary.verdicts.items()
+    ]
+    columns = [("verdict", ""), ("messages", NUMBER), ("share", NUMBER), ("log scale", "")]
+    return ReportTable(columns, rows)
+
+
+def _table(names: Sequence[str], rows: Rows) -> ReportTable:
+    """Return the first rows as a table."""
+    columns = [(_title_of(name), NUMBER if _is_number(name, rows) else "") for name in names]
+    cells = [
+        [(shown_cell(name, row.get(name)), _kind_of(name, row.get(name))) for name in names]
+        for row in rows[:ROWS_MAX]
+    ]
+    return ReportTable(columns, cells)
 
 
 def _verdict_kind(name: str) -> str:
@@ -129,7 +136,9 @@ def _lateness_chart(rows: Rows) -> tuple[str, int]:
         Series(name, sorted(series[name].items()), colour)
         for name, colour in zip(order, COLOURS, strict=False)
     ]
-    return chart("Lateness", drawn, shown="{:,.0f} ms".format), len(order) - len(drawn)
+    return chart("Lateness", drawn, shown="{:,.0f} ms".format, may_be_log=True), len(order) - len(
+        drawn
+    )
 
 
 def _forecast_chart(rows: Rows) -> tuple[str, str]:
@@ -138,7 +147,14 @@ def _forecast_chart(rows: Rows) -> tuple[str, str]:
     limit = rows[0].get("capacity_per_s")
     piece_ms = min(row["until_ms"] - row["from_ms"] for row in rows)
     series = Series("messages per second", sorted(load.items()), bar_ms=piece_ms)
-    drawn = chart("Forecast", [series], shown="{:,.2f}/s".format, limit=limit, step_min=0.01)
+    drawn = chart(
+        "Forecast",
+        [series],
+        shown="{:,.2f}/s".format,
+        limit=limit,
+        step_min=0.01,
+        may_be_log=True,
+    )
     worst = max(row.get("behind_ms") or 0 for row in rows)
     text = f"Dashed: {limit:,.2f} per second" if limit is not None else "Pending"
     late = f"; the last message of the heaviest time would be {worst:,} ms late"
@@ -170,7 +186,7 @@ def clock_text(summary: Summary) -> str:
     return "No finding depends on it. Lateness and overdue messages are by this clock."
 
 
-def _grouped_rows(
+def _grouped(
     names: Sequence[str], rows: Rows, same: Sequence[str]
 ) -> tuple[Sequence[str], list[Mapping[str, object]], list[Mapping[str, object]]]:
     """Return the columns to show, the first rows of each group, and the other rows.
@@ -208,7 +224,7 @@ def _title_of(name: str) -> str:
 def _is_number(name: str, rows: Rows) -> bool:
     """Return whether the heading of a column is right-aligned, above numbers."""
     values = (row.get(name) for row in rows[:ROWS_MAX])
-    return name == "messages" or any(_kind_of(name, value) == "number" for value in values)
+    return name == "messages" or any(_kind_of(name, value) == NUMBER for value in values)
 
 
 def _kind_of(name: str, value: object) -> str:
@@ -216,5 +232,5 @@ def _kind_of(name: str, value: object) -> str:
     if name in TIMES:
         return "when"
     if isinstance(value, int | float) and name not in NO_NUMBERS:
-        return "number"
+        return NUMBER
     return "id" if name == "unique_id" else "words" if name in WORDS else ""

@@ -18,8 +18,11 @@ from duemq_common.charts import (
     VALUE_TICKS_MAX,
     WIDTH,
     Point,
+    Scale,
     Series,
     chart,
+    decades,
+    differ_by_orders,
     stretches,
     time_text,
     time_ticks,
@@ -115,3 +118,40 @@ def test_columns_lead_to_the_addresses_of_their_times() -> None:
     assert 'href="/?at=1000&amp;&quot;" tabindex="-1" aria-label="1970-01-01 00:00:01"' in text
     assert 'role="group"' in text
     assert 'role="img"' in chart("t", series, shown=str)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_log"),
+    [([], False), ([0, 0], False), ([1, 99], False), ([1, 100], True), ([0, 0.01, 5], True)],
+)
+def test_values_that_differ_by_orders_need_a_log_scale(values: list[float], is_log: bool) -> None:
+    assert differ_by_orders(values) == is_log
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([1, 100], [0.1, 1, 10, 100]),
+        ([0, 2, 999], [1, 10, 100, 1_000]),
+        ([0.05, 40], [0.01, 0.1, 1, 10, 100]),
+        ([3, 2e9], [1, 100, 10_000, 1e6, 1e8, 1e10]),
+    ],
+)
+def test_ticks_of_a_log_scale_are_powers_of_ten(values: list[float], ticks: list[float]) -> None:
+    assert decades(values) == pytest.approx(ticks)
+
+
+def test_a_log_scale_keeps_factors_and_order() -> None:
+    scale = Scale(1, 1_000, 100, 10, is_log=True)
+    assert [scale.px(value) for value in (0, 1, 10, 100, 1_000, 5_000)] == [
+        100,
+        100,
+        70,
+        40,
+        10,
+        10,
+    ]
+    points = [(0, 1), (1_000, 1_000)]
+    text = chart("Rate", [Series("a", points)], shown=str, may_be_log=True)
+    assert "log scale" in text
+    assert "log scale" not in chart("Rate", [Series("a", points)], shown=str)

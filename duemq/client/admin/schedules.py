@@ -16,7 +16,8 @@ from duemq.client.admin.cluster import ClusterAdmin, converted, parsed
 from duemq.client.errors import NoRoute, Refused
 from duemq.client.message import milliseconds
 from duemq.net.codes import RequestCode, ResponseCode
-from recurring_schedules.definition import Definition, InvalidDefinition, check
+from recurring_schedules.definition import Definition as Definition
+from recurring_schedules.definition import InvalidDefinition, check
 from recurring_schedules.occurrences import check_fires, next_after
 
 if TYPE_CHECKING:

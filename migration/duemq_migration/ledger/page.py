@@ -6,22 +6,20 @@ and archived. All text from the ledger is escaped. Times are in UTC.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
-from html import escape
+from pathlib import Path
 from statistics import median
 from typing import Final
 
 from duemq_common.charts import COLOURS, Series, chart, time_text
-from duemq_common.page_style import STYLE
+from duemq_common.report_page import ReportTable, clean_text, render_report
 from duemq_migration.ledger.records import EventRecord, LedgerLevel, MigrationRun, SampleRecord
 from duemq_migration.ownership.states import State
 
+TEMPLATE: Final = Path(__file__).with_name("history.html")
 STEP_KINDS: Final = frozenset({"handover", "giveback"})
 """Frequent events; the page merges them."""
 NOTHING: Final = "–"
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
-_NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def history_page(run: MigrationRun, *, store: str, made_ms: int) -> str:
@@ -31,23 +29,22 @@ def history_page(run: MigrationRun, *, store: str, made_ms: int) -> str:
         store: Path of the store, for the heading.
         made_ms: Current time, in ms since the epoch.
     """
-    sections = (
-        _head(run, store),
-        _tiles(run),
-        _levels(run),
-        _rate(run),
-        _lateness(run),
-        _verifications(run),
-        _plan(run),
-        _events(run),
-        f'<p class="soft">Made {_time_text(made_ms)} UTC.</p>',
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en" xmlns="http://www.w3.org/1999/xhtml">\n<head>\n'
-        f'<meta charset="utf-8"/>\n<title>{_text(run.migration.migration_id)}</title>\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}"/>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
-        f"<style>{STYLE}</style>\n</head>\n<body>\n" + "\n".join(sections) + "\n</body>\n</html>\n"
+    few = [event for event in run.events if event.kind not in STEP_KINDS]
+    return render_report(
+        TEMPLATE,
+        run=run,
+        store=store,
+        made_ms=made_ms,
+        clock=_time_text,
+        figures=_figures(run),
+        levels=_levels(run),
+        rate_chart=_rate_chart(run),
+        lateness_chart=_lateness_chart(run),
+        lateness=_lateness(run),
+        verifications=_verifications(run),
+        plan=_plan(run),
+        events=_event_table(few),
+        steps=_event_table(run.events),
     )
 
 
@@ -70,19 +67,7 @@ def phases(run: MigrationRun) -> dict[str, list[SampleRecord]]:
     return samples
 
 
-def _head(run: MigrationRun, store: str) -> str:
-    record = run.migration
-    by = f" by {_text(record.started_by)}" if record.started_by else ""
-    plan = f", plan <code>{_text(record.plan_id)}</code>" if record.plan_id else ""
-    end = NOTHING if record.ended_ms is None else f"{_time_text(record.ended_ms)} UTC"
-    return (
-        f"<h1>{_text(record.migration_id)}</h1>\n"
-        f'<p class="soft">Store <code>{_text(store)}</code>, {_text(record.mode)}{plan}</p>\n'
-        f'<p class="soft">Started {_time_text(record.started_ms)} UTC{by}; ended {end}</p>'
-    )
-
-
-def _tiles(run: MigrationRun) -> str:
+def _figures(run: MigrationRun) -> list[tuple[str, str, str]]:
     first, last = span_of(run)
     rates = [sample.rate_per_s for sample in run.samples if sample.rate_per_s > 0]
     during = [s.late_p99_ms for s in phases(run)["during"] if s.late_p99_ms is not None]
@@ -95,11 +80,10 @@ def _tiles(run: MigrationRun) -> str:
         (_rate_text(max(rates)) if rates else NOTHING, "fastest"),
         (_ms(max(during)) if during else NOTHING, "highest p99 lateness during the run"),
     ]
-    shown = (f'<div class="card tile"><b>{a}</b><span>{b}</span></div>' for a, b in tiles)
-    return f'<div class="tiles">{"".join(shown)}</div>'
+    return [(name, value, "") for value, name in tiles]
 
 
-def _levels(run: MigrationRun) -> str:
+def _levels(run: MigrationRun) -> ReportTable:
     planned = {level.level: level.pending for level in run.plan.levels} if run.plan else {}
     rows = [
         [
@@ -115,42 +99,49 @@ def _levels(run: MigrationRun) -> str:
         for level in run.levels
     ]
     names = "Level|State|#Transferred|#Settled before|#New timers|#Returned|#Fence|#Cursor"
-    return _section("Levels", _table(names, rows))
+    return ReportTable.of_columns(names, rows)
 
 
 def _state(level: LedgerLevel) -> str:
-    name = level.state.replace("_", " ")
+    from markupsafe import Markup
+
     style = "good" if level.state == State.DONE else ""
-    text = f'<span class="state {style}">{name}</span>'
+    name = Markup('<span class="state {}">{}</span>')
+    text = name.format(style, level.state.replace("_", " "))
     if level.paused:
-        cause = _text(level.cause)
-        text += f' <span class="state bad">paused</span><p class="soft words">{cause}</p>'
+        paused = Markup(' <span class="state bad">paused</span><p class="soft words">{}</p>')
+        text += paused.format(clean_text(level.cause))
     return text
 
 
 def _progress(moved: int, planned: int | None) -> str:
     if not planned:
         return _count(moved)
+    from markupsafe import Markup
+
     share = min(max(moved / planned, 0), 1) * 100
-    bar = f'<div class="bar"><i style="width: {share:.1f}%"></i></div>'
-    return f"{_count(moved)} of {_count(planned)} planned{bar}"
+    bar = Markup('{} of {} planned<div class="bar"><i style="width: {:.1f}%"></i></div>')
+    return bar.format(_count(moved), _count(planned), share)
 
 
-def _rate(run: MigrationRun) -> str:
+def _rate_chart(run: MigrationRun) -> str:
     points = [(sample.at_ms, sample.rate_per_s) for sample in run.samples]
     series = [Series("messages a second", points, filled=True)]
-    return _section("Rate", _chart("Rate", series, run, _rate_text))
+    return _chart("Rate", series, run, _rate_text)
 
 
-def _lateness(run: MigrationRun) -> str:
+def _lateness_chart(run: MigrationRun) -> str:
     series = [
         Series("p99", [(sample.at_ms, sample.late_p99_ms) for sample in run.samples]),
         Series("p50", [(sample.at_ms, sample.late_p50_ms) for sample in run.samples], COLOURS[1]),
     ]
-    drawn = _chart("Lateness", series, run, _ms)
+    return _chart("Lateness", series, run, _ms)
+
+
+def _lateness(run: MigrationRun) -> ReportTable:
     rows = [[name, *_lateness_row(samples)] for name, samples in phases(run).items()]
-    names = "|#Deliveries|#p50, typical|#p99, typical|#p99, highest|#Latest"
-    return _section("Lateness of deliveries", drawn + _table(names, rows))
+    names = "Time|#Deliveries|#p50, typical|#p99, typical|#p99, highest|#Latest"
+    return ReportTable.of_columns(names, rows)
 
 
 def _lateness_row(samples: Sequence[SampleRecord]) -> list[str]:
@@ -172,34 +163,34 @@ def _chart(
 ) -> str:
     """Return a chart with the time of the run and its events."""
     events = [
-        (event.at_ms, _clean(f"{event.kind} {event.text}"))
+        (event.at_ms, clean_text(f"{event.kind} {event.text}"))
         for event in run.events
         if event.kind not in STEP_KINDS
     ]
-    return chart(title, series, shown=shown, band=("the run", *span_of(run)), annotations=events)
+    band = ("the run", *span_of(run))
+    return chart(title, series, shown=shown, band=band, annotations=events, may_be_log=True)
 
 
-def _verifications(run: MigrationRun) -> str:
+def _verifications(run: MigrationRun) -> ReportTable:
+    from markupsafe import Markup
+
+    count = Markup("{}<br/><code>{:016x}</code>")
+    state = Markup('<span class="state {}">{}</span>')
     rows = [
         [
             _when(item.at_ms),
             f"{item.level}",
-            '<span class="state good">agrees</span>'
-            if item.agrees
-            else '<span class="state bad">differs</span>',
-            f"{_count(item.levels_count)}<br/><code>{item.levels_checksum:016x}</code>",
-            f"{_count(item.timers_count)}<br/><code>{item.timers_checksum:016x}</code>",
-            f'<span class="words">{_text(item.text)}</span>',
+            state.format("good", "agrees") if item.agrees else state.format("bad", "differs"),
+            count.format(_count(item.levels_count), item.levels_checksum),
+            count.format(_count(item.timers_count), item.timers_checksum),
+            _words(item.text),
         ]
         for item in run.verifications
     ]
-    names = "Time|Level|Result|#Level messages|#Timers|Remark"
-    return _section("Verifications", _table(names, rows, empty="Nothing was verified."))
+    return ReportTable.of_columns("Time|Level|Result|#Level messages|#Timers|Remark", rows)
 
 
-def _plan(run: MigrationRun) -> str:
-    if run.plan is None:
-        return ""
+def _plan(run: MigrationRun) -> ReportTable:
     rows = [
         [
             f"{level.level}",
@@ -211,72 +202,36 @@ def _plan(run: MigrationRun) -> str:
             _count(level.overdue),
             _duration(level.estimate_ms),
         ]
-        for level in run.plan.levels
+        for level in (run.plan.levels if run.plan else ())
     ]
     names = "Level|#Delay|#Pending|#Bytes|#First due|#Last due|#Overdue|#Estimate"
-    made_by = _text(run.plan.made_by)
-    text = f'<p class="soft">Made {_time_text(run.plan.made_ms)} UTC by {made_by}</p>'
-    for item in run.plan.obstacles:
-        where = "" if item.level is None else f"level {item.level}: "
-        text += f'<p class="words">{where}{_text(item.text)} ({_count(item.count)})</p>'
-    return _section("Plan", text + _table(names, rows))
+    return ReportTable.of_columns(names, rows)
 
 
-def _events(run: MigrationRun) -> str:
-    few = [event for event in run.events if event.kind not in STEP_KINDS]
-    text = _event_table(few)
-    if len(few) < len(run.events):
-        every = _event_table(run.events)
-        text += f"<details><summary>Every step ({len(run.events)})</summary>{every}</details>"
-    return _section("Events", text)
-
-
-def _event_table(events: Iterable[EventRecord]) -> str:
+def _event_table(events: Iterable[EventRecord]) -> ReportTable:
     rows = [
         [
             _when(event.at_ms),
             NOTHING if event.level is None else f"{event.level}",
-            _text(event.kind),
-            f'<span class="words">{_text(event.operator)}</span>',
-            f'<span class="words">{_text(event.text)}</span>',
+            event.kind,
+            _words(event.operator),
+            _words(event.text),
         ]
         for event in events
     ]
-    return _table("Time|Level|Event|Operator|Remark", rows, empty="No events.")
+    return ReportTable.of_columns("Time|Level|Event|Operator|Remark", rows)
 
 
-def _section(title: str, body: str) -> str:
-    return f'<h2>{title}</h2>\n<div class="card">{body}</div>'
+def _words(text: str) -> str:
+    from markupsafe import Markup
 
-
-def _table(names: str, rows: Sequence[Sequence[str]], *, empty: str = "None.") -> str:
-    """Return a table of HTML cells; `#` before a column's name right-aligns its numbers."""
-    if not rows:
-        return f'<p class="empty">{empty}</p>'
-    heads = names.split("|")
-    style = [' class="number"' if name.startswith("#") else "" for name in heads]
-    head = "".join(
-        f"<th{look}>{name.removeprefix('#')}</th>" for look, name in zip(style, heads, strict=True)
-    )
-    body = "\n".join(
-        "<tr>"
-        + "".join(f"<td{look}>{cell}</td>" for look, cell in zip(style, row, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
-
-
-def _clean(text: str) -> str:
-    return _NOT_TEXT.sub("\ufffd", text)
-
-
-def _text(text: str) -> str:
-    return escape(_clean(text))
+    return Markup('<span class="words">{}</span>').format(clean_text(text))
 
 
 def _when(at_ms: int) -> str:
-    return f'<span class="when">{_time_text(at_ms)}</span>'
+    from markupsafe import Markup
+
+    return Markup('<span class="when">{}</span>').format(_time_text(at_ms))
 
 
 def _time_text(ms: int) -> str:

@@ -13,8 +13,9 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from duemq.http.connection import HEAD_BYTES_MAX
+from duemq.http.http_port import HttpPort
 from duemq.http.probes import Probes, probe_application
-from duemq.http.server import HttpPort, serving
+from duemq.http.server import serving
 from duemq.net.bound_socket import bind
 from tests.support.raw_connection import WAIT_S
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
-from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 
@@ -109,9 +108,7 @@ def text_of(root: ElementTree.Element) -> str:
 
 
 def section(root: ElementTree.Element, title: str) -> ElementTree.Element:
-    body = root.find(f"{XHTML}body")
-    assert body is not None
-    for head, card in pairwise(body):
+    for head, card in root.iterfind(f".//{XHTML}section"):
         if head.text == title:
             return card
     raise AssertionError(f"no section {title}")

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from duemq_common.charts import COLOURS, POINTS_MAX
+from duemq_common.page_style import STYLE
 from spark_reconciliation.audit.summary import Summary
 from spark_reconciliation.report.page import (
     LIKE_MAX,
@@ -18,7 +19,7 @@ from spark_reconciliation.report.page import (
     shown_cell,
 )
 
-NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
+NAMESPACE = re.compile('xmlns="http://www.w3.org/(2000/svg|1999/xhtml)"')
 NONE = {"p50": None, "p99": None, "max": None}
 OFFENDER = {
     "verdict": "lost",
@@ -91,9 +92,16 @@ def checked(page: str) -> Checker:
     checker = Checker()
     checker.feed(page)
     assert checker.open == []
-    content = page.replace(NAMESPACE, "")
+    content = NAMESPACE.sub("", page)
     assert not re.search(r"""(src|href)=|url\(|@import|https?://""", content)
     return checker
+
+
+def test_small_counts_are_visible_beside_large_ones() -> None:
+    page = html_report(Summary({"ok": 10**7, "lost": 3}, NONE), stores=["/s"], at_ms=0)
+    widths = [float(width) for width in re.findall(r'<rect width="([0-9.]+)" height="6"', page)]
+    assert widths[0] == 100
+    assert widths[1] > 5
 
 
 def test_a_clean_audit() -> None:
@@ -186,8 +194,8 @@ def test_curves_have_a_maximum_size(count: int) -> None:
     assert len(page) < 400_000
 
 
-def test_the_whole_report() -> None:
-    pages = Pages(
+def whole_report() -> Pages:
+    return Pages(
         totals=[TOTAL],
         lateness=late_of(30, 2),
         trend=[TREND],
@@ -196,6 +204,10 @@ def test_the_whole_report() -> None:
         days=[{"day": "2026-11-22", "messages": 60, "peak_at_ms": 60_000, "peak_per_s": 0.1}],
         proof=[PROOF],
     )
+
+
+def test_the_whole_report() -> None:
+    pages = whole_report()
     page = html_report(Summary({"ok": 5}, NONE), stores=["/s"], pages=pages, at_ms=0)
     checked(page)
     titles = re.findall(r"<h2>(.*?)</h2>", page)
@@ -246,10 +258,12 @@ def test_rows_that_agree_are_merged() -> None:
 
 @pytest.mark.finding("B29")
 def test_pages_share_a_style_and_pending_is_no_success() -> None:
-    from duemq_migration.ledger import page as history
-    from spark_reconciliation.report import page as report
+    from duemq_migration.ledger.page import history_page
+    from duemq_migration.ledger.records import MigrationRecord, MigrationRun
 
-    assert history.STYLE is report.STYLE  # type: ignore[attr-defined]
+    run = MigrationRun(migration=MigrationRecord(migration_id="r", started_ms=0))
     page = html_report(Summary({"pending": 3, "ok": 1}, NONE), stores=["/s"], at_ms=0)
+    assert STYLE in page
+    assert STYLE in history_page(run, store="/s", made_ms=0)
     assert '<span class="state ">pending</span>' in page
     assert '<span class="state good">ok</span>' in page

@@ -1,0 +1,86 @@
+"""Reports in a browser: accessible, on screens of all widths, light and dark, and on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq_common.report_page import ReportTable, clean_text, render_report
+from duemq_migration.ledger.page import history_page
+from spark_reconciliation.audit.summary import Summary
+from spark_reconciliation.report.page import html_report
+from tests.duemq.console.test_browser import WIDTHS, faults_of, resized, violations_of
+from tests.migration.ledger.test_page import END_MS, NASTY, a_run
+from tests.spark_reconciliation.report.test_page import OFFENDER, whole_report
+
+PAPER_PX = 690  # width of A4 without its margins
+BLACK = "rgb(0, 0, 0)"
+OVERFLOW = "return document.documentElement.scrollWidth"
+
+
+def audit() -> str:
+    summary = Summary(
+        {"ok": 10**7, "pending": 5_000, "lost": 3},
+        {"p50": 3, "p99": 40, "max": 41},
+        [OFFENDER | {"root": number} for number in range(9)],
+    )
+    stores = ["/var/lib/duemq/a-store-with-a-very-long-name/" * 2]
+    return html_report(summary, stores=stores, pages=whole_report(), at_ms=END_MS)
+
+
+def migration() -> str:
+    return history_page(a_run(NASTY), store="/stores/one", made_ms=END_MS)
+
+
+REPORTS = [pytest.param(audit, id="audit"), pytest.param(migration, id="migration")]
+
+
+def opened(browser: Any, tmp_path: Path, page: str, *, width: int, scheme: str, media: str) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(page, "utf-8")
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    emulated = {"media": media, "features": features}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
+    resized(browser, width)
+    browser.get(path.as_uri())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("report", REPORTS)
+def test_reports_are_accessible_and_fit(
+    browser: Any, axe: str, tmp_path: Path, report: Callable[[], str], scheme: str, width: int
+) -> None:
+    opened(browser, tmp_path, report(), width=width, scheme=scheme, media="screen")
+    assert faults_of(browser) == []
+    assert browser.execute_script(OVERFLOW) <= width
+    assert violations_of(browser, axe) == []
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_reports_fit_on_paper(browser: Any, tmp_path: Path, report: Callable[[], str]) -> None:
+    opened(browser, tmp_path, report(), width=PAPER_PX, scheme="dark", media="print")
+    assert browser.execute_script(OVERFLOW) <= PAPER_PX
+    colour = "return getComputedStyle(document.body).color"
+    assert browser.execute_script(colour) == BLACK
+    cut = """return [...document.querySelectorAll('.card')]
+        .filter(card => card.scrollWidth > card.clientWidth + 1).map(card => card.innerText)"""
+    assert browser.execute_script(cut) == []
+    hidden = """return [...document.querySelectorAll('details td')]
+        .filter(cell => !cell.checkVisibility({contentVisibilityAuto: true})).length"""
+    assert browser.execute_script(hidden) == 0
+
+
+def test_values_are_escaped(tmp_path: Path) -> None:
+    template = tmp_path / "t.html"
+    template.write_text('{% from "report_blocks.html" import table %}{{ table(one) }}', "utf-8")
+    page = render_report(template, one=ReportTable.of_columns("a|#b", [["<i>\x01", 2]]))
+    assert "&lt;i&gt;\ufffd" in page
+    assert '<td data-name="b" class="number">2</td>' in page
+
+
+def test_characters_that_xml_does_not_allow_are_replaced() -> None:
+    assert clean_text("a\x00\ud800\tü") == "a\ufffd\ufffd\tü"
