@@ -220,6 +220,12 @@ class Broker:
         stack.push_async_callback(self.scheduler.finish)
         jobs.add_jobs(self.scheduler, self.parts, self.settings, self.access, self.tls, self.clock)
         self._steps.done("tables", stack)
+        if self.settings.tracing.endpoint:
+            from duemq.broker.tracing.service import tracing
+
+            ports = self.plugins.pending_messages
+            traces = tracing(self.settings.tracing, self.parts, ports, self.clock)
+            await stack.enter_async_context(traces)
         await self._run_role(stack)
         await self.parts.append_snapshots()
         self._steps.done("services", stack)

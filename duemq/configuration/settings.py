@@ -25,6 +25,7 @@ from duemq.configuration.exposure import listening_address
 from duemq.configuration.ha_server_config import HaServerConfig
 from duemq.configuration.replication_config import ReplicationConfig
 from duemq.configuration.rocksdb_tables import check_tables
+from duemq.configuration.tracing_config import TracingConfig
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
 from duemq_common.config import Properties, from_properties, options, to_properties, with_live
@@ -39,6 +40,7 @@ SECTIONS: tuple[type, ...] = (
     TlsConfig,
     StoreConfig,
     AuthConfig,
+    TracingConfig,
 )
 SHOWN_CHARS_MAX = 200
 _SET_WRITABLE = "set a directory that the user of this process can write"
@@ -56,6 +58,7 @@ class Settings:
     replication: ReplicationConfig
     ha_server: HaServerConfig
     controller: ControllerConfig
+    tracing: TracingConfig
 
     @property
     def sections(self) -> tuple[object, ...]:
@@ -86,6 +89,7 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
         replication,
         from_properties(HaServerConfig, properties),
         controller,
+        from_properties(TracingConfig, properties),
     )
 
 

@@ -76,12 +76,14 @@ class BrokerStats:
 
     Attributes:
         traffic, delays: Counters by topic index in the store; see `kernels.count_puts`.
+        on_pulled: Called with the bytes of pulled messages, their topic and group; None: no call.
     """
 
     topics: TopicTable
     totals: Totals = field(default_factory=Totals)
     puts_at_midnight: tuple[int, int] = (0, 0)  # totals at the last two midnights, latest second
     gots_at_midnight: tuple[int, int] = (0, 0)
+    on_pulled: Callable[[bytes, str, str], None] | None = None
     _calendar_day: int = 0  # local calendar day of the newest sample; 0: no sample yet
     _puts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((64, 2), np.int64))
     traffic: npt.NDArray[np.int64] = field(
@@ -118,11 +120,13 @@ class BrokerStats:
         self.traffic = _resized(self.traffic, topics)
         self.delays = _resized(self.delays, topics)
 
-    def messages_got(self, topic: str, group: str, *, count: int, size: int) -> None:
+    def messages_got(self, topic: str, group: str, *, count: int, body: bytes) -> None:
         """Count the messages of one pull."""
-        self._tally("GROUP_GET", topic, group, count, size)
+        self._tally("GROUP_GET", topic, group, count, len(body))
         self.totals.got_messages += count
         self.totals.pulls_found += 1
+        if self.on_pulled is not None:
+            self.on_pulled(body, topic, group)
 
     def got_nothing(self) -> None:
         """Count a pull without messages."""

@@ -308,7 +308,7 @@ class PopProcessor:
         body, target = self._bodies(arguments, popped), arguments.target
         if not arguments.is_orderly:
             self._offsets.settle()
-        self._stats.messages_got(target.topic, target.group, count=popped.count, size=len(body))
+        self._stats.messages_got(target.topic, target.group, count=popped.count, body=body)
         return self._response(0, "FOUND", arguments, popped, body)
 
     def _take_orderly(self, arguments: PopRequest) -> PopResult:

@@ -420,9 +420,7 @@ class PullProcessor:
         low, high = self._store.readable_bounds(pull.topic, pull.queue_id)
         if outcome.code == ResponseCode.SUCCESS:
             assert outcome.units is not None
-            self._stats.messages_got(
-                pull.topic, pull.group, count=outcome.units.size, size=len(body)
-            )
+            self._stats.messages_got(pull.topic, pull.group, count=outcome.units.size, body=body)
         else:
             self._stats.got_nothing()
         return Response(

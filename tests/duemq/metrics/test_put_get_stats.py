@@ -40,8 +40,8 @@ def test_many_topics_grow_the_columns() -> None:
 def test_pulls_are_counted_per_group() -> None:
     _, stats = rig()
     stats.sample(0)
-    stats.messages_got("T", "G", count=6, size=60)
-    stats.messages_got("T", "G", count=2, size=20)
+    stats.messages_got("T", "G", count=6, body=bytes(60))
+    stats.messages_got("T", "G", count=2, body=bytes(20))
     stats.got_nothing()
     stats.sent_back("T", "G")
     stats.sample(SAMPLE_MS)
