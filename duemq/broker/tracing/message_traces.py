@@ -109,11 +109,11 @@ class MessageTraces:
         except RecordUnreadable:
             return
         for record in records:
-            found = next(sampled_contexts(record.property_text, self._limits.ratio), None)
-            if found is not None and self._has_room():
+            sampled = next(sampled_contexts(record.property_text, self._limits.ratio), None)
+            if sampled is not None and self._has_room():
                 more = {"messaging.consumer.group.name": group}
                 attributes = _attributes("pulled", topic, record.properties) | more
-                self._add("pulled", found[1], (now_ms, now_ms), attributes, SpanKind.CLIENT)
+                self._add("pulled", sampled[1], (now_ms, now_ms), attributes, SpanKind.CLIENT)
 
     def _add_row(self, row: Row, properties: dict[str, str], context: TraceContext) -> None:
         store_ms, now_ms = int(row["store_ms"]), self._clock.now_ms()
