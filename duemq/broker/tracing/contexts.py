@@ -12,16 +12,13 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 NAMES: Final = (b"traceparent", b"TRACE_CONTEXT")
 NAME_BYTES_MAX: Final = max(map(len, NAMES))
 SAMPLED: Final = 1
 RATIO_BITS: Final = 64
 _CONTEXT: Final = re.compile(rb"\x0100-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
-Data: TypeAlias = bytes | memoryview | npt.NDArray[np.uint8]
+Data: TypeAlias = bytes | memoryview
 
 
 class TraceContext(NamedTuple):

@@ -96,7 +96,7 @@ class MessageTraces:
         if end - first > SPARSE_MAX * int(rows["prop_len"].sum() + rows["body_len"].sum()):
             pieces = list(zip(starts.tolist(), ends.tolist(), strict=True))
         for start, stop in pieces:
-            for position, context in sampled_contexts(batch.staging[start:stop], ratio):
+            for position, context in sampled_contexts(batch.staging[start:stop].data, ratio):
                 yield start + position, context
 
     def on_pulled(self, body: bytes, topic: str, group: str) -> None:
