@@ -19,10 +19,12 @@ import ipaddress
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from delayed_delivery.own_records import put_own
 from delayed_delivery.quarantine import NO_HOST
@@ -62,8 +64,7 @@ class MigrationState(StrEnum):
 STATE_NAMES: Final = frozenset(MigrationState)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class Transfer(Struct, frozen=True, kw_only=True):
     """Record: the timers own a range of a level's queue.
 
     Attributes:
@@ -85,8 +86,7 @@ class Transfer:
     promised: Mapping[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Return:
+class Return(Struct, frozen=True, kw_only=True):
     """Record: the timers no longer own a range of a level's queue.
 
     Attributes:
@@ -108,8 +108,7 @@ class Return:
     gone_sum: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     """Record: new messages of a level become timers (`on`), or level messages again.
 
     Attributes:
@@ -126,8 +125,7 @@ class Route:
     rules: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateRecord:
+class StateRecord(Struct, frozen=True, kw_only=True):
     """Record: the migration of a level changed from state `source` to `target`.
 
     If both are equal, the migration was paused (`why` is the cause) or resumed (`why` is empty).
@@ -157,8 +155,7 @@ _JSON_NAMES: Final = {"operator": "who"}
 _FIELD_NAMES: Final = {written: name for name, written in _JSON_NAMES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
+class JournalEntry(Struct, frozen=True):
     """An ownership record in the log.
 
     Attributes:
@@ -174,7 +171,9 @@ class JournalEntry:
 
 def encode(record: OwnershipRecord) -> bytes:
     """Return the body of a record: compact JSON."""
-    fields = {_JSON_NAMES.get(name, name): getattr(record, name) for name in record.__slots__}
+    fields = {
+        _JSON_NAMES.get(name, name): getattr(record, name) for name in record.__struct_fields__
+    }
     value = {"kind": _NAMES[type(record)], **fields}
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -208,8 +207,7 @@ def _check(record: OwnershipRecord) -> None:
     Raises:
         ValueError: A field is malformed; the text names it.
     """
-    for name in record.__slots__:
-        value = getattr(record, name)
+    for name, value in asdict(record).items():
         if name in _CHECKS and not _CHECKS[name](value):
             raise ValueError(f"its field {name!r} is malformed: {str(value)[:SHOWN_CHARACTERS]}")
     if isinstance(record, Transfer | Return):

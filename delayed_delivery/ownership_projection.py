@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final, Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from delayed_delivery.ownership import (
     NO_END,
@@ -33,8 +35,7 @@ from message_store.ranges import Range, joined, minus, plus, within
 CHECKSUM_MASK: Final = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class TransferTally:
+class TransferTally(Struct, frozen=True):
     """Number of messages and their checksum; tallies of disjoint sets can be added."""
 
     count: int = 0
@@ -49,8 +50,7 @@ class TransferTally:
         return TransferTally(self.count - other.count, (self.sum - other.sum) & CHECKSUM_MASK)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """Change that a record makes in the queue of its level.
 
     Attributes:
@@ -219,8 +219,7 @@ def _span(pieces: list[Piece], first: int, end: int) -> Range:
     return low, max(low, bisect_left(pieces, end, key=lambda owned: owned[0]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelProjection:
+class LevelProjection(Struct, frozen=True, kw_only=True):
     """State, route and counts of one level, from the records of its newest migration.
 
     Attributes:
@@ -317,8 +316,7 @@ class LevelProjection:
         return replace(counted, first=first, end=max(before.end, record.end))
 
 
-@dataclass(frozen=True, slots=True)
-class JournalProjection:
+class JournalProjection(Struct, frozen=True):
     """State, route and counts of all levels.
 
     Attributes:

@@ -11,12 +11,12 @@ its origin; the log must be on the disk up to `Decided.log_end` before the respo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from message_store.log.batch import PutBatch
@@ -39,8 +39,7 @@ class Verdict(IntEnum):
     REFUSED = 4  # it is still pending: the store refuses writes, or the decision is impossible
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """Pending messages found for n names.
 
     Attributes:
@@ -64,8 +63,7 @@ class Found:
         return Found(self.offsets[keep], self.due_ms[keep], self.name_index[keep], verdicts)
 
 
-@dataclass(slots=True)
-class Decided:
+class Decided(Struct):
     """Results of a decision about (n,) messages.
 
     Attributes:

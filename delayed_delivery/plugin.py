@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from duemq_common.request import RequestHandler
 
@@ -36,8 +37,7 @@ if TYPE_CHECKING:  # a client starts without the compiler
 ENTRY_POINT_GROUP = "duemq.broker_plugins"
 
 
-@dataclass(frozen=True, slots=True)
-class SystemTopic:
+class SystemTopic(Struct, frozen=True):
     """A topic that must exist before the store recovers."""
 
     name: str

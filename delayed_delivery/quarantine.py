@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
@@ -42,8 +44,7 @@ class Reason(StrEnum):
     ILLEGAL = "illegal"  # the store refuses its size
 
 
-@dataclass(frozen=True, slots=True)
-class Undeliverable:
+class Undeliverable(Struct, frozen=True):
     """A pending message that goes to quarantine.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from delayed_delivery.quarantine import Reason
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
@@ -18,8 +19,7 @@ LEVEL_NAME: Final = b"DELAY"
 MOVED_NAME: Final = b"DELAy"  # name of DELAY in the record of a level message that the timers own
 
 
-@dataclass(frozen=True, slots=True)
-class NoTarget:
+class NoTarget(Struct, frozen=True):
     """Reason for which a record has no target."""
 
     reason: Reason

@@ -12,8 +12,10 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from duemq_common.config_text import Properties as Properties
 from duemq_common.config_text import parse_properties as parse_properties
@@ -27,8 +29,7 @@ T = TypeVar("T")
 _OPTIONS: dict[type, tuple[Option, ...]] = {}  # of the classes that were read
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """Declaration of one configuration key."""
 
     name: str  # name of the dataclass field

@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from duemq_common.errors import ConfigError
 
@@ -160,8 +161,7 @@ def _joined(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownKey:
+class UnknownKey(Struct, frozen=True):
     """A key that no section has; `nearest` is the most similar known key, or None."""
 
     key: str

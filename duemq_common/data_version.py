@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 COUNTER_MAX: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class DataVersion:
+class DataVersion(Struct, frozen=True):
     """Version of a table; tables with equal versions are considered equal.
 
     Attributes:

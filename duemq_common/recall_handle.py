@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 VERSION: Final = "v1"
 TEXT_CHARACTERS_MAX: Final = 4_096
@@ -20,8 +21,7 @@ class HandleError(ValueError):
     """Malformed recall handle."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecallHandle:
+class RecallHandle(Struct, frozen=True):
     """Decoded recall handle.
 
     Attributes:

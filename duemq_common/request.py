@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 
 class Peer(Protocol):
@@ -36,8 +37,7 @@ class Peer(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct):
     """One request, in either header encoding. `fields` are the extFields as text."""
 
     code: int
@@ -52,8 +52,7 @@ class Request:
     peer: Peer | None = None
 
 
-@dataclass(slots=True)
-class Response:
+class Response(Struct):
     """The response to one request; `code` 0 is success."""
 
     code: int = 0

@@ -26,16 +26,22 @@ class UniqueIds:
         self._head = f"{address[:4].hex().upper()}{process:04X}{source & 0xFFFF_FFFF:08X}"
         self._clock = clock
         self._counter = 0
+        self._ms, self._ms_head = -1, ""  # beginning of the ids of one millisecond
         self._month_start_ms = self._month_end_ms = 0
 
     def next_id(self) -> str:
         """Return an id that this process does not repeat within a month."""
         now_ms = self._clock.now_ms()
+        if now_ms != self._ms:
+            self._set_ms(now_ms)
+        self._counter = (self._counter + 1) & 0xFFFF
+        return f"{self._ms_head}{self._counter:04X}"
+
+    def _set_ms(self, now_ms: int) -> None:
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._set_month(now_ms)
-        self._counter = (self._counter + 1) & 0xFFFF
         since_ms = (now_ms - self._month_start_ms) & 0xFFFF_FFFF
-        return f"{self._head}{since_ms:08X}{self._counter:04X}"
+        self._ms, self._ms_head = now_ms, f"{self._head}{since_ms:08X}"
 
     def _set_month(self, now_ms: int) -> None:
         day = datetime.datetime.fromtimestamp(now_ms / 1_000, datetime.UTC)

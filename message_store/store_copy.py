@@ -21,10 +21,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from duemq_common.errors import StoreError, UsageError
 from duemq_common.existence import exists, is_directory
@@ -47,8 +48,7 @@ CHANGED_IN_PLACE: Final = (
 LATER: Final = ("consumequeue", "index", LOG)
 
 
-@dataclass(slots=True)
-class Copied:
+class Copied(Struct):
     """Result of a copy.
 
     Attributes:

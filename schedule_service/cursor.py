@@ -25,19 +25,18 @@ Units that were cancelled, moved or fired before their due time are `settled`: d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 SEGMENTS_MAX = 1_024
 NEVER_MS = (1 << 63) - 1
 Range = tuple[int, int]
 
 
-@dataclass(slots=True)
-class Segment:
+class Segment(Struct):
     """Consecutive units whose due times do not decrease."""
 
     appended: int
@@ -55,8 +54,7 @@ class Segment:
         return self.pending > 0 and self.appended == self.submitted and due_ms <= self.head_due_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """A unit that is due before its predecessor."""
 
     offset: int

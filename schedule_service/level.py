@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, Self
+
+from msgspec import Struct, field
 
 from delayed_delivery.outcome import DeliveryStats
 from schedule_service.config import ScheduleConfig
@@ -67,8 +68,7 @@ def resend_pause_ms(failures: int) -> int:
     return min(failures * RESEND_STEP_MS, RESEND_PAUSE_MS_MAX)
 
 
-@dataclass(slots=True)
-class InFlight:
+class InFlight(Struct):
     """Consecutive units of one segment that were submitted for delivery.
 
     Attributes:
@@ -159,8 +159,7 @@ class InFlightTable:
             self._deliveries.popleft()
 
 
-@dataclass(slots=True)
-class Level:
+class Level(Struct):
     """State of one level.
 
     Attributes:

@@ -16,8 +16,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from delayed_delivery.own_records import put_own
 from delayed_delivery.ownership import JournalEntry, Return

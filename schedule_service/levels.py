@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from duemq_common.errors import ConfigError
 from duemq_common.json_dialect import dumps
@@ -66,16 +66,14 @@ def _token_fault(token: str) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class LevelTable:
+class LevelTable(Struct, frozen=True):
     """Delays of levels 1..n in ms (index 0 unused), in force from a log offset on."""
 
     from_offset: int
     delays_ms: npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class LevelText:
+class LevelText(Struct, frozen=True):
     """A level text and the log offset from which it applies."""
 
     from_offset: int

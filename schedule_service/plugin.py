@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from delayed_delivery import ownership
 from delayed_delivery.outcome import DeliveryStats
@@ -66,8 +68,7 @@ TABLES_MS = 3_000
 READ_ONLY = 4
 
 
-@dataclass(slots=True)
-class Running:
+class Running(Struct):
     """Components that exist while the store is open."""
 
     store: MessageStore

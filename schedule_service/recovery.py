@@ -29,11 +29,12 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from delayed_delivery.ownership import JournalEntry
 from delayed_delivery.ownership_projection import changes_of
@@ -62,8 +63,7 @@ OFFSETS_FILE = "delayOffset.json"
 ORIGINS_MAX = 8_000_000  # maximum origins in memory while the log is scanned
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """Contents of delayOffset.json.
 
     Attributes:
@@ -218,8 +218,7 @@ def saved_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """Plan of a recovery: the table to use, and the log offset to scan from.
 
     Attributes:

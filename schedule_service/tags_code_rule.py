@@ -6,18 +6,17 @@ Source: CommitLog.checkMessageAndReturnSize
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from message_store.layout import Row
 from message_store.log.commit_log import CommitLog
 from schedule_service.levels import LevelTable
 
 
-@dataclass(frozen=True, slots=True)
-class LevelRule:
+class LevelRule(Struct, frozen=True):
     """Rule of `message_store.hooks`: store time plus the delay of the record's DELAY level.
 
     Attributes:

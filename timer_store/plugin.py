@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from delayed_delivery.pending import PendingMessages
 from delayed_delivery.plugin import PluginBase, PluginHost, Recalls, SystemTopic, every
@@ -43,8 +44,7 @@ GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61
 LONG_VIEWS = ("summary", "list", "forecast")
 
 
-@dataclass(slots=True)
-class RunningTimers:
+class RunningTimers(Struct):
     """Components that exist while the store is open."""
 
     timers: TimerStore

@@ -11,11 +11,11 @@ instant; a start restores them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from message_store.queues.topic_table import TopicTable
 from timer_store.kernels.enqueue import count_pending
@@ -25,8 +25,7 @@ Key = tuple[int, int]  # (due_ms, phys_offset): the order of delivery
 Counts = npt.NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class Position:
+class Position(Struct):
     """Cursors of a timer store; `read_ms` and `staged_ms` are start times of slots.
 
     Attributes:

@@ -6,9 +6,10 @@ components. Only the thread that opened the store uses it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
 
 from delayed_delivery.outcome import DeliveryHistory, DeliveryStats
 from delayed_delivery.records import first_log_offset
@@ -34,8 +35,7 @@ from timer_store.pending.records import RecordReader
 from timer_store.progress import PendingCounts, Position, SettledTimers
 
 
-@dataclass(slots=True, kw_only=True)
-class TimerState:
+class TimerState(Struct, kw_only=True):
     """Shared state of one timer store.
 
     Attributes:

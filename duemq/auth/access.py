@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from duemq.auth.accounts import AccountRefused, Accounts
 from duemq.auth.accounts_file import ACCOUNTS_FILE, open_accounts
@@ -23,8 +24,7 @@ from duemq_common.errors import ConfigError
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class AccessControl:
+class AccessControl(Struct, frozen=True):
     """Access check, audit log and accounts of a process.
 
     Attributes:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from duemq.auth.model import Action, Resource, ResourceType, is_retry_topic
 from duemq.auth.request_bodies import (
@@ -38,8 +39,7 @@ class TooManyNames(ValueError):
     """A request has more topics and groups than ACCESSES_MAX, or handles than HANDLES_MAX."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """Access to a resource; the account needs permission for any of the actions."""
 
     resource: Resource
@@ -56,8 +56,7 @@ Raises:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NamedField:
+class NamedField(Struct, frozen=True):
     """Header field with names of resources, separated by `separator` if given."""
 
     type: ResourceType
@@ -74,8 +73,7 @@ class NamedField:
             yield Resource.of_topic(name) if is_topic else Resource(self.type, name)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """Permission of one action on the resources in header fields, or else the broker's cluster."""
 
     action: Action

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from duemq.auth.accounts import AccountRefused, Accounts
 from duemq.auth.audit import AuditLog

@@ -10,8 +10,9 @@ auth/authorization/manager/AuthorizationMetadataManagerImpl of Apache 5.3.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from duemq.auth.model import (
     Acl,

@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 LOGGER: Final = "duemq.audit"
 TEXT_CHARACTERS_MAX: Final = 200
@@ -24,8 +25,7 @@ BURST_LINES: Final = 200
 LINES_PER_S: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditEntry(Struct, frozen=True):
     """One decision.
 
     Attributes:

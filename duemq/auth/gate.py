@@ -13,9 +13,10 @@ require a verified user, and the topic of a record that is requested by offset i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from duemq.auth.accesses import Access, TooManyNames
 from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
@@ -40,8 +41,7 @@ class AccessRefused(Exception):
         super().__init__(remark)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateRules:
+class GateRules(Struct, frozen=True, kw_only=True):
     """Settings of a gate.
 
     Attributes:

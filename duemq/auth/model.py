@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Final, Self
+
+from msgspec import Struct
 
 RETRY_PREFIX: Final = "%RETRY%"
 PARSED_MAX: Final = 4_096  # cached addresses and networks; parsing dominates a check
@@ -94,8 +95,7 @@ class Decision(Named):
     DENY = "Deny"
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """Resource of a request (always literal) or of a policy entry.
 
     Attributes:
@@ -162,8 +162,7 @@ def is_retry_topic(name: str | None) -> bool:
     return name is not None and name.startswith(RETRY_PREFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """An account.
 
     Attributes:
@@ -177,8 +176,7 @@ class User:
     status: UserStatus = UserStatus.ENABLE
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyEntry:
+class PolicyEntry(Struct, frozen=True):
     """Decision about actions on a resource.
 
     Attributes:
@@ -205,8 +203,7 @@ class PolicyEntry:
         return Action.ANY in actions or any(a in actions or a is Action.ALL for a in self.actions)
 
 
-@dataclass(frozen=True, slots=True)
-class Acl:
+class Acl(Struct, frozen=True):
     """Policies of a user, entries in creation order."""
 
     custom: tuple[PolicyEntry, ...] = ()

@@ -10,8 +10,9 @@ updateGlobalWhiteAddrsConfig; acl/common/Permission.checkResourcePerms of Apache
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from duemq.auth.accounts import AccountRefused
 from duemq.auth.plain_rules import KEY_CHARACTERS_MIN, PERMISSIONS
@@ -30,8 +31,7 @@ _PERMISSION_ERROR: Final = (
 _SHORT: Final = "The accessKey={} and secretKey={} cannot be null and length should longer than 6"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountChange:
+class AccountChange(Struct, frozen=True, kw_only=True):
     """New values of an account; None: the old value stays.
 
     Attributes:

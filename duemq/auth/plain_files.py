@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from duemq.auth.accounts import AccountRefused
 from duemq.auth.plain_rules import PlainRules, rules_of
@@ -30,8 +31,7 @@ Contents = dict[Path, bytes]
 """Contents by path, in order of precedence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+class Decoded(Struct, frozen=True):
     """Decoded and validated files."""
 
     digest: bytes
@@ -39,8 +39,7 @@ class Decoded:
     rules: PlainRules
 
 
-@dataclass(frozen=True, slots=True)
-class FileChange:
+class FileChange(Struct, frozen=True):
     """Planned replacement of one file, with the resulting state of all files."""
 
     path: Path

@@ -14,8 +14,9 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from duemq.auth.account_requests import not_synced
 from duemq.auth.accounts import AccountRefused
@@ -50,8 +51,7 @@ _NOT_UPDATED = "The globalWhiteAddresses[{}] has been updated failed."
 Edit = Callable[[], tuple[Path, Yaml]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerNames:
+class BrokerNames(Struct, frozen=True, kw_only=True):
     """Names of the broker in the response to 52."""
 
     cluster: str

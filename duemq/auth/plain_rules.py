@@ -13,8 +13,9 @@ acl/plain/PlainPermissionManager, acl/common/Permission of Apache 4.9.7.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from duemq.auth.model import RETRY_PREFIX
 from duemq.auth.plain_addresses import Matcher, matcher
@@ -48,8 +49,7 @@ class PlainRefused(Exception):
     """Refusal of a request; the text is that of Apache's AclException."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlainAccount:
+class PlainAccount(Struct, frozen=True):
     """One account.
 
     Attributes:
@@ -95,8 +95,7 @@ class PlainAccount:
                 raise PlainRefused(f"No default permission for {kind}:{shown}")
 
 
-@dataclass(frozen=True, slots=True)
-class PlainRules:
+class PlainRules(Struct, frozen=True):
     """Accounts of all files."""
 
     free: tuple[Matcher, ...] = ()

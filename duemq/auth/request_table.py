@@ -7,8 +7,9 @@ kernels. A plugin's code without a row requires an administrator.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from duemq.auth import accesses
 from duemq.auth import plain_permissions as plain
@@ -21,8 +22,7 @@ from duemq.net.codes import RequestCode
 CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRow:
+class RequestRow(Struct, frozen=True):
     """Row of a request code.
 
     Attributes:

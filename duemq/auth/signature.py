@@ -12,8 +12,10 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from duemq_common.request import Request
 
@@ -26,8 +28,7 @@ VERSION_4_9_3: Final = 399
 """Ordinal of V4_9_3 in MQVersion; clients up to it do not sign `_UNIQUE_KEY_QUERY`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(Struct, frozen=True):
     """Account that signs requests."""
 
     access_key: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from duemq.auth.access import AccessControl
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
@@ -48,8 +49,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 
-@dataclass(slots=True)
-class BrokerComponents:
+class BrokerComponents(Struct):
     """Components of one broker; they run while `tasks` are entered."""
 
     store: MessageStore
@@ -116,8 +116,7 @@ class BrokerComponents:
             table.persist()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerContext:
+class BrokerContext(Struct, frozen=True, kw_only=True):
     """Context of the components: configuration, clock, plugins, sockets and role of the broker."""
 
     config: Callable[[], BrokerConfig]

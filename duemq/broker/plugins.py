@@ -17,11 +17,12 @@ import logging
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct, field
 
 from delayed_delivery.plugin import (
     ENTRY_POINT_GROUP,
@@ -50,8 +51,7 @@ T = TypeVar("T")
 Done = Callable[[str, AsyncExitStack], None]  # StepTimes.done
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """Services of the broker for one plugin, the `PluginHost` of delayed_delivery/plugin.py."""
 
     plugin_name: str
@@ -79,8 +79,7 @@ class Host:
         self.on_stop(f"plugin {self.plugin_name}: {reason}")
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledPlugin:
+class InstalledPlugin(Struct, frozen=True):
     """Installed plugin."""
 
     name: str

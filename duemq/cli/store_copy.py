@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from duemq.cli.output import console, print_json
 from duemq_common.config import Properties, from_properties

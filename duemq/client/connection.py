@@ -105,9 +105,8 @@ class ServerConnection(asyncio.Protocol):
         """Handle the complete frames of a buffer; return the position after them."""
         start, end = 0, len(view)
         try:
-            while frame := codec.next_frame(view, start, end):
-                command = codec.decode_frame(view, frame)
-                start = frame.end
+            while item := codec.next_command(view, start, end):
+                command, start = item
                 if isinstance(command, ReceivedResponse):
                     self._respond(command)
                 else:

@@ -6,11 +6,12 @@ import importlib
 import ipaddress
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import ModuleType
 from typing import Final
+
+from msgspec import Struct, field
 
 from message_store.log import layout
 from message_store.log.offset_id import encode_offset_id
@@ -58,8 +59,14 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(slots=True)
-class Message:
+class TopicAndBody(Struct):
+    """Fields of a message that may be positional arguments."""
+
+    topic: str
+    body: bytes = b""
+
+
+class Message(TopicAndBody, kw_only=True):
     """Message to send.
 
     Args:
@@ -83,9 +90,6 @@ class Message:
         ValueError: A value cannot be sent; the text says which and why.
     """
 
-    topic: str
-    body: bytes = b""
-    _: KW_ONLY
     tag: str = ""
     keys: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -107,6 +111,15 @@ class Message:
             if not isinstance(self.body, bytes | bytearray | memoryview):
                 raise TypeError(f"the body is {type(self.body).__name__}, not bytes")
             self.body = bytes(self.body)
+        if self.delay is not None or self.deliver_at is not None or self.level:
+            self._check_delay()
+        if self.priority is not None:
+            self._check_priority(self.priority)
+        if self.properties and not RESERVED.isdisjoint(self.properties):
+            wrong = sorted(RESERVED & self.properties.keys())
+            raise ValueError(f"property {wrong[0]} is set by the client or the broker")
+
+    def _check_delay(self) -> None:
         if (self.delay is not None) + (self.deliver_at is not None) + (self.level != 0) > 1:
             raise ValueError("delay, deliver_at and level exclude each other: give one")
         if self.delay is not None and self.delay < timedelta(0):
@@ -118,13 +131,12 @@ class Message:
             )
         if self.level < 0:
             raise ValueError(f"level {self.level} is negative; levels begin at 1")
-        if self.priority is not None and not 0 <= self.priority <= PRIORITY_MAX:
-            raise ValueError(f"priority {self.priority} is not a number from 0 to {PRIORITY_MAX}")
-        if self.priority is not None and self.sharding_key:
+
+    def _check_priority(self, priority: int) -> None:
+        if not 0 <= priority <= PRIORITY_MAX:
+            raise ValueError(f"priority {priority} is not a number from 0 to {PRIORITY_MAX}")
+        if self.sharding_key:
             raise ValueError("priority and sharding_key exclude each other: give one")
-        if not RESERVED.isdisjoint(self.properties):
-            wrong = sorted(RESERVED & self.properties.keys())
-            raise ValueError(f"property {wrong[0]} is set by the client or the broker")
 
     @property
     def is_timer(self) -> bool:
@@ -154,11 +166,16 @@ class Message:
             pairs["_SYS_MSG_PRIORITY_"] = str(self.priority)
         if self.sharding_key:
             pairs["__SHARDINGKEY"] = self.sharding_key
-        pairs["UNIQ_KEY"] = self.message_id
-        pairs["WAIT"] = "true" if self.wait_stored else "false"
-        pairs.update(more)
-        text = ENTRY_END.join(map(NAME_END.join, pairs.items())) + ENTRY_END
-        if text.count(NAME_END) != len(pairs) or text.count(ENTRY_END) != len(pairs):
+        wait = "true" if self.wait_stored else "false"
+        count = len(pairs) + 2
+        text = f"UNIQ_KEY{NAME_END}{self.message_id}{ENTRY_END}WAIT{NAME_END}{wait}{ENTRY_END}"
+        if more:  # they may replace the others
+            pairs |= {"UNIQ_KEY": self.message_id, "WAIT": wait, **more}
+            count, text = len(pairs), ""
+        if pairs:
+            own = [f"{name}{NAME_END}{value}{ENTRY_END}" for name, value in pairs.items()]
+            text = "".join(own) + text
+        if text.count(NAME_END) != count or text.count(ENTRY_END) != count:
             raise ValueError("a property contains 0x01 or 0x02, which separate properties")
         return text
 
@@ -174,8 +191,7 @@ def milliseconds(when: datetime) -> int:
     return -((EPOCH - when) // MILLISECOND)
 
 
-@dataclass(frozen=True, slots=True)
-class MessageQueue:
+class MessageQueue(Struct, frozen=True):
     """Queue of a topic."""
 
     topic: str

@@ -245,24 +245,39 @@ class Producer(ClientRole):
         if self._in_flight >= self._in_flight_max:
             await self._room(self._in_flight_max - 1)
         self._in_flight += 1
+        client = self.client
         last: Exception | None = None
         try:
             for _ in range(self._attempts):
-                chosen = queue
+                chosen, address = queue, ""
                 try:
-                    route = self.client.cached_route(message.topic)
+                    route = client.cached_route(message.topic)
                     if route is None:
-                        route = await self.client.route(message.topic)
+                        route = await client.route(message.topic)
                     chosen = queue or self._queue(route, message)
                     fields["e"] = str(chosen.queue_id)
-                    return await self._send_to(code, chosen, route, message, fields, body), chosen
+                    address = route.master(chosen.broker_name)
+                    connection = client.connection(address)
+                    if connection is None or not self._is_ready(connection, message):
+                        connection = await self._connect(chosen, address, message)
+                    request = client.request(code, fields, body)
+                    response = await connection.call(request, client.timeout_s)
+                    if response.code in STATUS:
+                        return response, chosen
+                    raise client.refusal(response, address, code)
                 except Refused as error:
                     if error.code not in RETRIED:
                         raise
                     last = error
+                except FrameError as error:
+                    raise ValueError(
+                        f"message {message.message_id} is too long: {error}"
+                    ) from error
                 except (Unreachable, NoRoute) as error:
                     last = error
-                self.client.expire_route(message.topic)
+                except (OSError, TimeoutError) as error:
+                    last = client.unreachable(address, error)
+                client.expire_route(message.topic)
                 if chosen is not None:
                     self._avoided[chosen.broker_name] = self._now_s() + AVOIDED_S
         finally:
@@ -345,30 +360,6 @@ class Producer(ClientRole):
                     break
         self._turns[message.topic] = turn
         return queues[turn % len(queues)]
-
-    async def _send_to(
-        self,
-        code: int,
-        queue: MessageQueue,
-        route: TopicRoute,
-        message: Message,
-        fields: dict[str, str],
-        body: bytes,
-    ) -> Response:
-        client, address = self.client, route.master(queue.broker_name)
-        connection = client.connection(address)
-        if connection is None or not self._is_ready(connection, message):
-            connection = await self._connect(queue, address, message)
-        request = client.request(code, fields, body)
-        try:
-            response = await connection.call(request, client.timeout_s)
-        except FrameError as error:
-            raise ValueError(f"message {message.message_id} is too long: {error}") from error
-        except (OSError, TimeoutError) as error:
-            raise client.unreachable(address, error) from error
-        if response.code not in STATUS:
-            raise client.refusal(response, address, code)
-        return response
 
     def _is_ready(self, connection: ServerConnection, message: Message) -> bool:
         """Return whether a message can be sent now."""

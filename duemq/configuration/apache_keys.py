@@ -8,9 +8,10 @@ store format) prevents the start instead.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from duemq_common.config_text import Properties, UnknownKey, unknown_keys
 from duemq_common.errors import ConfigError
@@ -31,8 +32,7 @@ WITHOUT_EFFECT: Mapping[str, str] = dict(_keys_without_effect())
 """Reasons by key for Apache's keys without effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Key with its only accepted values, and the remedy for other values."""
 
     key: str

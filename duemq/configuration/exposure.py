@@ -7,9 +7,10 @@ import logging
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from duemq_common.existence import exists
 from duemq_common.masking import MASK, masked
@@ -20,8 +21,7 @@ EVERY_ADDRESS: Final = "0.0.0.0"
 OTHER_USERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListeningPort:
+class ListeningPort(Struct, frozen=True, kw_only=True):
     """Listening port.
 
     Attributes:

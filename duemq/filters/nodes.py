@@ -12,8 +12,9 @@ Source: ComparisonExpression, LogicExpression, UnaryExpression
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from duemq.filters import java_values
 
@@ -39,8 +40,7 @@ class Kind(Enum):
         return self in (Kind.INTEGER, Kind.LONG, Kind.DOUBLE)
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Struct, frozen=True):
     """Literal."""
 
     kind: Kind
@@ -55,8 +55,7 @@ class Constant:
         return str(self.value).upper() if isinstance(self.value, bool) else str(self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(Struct, frozen=True):
     """Message property."""
 
     name: str
@@ -67,8 +66,7 @@ class Property:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Negative:
+class Negative(Struct, frozen=True):
     """Unary minus; the value is missing if the operand is not a number."""
 
     operand: Node
@@ -79,8 +77,7 @@ class Negative:
         return f"(- {self.operand})"
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Struct, frozen=True):
     operand: Node
     depth: int
     kind: Kind = Kind.BOOLEAN
@@ -89,8 +86,7 @@ class Not:
         return f"(NOT {self.operand})"
 
 
-@dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(Struct, frozen=True):
     """Property used as a truth value: false if present, since it is text, otherwise unknown."""
 
     operand: Property
@@ -101,8 +97,7 @@ class Cast:
         return str(self.operand)
 
 
-@dataclass(frozen=True, slots=True)
-class Junction:
+class Junction(Struct, frozen=True):
     """AND or OR of at least two operands, evaluated from left to right."""
 
     operands: tuple[Node, ...]
@@ -114,8 +109,7 @@ class Junction:
         return "(" + (" || " if self.is_or else " && ").join(map(str, self.operands)) + ")"
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Comparison with one of the operators `=`, `<`, `<=`, `>`, `>=`."""
 
     operator: str
@@ -129,8 +123,7 @@ class Comparison:
         return f"({self.left} {symbol} {self.right})"
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Struct, frozen=True):
     """CONTAINS, STARTSWITH or ENDSWITH test, possibly negated."""
 
     operator: str
@@ -144,8 +137,7 @@ class Search:
         return f"({'NOT ' if self.negated else ''}{self.operator} {self.operand})"
 
 
-@dataclass(frozen=True, slots=True)
-class InList:
+class InList(Struct, frozen=True):
     """IN or NOT IN test."""
 
     operand: Property

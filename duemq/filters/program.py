@@ -7,11 +7,11 @@ operations; closures evaluate such expressions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from duemq.filters import layout
 from duemq.filters.evaluation import RANGES
@@ -55,8 +55,7 @@ class NoOperationError(Exception):
     """Node without an operation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """Arguments of `match_records` for a filter.
 
     Attributes:

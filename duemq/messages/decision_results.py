@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from delayed_delivery.pending import Verdict
 from duemq.net.decisions import DecisionResult
@@ -24,8 +25,7 @@ def text_of(verdict: Verdict) -> str:
     return TEXTS[verdict]
 
 
-@dataclass(slots=True)
-class DecisionTally:
+class DecisionTally(Struct):
     """Verdicts on the messages of one name, added as they are decided.
 
     Attributes:

@@ -16,9 +16,10 @@ message is pending, and the transaction service reports whether a half message w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct, field
 
 from delayed_delivery.pending import Verdict
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
@@ -81,8 +82,7 @@ class HistoryState(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(slots=True)
-class HistoryRecord:
+class HistoryRecord(Struct):
     """Record of a message, and its state.
 
     Attributes:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import datetime
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from duemq.metrics.kernels import DELAY_BOUNDS_S, SIZE_BOUNDS, TYPES, count_puts
 from message_store.kernels.kernel import entry
@@ -27,8 +27,7 @@ DAY_SAMPLE_MS = 3_600_000
 KEYS_MAX = 100_000
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """Numbers of messages, bytes and additions."""
 
     count: int = 0
@@ -41,8 +40,7 @@ class Tally:
         self.times += 1
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Struct, frozen=True):
     """Values of a statistic in one window: sum, average per second, average per addition."""
 
     sum: int = 0
@@ -50,8 +48,7 @@ class Rates:
     avgpt: float = 0.0
 
 
-@dataclass(slots=True)
-class Totals:
+class Totals(Struct):
     """Counters of the broker since its start."""
 
     puts: int = 0
@@ -62,16 +59,14 @@ class Totals:
     pulls_missed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
+class _Sample(Struct, frozen=True):
     at_ms: int
     puts: npt.NDArray[np.int64]  # (topics, 2): messages, bytes
     tallies: dict[tuple[str, str, str], tuple[int, int, int]]
     totals: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class BrokerStats:
+class BrokerStats(Struct):
     """Counters of puts and gets of the broker.
 
     Attributes:

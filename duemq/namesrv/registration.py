@@ -18,8 +18,10 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from duemq.namesrv.registration_body import crc_of, encode_body
 from duemq.namesrv.route_table import BrokerAddrInfo, Registration
@@ -70,8 +72,7 @@ def hint_of(error: Exception) -> str:
     return "check that it runs and that its address in namesrvAddr is right"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerAddress:
+class BrokerAddress(Struct, frozen=True, kw_only=True):
     """Identity of a broker in a registration; addresses are the `ip:port` that clients use.
 
     Attributes:

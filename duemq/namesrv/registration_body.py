@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from duemq.net import wire_json
 from duemq.registry.topic_config import TopicConfig
@@ -25,8 +26,7 @@ FILTER_SERVERS_MAX = 16
 FILTER_SERVER_CHARS_MAX = 255
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationBody:
+class RegistrationBody(Struct, frozen=True):
     """Topics of a broker, or only its changed topics, and their data version.
 
     Attributes:

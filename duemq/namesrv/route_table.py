@@ -14,8 +14,9 @@ Source: RouteInfoManager
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.topic_config import PERM_READ, PERM_WRITE, TopicConfig
@@ -45,8 +46,7 @@ class BrokerAddrInfo(NamedTuple):
     address: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(Struct, frozen=True, kw_only=True):
     """Registration of a broker (103).
 
     Attributes:
@@ -72,16 +72,14 @@ class Registration:
     filter_servers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationResult:
+class RegistrationResult(Struct, frozen=True):
     """Response to a registration: addresses of the master, for a slave; otherwise empty."""
 
     ha_address: str = ""
     master_address: str = ""
 
 
-@dataclass(slots=True)
-class BrokerData:
+class BrokerData(Struct):
     """Addresses and topics of one broker name."""
 
     cluster: str
@@ -90,8 +88,7 @@ class BrokerData:
     acting_master: bool = False
 
 
-@dataclass(slots=True)
-class BrokerLiveInfo:
+class BrokerLiveInfo(Struct):
     """State of a registered broker process."""
 
     broker_name: str

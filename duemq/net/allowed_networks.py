@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from duemq.net.codes import ResponseCode
 from duemq_common.errors import ConfigError, RequestError
@@ -23,8 +24,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """Networks from which one kind of request is accepted.
 
     Attributes:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import UNSET
 
 from duemq.net import layout
 from duemq_common.errors import FrameError
@@ -48,7 +49,7 @@ REMARK_CHARS_MAX: Final = 1_000  # a remark may quote a huge invalid value
 BINARY_FIELDS_MAX: Final = 4_096  # each is decoded in Python; clients send fewer than 50
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True):
     """Positions of a frame's header and body in the buffer; the frame ends with the body."""
 
     serialize_type: int
@@ -57,7 +58,7 @@ class Frame(NamedTuple):
     end: int
 
 
-class ReceivedResponse(NamedTuple):
+class ReceivedResponse(msgspec.Struct, frozen=True):
     """Received response, with the opaque number of its request and the version of the server."""
 
     opaque: int
@@ -85,7 +86,7 @@ class _Header(msgspec.Struct):
 
 
 class _WrittenHeader(msgspec.Struct):
-    """JSON header in the order in which Java writes it."""
+    """Header to write, in the order in which Java writes JSON."""
 
     code: int
     extFields: dict[str, str] | msgspec.UnsetType
@@ -93,8 +94,8 @@ class _WrittenHeader(msgspec.Struct):
     language: str
     opaque: int
     remark: str | msgspec.UnsetType
-    serializeTypeCurrentRPC: str
-    version: int
+    serializeTypeCurrentRPC: str = "JSON"
+    version: int = VERSION
 
 
 _decoder = msgspec.json.Decoder(_Header)
@@ -147,6 +148,28 @@ def check_length(length: int, bytes_max: int = FRAME_BYTES_MAX) -> None:
     raise FrameError(f"frame length {length} is not between 4 and {bytes_max}{hint}")
 
 
+def next_command(buffer: memoryview, start: int, end: int) -> tuple[Command, int] | None:
+    """Return the content and the end of the frame that begins at `start`; None: incomplete.
+
+    Raises:
+        FrameError: The frame is invalid.
+    """
+    if end - start >= layout.PREFIX_BYTES:
+        length, header_bytes = layout.PREFIX.unpack_from(buffer, start)  # the type of JSON is 0
+        header_start = start + layout.PREFIX_BYTES
+        body_start, frame_end = header_start + header_bytes, start + layout.WORD_BYTES + length
+        if (
+            header_bytes <= HEADER_BYTES_MAX
+            and body_start <= frame_end <= end
+            and length <= FRAME_BYTES_MAX
+        ):
+            header = _decode_json(buffer[header_start:body_start])
+            body = bytes(buffer[body_start:frame_end]) if body_start < frame_end else b""
+            return _command(header, body), frame_end
+    frame = next_frame(buffer, start, end)
+    return None if frame is None else (decode_frame(buffer, frame), frame.end)
+
+
 def decode_frame(buffer: memoryview, frame: Frame) -> Command:
     """Decode the request or, if bit 0 of the flag is set, the response of a frame.
 
@@ -163,7 +186,10 @@ def decode_frame(buffer: memoryview, frame: Frame) -> Command:
         header = _decode_binary(bytes(data))
     else:
         raise FrameError(f"serialize type {frame.serialize_type}; the valid types are 0 and 1")
-    body = bytes(buffer[frame.body_start : frame.end])
+    return _command(header, bytes(buffer[frame.body_start : frame.end]))
+
+
+def _command(header: _Header, body: bytes) -> Command:
     if header.flag & FLAG_RESPONSE:
         response = Response(header.code, header.remark, header.extFields, body)
         return ReceivedResponse(header.opaque, response, header.version)
@@ -182,17 +208,16 @@ def decode_frame(buffer: memoryview, frame: Frame) -> Command:
 
 def encode_request(request: Request, *, serialize_type: int = layout.JSON_TYPE) -> bytes:
     """Return the frame of a request, with its opaque number and flag."""
-    header = _Header(
+    header = _WrittenHeader(
         request.code,
-        request.language,
-        request.version or VERSION,
-        request.opaque,
+        request.fields or UNSET,
         request.flag | FLAG_ONEWAY if request.oneway else request.flag,
-        request.remark,
-        request.fields or None,
+        request.language,
+        request.opaque,
+        UNSET if request.remark is None else request.remark,
+        version=request.version or VERSION,
     )
-    head = _head(header, len(request.body), serialize_type)
-    return b"%b%b" % (head, request.body)
+    return _head(header, len(request.body), serialize_type) + request.body
 
 
 def encode_response(
@@ -203,13 +228,14 @@ def encode_response(
     Raises:
         FrameError: The frame would exceed FRAME_BYTES_MAX.
     """
-    header = _Header(
-        code=response.code,
-        version=VERSION,
-        opaque=opaque,
-        flag=FLAG_RESPONSE,
-        remark=response.remark and response.remark[:REMARK_CHARS_MAX],
-        extFields=response.fields,
+    remark = response.remark
+    header = _WrittenHeader(
+        response.code,
+        UNSET if response.fields is None else response.fields,
+        FLAG_RESPONSE,
+        LANGUAGES[0],
+        opaque,
+        UNSET if remark is None else remark[:REMARK_CHARS_MAX],
     )
     body = response.body
     parts = [body] if isinstance(body, bytes | memoryview) else body
@@ -223,43 +249,28 @@ def encode_success(opaque: int) -> bytes:
 
 
 def _frame(
-    header: _Header, body: Sequence[bytes | memoryview], serialize_type: int
+    header: _WrittenHeader, body: Sequence[bytes | memoryview], serialize_type: int
 ) -> list[bytes | memoryview]:
     head = _head(header, sum(len(part) for part in body), serialize_type)
     return [head, *(part for part in body if len(part))]
 
 
-def _head(header: _Header, body_bytes: int, serialize_type: int) -> bytes:
+def _head(header: _WrittenHeader, body_bytes: int, serialize_type: int) -> bytes:
     """Return the prefix and the header of a frame.
 
     Raises:
         FrameError: The frame would exceed FRAME_BYTES_MAX.
     """
     binary = serialize_type == layout.BINARY_TYPE
-    data = _encode_binary(header) if binary else _encode_json(header)
+    data = _encode_binary(header) if binary else _encoder.encode(header)
     length = layout.WORD_BYTES + len(data) + body_bytes
     if length > FRAME_BYTES_MAX:
         raise FrameError(f"a frame of {length} bytes exceeds the limit of {FRAME_BYTES_MAX}")
     return layout.PREFIX.pack(length, serialize_type << 24 | len(data)) + data
 
 
-def _encode_json(header: _Header) -> bytes:
-    return _encoder.encode(
-        _WrittenHeader(
-            header.code,
-            msgspec.UNSET if header.extFields is None else header.extFields,
-            header.flag,
-            header.language,
-            header.opaque,
-            msgspec.UNSET if header.remark is None else header.remark,
-            "JSON",
-            header.version,
-        )
-    )
-
-
 SUCCESS: Final = tuple(
-    _encode_json(_Header(code=0, version=VERSION, flag=FLAG_RESPONSE))
+    _encoder.encode(_WrittenHeader(0, UNSET, FLAG_RESPONSE, LANGUAGES[0], 0, UNSET))
     .replace(b'"opaque":0', b'"opaque":|')
     .split(b"|")
 )
@@ -336,7 +347,7 @@ def _scalar_text(value: object) -> str:
     return _encoder.encode(value).decode()
 
 
-def _encode_binary(header: _Header) -> bytes:
+def _encode_binary(header: _WrittenHeader) -> bytes:
     remark = (header.remark or "").encode("utf-8", "replace")
     if not -0x8000 <= header.code < 0x8000:
         raise FrameError(f"code {header.code} does not fit the binary header")

@@ -8,11 +8,12 @@ thread-safe: all methods run on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import ipaddress
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
+
+import msgspec
 
 from duemq.net import codec
 from duemq.net.codes import ResponseCode
@@ -296,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closed or self.unsent_bytes > self.limits.notices_bytes_max:
             self.notices_dropped += 1
             return
-        sent = dataclasses.replace(request, opaque=self._next_opaque(), oneway=True)
+        sent = msgspec.structs.replace(request, opaque=self._next_opaque(), oneway=True)
         self.write(codec.encode_request(sent))
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
@@ -314,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         future: asyncio.Future[Response] = self._loop.create_future()
         self._calls[opaque] = future
         try:
-            self.write(codec.encode_request(dataclasses.replace(request, opaque=opaque)))
+            self.write(codec.encode_request(msgspec.structs.replace(request, opaque=opaque)))
             async with asyncio.timeout(timeout_s):
                 return await future
         finally:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+
+from msgspec import Struct
 
 from duemq.net import codec, fields, layout
 from duemq.net.codes import ResponseCode
@@ -42,8 +43,7 @@ class AccessCheck(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedHandler:
+class CheckedHandler(Struct, frozen=True):
     """Handler with checks that run before it.
 
     Attributes:

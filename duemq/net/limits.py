@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from duemq.net.codec import FRAME_BYTES_MAX
 from duemq.net.memory import LIMIT_BYTES
@@ -20,8 +21,7 @@ def body_bytes_max(configured: int) -> int:
     return min(configured, FRAME_BYTES_MAX - RECORD_OVERHEAD_BYTES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemotingLimits:
+class RemotingLimits(Struct, frozen=True, kw_only=True):
     """Limits of one endpoint."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX

@@ -19,10 +19,11 @@ import os
 import ssl
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from duemq.net.certificate_expiry import ExpiryReport
 from duemq.net.self_signed import self_signed_certificate
@@ -174,8 +175,7 @@ class ClientTls:
         return self._from_files.current
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(Struct, frozen=True):
     """TLS of a process.
 
     Attributes:

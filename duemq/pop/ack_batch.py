@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from duemq.pop.acks import AckProcessor
 from duemq.pop.merged_acks import AckKey, MergedAcks
@@ -10,8 +10,7 @@ from duemq.pop.revive_log import ReviveLog
 from duemq_common.request import Request
 
 
-@dataclass(slots=True)
-class AckBatch:
+class AckBatch(Struct):
     """Acknowledgements (200051) that one call of `put` appends.
 
     Attributes:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from duemq.net import codec
 from duemq.net.connection import Connection
@@ -48,8 +48,7 @@ RESPONSE_BYTES_MAX: Final = PREFIX_BYTES + sum(map(len, codec.SUCCESS)) + POWERS
 Bounds = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedAck:
+class DecodedAck(Struct, frozen=True):
     """Response to an acknowledgement that the codec decoded.
 
     Attributes:
@@ -69,8 +68,7 @@ class DecodedAck:
         yield self.opaque, self.serialize_type, self.key
 
 
-@dataclass(frozen=True, slots=True)
-class MatchingAcks:
+class MatchingAcks(Struct, frozen=True):
     """Responses to acknowledgements that the kernel read.
 
     Attributes:
@@ -271,8 +269,7 @@ class AckTurns:
         return TurnAcks(entries, keys, responses)
 
 
-@dataclass(slots=True)
-class TurnAcks:
+class TurnAcks(Struct):
     """Acknowledgements of one turn.
 
     Attributes:

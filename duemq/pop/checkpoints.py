@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from duemq.net import wire_json
 from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG
 from message_store.log.record import Record
@@ -105,8 +107,7 @@ class PopCheckpoint:
         return _properties(CHECKPOINT_TAG, self.key, str(self.start_offset), self.due_ms)
 
 
-@dataclass(slots=True)
-class Acknowledgement:
+class Acknowledgement(Struct):
     """Acknowledgement: messages of one checkpoint that a consumer has processed.
 
     Attributes:

@@ -7,7 +7,8 @@ acknowledgements of a batch (200151) in the same way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from duemq.pop.checkpoints import OFFSETS_MAX, Acknowledgement, Entry
 
@@ -15,8 +16,7 @@ AckKey = tuple[int, str, str, int, int, int, str, int]
 """Revive queue, topic, group, queue, start offset, pop time, broker name, due time."""
 
 
-@dataclass(slots=True)
-class MergedAcks:
+class MergedAcks(Struct):
     """Offsets of acknowledged messages by checkpoint, in order of arrival."""
 
     _offsets: dict[AckKey, dict[int, None]] = field(default_factory=dict)

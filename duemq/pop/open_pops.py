@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from duemq.pop.checkpoints import Key, PopCheckpoint, RecordError, parse_revive_record
 from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, revive_topic
@@ -43,8 +43,7 @@ SEVERAL: Final = re.compile(rb"-1@([^@\x02]*)@(\d{1,19})@")
 QueueName = tuple[str, int]
 
 
-@dataclass(slots=True)
-class QueueSearch:
+class QueueSearch(Struct):
     """Search for the pops of some messages of one queue.
 
     Attributes:

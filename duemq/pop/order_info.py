@@ -10,9 +10,10 @@ Source: ConsumerOrderInfoManager
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct, field
 
 from duemq.net.retry_topics import retry_flag
 from duemq.pop.pop_offsets import GroupQueue
@@ -32,8 +33,7 @@ class Settled(Enum):
     STALE = "stale"  # its message belongs to an earlier pop
 
 
-@dataclass(slots=True)
-class OrderInfo:
+class OrderInfo(Struct):
     """The last pop of one queue.
 
     Attributes:

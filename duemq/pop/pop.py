@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 from duemq.configuration.config import BrokerConfig
 from duemq.filters import FilterError
@@ -46,8 +48,7 @@ ATTEMPT_CHARS_MAX: Final = 255
 READS_MAX: Final = 8  # per queue and turn, while no message passes the filter
 
 
-@dataclass(slots=True)
-class PopRequest:
+class PopRequest(Struct):
     """Arguments of a pop: the checked PopMessageRequestHeader.
 
     Attributes:
@@ -68,16 +69,14 @@ class PopRequest:
     attempt_id: str | None = None
 
 
-@dataclass(slots=True)
-class QueueResult:
+class QueueResult(Struct):
     """Result of one pop in one queue; may have no messages."""
 
     queue: GroupQueue
     messages: ReadResult
 
 
-@dataclass(slots=True)
-class PopResult:
+class PopResult(Struct):
     """Result of one pop: messages of one or more queues.
 
     Attributes:

@@ -11,8 +11,9 @@ Source: ExtraInfoUtil
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from duemq.net.retry_topics import retry_flag
 from duemq.pop.names import ORDER_QUEUE, REVIVE_QUEUES
@@ -31,8 +32,7 @@ class ForeignReceipt(ReceiptError):
     """Receipt handle of another broker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(Struct, frozen=True):
     """Parsed receipt handle without the message's offset: one pop of one queue.
 
     Attributes:

@@ -10,9 +10,10 @@ Source: MessageRequestModeManager
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
+
+from msgspec import Struct
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
@@ -24,8 +25,7 @@ PULL, POP = "PULL", "POP"
 SHARED_MIN, SHARED_MAX = -(1 << 31), (1 << 31) - 1  # an int of Java
 
 
-@dataclass(frozen=True, slots=True)
-class RequestMode:
+class RequestMode(Struct, frozen=True):
     """Request mode of one group on one topic.
 
     Attributes:

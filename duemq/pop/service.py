@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
@@ -53,8 +54,7 @@ NO_TIMERS = "pop message is forbidden because timerWheelEnable is false or no ti
 REPLICA = "pop message is forbidden: this broker is a replica. Pop from the master"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PopParts:
+class PopParts(Struct, frozen=True, kw_only=True):
     """Parts of a broker that POP uses."""
 
     store: MessageStore

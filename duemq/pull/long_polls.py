@@ -21,9 +21,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct, field
 
 from duemq.filters import BYTES_PER_CHAR
 from duemq.net.memory import LONG_POLL_BYTES, MemoryBudget
@@ -51,8 +52,7 @@ class ResumeReason(Enum):
     DROPPED = "dropped"  # its connection has closed
 
 
-@dataclass(eq=False, slots=True)
-class LongPoll:
+class LongPoll(Struct, eq=False):
     """A pull or pop on hold.
 
     Attributes:
@@ -76,8 +76,7 @@ class LongPoll:
         return self.sharing.subscription
 
 
-@dataclass(eq=False, slots=True)
-class PollGroup:
+class PollGroup(Struct, eq=False):
     """Group of long polls with equal share, queues and filter; a message resumes one of them.
 
     Attributes:

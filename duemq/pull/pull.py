@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import ACCESS_KEY
@@ -72,8 +73,7 @@ class Forbidden(RequestError):
         return Response(self.code, self.remark, {"forbiddenType": str(self.forbidden_type)})
 
 
-@dataclass(slots=True)
-class CheckedPull:
+class CheckedPull(Struct):
     """Pull that passed all checks.
 
     Attributes:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.subscriptions import Subscription
@@ -30,8 +31,7 @@ UNITS_LOOKED_AT_MAX = 800  # units evaluated by one pull: maxFilterMessageSize /
 NO_MATCH = "NO_MATCHED_MESSAGE"
 
 
-@dataclass(frozen=True, slots=True)
-class PullLimits:
+class PullLimits(Struct, frozen=True):
     """Maximum bytes and messages of one pull, for messages in memory and on disk."""
 
     memory_bytes: int = 262_144  # maxTransferBytesOnMessageInMemory
@@ -69,8 +69,7 @@ class StoreLimits:
         return self._limits
 
 
-@dataclass(slots=True)  # not frozen: creation would take four times as long
-class PullRequest:
+class PullRequest(Struct):
     """Header of a pull. PullMessageRequestHeader"""
 
     group: str

@@ -7,10 +7,10 @@ its last renewal by `Clock.steady_ms`, which does not depend on the wall clock.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.memory import MemoryBudget
@@ -36,8 +36,7 @@ class LockedQueue(NamedTuple):
         return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
 
 
-@dataclass(slots=True)
-class Lock:
+class Lock(Struct):
     """Lock of a queue for a group.
 
     Attributes:

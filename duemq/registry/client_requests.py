@@ -9,10 +9,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import ACCESS_KEY

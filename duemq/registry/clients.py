@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from duemq.net.codes import ResponseCode
 from duemq.net.memory import FLOOR_BYTES, MemoryBudget
@@ -33,8 +34,7 @@ SUBSCRIPTION_BYTES = 1_024  # estimated objects of one subscription
 TAG_BYTES = 128  # estimated objects of one tag
 
 
-@dataclass(slots=True)
-class Channel:
+class Channel(Struct):
     """Connection of one member of a group.
 
     Attributes:
@@ -49,8 +49,7 @@ class Channel:
     account: str = ""
 
 
-@dataclass(slots=True)
-class ConsumerGroup:
+class ConsumerGroup(Struct):
     """A consumer group with at least one member."""
 
     name: str
@@ -75,8 +74,7 @@ class ConsumerGroup:
         return max(channels, key=lambda c: c.seen_ms, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupChange:
+class GroupChange(Struct, frozen=True):
     """Change of a consumer group; `peers` are its current members."""
 
     group: str

@@ -11,8 +11,9 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from duemq.filters import SQL92, Compiler, Expression, FilterError
 from duemq.filters.expression import compiled
@@ -26,8 +27,7 @@ CHARS_MAX: Final = 16 << 20
 COMPILE_INLINE_CHARS_MAX: Final = 512  # a longer filter is compiled in a thread
 
 
-@dataclass(slots=True)
-class RegisteredFilter:
+class RegisteredFilter(Struct):
     """Filter of one group on one topic. ConsumerFilterData
 
     Attributes:

@@ -7,12 +7,13 @@ Source: SubscriptionGroupManager, SubscriptionGroupConfig
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+import msgspec
+from msgspec import Struct, field
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject, sound_rows
@@ -61,8 +62,7 @@ _MEMBERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
+class GroupConfig(Struct, frozen=True, kw_only=True):
     """Configuration of a consumer group.
 
     Attributes:
@@ -89,7 +89,7 @@ class GroupConfig:
 
     def replace(self, **changes: Any) -> GroupConfig:
         """Return a copy with other values."""
-        return dataclasses.replace(self, **changes)
+        return msgspec.structs.replace(self, **changes)
 
     def to_json(self) -> dict[str, object]:
         """Return the object as 5.3.3 writes it, names sorted."""

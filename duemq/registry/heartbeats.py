@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.subscriptions import TAGS_MAX, ExpressionError, Subscription, parse_expression
@@ -31,8 +31,7 @@ TOPIC_CHARS_MAX = GROUP_CHARS_MAX + len("%RETRY%")  # of the retry topic of such
 EXPRESSION_CHARS_MAX = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatLimits:
+class HeartbeatLimits(Struct, frozen=True):
     """Limits of one heartbeat.
 
     Attributes:
@@ -47,8 +46,7 @@ class HeartbeatLimits:
 DEFAULT_LIMITS = HeartbeatLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerEntry:
+class ConsumerEntry(Struct, frozen=True):
     """One consumer group of a heartbeat, enums by their Java names."""
 
     group: str
@@ -58,8 +56,7 @@ class ConsumerEntry:
     subscriptions: tuple[Subscription, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """Client and its groups; `fingerprint` is 0 unless the client uses heartbeat V2."""
 
     client_id: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
@@ -17,8 +18,7 @@ Putter = Callable[[PutBatch], Awaitable[Missing | None]]
 Results are in the rows. Returns the missing confirmation after a timeout, else None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """Names of this broker; `host` is (address bytes, port) in store hosts and offset ids."""
 
     broker_name: str

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from duemq.registry.config_file import JsonObject
 from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
@@ -38,8 +39,7 @@ class PopState(NamedTuple):
     first_needed: dict[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """Content of the file; by default that of a store without the file.
 
     Attributes:

@@ -20,9 +20,10 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct
 
 from duemq.registry.config_file import CONFIG_BYTES_MAX, ConfigFile, JsonObject
 from duemq_common import json_dialect
@@ -46,8 +47,7 @@ class Row(Protocol):
     def to_json(self) -> JsonObject: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TableChange:
+class TableChange(Struct, frozen=True):
     """One line: the rows changed from one version to the next."""
 
     base: DataVersion

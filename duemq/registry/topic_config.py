@@ -5,11 +5,12 @@ Source: TopicConfig, TopicValidator, TopicAttributes.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+from msgspec import Struct, field
 
 from duemq.registry.internal_topics import (
     CHECK_MAX_TIME_TOPIC,
@@ -67,8 +68,7 @@ _MEMBERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
+class TopicConfig(Struct, frozen=True, kw_only=True):
     """Configuration of one topic.
 
     Attributes:
@@ -95,7 +95,7 @@ class TopicConfig:
 
     def replace(self, **changes: Any) -> TopicConfig:
         """Return a copy with changed values."""
-        return dataclasses.replace(self, **changes)
+        return msgspec.structs.replace(self, **changes)
 
     def to_json(self) -> dict[str, object]:
         """Return the object as 5.3.3 writes it, names sorted."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from duemq.net import wire_json
 from duemq.net.client import RemotingClient
@@ -36,8 +37,7 @@ MASTER: Final = "0"
 MALFORMED: Final = (AttributeError, KeyError, TypeError, ValueError)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerQueues:
+class BrokerQueues(Struct, frozen=True):
     """Queues of a topic on one broker.
 
     Attributes:

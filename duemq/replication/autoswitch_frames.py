@@ -14,8 +14,9 @@ log is empty, Apache's master sends the first epoch in a heartbeat with offset -
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from duemq.replication.epoch_file import (
     ENTRIES_KEPT,
@@ -185,8 +186,7 @@ class TruncationNeeded(ReplicationFault):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OwnLog:
+class OwnLog(Struct, frozen=True):
     """The log of a replica when its connection begins.
 
     Attributes:

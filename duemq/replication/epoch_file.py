@@ -24,9 +24,10 @@ import logging
 import re
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
+
+from msgspec import Struct
 
 from duemq_common.errors import CorruptStore
 from duemq_common.existence import exists
@@ -53,8 +54,7 @@ class EpochEntry(NamedTuple):
     start_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Epochs:
+class Epochs(Struct, frozen=True):
     """The epochs of a log, oldest first.
 
     Raises:

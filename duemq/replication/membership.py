@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from duemq.replication.autoswitch_frames import Handshake
 from duemq.replication.epoch_file import EpochFile
@@ -23,8 +24,7 @@ NO_LEASE = (
 )
 
 
-@dataclass(slots=True)
-class Membership:
+class Membership(Struct):
     """The membership of one broker.
 
     Attributes:

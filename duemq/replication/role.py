@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct
 
 from duemq.configuration.settings import Settings
 
 MASTER_ID: Final = 0  # MixAll.MASTER_ID: every master registers with this id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicationRole:
+class ReplicationRole(Struct, frozen=True, kw_only=True):
     """Role of a member of a group: master or replica, in one master epoch.
 
     Attributes:

@@ -22,8 +22,9 @@ Source: AutoSwitchHAService.maybeExpandInSyncStateSet, maybeShrinkSyncStateSet, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from duemq.configuration.ha_server_config import HaServerConfig
 from duemq.replication.in_sync_replicas import refusal_of
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from duemq.replication.replica_connection import ReplicaConnection
 
 
-@dataclass(slots=True)
-class _Progress:
+class _Progress(Struct):
     """Progress of a replica.
 
     Attributes:

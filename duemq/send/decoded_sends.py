@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from duemq.send.ingest import STAGING_BYTES
 from duemq.send.layout import ROWS_MAX
@@ -39,8 +40,7 @@ class Sink(Protocol):
     def set_exception(self, error: BaseException, /) -> None: ...
 
 
-@dataclass(slots=True)
-class SendOutcome:
+class SendOutcome(Struct):
     """Result of a send that was made without a future.
 
     Attributes:

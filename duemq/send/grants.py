@@ -11,11 +11,11 @@ A grant has one account and at most 64 topics, so its memory is bounded.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import AccessCheck
@@ -48,8 +48,7 @@ class SendAccess(AccessCheck, Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Sender:
+class Sender(Struct):
     """Kernel record of one connection.
 
     Attributes:

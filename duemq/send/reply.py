@@ -6,10 +6,11 @@ change the code.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from delayed_delivery.later_copies import SENT_BYTES_MAX
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
@@ -75,7 +76,7 @@ class ReplyProcessor:
                 cancel the timer that it names.
         """
         header = parse_send(
-            dataclasses.replace(request, code=SEND_CODE_OF[RequestCode(request.code)])
+            msgspec.structs.replace(request, code=SEND_CODE_OF[RequestCode(request.code)])
         )
         self._check_topic(header.topic)
         pairs = client_entries(header.properties)

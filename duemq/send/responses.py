@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from duemq.net import codec
 from duemq.net.codes import ResponseCode
@@ -60,8 +61,7 @@ OFFSET_DIGITS: Final = 16  # hexadecimal digits of the log offset in an offset m
 _PLACEHOLDER = "@"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendSettings:
+class SendSettings(Struct, frozen=True, kw_only=True):
     """Settings shared by all sends.
 
     Attributes:
@@ -85,8 +85,7 @@ class SendSettings:
     confirmed: bool = False
 
 
-@dataclass(slots=True)
-class DecodedSend:
+class DecodedSend(Struct):
     """Rows of a send that was decoded in Python and added to a batch.
 
     Attributes:
@@ -113,8 +112,7 @@ class MustWait(Exception):
         super().__init__("a send must wait")
 
 
-@dataclass(slots=True)
-class PendingResponse:
+class PendingResponse(Struct):
     """Decoded send whose response is not sent yet."""
 
     connection: Connection

@@ -15,10 +15,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
+
+from msgspec import Struct
 
 from delayed_delivery.later_copies import (
     HALF_BYTES_MAX,
@@ -61,8 +62,7 @@ STALE_NAMES: Final = frozenset({"TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID", *TIMER
 STALE_FLAGS: Final = layout.PROP_TIMER_OUT | layout.PROP_REAL_TOPIC | layout.PROP_TIMER_STALE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendRules:
+class SendRules(Struct, frozen=True, kw_only=True):
     """Configuration of sends.
 
     Attributes:
@@ -80,8 +80,7 @@ class SendRules:
     reject_transactions: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Send:
+class _Send(Struct, frozen=True):
     """Validated send whose rows are not added yet."""
 
     header: SendHeader

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
@@ -35,8 +36,7 @@ FIRST_RETRY_LEVEL = 3
 VERSION_WITH_RECONSUME_MAX = 121  # 3.4.9
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPlan:
+class RetryPlan(Struct, frozen=True):
     """Destination of a message that was sent back.
 
     Attributes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
@@ -19,8 +20,7 @@ INT_DIGITS_MAX = 10
 BROKER_PROPERTIES = frozenset({"MSG_REGION", "CLUSTER", "TRACE_ON"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendHeader:
+class SendHeader(Struct, frozen=True, kw_only=True):
     """Header fields of a send. Code 10 uses long names, codes 310 and 320 one letter each."""
 
     group: str

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from delayed_delivery.redirected import queue_number
 from duemq.net.codes import ResponseCode
@@ -143,8 +144,7 @@ def target_of(half: Record) -> tuple[str, int]:
     return topic, queue_id
 
 
-@dataclass(slots=True)
-class HalfMessages:
+class HalfMessages(Struct):
     """State of the half messages. Offsets are queue offsets of the two topics.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from duemq.net.meters import Counts, Observations
 
@@ -11,8 +12,7 @@ from duemq.net.meters import Counts, Observations
 COMMIT_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
 
 
-@dataclass(frozen=True, slots=True)
-class Meters:
+class Meters(Struct, frozen=True):
     """Meters of a broker's transactions.
 
     Attributes:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from duemq.auth.signature import ACCESS_KEY, Credentials
 from duemq.net.codes import RequestCode

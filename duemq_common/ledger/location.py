@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 FILE_NAME: Final = "duemq.ledger.sqlite"
 BUSY_MS: Final = 2_000
@@ -14,8 +15,7 @@ _URL = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerLocation:
+class LedgerLocation(Struct, frozen=True, kw_only=True):
     """Location and owner of a ledger.
 
     Attributes:

@@ -21,9 +21,10 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVarTuple
+
+from msgspec import Struct
 
 from duemq_common.clock import Clock
 from duemq_common.ledger.errors import (
@@ -49,8 +50,7 @@ RESPONSE_S: Final = 60.0
 _Arguments = TypeVarTuple("_Arguments")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(Struct, frozen=True, kw_only=True):
     """State of the ledger.
 
     Attributes:

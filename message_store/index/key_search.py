@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from duemq_common.errors import StoreError
 from duemq_common.text import java_hash
@@ -49,8 +49,7 @@ class IndexedLog(Protocol):
     topics: TopicTable
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
+class Matches(Struct, frozen=True):
     """Records that have one of the requested keys, by key, then by log offset.
 
     Attributes:

@@ -20,9 +20,8 @@ than the last record) and their queue offset (used by another message).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from message_store import layout
 from message_store.kernels import scan
@@ -39,8 +38,7 @@ BRIDGE_TOPIC = "DUEMQ_DAMAGED_BYTES"
 NO_HOST = (bytes(4), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """Log offsets of damaged bytes and of the record after them."""
 
     start: int

@@ -17,12 +17,12 @@ higher, but in the same file of the queue: the units before it are lost, and bec
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from message_store.layout import RECORD_FIXED_BYTES, Row, Rows
 from message_store.log.commit_log import CommitLog
@@ -33,8 +33,7 @@ Groups = npt.NDArray[np.int64]
 AFTER_MAX: Final = 2  # records after one that may continue from it; one of them may be damaged
 
 
-@dataclass(slots=True)
-class QueueOffsetCheck:
+class QueueOffsetCheck(Struct):
     """Queue offsets of the records of one walk along the log.
 
     Attributes:

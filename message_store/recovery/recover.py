@@ -22,10 +22,10 @@ and bytes that are removed from the end are kept in a file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from message_store import layout
 from message_store.hooks import TagsCodeRule
@@ -49,8 +49,7 @@ GAPS_MAX = 1_000
 WRITE_BYTES = 8 << 20
 
 
-@dataclass(slots=True)
-class Recovered:
+class Recovered(Struct):
     """Result of a recovery."""
 
     start: int

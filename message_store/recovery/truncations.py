@@ -17,10 +17,12 @@ completes it. If a start finds a shorter or a different log, it also records a t
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from duemq_common.errors import CorruptStore
 from duemq_common.json_dialect import dumps, load_config, write_config
@@ -33,8 +35,7 @@ STEPS_MAX: Final = 1_000
 AFTER_LOSS: Final = 1 << 62  # generation of a log whose file of truncations is damaged
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(Struct, frozen=True):
     """Content of the file.
 
     Attributes:

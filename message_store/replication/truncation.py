@@ -21,10 +21,10 @@ checkpoint contains log offsets and a generation (`recovery.truncations`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from duemq_common.clock import Clock
 from duemq_common.errors import NotARecordEnd, StoreFull
@@ -48,8 +48,7 @@ from message_store.write_gate import DISK_FULL
 Notice = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Truncated:
+class Truncated(Struct, frozen=True):
     """Result of a truncation.
 
     Attributes:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from duemq_common.clock import Clock
 from duemq_common.errors import CorruptStore
@@ -37,24 +38,21 @@ from message_store.retention.pins import (
 QUEUES_AT_ONCE = 64  # maximum queues corrected in one turn of the event loop
 
 
-@dataclass(frozen=True, slots=True)
-class LogFileInfo:
+class LogFileInfo(Struct, frozen=True):
     """Input of the planner about one log file."""
 
     end: int
     modified_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalPlan:
+class RemovalPlan(Struct, frozen=True):
     """Number of the oldest files to remove, and the reason for not removing more."""
 
     remove: int
     pinned: bool  # the next one is, or may be, needed
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """Files that would be removed without pins.
 
     Attributes:

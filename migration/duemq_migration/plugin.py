@@ -6,9 +6,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from delayed_delivery.plugin import PluginBase, PluginHost, SystemTopic, every
@@ -40,8 +41,7 @@ LEDGER_STOP_S = 0.2
 """Maximum time, in s, for which a stop, or a change of role, waits for the ledger."""
 
 
-@dataclass(slots=True)
-class RunningMigration:
+class RunningMigration(Struct):
     """Components that exist while the store is open and both services run."""
 
     service: MigrationService

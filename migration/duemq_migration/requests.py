@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
+from msgspec import Struct, field
 
 from delayed_delivery.plugin import referral_text
 from duemq_common.errors import RequestError
@@ -54,8 +54,7 @@ class MigrationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True):
     """Result of a command.
 
     Attributes:

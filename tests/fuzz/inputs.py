@@ -6,7 +6,9 @@ import json
 import random
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from duemq.net import codec, layout
 from duemq.net.codes import RequestCode

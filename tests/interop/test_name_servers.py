@@ -6,11 +6,11 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from duemq.configuration.config import BrokerConfig
 from duemq.namesrv.config import NamesrvConfig

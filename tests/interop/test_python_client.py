@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from duemq.auth.signature import Credentials
 from duemq.client import (
     ConsumeFrom,
     ConsumerSettings,
@@ -411,7 +412,7 @@ def test_accounts_sign_their_requests(run: Run, tmp_path: Path, kind: str) -> No
                 push.subscribe("T", handler)
                 await producer.send(Message("T", b"signed"))
                 await handler.wait_for([b"signed"])
-        wrong = replace(accounts.ROOT, secret="wrong")
+        wrong = Credentials(accounts.ROOT.access_key, "wrong")
         async with Producer(server.namesrv_address, credentials=wrong, retries=0) as producer:
             with pytest.raises((Refused, NotSent)):
                 await producer.send(Message("T", b"refused"))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from duemq.auth.signature import Credentials
 from duemq.net.codes import RequestCode

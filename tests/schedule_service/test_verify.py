@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from duemq_common.clock import FakeClock
 from duemq_common.json_dialect import dumps, loads

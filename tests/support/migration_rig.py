@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from delayed_delivery import ownership
 from delayed_delivery.ownership import OWNERSHIP_TOPIC

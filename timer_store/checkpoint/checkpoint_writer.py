@@ -15,9 +15,9 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from duemq_common.errors import CorruptStore
 from message_store.log.commit_log import LogFile, erase_files
@@ -33,8 +33,7 @@ PIECE_UNITS = 32_768  # maximum units that get their tombstones in one call
 SCAN_BYTES_MAX = 64 << 20  # maximum bytes of the commit log that a start has to scan
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """State of a timer store at one instant.
 
     Attributes:

@@ -17,9 +17,11 @@ import logging
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from duemq_common import config_sums
 from duemq_common.existence import exists
@@ -58,8 +60,7 @@ class Check(NamedTuple):
     counter: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """One instant of a timer store.
 
     Attributes:

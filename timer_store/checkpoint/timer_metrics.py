@@ -16,9 +16,10 @@ import logging
 import re
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from duemq_common.errors import CorruptStore
 from duemq_common.json_dialect import load_config, write_config
@@ -28,8 +29,7 @@ METRICS_FILE: Final = "timermetrics"
 _ESCAPED = re.compile(r"\\u[0-9a-f]{4}")
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """Pending timers of one topic, and the time of the last change."""
 
     count: int

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from message_store.retention.log_retention import Removal
 from message_store.retention.pins import Unknown

@@ -11,9 +11,10 @@ selects the shortest run of files below the limit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 # Growth per copy: added properties, unit, entries in queue and key index.
 RECORD_EXTRA_BYTES: Final = 256
@@ -31,8 +32,7 @@ class Blocked(StrEnum):
     NOT_COPIED = "left"  # the timers that were not copied are due soon or damaged
 
 
-@dataclass(frozen=True, slots=True)
-class OldFile:
+class OldFile(Struct, frozen=True):
     """Log file with the count of its pending timers.
 
     Attributes:
@@ -46,8 +46,7 @@ class OldFile:
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionPlan:
+class CompactionPlan(Struct, frozen=True):
     """Plan of one compaction.
 
     Attributes:

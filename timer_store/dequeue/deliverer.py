@@ -21,10 +21,9 @@ not faster on two cores: index and read-ahead need the second core.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from delayed_delivery.deliverer import SINGLE_STAGING_BYTES, Convert, SingleDeliverer, build
 from delayed_delivery.kernels.outcome import SKIPPED
@@ -155,8 +154,7 @@ class TimerDeliverer:
         return outcome.done
 
 
-@dataclass(slots=True)
-class Load:
+class Load(Struct):
     """Due timers, and the batch of their messages.
 
     Attributes:

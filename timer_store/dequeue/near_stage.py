@@ -22,10 +22,10 @@ The module does not read the time. A stage belongs to the event loop's thread; o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from duemq_common.errors import CorruptStore
 from timer_store import layout
@@ -112,8 +112,7 @@ def _sorted_by(keys: Offsets, order: npt.NDArray[np.int32]) -> npt.NDArray[np.in
     return order
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedRows:
+class LoadedRows(Struct, frozen=True):
     """A slot, or a part of it.
 
     Attributes:

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from message_store.ranges import is_in
 from timer_store import layout
@@ -31,8 +32,7 @@ from timer_store.log.wheel import Slot, TimerWheel
 from timer_store.progress import Key, SettledTimers, is_after
 
 
-@dataclass(frozen=True, slots=True)
-class SlotRead:
+class SlotRead(Struct, frozen=True):
     """Unfinished read of a slot in the thread."""
 
     slot_ms: int

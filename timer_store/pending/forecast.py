@@ -10,11 +10,11 @@ the slots, every further call returns corrections to add, and the position to co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from timer_store.kernels import forecast as kernels
 from timer_store.layout import UNIT_BYTES, Offsets
@@ -27,8 +27,7 @@ SCAN_UNITS = 1 << 20  # maximum units read in one piece
 Bins = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Requested bins: `count` bins of `width_ms` from `from_ms` on, which is a slot's start."""
 
     from_ms: int

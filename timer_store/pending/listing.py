@@ -14,10 +14,10 @@ a cursor to continue with. Records are read only for the timers of the page.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
+from msgspec import Struct
 
 from duemq_common.errors import RecordUnreadable
 from duemq_common.text import java_hash
@@ -88,8 +88,7 @@ NO_SLOTS: Final[Rows] = np.empty(0, layout.SLOT)
 BEGINNING: Final = Cursor()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class Query(Struct, frozen=True, kw_only=True):
     """Selection of timers.
 
     Attributes:
@@ -128,8 +127,7 @@ class Query:
         return in_time and (not self.topic or timer["topic"] in (self.topic, None))
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """Page of a list.
 
     Attributes:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from duemq.net.retry_topics import retry_topics
 from duemq.pop.pop_offsets import GroupQueue
@@ -28,8 +29,7 @@ RETRY_PREFIX: Final = "%RETRY%"
 SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 
 
-@dataclass(slots=True)
-class GroupLag:
+class GroupLag(Struct):
     """Lag of one group in one topic, over all of its queues.
 
     Attributes:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from msgspec import Struct
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -167,8 +167,7 @@ class NativeCollector:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """Messages by topic.
 
     Attributes:

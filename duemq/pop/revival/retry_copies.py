@@ -6,10 +6,11 @@ unacknowledged messages of a checkpoint --> raw records --kernel or Python--> ro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from delayed_delivery.later_copies import SEPARATOR_BYTES, entry_bytes, handle_bytes_max
 from duemq.net.codes import ResponseCode
@@ -33,8 +34,7 @@ DELAYING: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 SYS_FLAGS: Final = (KEPT_FLAGS | layout.SYS_BORN_IPV6) & ~layout.SYS_TRANSACTION_MASK
 
 
-@dataclass(frozen=True, slots=True)
-class CopyResult:
+class CopyResult(Struct, frozen=True):
     """Result of the copies of one checkpoint. The messages are named by their queue offsets.
 
     Attributes:
@@ -49,8 +49,7 @@ class CopyResult:
     refusal: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointCopies:
+class CheckpointCopies(Struct, frozen=True):
     """Copies of one checkpoint in the batch.
 
     Attributes:

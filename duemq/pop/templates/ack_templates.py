@@ -6,10 +6,10 @@ Matching frames differ in queue, offset, receipt handle and opaque number only.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from duemq.pop.kernels.acks import (
     COLUMNS,
@@ -46,8 +46,7 @@ _FIELDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AckTemplate:
+class AckTemplate(Struct, frozen=True):
     """Constant parts of the acknowledgements of one client, group and topic."""
 
     group: str

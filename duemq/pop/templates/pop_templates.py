@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from duemq.pop.kernels.matching_frames import Template, read_matching
 from duemq.pop.pop import PopRequest
@@ -18,8 +19,7 @@ _FIELDS: Final = (opaque_field(OPAQUE), number_field("bornTime", BORN_MS))
 _QUEUE_FIELD: Final = number_field("queueId", QUEUE)
 
 
-@dataclass(frozen=True, slots=True)
-class PopTemplate:
+class PopTemplate(Struct, frozen=True):
     """Constant parts of the pops of one client, group and topic.
 
     Attributes:

@@ -14,8 +14,11 @@ a record without a cause ends the pause.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from delayed_delivery.ownership import (
     JournalEntry,
@@ -122,8 +125,7 @@ class LedgerProjection:
         return replace(run, ended_ms=at_ms if run.ended_ms is None else run.ended_ms)
 
 
-@dataclass(slots=True)
-class _Steps:
+class _Steps(Struct):
     """Consecutive steps of a level; `record` has their totals."""
 
     index: int
@@ -143,9 +145,11 @@ class _Steps:
         ):
             excluded = before.excluded + record.excluded
             count = before.count + record.count
-            self.record = replace(before, end=record.end, excluded=excluded, count=count)
+            self.record = msgspec.structs.replace(
+                before, end=record.end, excluded=excluded, count=count
+            )
         elif isinstance(record, Return) and isinstance(before, Return):
-            self.record = replace(before, count=before.count + record.count)
+            self.record = msgspec.structs.replace(before, count=before.count + record.count)
         else:
             return False
         self.count += 1

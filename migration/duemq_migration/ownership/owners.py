@@ -6,10 +6,9 @@ of the event loop, so neither plugin stops during a step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from delayed_delivery.plugin import PluginHost
 from duemq_common.errors import UsageError
@@ -29,8 +28,7 @@ class NoOwners(UsageError):
     """Error: the level service or the timer store does not run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owners:
+class Owners(Struct, frozen=True, kw_only=True):
     """Level service and timer store of one broker."""
 
     store: MessageStore

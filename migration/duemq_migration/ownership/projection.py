@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import asdict, replace
 
 from delayed_delivery import ownership
 from delayed_delivery.ownership_projection import JournalProjection, LevelProjection

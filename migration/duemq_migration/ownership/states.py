@@ -13,9 +13,11 @@ see no difference.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from delayed_delivery.ownership import MigrationState
 from duemq_common.errors import UsageError
@@ -80,8 +82,7 @@ class IllegalMove(UsageError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LevelState:
+class LevelState(Struct, frozen=True):
     """State of one level.
 
     Attributes:

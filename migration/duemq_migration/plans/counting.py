@@ -10,10 +10,10 @@ not be included.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from delayed_delivery.pending import Offsets
 from duemq_migration.ledger.projection import UNIT_BYTES
@@ -27,8 +27,7 @@ RATE_PER_S: Final = 1_000_000
 """Estimated rate of draining without throttle."""
 
 
-@dataclass(slots=True)
-class LevelCount:
+class LevelCount(Struct):
     """Counts of one level so far."""
 
     level: int
@@ -74,8 +73,7 @@ class LevelCount:
         )
 
 
-@dataclass(slots=True)
-class PlanCount:
+class PlanCount(Struct):
     """Count of some levels of a store.
 
     Args:

@@ -12,9 +12,9 @@ recoveries apply the journal; a crash before the record has no effect.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from delayed_delivery import ownership
 from delayed_delivery.ownership import RANGES_MAX, Transfer
@@ -28,8 +28,7 @@ from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.store import TimerStore
 
 
-@dataclass(frozen=True, slots=True)
-class DrainStep:
+class DrainStep(Struct, frozen=True):
     """Result of one step.
 
     Attributes:

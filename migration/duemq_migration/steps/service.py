@@ -15,8 +15,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from duemq_common.clock import Clock, Signal
 from duemq_common.errors import OwnershipRefused
@@ -45,8 +46,7 @@ YIELDS: Final = 4
 """Turns of the event loop between two steps, for requests."""
 
 
-@dataclass(slots=True)
-class SampleCounters:
+class SampleCounters(Struct):
     """Counters since the last sample."""
 
     since_ms: int

@@ -41,11 +41,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from delayed_delivery.outcome import BOUNDS_MS
 from duemq_common.errors import UsageError
@@ -75,8 +75,7 @@ BASELINE_INTERVALS: Final = 32
 BASELINE_MS_MIN: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Limits set by the operator; they may be changed while a migration runs.
 
     Attributes:
@@ -96,8 +95,7 @@ class Limits:
                 raise UsageError(f"{name}={value}: it must be 0 or more")
 
 
-@dataclass(frozen=True, slots=True)
-class StepPermit:
+class StepPermit(Struct, frozen=True):
     """Permission for the next step.
 
     Attributes:
@@ -297,8 +295,7 @@ class Interval:
         return IntervalLateness(np.maximum(since, 0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IntervalLateness:
+class IntervalLateness(Struct, frozen=True, eq=False):
     """Histogram of the deliveries of one interval by lateness."""
 
     buckets: npt.NDArray[np.int64]

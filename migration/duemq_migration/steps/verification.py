@@ -22,11 +22,11 @@ retention removes files during it, the count begins again.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from delayed_delivery import ownership
 from delayed_delivery.ownership_projection import Change, LevelProjection, TransferTally, changes_of
@@ -47,8 +47,7 @@ _R = TypeVar("_R")
 Counting = Generator[int, None, _R]  # number of units of each piece
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(Struct, frozen=True):
     """Result of the verification of one level.
 
     Attributes:

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import (

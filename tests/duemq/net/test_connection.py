@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from duemq.net import codec
@@ -214,7 +214,7 @@ def test_fragments_of_a_frame_are_joined() -> None:
             )
             pos, count = frame.end, count + 1
         assert count == 2
-        assert dataclasses.asdict(made.limits)["idle_ms_max"] == 120_000
+        assert msgspec.structs.asdict(made.limits)["idle_ms_max"] == 120_000
 
     asyncio.run(main())
 

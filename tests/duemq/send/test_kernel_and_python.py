@@ -367,7 +367,8 @@ def test_recorded_frames_are_unchanged_after_decoding_and_encoding(serialize_typ
             again = b"".join(
                 codec.encode_response(first.response, first.opaque, serialize_type=serialize_type)
             )
-            first = first._replace(version=codec.VERSION)  # a response has that of its sender
+            # a response has the version of its sender
+            first = codec.ReceivedResponse(first.opaque, first.response, codec.VERSION)
         second = decode(again)
         assert without_nothing(second) == without_nothing(first), where
         count += 1

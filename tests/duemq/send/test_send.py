@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from duemq.send.responses import DecodedSend, MustWait
 from duemq.send.send import ENTRIES_OF_STEP, STALE_NAMES
