@@ -6,18 +6,14 @@ import asyncio
 from time import perf_counter
 
 from benchmarks.bench import Bench, Load, Metric
-from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
-from duemq.send.layout import SEND_LETTERS
-from duemq_common.request import Request, Response
-from message_store.log.layout import BATCH_ENTRY_HEAD
-from message_store.log.properties import encode_properties
+from duemq.client import Client, Message, MessageQueue, Producer, PullConsumer, sql
 
 MESSAGES = 1_000_000
 SHARES = 100  # the filter matches 1 of SHARES messages
 IN_FLIGHT = 8
 CALL_S = 60.0
 BODY = b"x" * 100
+PROPERTIES = {"region": "eu", "name": "customer-1234567"}
 FILTER = "share = 7 AND region IN ('eu', 'us')"
 
 
@@ -29,11 +25,13 @@ def sql_filter(bench: Bench) -> list[Metric]:
 
 
 async def _measure(address: str, topic: str, batches: int) -> list[Metric]:
-    async with RemotingClient(address) as client:
-        await _fill(client, topic, batches)
-        await _pull_all(client, topic, batches * SHARES)  # warm up caches and compiled code
+    queue = MessageQueue(topic, "", 0)
+    async with Client(broker=address, timeout_s=CALL_S) as client:
+        await _fill(Producer(client=client), queue, batches)
+        consumer = PullConsumer(group="bench-filter", client=client)
+        await _pull_all(consumer, queue, batches * SHARES)  # warm up caches and compiled code
         begin = perf_counter()
-        matches, pulls = await _pull_all(client, topic, batches * SHARES)
+        matches, pulls = await _pull_all(consumer, queue, batches * SHARES)
         seconds = perf_counter() - begin
     assert matches == batches, f"{matches} messages passed the filter, not {batches}"
     speed = batches * SHARES / seconds
@@ -43,73 +41,30 @@ async def _measure(address: str, topic: str, batches: int) -> list[Metric]:
     ]
 
 
-async def _fill(client: RemotingClient, topic: str, batches: int) -> None:
-    values = ("g", topic, "TBW102", "4", "0", "0", "0", "0", "", "0", "false", "0", "true")
-    fields = dict(zip(SEND_LETTERS, values, strict=False))
-    body = b"".join(map(_entry, range(SHARES)))
+async def _fill(producer: Producer, queue: MessageQueue, batches: int) -> None:
+    messages = [
+        Message(queue.topic, BODY, properties=PROPERTIES | {"share": str(share)})
+        for share in range(SHARES)
+    ]
 
     async def send(count: int) -> None:
         for _ in range(count):
-            request = Request(RequestCode.SEND_BATCH_MESSAGE, dict(fields), body, version=479)
-            response = await client.call(request, timeout_s=CALL_S)
-            assert response.code == 0, response.remark
+            await producer.send_batch(messages, queue=queue)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(IN_FLIGHT):
             tasks.create_task(send(batches // IN_FLIGHT + (number < batches % IN_FLIGHT)))
 
 
-def _entry(share: int) -> bytes:
-    """Encode one message of a batch."""
-    pairs = {
-        "UNIQ_KEY": f"7F00000100002A139A55{share:012X}",
-        "WAIT": "true",
-        "share": str(share),
-        "region": "eu",
-        "name": "customer-1234567",
-    }
-    properties = encode_properties(pairs)
-    size = BATCH_ENTRY_HEAD.size + len(BODY) + 2 + len(properties)
-    tail = BODY + len(properties).to_bytes(2, "big") + properties
-    return BATCH_ENTRY_HEAD.pack(size, 0, 0, 0, len(BODY)) + tail
-
-
-async def _pull_all(client: RemotingClient, topic: str, end: int) -> tuple[int, int]:
+async def _pull_all(consumer: PullConsumer, queue: MessageQueue, end: int) -> tuple[int, int]:
     """Return the number of matching messages and the number of pulls."""
     offset = matches = pulls = 0
     while offset < end:
-        response = await client.call(_pull(topic, offset), timeout_s=CALL_S)
-        assert response.code in (0, 20), response.remark
-        offset = int((response.fields or {})["nextBeginOffset"])
-        matches += _count(response)
+        result = await consumer.pull(queue, offset, only=sql(FILTER))
+        offset = result.next_offset
+        matches += len(result.messages)
         pulls += 1
     return matches, pulls
-
-
-def _pull(topic: str, offset: int) -> Request:
-    fields = {
-        "consumerGroup": "bench-filter",
-        "topic": topic,
-        "queueId": "0",
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": FILTER,
-        "expressionType": "SQL92",
-        "subVersion": "1",
-    }
-    return Request(RequestCode.PULL_MESSAGE, fields, version=479)
-
-
-def _count(response: Response) -> int:
-    """Return the number of records in the body of a response."""
-    position = count = 0
-    while position < len(response.body):
-        position += int.from_bytes(response.body[position : position + 4], "big")
-        count += 1
-    return count
 
 
 LOADS = [

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import struct
 import zlib
-from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from duemq_common.errors import RecordUnreadable
 from duemq_common.layout import packer, position
@@ -20,9 +20,11 @@ from message_store.log.properties import decode_properties
 Host = tuple[bytes, int]
 
 
-@dataclass
-class Record:
-    """A decoded record; hosts are (address bytes, port), times are ms."""
+class Record(Struct, dict=True):
+    """A decoded record; hosts are (address bytes, port), times are ms.
+
+    `dict`: for the cached properties.
+    """
 
     total_size: int
     magic: int
@@ -245,42 +247,6 @@ def encode_record(record: Record) -> bytes:
         body_crc=zlib.crc32(record.body) & layout.CRC_MASK,
         sys_flag=sys_flag,
     )
-    if not wide and not sys_flag & _IPV6_BITS:
-        with suppress(struct.error):  # a number does not fit: `_number` raises
-            return _encode_plain(record)
-    return _encode_fields(record)
-
-
-def _encode_plain(record: Record) -> bytes:
-    """Return a record of the common form (IPv4 hosts, a short topic)."""
-    name = record.topic.encode()
-    head = _HEAD.pack(
-        layout.RECORD_FIXED_BYTES + len(record.body) + len(name) + len(record.property_text),
-        record.magic,
-        record.body_crc,
-        record.queue_id,
-        record.flag,
-        record.queue_offset,
-        record.phys_offset,
-        record.sys_flag,
-        record.born_ms,
-        int.from_bytes(record.born_host[0], "big"),
-        record.born_host[1],
-        record.store_ms,
-        int.from_bytes(record.store_host[0], "big"),
-        record.store_host[1],
-        record.reconsume_times,
-        record.prepared_offset,
-        len(record.body),
-    )
-    properties_len = _PROPERTIES_LEN.pack(len(record.property_text))
-    return b"".join(
-        [head, record.body, bytes([len(name)]), name, properties_len, record.property_text]
-    )
-
-
-def _encode_fields(record: Record) -> bytes:
-    """Return a record of any form, field by field."""
     after_magic = b"".join(
         [
             _number(record.body_crc, 4),

@@ -14,11 +14,12 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from duemq.client.routes import bytes_of
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
-from message_store.log.record import Record
-from tests.crash.sent_messages import CALL_TIMEOUT_S, SentMessages, number_of, records_of
+from message_store.log.record import Record, split_records
+from tests.crash.sent_messages import CALL_TIMEOUT_S, SentMessages, number_of
 
 PULL_FLAGS = 2 | 4  # long polling; the request contains the subscription
 HOLD_MS = 300
@@ -143,7 +144,7 @@ async def _lane(
         if response.code != ResponseCode.SUCCESS:
             consumed.take_empty(queue_id, response)
             continue
-        consumed.take(queue_id, records_of(response))
+        consumed.take(queue_id, split_records(bytes_of(response)))
         if chance.random() < 0.3:
             offset = consumed.at[queue_id]
             consumed.committed[queue_id] = max(consumed.committed[queue_id], offset)

@@ -14,16 +14,16 @@ import asyncio
 import struct
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import timedelta
 
-from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq.client import Message, MessageQueue, NotSent, Producer, PullConsumer, Refused
+from duemq.client.message import time_of
 from duemq_common.clock import SystemClock
-from duemq_common.request import Request, Response
-from message_store.log.record import Record, decode_record
+from message_store.log.record import Record
 
 BODY = struct.Struct("!qqi")  # sequence number, send time in ms, index of the delay
 IN_FLIGHT = 64
-PULL_FLAGS = 4  # the request contains the subscription; no long polling
+STORED = "stored"
 CALL_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0  # of a pull while no broker is killed
 
@@ -36,7 +36,7 @@ class SentMessages:
         delays_ms: Delays of the levels.
         timers_ms: Delays of the timers.
         attempted: Number of messages sent, and the next sequence number.
-        refused: Number of refusals, by response code.
+        refused: Number of refusals, by response code or status.
     """
 
     topic: str
@@ -45,7 +45,7 @@ class SentMessages:
     timers_ms: tuple[int, ...] = ()
     attempted: int = 0
     acknowledged: set[int] = field(default_factory=set)
-    refused: Counter[int] = field(default_factory=Counter)
+    refused: Counter[int | str] = field(default_factory=Counter)
 
     def delay_index(self, number: int) -> int:
         """Return the index of a message's delay among `delays_ms` and `timers_ms`."""
@@ -74,36 +74,16 @@ def number_of(record: Record) -> int:
     return int(BODY.unpack_from(record.body)[0])
 
 
-def send_request(sent: SentMessages, number: int, now_ms: int) -> Request:
-    """Return the send request of a message; its number determines delay and queue."""
+def message_of(sent: SentMessages, number: int, now_ms: int) -> Message:
+    """Return a message; its number determines its delay: a level, a duration or a time."""
     index = sent.delay_index(number)
-    delay = _delay_property(sent, index, number, now_ms)
-    properties = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02{delay}\x02"
-    fields = {
-        "a": "crash_producer",
-        "b": sent.topic,
-        "c": "TBW102",
-        "d": str(sent.queues),
-        "e": str(number % sent.queues),
-        "f": "0",
-        "g": str(now_ms),
-        "h": "0",
-        "i": properties,
-        "j": "0",
-    }
-    body = BODY.pack(number, now_ms, index)
-    return Request(RequestCode.SEND_MESSAGE_V2, fields, body)
-
-
-def _delay_property(sent: SentMessages, index: int, number: int, now_ms: int) -> str:
-    """Return the property for a delay: a level, or a relative or an absolute time."""
-    timer = index - len(sent.delays_ms)
-    if timer < 0:
-        return f"DELAY\x01{index + 1}"
-    delay_ms = sent.timers_ms[timer]
+    body, message_id = BODY.pack(number, now_ms, index), f"{number:032X}"
+    if index < len(sent.delays_ms):
+        return Message(sent.topic, body, level=index + 1, message_id=message_id)
+    delay = timedelta(milliseconds=sent.timers_ms[index - len(sent.delays_ms)])
     if number // 16 % 2:
-        return f"TIMER_DELAY_MS\x01{delay_ms}"
-    return f"TIMER_DELIVER_MS\x01{now_ms + delay_ms}"
+        return Message(sent.topic, body, delay=delay, message_id=message_id)
+    return Message(sent.topic, body, deliver_at=time_of(now_ms) + delay, message_id=message_id)
 
 
 async def send_until(
@@ -111,73 +91,43 @@ async def send_until(
 ) -> None:
     """Send with `in_flight` concurrent requests, until `stop` is set or the broker ends."""
     clock = SystemClock()
-    async with RemotingClient(address) as client:
+    async with Producer(broker=address, retries=0, timeout_s=CALL_TIMEOUT_S) as producer:
 
         async def one_lane() -> None:
             while not stop.is_set():
                 number = sent.attempted
                 sent.attempted += 1
-                request = send_request(sent, number, clock.now_ms())
-                response = await client.call(request, timeout_s=CALL_TIMEOUT_S)
-                if response.code == ResponseCode.SUCCESS:
+                message = message_of(sent, number, clock.now_ms())
+                queue = MessageQueue(sent.topic, "", number % sent.queues)
+                try:
+                    result = await producer.send(message, queue=queue)
+                except (Refused, NotSent) as error:
+                    refusal = error if isinstance(error, Refused) else error.__cause__
+                    if not isinstance(refusal, Refused):
+                        return  # the broker has ended
+                    sent.refused[refusal.code] += 1
+                    continue
+                if result.status == STORED:
                     sent.acknowledged.add(number)
                 else:
-                    sent.refused[response.code] += 1
+                    sent.refused[result.status] += 1
 
-        lanes = [asyncio.create_task(one_lane()) for _ in range(in_flight)]
-        for ended in await asyncio.gather(*lanes, return_exceptions=True):
-            if isinstance(ended, BaseException) and not isinstance(ended, (OSError, TimeoutError)):
-                raise ended
-
-
-def pull_request(topic: str, queue_id: int, offset: int) -> Request:
-    """Return a pull request without long polling."""
-    fields = {
-        "consumerGroup": "crash_reader",
-        "topic": topic,
-        "queueId": str(queue_id),
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": str(PULL_FLAGS),
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-    return Request(RequestCode.PULL_MESSAGE, fields)
-
-
-def records_of(response: Response) -> list[Record]:
-    """Return the messages in the response to a pull."""
-    body, found = bytes(response.body), []
-    view = memoryview(body)
-    while view:
-        size = int.from_bytes(view[:4], "big")
-        found.append(decode_record(view[:size], 0))
-        view = view[size:]
-    return found
+        await asyncio.gather(*(one_lane() for _ in range(in_flight)))
 
 
 async def read_all(sent: SentMessages, address: str) -> list[Record]:
     """Return all messages of the topic.
 
-    A pull that begins in a run of blank units, where a power cut destroyed records, is retried at
-    the next offset of its response, as Apache's clients do.
+    A pull that begins in a run of blank units, where a power cut destroyed records, returns no
+    message and the offset after them.
     """
-    found: list[Record] = []
-    async with RemotingClient(address) as client:
+    records: list[Record] = []
+    async with PullConsumer(
+        broker=address, group="crash_reader", timeout_s=READ_TIMEOUT_S
+    ) as consumer:
         for queue_id in range(sent.queues):
-            offset = 0
-            while True:
-                request = pull_request(sent.topic, queue_id, offset)
-                response = await client.call(request, timeout_s=READ_TIMEOUT_S)
-                if response.code == ResponseCode.SUCCESS:
-                    found += records_of(response)
-                elif response.code != ResponseCode.PULL_RETRY_IMMEDIATELY:
-                    break
-                assert response.fields is not None
-                following = int(response.fields["nextBeginOffset"])
-                assert following > offset
-                offset = following
-    return found
+            queue, offset = MessageQueue(sent.topic, "", queue_id), 0
+            while (pulled := await consumer.pull(queue, offset)).next_offset > offset:
+                records += [message.record for message in pulled.messages]
+                offset = pulled.next_offset
+    return records

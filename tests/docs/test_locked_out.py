@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from duemq.auth.signature import Credentials
-from duemq.net.client import RemotingClient
+from duemq.client import Client
 from duemq.net.codes import RequestCode
-from duemq_common.request import Request
 from tests.support.accounts import ANSWER_S, KEYS, ROOT, prepare, user_steps
 from tests.support.duemq_server import ROOT as TOP
 from tests.support.duemq_server import DueMQ
@@ -52,8 +51,9 @@ def code_of(server: DueMQ, credentials: Credentials, code: int, fields: dict[str
     """Return the code of the answer to a signed request."""
 
     async def call() -> int:
-        async with RemotingClient(server.broker_address, sign=credentials.sign) as client:
-            return (await client.call(Request(code, fields), timeout_s=ANSWER_S)).code
+        address = server.broker_address
+        async with Client(broker=address, credentials=credentials, timeout_s=ANSWER_S) as client:
+            return (await client.call(address, code, fields)).code
 
     return asyncio.run(call())
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from duemq.auth.signature import Credentials
-from duemq.net.client import RemotingClient
+from duemq.client import Client
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq_common.request import Request
 
 ANSWER_S: Final = 60.0
 ROOT: Final = Credentials("root", "root-secret")
@@ -55,7 +54,7 @@ def prepare(address: str, credentials: Credentials, steps: Iterable[Step]) -> No
 
 async def prepare_all(address: str, credentials: Credentials, steps: Iterable[Step]) -> None:
     """Send requests signed by an account, and check that each succeeds."""
-    async with RemotingClient(address, sign=credentials.sign) as client:
+    async with Client(broker=address, credentials=credentials, timeout_s=ANSWER_S) as client:
         for code, fields, body in steps:
-            response = await client.call(Request(code, dict(fields), body), timeout_s=ANSWER_S)
+            response = await client.call(address, code, fields, body)
             assert response.code == ResponseCode.SUCCESS, (code, response)

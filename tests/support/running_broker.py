@@ -9,10 +9,10 @@ from typing import Any
 
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
-from duemq.net.client import RemotingClient
+from duemq.client import Client
 from duemq.net.codes import RequestCode
 from duemq_common.clock import Clock
-from duemq_common.request import Request, Response
+from duemq_common.request import Response
 from message_store.log.properties import encode_properties
 from message_store.log.record import decode_record
 
@@ -37,9 +37,9 @@ def small(root: Path, **more: str) -> dict[str, str]:
 
 
 class BrokerClient:
-    """Client of one broker."""
+    """Requests to one broker, as its own clients and those of other libraries send them."""
 
-    def __init__(self, client: RemotingClient) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
 
     async def call(
@@ -47,7 +47,7 @@ class BrokerClient:
     ) -> Response:
         """Send a request and return the response, whatever its code."""
         text = {name: str(value) for name, value in (fields or {}).items()}
-        return await self._client.call(Request(code, text, body, version=479), timeout_s=TIMEOUT_S)
+        return await self._client.call(self._client.broker, code, text, body)
 
     async def send(self, topic: str, body: bytes, **properties: str) -> Response:
         """Send one message to queue 0."""
@@ -98,9 +98,7 @@ async def connected(
     address: str, credentials: Credentials | None = None
 ) -> AsyncIterator[BrokerClient]:
     """Yield a client of the server at `address`; `credentials` signs its requests."""
-    async with RemotingClient(
-        address, sign=credentials.sign if credentials is not None else None
-    ) as client:
+    async with Client(broker=address, credentials=credentials, timeout_s=TIMEOUT_S) as client:
         yield BrokerClient(client)
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from duemq.broker.member_broker import MemberBroker
-from duemq.net.client import RemotingClient
 from tests.support.free_ports import free_ports
-from tests.support.running_broker import BrokerClient, small
+from tests.support.running_broker import connected, small
 
 WAIT_S_MAX = 60
 
@@ -45,13 +44,13 @@ def test_a_master_whose_sync_failed_returns_as_a_replica_without_the_unsynced_lo
         assert master is not None
         master.store.fence = lambda: ""  # as with a lease
         await master.parts.topics.ensure("T", queues=1)
-        client = RemotingClient(master.address)
-        await BrokerClient(client).send("T", b"synced")
+        async with connected(master.address) as remote:
+            await remote.send("T", b"synced")
         await master.store.flusher.wait(master.store.max_offset, WAIT_S_MAX)
         synced = master.store.flusher.durable
         monkeypatch.setattr(os, "fdatasync", fail_in_log)
-        await BrokerClient(client).send("T", b"not synced")
-        await client.close()
+        async with connected(master.address) as remote:
+            await remote.send("T", b"not synced")
         await master.store.flusher.wait(master.store.max_offset, WAIT_S_MAX)
         assert member.store_failed
         fails = False  # the disk works again

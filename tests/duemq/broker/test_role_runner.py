@@ -16,13 +16,12 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.broker.role_runner import RoleRunner
-from duemq.net.client import RemotingClient
 from duemq.replication.controller.requests import GroupName
 from duemq.replication.controller.service import GroupService
 from duemq.replication.epoch_file import EpochFile
 from duemq.replication.membership import Membership
 from duemq.replication.role import ReplicationRole
-from tests.support.running_broker import BrokerClient, small
+from tests.support.running_broker import connected, small
 
 WAITING = ReplicationRole(is_replica=True, own_id=2)
 MASTER = ReplicationRole(is_replica=False, own_id=2, epoch=1)
@@ -76,11 +75,8 @@ async def send_in_role(runner: RoleRunner, role: ReplicationRole, body: bytes) -
     runner.assign(role)
     await runner.serves()
     assert runner.broker is not None
-    client = RemotingClient(runner.broker.address)
-    try:
-        return (await BrokerClient(client).send("T", body, DELAY="1")).code
-    finally:
-        await client.close()
+    async with connected(runner.broker.address) as remote:
+        return (await remote.send("T", body, DELAY="1")).code
 
 
 def test_only_the_master_accepts_messages_and_the_store_follows_the_role(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from duemq.cli.decoded_page import decode_page
 from duemq.cli.message_file import MessageFileWriter, read_file

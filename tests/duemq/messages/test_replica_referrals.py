@@ -11,10 +11,9 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.messages.replica_referrals import AT_MASTER, MASTER_FIELD
-from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
 from tests.duemq.broker.test_role_runner import DEMOTED, broker_in
-from tests.support.running_broker import BrokerClient, small
+from tests.support.running_broker import connected, small
 
 REQUESTS: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {
     RequestCode.CANCEL_PENDING: ({}, {"ids": ["0" * 32]}),
@@ -28,10 +27,10 @@ REQUESTS: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {
 async def responses(broker: Broker) -> dict[int, tuple[int, str, str]]:
     """Return (code, remark, address of the master) of the response to each request."""
     found = {}
-    async with broker, RemotingClient(broker.address) as client:
+    async with broker, connected(broker.address) as remote:
         for code, (fields, body) in REQUESTS.items():
             text = json.dumps(body).encode()
-            response = await BrokerClient(client).call(code, fields, text)
+            response = await remote.call(code, fields, text)
             master = (response.fields or {}).get(MASTER_FIELD, "")
             found[code] = response.code, response.remark or "", master
     return found

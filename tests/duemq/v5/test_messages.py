@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from duemq.v5.checks import TIME_MS_MAX
 from duemq.v5.messages import INT32_MAX, message_of, message_types
