@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from duemq.net import codec
 from duemq.net.codes import RequestCode
-from tests.duemq.pop.test_pop_turns import send_numbers
+from duemq.net.memory import ReceiveBuffer
+from tests.duemq.pop.test_pop_turns import Gate, Written, send_numbers
 from tests.support.pop_client import popped
-from tests.support.pop_frames import PopRig, codes, responses, write
+from tests.support.pop_frames import PopRig, ack_request, codes, responses, turn, write
 
 
 @pytest.mark.parametrize(
@@ -56,5 +58,51 @@ def test_matching_pops_can_name_one_queue(rig: Callable[..., Any], queue: int) -
             assert [message.queue_id for message in messages] == [of, of]
         refused = await codes(peer, [rig.pop_request(9, maxMsgNums=2, queueId=4)])
         assert refused == {9: 29}
+
+    rig(scene)
+
+
+class Received(Written):
+    """Connection with bytes that its turn has not read yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.received = ReceiveBuffer()
+
+    def receive(self, data: bytes) -> None:
+        self.received.writable()[: len(data)] = data
+        self.received.received(len(data))
+
+    def on_close(self, callback: object) -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["acknowledgement", "pop"])
+def test_matching_frames_are_not_read_beyond_the_bound(
+    rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("duemq.pop.pop_turns.UNCONFIRMED_MAX", 0)
+
+    async def scene(rig: PopRig) -> None:
+        await send_numbers(rig, 4)
+        if kind == "pop":
+            requests = [rig.pop_request(number, maxMsgNums=1) for number in range(2)]
+        else:
+            messages = await rig.pop_all(4)
+            requests = [ack_request(message, number) for number, message in enumerate(messages[:2])]
+        first, second = map(codec.encode_request, requests)
+        parts, gate, connection = rig.broker.parts, Gate(rig.broker), Received()
+        turns = parts.pop.turns(parts.rpc, access=None, is_ready=lambda: True, confirms=True)
+        turns.begin()
+        assert turns.take(connection, requests[0], 0, first)
+        turns.finish()
+        await turn()
+        connection.receive(second)
+        turns.begin()
+        assert (turns.take_matching(connection), len(connection.received)) == (False, len(second))
+        gate.open.set()
+        await turns.drain()
+        assert (turns.take_matching(connection), len(connection.received)) == (True, 0)
+        turns.finish()
+        await turns.drain()
 
     rig(scene)

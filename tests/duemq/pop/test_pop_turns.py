@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.net import codec
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.connection import Connection
-from duemq.net.memory import ReceiveBuffer
 from duemq.pop.pop import PopProcessor, PopRequest
 from duemq.pop.pop_turns import POPS_MAX, PopTurns
 from duemq_common.errors import RequestError
@@ -382,52 +380,6 @@ def test_unconfirmed_acknowledgements_are_bounded(
         gate.open.set()
         await turns.drain()
         assert take(acks[5]) == [True]
-        await turns.drain()
-
-    rig(scene)
-
-
-class Received(Written):
-    """Connection with bytes that its turn has not read yet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.received = ReceiveBuffer()
-
-    def receive(self, data: bytes) -> None:
-        self.received.writable()[: len(data)] = data
-        self.received.received(len(data))
-
-    def on_close(self, callback: object) -> None: ...
-
-
-@pytest.mark.parametrize("kind", ["acknowledgement", "pop"])
-def test_matching_frames_are_not_read_beyond_the_bound(
-    rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.setattr("duemq.pop.pop_turns.UNCONFIRMED_MAX", 0)
-
-    async def scene(rig: PopRig) -> None:
-        await send_numbers(rig, 4)
-        if kind == "pop":
-            requests = [rig.pop_request(number, maxMsgNums=1) for number in range(2)]
-        else:
-            messages = await rig.pop_all(4)
-            requests = [ack_request(message, number) for number, message in enumerate(messages[:2])]
-        first, second = map(codec.encode_request, requests)
-        parts, gate, connection = rig.broker.parts, Gate(rig.broker), Received()
-        turns = parts.pop.turns(parts.rpc, access=None, is_ready=lambda: True, confirms=True)
-        turns.begin()
-        assert turns.take(connection, requests[0], 0, first)
-        turns.finish()
-        await turn()
-        connection.receive(second)
-        turns.begin()
-        assert (turns.take_matching(connection), len(connection.received)) == (False, len(second))
-        gate.open.set()
-        await turns.drain()
-        assert (turns.take_matching(connection), len(connection.received)) == (True, 0)
-        turns.finish()
         await turns.drain()
 
     rig(scene)
