@@ -7,14 +7,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from duemq.cli.admin_options import GroupOptions
 from duemq.cli.confirmation import confirm
 from duemq.cli.group_show import described, plain_group_settings
 from duemq.cli.options import Target
-from duemq.cli.output import plural, print_json, print_table, printable
-from duemq.cli.settings_change import SettingsKind, first_given
+from duemq.cli.output import plural, print_json, print_table
+from duemq.cli.settings_change import SettingsKind, delete_confirmed, first_given
 from duemq.cli.times import parse_time
 from duemq.client.admin import Admin
 from duemq.client.admin.groups import (
@@ -75,14 +76,11 @@ def delete_group(
 async def _delete(name: str, target: Target, dead_letters: bool, dry_run: bool, yes: bool) -> None:
     async with target.admin() as admin:
         effect = await described(admin, name) + (", its dead letters" if dead_letters else "")
-        if not (dry_run or yes):
-            confirm(f"Delete group {name} with {effect}", f"group delete {name} deletes {effect}")
-        if not dry_run:
-            await admin.delete_group(name, dead_letters=dead_letters)
-    if target.as_json:
-        print_json({"dry_run": dry_run, "group": name, "dead_letters": dead_letters})
-        return
-    print(printable(f"group {name} {'would be deleted' if dry_run else 'deleted'}: {effect}"))
+        delete = partial(admin.delete_group, name, dead_letters=dead_letters)
+        plain = {"group": name, "dead_letters": dead_letters}
+        await delete_confirmed(
+            "group", name, effect, delete, target, plain, dry_run=dry_run, yes=yes
+        )
 
 
 def reset_group(

@@ -1,4 +1,4 @@
-"""Creation and change of a topic or a group, broker by broker."""
+"""Creation, change and deletion of a topic or a group."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from duemq.cli.confirmation import confirm
 from duemq.cli.exits import Exit, fail
 from duemq.cli.options import Target
 from duemq.cli.output import print_json, printable
@@ -85,6 +86,35 @@ async def _change(
             for broker, result, value in plan
         ]
         print_json({kind.noun: name, "dry_run": dry_run, "results": results})
+
+
+async def delete_confirmed(
+    noun: str,
+    name: str,
+    effect: str,
+    delete: Callable[[], Awaitable[None]],
+    target: Target,
+    plain: Mapping[str, object],
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Delete a topic or a group after a confirmation, and print what was deleted.
+
+    Args:
+        noun: `topic` or `group`.
+        effect: What is deleted, for the confirmation.
+        plain: The same as plain data.
+        dry_run: Print it, and delete nothing.
+    """
+    if not (dry_run or yes):
+        confirm(f"Delete {noun} {name} with {effect}", f"{noun} delete {name} deletes {effect}")
+    if not dry_run:
+        await delete()
+    if target.as_json:
+        print_json({"dry_run": dry_run, **plain})
+        return
+    print(printable(f"{noun} {name} {'would be deleted' if dry_run else 'deleted'}: {effect}"))
 
 
 def first_given(*values: Value | None) -> Value:

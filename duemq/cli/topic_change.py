@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 from duemq.cli.admin_options import TopicOptions
-from duemq.cli.confirmation import confirm
 from duemq.cli.options import Target
-from duemq.cli.output import plural, print_json, printable
-from duemq.cli.settings_change import SettingsKind, first_given
+from duemq.cli.output import plural
+from duemq.cli.settings_change import SettingsKind, delete_confirmed, first_given
 from duemq.cli.topic_show import plain_settings, plain_state
 from duemq.client.admin import Admin
 from duemq.client.admin.topics import TopicSettings, TopicState
@@ -77,16 +77,11 @@ def delete_topic(name: str, target: Target, *, dry_run: bool, yes: bool) -> None
 async def _delete(name: str, target: Target, dry_run: bool, yes: bool) -> None:
     async with target.admin() as admin:
         state = await admin.topic(name)
-        if not (dry_run or yes):
-            effect = f"topic delete {name} deletes {_effect(state)}"
-            confirm(f"Delete topic {name} with {_effect(state)}", effect)
-        if not dry_run:
-            await admin.delete_topic(name)
-    if target.as_json:
-        print_json({"dry_run": dry_run, "deleted": plain_state(state)})
-        return
-    text = "would be deleted" if dry_run else "deleted"
-    print(printable(f"topic {name} {text}: {_effect(state)}"))
+        delete, plain = partial(admin.delete_topic, name), {"deleted": plain_state(state)}
+        effect = _effect(state)
+        await delete_confirmed(
+            "topic", name, effect, delete, target, plain, dry_run=dry_run, yes=yes
+        )
 
 
 def _effect(state: TopicState) -> str:

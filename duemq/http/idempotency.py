@@ -26,6 +26,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -81,11 +82,13 @@ class OnceSends:
         new: NewMessage,
         key: str,
         index: int = NO_INDEX,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> OnceResult:
         """Send a message unless an earlier request with its key has stored it.
 
         Args:
             index: Number of the message in its batch.
+            more: Properties that are not part of the message: a repeat may have others.
         Raises:
             Problem: The key was used for another message.
             ClientError: The message was not stored, or it is not known whether it was.
@@ -97,7 +100,8 @@ class OnceSends:
             check_same(attempt.fingerprint, fingerprint)
             return replace(await asyncio.shield(attempt.task), repeated=True)
         # A task, so that a caller that closes its connection does not end the send.
-        task = asyncio.create_task(self._send(session, new, unique_id, fingerprint), name="send")
+        properties = {**more, FINGERPRINT: fingerprint}
+        task = asyncio.create_task(self._send(session, new, unique_id, properties), name="send")
         self._attempts[unique_id] = _Attempt(fingerprint, task)
         task.add_done_callback(lambda _: self._done(unique_id, task))
         return await asyncio.shield(task)
@@ -114,7 +118,7 @@ class OnceSends:
                 del self._attempts[old]
 
     async def _send(
-        self, session: AccountSession, new: NewMessage, unique_id: str, fingerprint: str
+        self, session: AccountSession, new: NewMessage, unique_id: str, properties: dict[str, str]
     ) -> OnceResult:
         message = new.message()
         message.message_id = unique_id
@@ -123,10 +127,9 @@ class OnceSends:
         for _ in range(2 if unique_id in self._uncertain else 1):
             stored = await _stored(session, new.topic, unique_id)
             if stored is not None:
-                check_same(stored["properties"].get(FINGERPRINT, ""), fingerprint)
+                check_same(stored["properties"].get(FINGERPRINT, ""), properties[FINGERPRINT])
                 return OnceResult(_result(stored, unique_id), repeated=True)
         queue = await _queue(session, new, unique_id)
-        properties = {FINGERPRINT: fingerprint}
         result = await session.keyed_producer.send_with(message, properties, queue=queue)
         self._uncertain.pop(unique_id, None)
         return OnceResult(result, repeated=False)

@@ -14,12 +14,10 @@ from msgspec import Meta
 
 from duemq.client import ClientError, Refused
 from duemq.client.admin.cluster import BrokerMember
-from duemq.client.routes import bytes_of
 from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.codes import ResponseCode
 
-MIGRATION_TIMEOUT_S: Final = 600.0
 LEVELS_MAX: Final = 1_000
 TEXT_MAX: Final = 200
 
@@ -109,18 +107,35 @@ def _row(member: BrokerMember) -> BrokerRow:
 async def show_migrations(call: Call) -> JsonObject:
     """Return the state of the migration of each level at one broker."""
     query: BrokerQuery = call.query or BrokerQuery()
-    return await _migrate(call, query.broker, {"action": "status"})
+    return {**await call.session.admin.migration_status(await _address(call, query.broker))}
 
 
 async def command_migration(call: Call) -> JsonObject:
     """Plan, start, pause, resume, roll back or verify a migration."""
     query: BrokerQuery = call.query or BrokerQuery()
     command: MigrationCommand = call.body
-    command.operator = command.operator or call.account
-    return await _migrate(call, query.broker, msgspec.to_builtins(command))
+    address = await _address(call, query.broker)
+    try:
+        result = await call.session.admin.migrate(
+            address,
+            command.action,
+            levels=command.levels,
+            operator=command.operator or call.account,
+            cause=command.cause,
+            plan_id=command.plan_id,
+            rules=command.rules,
+            dry_run=command.dry_run,
+        )
+    except Refused as error:
+        if error.code != ResponseCode.SYSTEM_ERROR:
+            raise
+        title = "The state of the migration does not allow the command"
+        raise Problem(409, "state", title, error.remark, code=error.code) from error
+    return {**result}
 
 
-async def _migrate(call: Call, broker: str, command: JsonObject) -> JsonObject:
+async def _address(call: Call, broker: str) -> str:
+    """Return the address of the master of a broker, or of the only one."""
     masters = await call.session.masters()
     addresses = [address for name, address in masters if broker in ("", name, address)]
     if not addresses:
@@ -128,19 +143,7 @@ async def _migrate(call: Call, broker: str, command: JsonObject) -> JsonObject:
     if len(addresses) > 1:
         names = ", ".join(name for name, _ in masters)
         raise invalid(f"there are several brokers: give broker ({names})")
-    try:
-        response = await call.session.client.ask(
-            addresses[0],
-            RequestCode.MIGRATE,
-            body=msgspec.json.encode(command),
-            timeout_s=MIGRATION_TIMEOUT_S,
-        )
-    except Refused as error:
-        if error.code != ResponseCode.SYSTEM_ERROR:
-            raise
-        title = "The state of the migration does not allow the command"
-        raise Problem(409, "state", title, error.remark, code=error.code) from error
-    return msgspec.json.decode(bytes_of(response), type=JsonObject)
+    return addresses[0]
 
 
 VIEWS: Final = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -18,6 +20,11 @@ KEY_TEXT: Final = (
 )
 
 
+TRACE_HEADER: Final = "traceparent"
+TRACE_CONTEXT: Final = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+NO_PROPERTIES: Final[Mapping[str, str]] = {}
+
+
 class Sends:
     """Handlers of sends."""
 
@@ -31,9 +38,11 @@ class Sends:
     async def _send(
         self, call: Call, new: NewMessage, key: str, index: int = NO_INDEX
     ) -> SentMessage:
+        context = trace_context(call.headers, new)
         if not key:
-            return sent_message(await call.session.producer.send(new.message()))
-        once = await self._once.send(call.session, call.account, new, key, index)
+            send = call.session.producer.send_with
+            return sent_message(await send(new.message(), context))
+        once = await self._once.send(call.session, call.account, new, key, index, context)
         sent = sent_message(once.result)
         sent.repeated = once.repeated
         return sent
@@ -75,6 +84,14 @@ class Sends:
                 result=BatchResult,
             ),
         )
+
+
+def trace_context(headers: Mapping[str, str], new: NewMessage) -> Mapping[str, str]:
+    """Return the property with the trace context of a request (W3C); none if it is invalid."""
+    context = headers.get(TRACE_HEADER)
+    if context is None or TRACE_HEADER in new.properties or not TRACE_CONTEXT.fullmatch(context):
+        return NO_PROPERTIES
+    return {TRACE_HEADER: context}
 
 
 def sent_message(result: SendResult) -> SentMessage:

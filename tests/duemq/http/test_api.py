@@ -228,6 +228,28 @@ def test_a_caller_above_its_rate_waits(tmp_path: Path) -> None:
     serve(tmp_path, scene, consoleRateMax="2")
 
 
+def test_the_trace_context_of_a_request_is_a_property_of_the_message(tmp_path: Path) -> None:
+    context = f"00-{'a' * 32}-{'b' * 16}-01"
+
+    async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
+        async def context_of(sent_context: str, *, key: str = "", **message: Any) -> str | None:
+            headers = {"traceparent": sent_context} | ({"Idempotency-Key": key} if key else {})
+            body = {"topic": "T", "body": "b", **message}
+            response = await client.post("/api/v1/messages", json=body, headers=headers)
+            assert response.status_code == 201, response.text
+            path = f"/api/v1/messages/{response.json()['message_id']}"
+            [stored] = (await client.get(path)).json()["messages"]
+            return stored["properties"].get("traceparent")
+
+        assert await context_of(context) == context
+        assert await context_of(context, key="k") == context
+        assert await context_of(context[:-2] + "00", key="k") == context  # a repeat
+        assert await context_of("invalid") is None
+        assert await context_of(context, properties={"traceparent": "own"}) == "own"
+
+    serve(tmp_path, scene)
+
+
 HALF_BODY = b'{"topic": "T", "body": "half'
 
 

@@ -46,17 +46,19 @@ class Traced:
         return list(self.exporter.get_finished_spans())
 
     async def send(self, **message: Any) -> str:
-        async with Producer(broker=self.broker.address) as producer:
+        async with Producer(broker=self.broker.address, timeout_s=TIMEOUT_S) as producer:
             return (await producer.send(Message("T", b"traceparent\x01body", **message))).message_id
 
     async def fire(self, message_id: str) -> None:
-        async with PendingDecisions(broker=self.broker.address) as decisions:
+        async with PendingDecisions(broker=self.broker.address, timeout_s=TIMEOUT_S) as decisions:
             results = await decisions.fire(ids=[message_id], topic="T")
             assert [result.verdict for result in results] == ["done"]
 
     async def pull(self, count: int) -> None:
         """Pull until so many messages have arrived."""
-        async with PullConsumer(group="G", broker=self.broker.address) as consumer:
+        async with PullConsumer(
+            group="G", broker=self.broker.address, timeout_s=TIMEOUT_S
+        ) as consumer:
             [queue] = await consumer.queues("T")
             offset = 0
             async with asyncio.timeout(TIMEOUT_S):
@@ -81,8 +83,9 @@ def test_a_timer_has_all_spans(tmp_path: Path) -> None:
                 delay=timedelta(milliseconds=20), properties=CONTEXT, keys=["k"], tag="t"
             )
             await broker.pull(1)
-            accept, due, stored, pulled = spans = broker.spans()
+            spans = broker.spans()
             assert named(spans) == ["accept", "due", "stored", "pulled"]
+            accept, due, stored, pulled = spans
             for span in spans:
                 assert f"{span.context.trace_id:032x}" == TRACE
                 assert f"{span.parent.span_id:016x}" == SPAN
