@@ -21,6 +21,7 @@ import httpx
 
 from benchmarks.fill import fill_store
 from tests.support.accounts import KEYS, ROOT
+from tests.support.child_process import Child
 from tests.support.duemq_server import DueMQ
 from tests.support.free_ports import free_ports, listening
 from tests.support.wait_until import until
@@ -85,22 +86,26 @@ def wait_for(client: httpx.Client, page: httpx.Response) -> tuple[httpx.Response
     return page, time.perf_counter() - begin, len(seen)
 
 
-def measure_cancel(client: httpx.Client, pending: int, cancelled: int) -> None:
+def measure_cancel(client: httpx.Client, broker: Child, pending: int, cancelled: int) -> None:
     """List and cancel about `cancelled` messages, selected by their due times."""
     hours = (LAST_HOUR - FIRST_HOUR) * cancelled / pending
     until_ms = int(time.time() * 1_000 + (FIRST_HOUR + hours) * HOUR_MS)
     form = {"csrf": csrf_of(client.get("/").text), "action": "cancel", "topic": TOPIC}
+    start_s = broker.cpu_seconds()
     page = client.post("/bulk", data=form | {"until": str(until_ms)})
     page, list_s, _ = wait_for(client, page)
     match = re.search(r'<td class="number">([\d,]+)', page.text)
     assert match is not None, page.text
     count = int(match.group(1).replace(",", ""))
+    listed_s = broker.cpu_seconds()
     print(f"listed {count:,} in {list_s:.1f} s, {count / list_s / 1e3:.1f} k/s")
+    print(f"    processor time of the broker: {listed_s - start_s:.1f} s")
     path = page.url.path.removeprefix("/console")
     start = {"csrf": form["csrf"], "do": "start", "count": str(count)}
     page, decide_s, steps = wait_for(client, client.post(path, data=start))
     rate = count / decide_s / 1e3
     print(f"cancelled {count:,} in {decide_s:.1f} s, {rate:.1f} k/s, {steps} progress values seen")
+    print(f"    processor time of the broker: {broker.cpu_seconds() - listed_s:.1f} s")
     for verdict, number in re.findall(r'\?verdict=(\w+)".*?<td class="number">([\d,]+)', page.text):
         print(f"    {verdict}: {number}")
 
@@ -120,7 +125,7 @@ def main(pending: int, cancelled: int) -> None:
                 account = {"access_key": ROOT.access_key, "secret": ROOT.secret}
                 assert client.post("/login", data=account).status_code == 200
                 measure_pages(client)
-                measure_cancel(client, pending, cancelled)
+                measure_cancel(client, server.broker, pending, cancelled)
                 memory = server.broker.memory_bytes()["anonymous"] / (1 << 20)
                 print(f"anonymous memory of the broker: {memory:.0f} MiB")
 

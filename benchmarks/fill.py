@@ -28,7 +28,7 @@ from timer_store.store import TimerStore
 Times = npt.NDArray[np.int64]
 LOOPBACK = (b"\x7f\0\0\1", 10_911)
 ROWS = 4_096
-KEY_HEAD, KEY_DIGITS, TIME_DIGITS = "7F000001", 24, 13
+KEY_HEAD, KEY_DIGITS, TIME_DIGITS = "7F0000010BB818B4AAC274A1", 8, 13  # as ids of Apache's clients
 HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 BODY_BYTES = 100
 HOUR_MS = 3_600_000

@@ -29,7 +29,7 @@ from message_store.store import MessageStore
 ROWS = 20_000
 TOPICS = 200
 QUEUES = 4
-DIGITS = 24
+DIGITS = 8
 KEY = "order-"
 BODY = b"x" * 16
 SEED = 32

@@ -12,6 +12,7 @@ from typing import Final
 
 WIDTH, HEIGHT = 940, 240
 LEFT, RIGHT, TOP, BOTTOM = 70, 12, 14, 26
+TICK_PX: Final = 80  # width of a label of the time
 POINTS_MAX: Final = 240  # per series
 DOTS_MAX: Final = 40  # maximum points of a line that are also drawn as dots
 VALUE_TICKS_MAX, TIME_TICKS_MAX = 5, 7
@@ -275,9 +276,10 @@ def _value_tick(up: Scale, value: float, shown: Callable[[float], str]) -> str:
 
 def _time_tick(across: Scale, at_ms: int, text: str) -> str:
     x, base = across.px(at_ms), HEIGHT - BOTTOM
+    anchor = "end" if x > WIDTH - TICK_PX / 2 else "middle"
     return (
         f'<line class="grid" x1="{x}" x2="{x}" y1="{base}" y2="{base + 4}"/>'
-        f'<text class="tick" x="{x}" y="{base + 18}" text-anchor="middle">{escape(text)}</text>'
+        f'<text class="tick" x="{x}" y="{base + 18}" text-anchor="{anchor}">{escape(text)}</text>'
     )
 
 

@@ -159,6 +159,8 @@ class PendingDecisions(ClientRole):
 
 def combined(results: Sequence[DecisionResult]) -> DecisionResult:
     """Return the combined result of several brokers for one name."""
+    if len(results) == 1:
+        return results[0]
     best = max(results, key=lambda result: RANKS.index(result.verdict))
     due = [result.due_ms for result in results if result.due_ms >= 0]
     former = [result.former_due_ms for result in results if result.former_due_ms >= 0]

@@ -183,13 +183,14 @@ class BulkJobs:
                 if job.stopped_by:
                     job.state = "stopped"
                     return
-                await _decide_batch(session, job, topic, items, first)
+                await decide_batch(session, job, topic, items, first)
         job.state = "done"
 
 
-async def _decide_batch(
+async def decide_batch(
     session: AccountSession, job: BulkJob, topic: str, items: ItemList, first: int
 ) -> None:
+    """Decide on the messages of a topic from a position on, and set their results."""
     indexes = range(first, min(first + BATCH, len(items)))
     names = [items.name(index) for index in indexes]
     due_ms = items.due_ms[indexes.start : indexes.stop]

@@ -32,7 +32,8 @@ VERDICTS: Final = (
 )
 """Results of an item: not decided on yet; done; cancelled before; delivered; not pending in the
 range of the search; refused; the request failed, so the decision may have been made or not."""
-OPEN: Final = 0
+CODES: Final = {verdict: code for code, verdict in enumerate(VERDICTS)}
+OPEN: Final = CODES["open"]
 ACTIVE: Final = ("listing", "running")
 
 
@@ -136,7 +137,7 @@ class BulkJob:
 
     def items(self, verdict: str = "", first: int = 0) -> Iterator[tuple[int, BulkItem]]:
         """Yield position and message, of one verdict if it is given, from a position on."""
-        code, base = VERDICTS.index(verdict) if verdict else -1, 0
+        code, base = CODES[verdict] if verdict else -1, 0
         for topic, items in self.lists.items():
             index = max(first - base, 0)
             while index < len(items):
@@ -165,7 +166,7 @@ class BulkJob:
 
     def set_result(self, items: ItemList, index: int, verdict: str, remark: str = "") -> None:
         """Set the result of a message."""
-        items.verdicts[index] = VERDICTS.index(verdict)
+        items.verdicts[index] = CODES[verdict]
         if remark:
             if remark not in self.remarks and len(self.remarks) <= REMARKS_MAX:
                 self.remarks.append(remark)

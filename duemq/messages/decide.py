@@ -386,6 +386,8 @@ def _offset_of(store: MessageStore, topic: str, name: str) -> int:
     """
     try:
         address, port, offset = decode_offset_id(name)
+        if not 0 <= offset < store.max_offset:
+            return -1  # nearly every unique key that is no offset id
         record = store.read_queued(offset)
     except (ValueError, OverflowError, RecordUnreadable):
         return -1

@@ -212,7 +212,7 @@ def axis_charts(
         shown=lambda value: f"{value:,.0f}",
         band=band,
         annotations=[(now_ms, text("axis.now"))],
-        limit=limit if most > limit * LIMIT_SHARE_MIN else None,
+        limit=limit if capacity and most >= limit * LIMIT_SHARE_MIN else None,
         link=lambda ms: root + link if (link := zoomed_link(window, ms, capacity)) else "",
     )
     notes = [text("axis.unknown", brokers=", ".join(data.unknown))] if data.unknown else []

@@ -255,6 +255,7 @@ def test_pending_timers_are_compared_with_a_capacity(shared_console: Served) -> 
         low = client.get("/?span=1h&capacity=1").text
         assert re.search(r"Fullest bar: \d+ of 60 messages", low)
         assert 'class="limit"' not in low  # a bar of one message would be invisible below it
+        assert 'class="limit"' not in client.get("/?span=1h").text
         assert "capacity=1" in low
         hour = client.get("/?span=1y&capacity=1").text
         assert "of 345,600 messages" in hour

@@ -1,0 +1,144 @@
+"""Pictures of the console for the documentation.
+
+python -m tests.duemq.console.screenshots [folder]
+
+Each page is shown at 1400 and at 390 px, as a PNG with a palette. The command is no test: pictures
+change with times and with the version of the browser.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from duemq.broker.broker import Broker
+from duemq.client import Admin, Message, Producer
+from recurring_schedules.definition import Definition
+from tests.duemq.console.rig import ACCOUNT_KEYS, served
+from tests.support.accounts import ROOT
+
+FOLDER: Final = Path(__file__).parents[3] / "docs" / "figures"
+WIDTHS: Final = {1_400: 900, 390: 844}
+BYTES_MAX: Final = 100_000
+COLOURS: Final = 64
+MESSAGES: Final = 240
+WAIT_S: Final = 30.0
+PAGES: Final = {
+    "overview": "/?span=6h",
+    "timers": "/timers?topic=winter-sale",
+    "schedule": "/schedules/weekly-report",
+    "new-schedule": (
+        "/new-schedule?name=payday&topic=reports&cron=0+9+1+*+*&zone=Europe%2FBerlin&body=pay"
+    ),
+}
+
+
+async def with_messages(broker: Broker) -> None:
+    """Send a campaign and other timers, deliver some, and create a schedule."""
+    address = f"127.0.0.1:{broker.port}"
+    async with Producer(broker=address, credentials=ROOT) as producer:
+        for number in range(MESSAGES):
+            delay = timedelta(minutes=number * 17 % 240 + 1, seconds=number % 60)
+            topic = "winter-sale" if number % 3 else "orders"
+            message = Message(topic, b"{}", keys=[f"order-{number}"], tag="mail", delay=delay)
+            await producer.send(message)
+        for number in range(40):
+            await producer.send(Message("orders", b"{}", delay=timedelta(milliseconds=10 * number)))
+        await producer.send(Message("reports", b"{}"))
+    async with Admin(broker=address, credentials=ROOT) as admin:
+        weekly = Definition(
+            name="weekly-report",
+            topic="reports",
+            cron="0 9 * * MON",
+            zone="Europe/Berlin",
+            body=b"weekly",
+        )
+        await admin.create_schedule(weekly)
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[Any]:
+    """Run Chromium without a window."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(shutil.which("chromium"))
+    for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.add_argument(f"--user-data-dir={profile}")
+    service = webdriver.ChromeService(executable_path=str(shutil.which("chromedriver")))
+    driver = webdriver.Chrome(options=options, service=service)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def save(browser: Any, folder: Path, name: str) -> None:
+    """Save pictures of the present page at each width."""
+    from PIL import Image
+
+    for width, height in WIDTHS.items():
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        data = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]
+        image = Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
+        path = folder / f"console-{name}-{width}.png"
+        image.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+        size = path.stat().st_size
+        if size > BYTES_MAX:
+            sys.exit(f"{path} has more than {BYTES_MAX:,} bytes")
+
+
+def wait_for(browser: Any, text: str) -> None:
+    """Wait until the page has a text."""
+    end_s = time.monotonic() + WAIT_S
+    while text not in browser.page_source:
+        if time.monotonic() > end_s:
+            sys.exit(f"the page has no text {text!r}")
+        time.sleep(0.1)
+
+
+def bulk_pictures(browser: Any, url: str, folder: Path) -> None:
+    """Save pictures of the confirmation of a bulk decision and of its results."""
+    from selenium.webdriver.common.by import By
+
+    browser.get(f"{url}/console/timers?topic=winter-sale")
+    browser.find_element(By.ID, "bulk.list").click()
+    wait_for(browser, "Type the number of messages")
+    save(browser, folder, "bulk-confirmation")
+    count = browser.find_element(By.NAME, "count")
+    count.send_keys(str(MESSAGES * 2 // 3), "\n")
+    wait_for(browser, "Each message has a result.")
+    save(browser, folder, "bulk-results")
+
+
+def main(folder: Path) -> None:
+    """Save the pictures of all pages."""
+    from selenium.webdriver.common.by import By
+
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        served(Path(directory) / "broker", with_messages, **ACCOUNT_KEYS) as running,
+        chromium(Path(directory) / "profile") as browser,
+    ):
+        browser.get(f"{running.url}/console/")
+        browser.find_element(By.NAME, "access_key").send_keys(ROOT.access_key)
+        browser.find_element(By.NAME, "secret").send_keys(ROOT.secret, "\n")
+        for name, path in PAGES.items():
+            browser.get(f"{running.url}/console{path}")
+            save(browser, folder, name)
+        bulk_pictures(browser, running.url, folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)
