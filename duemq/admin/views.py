@@ -21,6 +21,21 @@ from duemq_common.request import Request, RequestHandler, Response
 View = Callable[[], object]
 
 
+class RequestView:
+    """View that depends on the account of the request.
+
+    Args:
+        view: Returns plain data for a request whose permission is checked.
+    """
+
+    def __init__(self, view: Callable[[Request], object]) -> None:
+        self._view = view
+
+    def __call__(self, request: Request | None = None) -> object:
+        """Return the view for a request."""
+        return None if request is None else self._view(request)
+
+
 class AdminProcessor:
     """Handler of request 9001.
 
@@ -43,5 +58,8 @@ class AdminProcessor:
         if view is None:
             names = ", ".join(sorted(self._views)) or "none"
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no view {name}; there are: {names}")
-        value = view(request.fields) if isinstance(view, ParameterizedView) else view()
+        if isinstance(view, RequestView):
+            value = view(request)
+        else:
+            value = view(request.fields) if isinstance(view, ParameterizedView) else view()
         return Response(body=msgspec.json.encode(value))

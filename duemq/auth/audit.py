@@ -8,21 +8,31 @@
 Lines are ASCII JSON, so a client cannot inject line ends or terminal escape sequences. Long texts
 are truncated. Refusals above a rate are only counted, and the count is in the next line; lines of
 administrative requests are never suppressed.
+
+The newest entries are also in memory, for the console, with the code of the response. Refusals have
+an own list there, so that a flood of them hides no request of an operator.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from heapq import merge
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
+
+from duemq.net.codes import ResponseCode
 
 LOGGER: Final = "duemq.audit"
 TEXT_CHARACTERS_MAX: Final = 200
 BURST_LINES: Final = 200
 LINES_PER_S: Final = 50
+ENTRIES_MAX: Final = 1_000  # in memory, of each event
+PAGE_MAX: Final = 200
 
 
 class AuditEntry(Struct, frozen=True):
@@ -45,6 +55,36 @@ class AuditEntry(Struct, frozen=True):
     account: str = ""
 
 
+class RecordedEntry(Struct):
+    """Entry in memory.
+
+    Attributes:
+        number: Number of the entry since the start.
+        result: Code of the response; None: the request has not ended.
+    """
+
+    number: int
+    time_ms: int
+    entry: AuditEntry
+    result: int | None = None
+
+    def plain(self) -> dict[str, object]:
+        """Return the entry as plain data."""
+        entry = self.entry
+        return {
+            "number": self.number,
+            "time_ms": self.time_ms,
+            "user": truncated(entry.user),
+            "from": entry.peer,
+            "code": entry.code,
+            "resource": truncated(entry.resource),
+            "action": entry.action,
+            "account": truncated(entry.account),
+            "reason": truncated(entry.reason),
+            "result": self.result,
+        }
+
+
 class AuditLog:
     """Writer of decisions to the logger `duemq.audit`.
 
@@ -62,10 +102,14 @@ class AuditLog:
         self._allowance = float(BURST_LINES)
         self._refilled_ms = now_ms()
         self.refused_count = self.suppressed = 0
+        self._allowed = deque[RecordedEntry](maxlen=ENTRIES_MAX)
+        self._refused = deque[RecordedEntry](maxlen=ENTRIES_MAX)
+        self._number = 0
 
     def refused(self, entry: AuditEntry) -> None:
         """Log a refusal, or count it."""
         self.refused_count += 1
+        self._record(self._refused, entry).result = ResponseCode.NO_PERMISSION
         now_ms = self._now_ms()
         passed_s = max(now_ms - self._refilled_ms, 0) / 1_000
         self._allowance = min(self._allowance + passed_s * LINES_PER_S, float(BURST_LINES))
@@ -76,9 +120,33 @@ class AuditLog:
         self._allowance -= 1
         self._write(logging.WARNING, "refused", entry)
 
-    def allowed(self, entry: AuditEntry) -> None:
-        """Log an administrative request that may proceed."""
+    def allowed(self, entry: AuditEntry) -> RecordedEntry:
+        """Log an administrative request that may proceed; its result is set when it has ended."""
         self._write(logging.INFO, "allowed", entry)
+        return self._record(self._allowed, entry)
+
+    def allowed_read(self, entry: AuditEntry) -> None:
+        """Log an administrative request that only reads; it has no entry in memory."""
+        self._write(logging.INFO, "allowed", entry)
+
+    def view(self, fields: Mapping[str, str]) -> dict[str, object]:
+        """Return a page of the entries in memory, newest first.
+
+        Args:
+            fields: `before`: number after those of the page; `count`: their maximum number.
+        """
+        before = _number(fields.get("before", ""), self._number + 1)
+        count = min(_number(fields.get("count", ""), PAGE_MAX), PAGE_MAX)
+        newest = merge(reversed(self._allowed), reversed(self._refused), key=lambda e: -e.number)
+        page = list(islice((each for each in newest if each.number < before), count))
+        following = page[-1].number if len(page) == count else None
+        return {"entries": [each.plain() for each in page], "before": following}
+
+    def _record(self, entries: deque[RecordedEntry], entry: AuditEntry) -> RecordedEntry:
+        self._number += 1
+        recorded = RecordedEntry(self._number, self._now_ms(), entry)
+        entries.append(recorded)
+        return recorded
 
     def _write(self, level: int, event: str, entry: AuditEntry) -> None:
         line: dict[str, object] = {
@@ -94,6 +162,10 @@ class AuditLog:
         if self.suppressed:
             line["leftOut"], self.suppressed = self.suppressed, 0
         self._log.log(level, "%s", json.dumps(line, separators=(",", ":")))
+
+
+def _number(text: str, default: int) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
 
 
 def truncated(text: str) -> str:

@@ -12,7 +12,7 @@ require a verified user, and the topic of a record that is requested by offset i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -20,8 +20,16 @@ from msgspec import Struct
 
 from duemq.auth.accesses import Access, TooManyNames
 from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
-from duemq.auth.audit import AuditEntry, AuditLog
-from duemq.auth.model import Action, Decision, Resource, User, UserStatus, UserType
+from duemq.auth.audit import AuditEntry, AuditLog, RecordedEntry
+from duemq.auth.model import (
+    Action,
+    Decision,
+    Resource,
+    ResourceType,
+    User,
+    UserStatus,
+    UserType,
+)
 from duemq.auth.record_access import cancel_actions
 from duemq.auth.request_rules import accesses, allow
 from duemq.auth.request_table import CHANGES, row_of
@@ -30,6 +38,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
 
+ANY_TOPIC: Final = "DUEMQ_CONSOLE"  # stands for all topics: no message has it
 REMARK_CHARACTERS_MAX: Final = 4_096  # a remark contains names from the client
 
 
@@ -39,6 +48,17 @@ class AccessRefused(Exception):
     def __init__(self, remark: str, access: Access | None = None) -> None:
         self.remark, self.access = remark, access
         super().__init__(remark)
+
+
+class AuditedRequest(Struct, frozen=True):
+    """Entries of an administrative request in the audit log."""
+
+    entries: Sequence[RecordedEntry]
+
+    def end(self, code: int) -> None:
+        """Record the code of the response."""
+        for entry in self.entries:
+            entry.result = code
 
 
 class GateRules(Struct, frozen=True, kw_only=True):
@@ -73,8 +93,8 @@ class Gate:
         user = self._accounts.user(access_key)
         return user.password if user and user.status is UserStatus.ENABLE else None
 
-    def __call__(self, request: Request) -> None:
-        """Check a request.
+    def __call__(self, request: Request) -> AuditedRequest | None:
+        """Check a request; return its entries in the audit log, if it has some.
 
         Raises:
             RequestError: With NO_PERMISSION.
@@ -83,9 +103,32 @@ class Gate:
             needed = self._check(request)
         except AccessRefused as refusal:
             raise self._error(request, refusal) from None
-        for access in needed:
-            if not CHANGES.isdisjoint(access.actions) and not row_of(request.code).is_client:
-                self._audit.allowed(entry_of(request, access))
+        if row_of(request.code).is_client:
+            return None
+        changes = [access for access in needed if not CHANGES.isdisjoint(access.actions)]
+        if not changes:
+            return None
+        return AuditedRequest([self._audit.allowed(entry_of(request, one)) for one in changes])
+
+    def rights(self, request: Request) -> dict[str, bool]:
+        """Return what the account of a checked request may do; the audit log omits it.
+
+        `decide`: decide on pending messages of any topic; `administer`: change the cluster.
+        """
+        resources = {
+            "decide": Resource.of_topic(ANY_TOPIC),
+            "administer": Resource(ResourceType.CLUSTER, self._rules.cluster),
+        }
+        return {name: self._may_update(request, one) for name, one in resources.items()}
+
+    def _may_update(self, request: Request, resource: Resource) -> bool:
+        if not self._rules.authorize:
+            return True
+        try:
+            self._authorize(request, Access(resource, (Action.UPDATE,)))
+        except AccessRefused:
+            return False
+        return True
 
     def authenticate(self, request: Request) -> None:
         """Check only the signature of a request.

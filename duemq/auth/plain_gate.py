@@ -12,13 +12,13 @@ from typing import Final
 
 from duemq.auth.accesses import Access
 from duemq.auth.audit import AuditLog
-from duemq.auth.gate import REMARK_CHARACTERS_MAX, entry_of
+from duemq.auth.gate import REMARK_CHARACTERS_MAX, AuditedRequest, entry_of
 from duemq.auth.model import Action, Resource
 from duemq.auth.plain_permissions import administrator
 from duemq.auth.plain_rules import PUB, SUB, PlainAccount, PlainRefused, PlainRules
 from duemq.auth.record_access import cancel_actions
 from duemq.auth.request_rules import accesses
-from duemq.auth.request_table import row_of
+from duemq.auth.request_table import CHANGES, row_of
 from duemq.auth.signature import ACCESS_KEY, VERSION_4_9_3, is_signed
 from duemq.net.codes import ResponseCode
 from duemq_common.errors import RequestError
@@ -57,8 +57,8 @@ class PlainGate:
         account = self._rules().account(access_key)
         return account.secret if account is not None else None
 
-    def __call__(self, request: Request) -> None:
-        """Check a request.
+    def __call__(self, request: Request) -> AuditedRequest | None:
+        """Check a request; return its entries in the audit log, if it has some.
 
         Raises:
             RequestError: With SYSTEM_ERROR, as in Apache 4.9.7.
@@ -67,9 +67,20 @@ class PlainGate:
             self._check(request)
         except PlainRefused as refusal:
             raise self._error(request, refusal) from None
-        if needs_admin(request.code):
-            for access in self._administered(request):
-                self._audit.allowed(entry_of(request, access))
+        if not needs_admin(request.code):
+            return None
+        entries = []
+        for access in self._administered(request):
+            entry = entry_of(request, access)
+            if access is None or not CHANGES.isdisjoint(access.actions):
+                entries.append(self._audit.allowed(entry))
+            else:
+                self._audit.allowed_read(entry)
+        return AuditedRequest(entries) if entries else None
+
+    def rights(self, request: Request) -> dict[str, bool]:
+        """Return what the account of a checked request may do; only administrators see views."""
+        return {"decide": True, "administer": True}
 
     def _administered(self, request: Request) -> Sequence[Access | None]:
         """Return what an administrative request accesses; None if it cannot be determined.

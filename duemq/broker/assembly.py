@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from delayed_delivery.plugin import ParameterizedView
 from duemq.admin.absent_features import AbsentFeatures
 from duemq.admin.client_admin import ClientAdminProcessor
 from duemq.admin.config_admin import ConfigProcessor
@@ -20,7 +21,7 @@ from duemq.admin.consume_report import ConsumeReport
 from duemq.admin.group_admin import GroupAdminProcessor
 from duemq.admin.runtime_info import RuntimeInfo
 from duemq.admin.topic_admin import TopicAdminProcessor
-from duemq.admin.views import AdminProcessor
+from duemq.admin.views import AdminProcessor, RequestView
 from duemq.auth.account_requests import AccountRequests
 from duemq.auth.local_administration import LocalAdministration
 from duemq.auth.plain_requests import BrokerNames, PlainRequests
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 REPLICATION_VIEW = "replication"
+CONFIGURATION_VIEW = "configuration"
 RUNTIME_VIEW = ".runtime"  # a plugin view with this suffix adds entries to runtime info (28)
 
 
@@ -363,7 +365,10 @@ def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> li
     role_view = parts.replica.view if parts.replica else master
     parts.replication = with_group(role_view, context.membership)
     assert parts.pop is not None
-    views |= {REPLICATION_VIEW: parts.replication}
+    views |= {REPLICATION_VIEW: parts.replication, CONFIGURATION_VIEW: context.configuration}
+    if context.access is not None:
+        views["accounts.audit"] = ParameterizedView(context.access.audit.view)
+        views["accounts.rights"] = RequestView(context.access.gate.rights)
     views |= {ORDER_INFO_VIEW: parts.pop.orderly.table.to_json}
     figures = [
         cast("Callable[[], Mapping[str, str]]", view)

@@ -53,6 +53,7 @@ from duemq.configuration.settings import (
     settings_from,
     with_live_changes,
 )
+from duemq.configuration.shown_keys import configuration_view
 from duemq.namesrv import name_servers
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.bound_socket import bind
@@ -300,6 +301,7 @@ class Broker:
             clock=self.clock,
             plugins=self.plugins,
             values=self.shown_properties,
+            configuration=lambda: configuration_view(self.settings, self.plugins.sections()),
             version=lambda: self.version,
             reconfigure=self.reconfigure,
             started_ms=self.started_ms,

@@ -125,6 +125,7 @@ class BrokerContext(Struct, frozen=True, kw_only=True):
     clock: Clock
     plugins: PluginSet
     values: Callable[[], Mapping[str, str]]
+    configuration: Callable[[], object]
     version: Callable[[], DataVersion]
     reconfigure: Callable[[Mapping[str, str]], Awaitable[None]]
     started_ms: int

@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
-from duemq.configuration.apache_keys import check_refusals
 from duemq.configuration.config import BrokerConfig
 from duemq.configuration.settings import SECTIONS, key_notices
+from duemq.configuration.shown_keys import ShownKey, shown_keys
 from duemq.namesrv.config import NamesrvConfig
-from duemq_common.config import Option, Properties, from_properties, options, value_text
-from duemq_common.masking import masked
-
-
-@dataclass(frozen=True, slots=True)
-class ShownKey:
-    """Key as shown by `duemq config show`."""
-
-    key: str
-    value: str
-    default: str
-    source: str
-    unit: str
-    live: bool
-    doc: str
-    section: str
-
-    @property
-    def changed(self) -> bool:
-        return bool(self.source)
+from duemq_common.config import Properties, from_properties
 
 
 def broker_sections(properties: Properties) -> list[type]:
@@ -42,34 +20,6 @@ def plugin_sections(properties: Properties) -> list[type]:
 
     disabled = from_properties(BrokerConfig, properties).disabled_plugins
     return installed_sections(properties, disabled)
-
-
-def shown_keys(properties: Properties, sections: Iterable[type]) -> list[ShownKey]:
-    """Return every key of the sections.
-
-    Raises:
-        ConfigError: A value is invalid.
-    """
-    check_refusals(properties)
-    return [
-        _shown(item, from_properties(section, properties), properties)
-        for section in sections
-        for item in options(section)
-    ]
-
-
-def _shown(item: Option, config: object, properties: Properties) -> ShownKey:
-    source = (properties.source(item.key) or "set") if item.key in properties else ""
-    return ShownKey(
-        key=item.key,
-        value=masked(item.key, value_text(getattr(config, item.name))),
-        default=value_text(item.default),
-        source=source,
-        unit=item.unit,
-        live=item.live,
-        doc=item.doc,
-        section=item.section,
-    )
 
 
 def show(

@@ -15,8 +15,9 @@ from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.cli.messages import describe, time_text
 from duemq.cli.options import ConsumeOptions, Target
 from duemq.cli.output import print_json_line, printable, reader_has_closed
-from duemq.cli.quarantined import parsed, summary
+from duemq.cli.quarantined import plain, summary
 from duemq.cli.retrying import Retrying
+from duemq.client.admin.quarantine import quarantined
 from duemq.client.client import Client
 from duemq.client.errors import NoRoute, Refused
 from duemq.client.message import MessageQueue
@@ -119,7 +120,7 @@ def show_line(broker: str, record: Record) -> None:
     position = f"{broker}/{record.queue_id}/{record.queue_offset}"
     body = shown["body"]
     if record.topic == QUARANTINE_TOPIC:
-        body = summary(parsed(broker, record))
+        body = summary(quarantined(broker, record))
     text = f"{position}  {shown['unique_key'] or '-'}  {body}"
     print(f"{time_text(record.store_ms)}  {printable(text)}", flush=True)
 
@@ -128,7 +129,7 @@ def show_json(broker: str, record: Record) -> None:
     """Print a message as a JSON line."""
     shown = {"broker": broker, **describe(record)}
     if record.topic == QUARANTINE_TOPIC:
-        shown["quarantined"] = parsed(broker, record).plain()
+        shown["quarantined"] = plain(quarantined(broker, record))
     print_json_line(shown)
 
 

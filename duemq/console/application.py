@@ -19,11 +19,13 @@ from starlette.responses import FileResponse, RedirectResponse, Response, Stream
 from starlette.routing import BaseRoute, Mount, Route
 
 from duemq.auth.signature import Credentials
+from duemq.client.errors import Refused
 from duemq.console.bulk import BulkJobs
 from duemq.console.call import Load, PageCall, PageEntry
 from duemq.console.catalogue import LANGUAGES, language_of, translator
 from duemq.console.forms import form_of
 from duemq.console.logins import Login, LoginRole, Logins, role_of
+from duemq.console.operating_entries import OPERATING_ENTRIES
 from duemq.console.pages import bulk, schedules
 from duemq.console.pages.decisions import confirmation, decide
 from duemq.console.pages.inventory import group, groups, topics
@@ -60,6 +62,7 @@ ENTRIES: Final = (
     PageEntry("/schedules/{name:path}", "", schedules.schedule),
     PageEntry("/new-schedule", "", schedules.new, LoginRole.OPERATOR, schedules.create),
     PageEntry("/schedule-changes", "", schedules.confirmation, LoginRole.OPERATOR, schedules.act),
+    *OPERATING_ENTRIES,
     PageEntry("/decisions", "", confirmation, LoginRole.OPERATOR, decide),
     PageEntry("/bulk", "nav.bulk", bulk.jobs, LoginRole.OPERATOR, bulk.prepare),
     PageEntry(
@@ -254,7 +257,7 @@ class Console:
         try:
             self._admission.check_account(credentials, _address(request))
             with self._sessions.session(credentials) as session:
-                role = await role_of(session)
+                role = await self._role_of(session, _address(request))
         except Exception as error:
             details = problem_of(error).details
             values = {"title": "Login", "to": form.get("to", ""), "failure": details.detail}
@@ -269,6 +272,14 @@ class Console:
             samesite="strict",
         )
         return response
+
+    async def _role_of(self, session: AccountSession, address: str) -> LoginRole:
+        """Return the role of an account; a refusal counts as a failed login of the address."""
+        try:
+            return await role_of(session)
+        except Refused:
+            self._admission.count_failure(address)
+            raise
 
     async def log_out(self, request: Request) -> Response:
         """End a login."""

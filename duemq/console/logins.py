@@ -6,6 +6,7 @@ checked again at each request, so that a disabled account is logged out at once.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 from collections import OrderedDict
@@ -15,15 +16,14 @@ from enum import IntEnum
 from typing import Final
 
 from duemq.auth.signature import Credentials
-from duemq.client.errors import ClientError, Refused
+from duemq.client.errors import ClientError, NoBroker, Refused, Unreachable, Unsupported
 from duemq.http.sessions import AccountSession
 from duemq.net.codes import ResponseCode
 
 LOGINS_MAX: Final = 1_000
 IDLE_S: Final = 30 * 60.0
 AGE_MAX_S: Final = 12 * 3600.0
-PROBE_TOPIC: Final = "DUEMQ_CONSOLE"  # no message has it
-PROBE_ID: Final = "0" * 32
+RIGHTS_VIEW: Final = "accounts.rights"
 
 
 class LoginRole(IntEnum):
@@ -98,24 +98,38 @@ class Logins:
 
 
 async def role_of(session: AccountSession) -> LoginRole:
-    """Return the role of an account: brokers are asked for decisions without effect.
+    """Return the highest role that a broker grants to an account; each checks requests again.
 
     Raises:
-        ClientError: The account may not view brokers, or no broker responds.
+        ClientError: No broker accepts the account, or none responds.
     """
-    [(_, address), *_] = await session.masters()
-    await session.admin.view(address, "")
-    if await _may_decide(session, ids=[PROBE_ID]):
-        return LoginRole.ADMIN
-    may_decide = await _may_decide(session, ids=[PROBE_ID], topic=PROBE_TOPIC)
-    return LoginRole.OPERATOR if may_decide else LoginRole.VIEWER
+    members = [member for member in await session.members() if member.is_master]
+    roles = await asyncio.gather(
+        *(_role_at(session, member.address) for member in members), return_exceptions=True
+    )
+    granted = [role for role in roles if isinstance(role, LoginRole)]
+    if granted:
+        return max(granted)
+    for error in sorted((e for e in roles if isinstance(e, ClientError)), key=_is_unreachable):
+        raise error
+    raise NoBroker("the name server has no registered broker")
 
 
-async def _may_decide(session: AccountSession, **selection: object) -> bool:
+async def _role_at(session: AccountSession, address: str) -> LoginRole:
+    """Return the role at one broker; Apache's brokers have nothing that the console changes."""
     try:
-        await session.decisions.cancel(dry_run=True, **selection)
+        rights = await session.admin.view(address, RIGHTS_VIEW)
+    except Unsupported:
+        await session.admin.runtime_info(address)  # the broker checks the signature
+        return LoginRole.VIEWER
     except Refused as error:
-        return error.code != ResponseCode.NO_PERMISSION
-    except ClientError:  # Apache's brokers have no decisions
-        return False
-    return True
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:  # an older broker does not have the view
+            raise
+        return LoginRole.VIEWER
+    if rights["administer"]:
+        return LoginRole.ADMIN
+    return LoginRole.OPERATOR if rights["decide"] else LoginRole.VIEWER
+
+
+def _is_unreachable(error: ClientError) -> bool:
+    return isinstance(error, Unreachable)

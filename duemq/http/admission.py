@@ -121,15 +121,23 @@ class Admission:
             raise unauthorized("give the access key and the secret of an account (HTTP Basic)")
         failures = self._failures.get(address)
         if failures is not None and failures.tokens < 1:
-            self._take(self._failures, address, FAILURES_MAX, FAILURES_MAX / FAILURE_WINDOW_S)
+            self.count_failure(address)
         secret = self._rules.secret
         if secret is None:  # the brokers check the signature
             return
         expected = secret(credentials.access_key)
         given = credentials.secret.encode("utf-8", "replace")
         if expected is None or not hmac.compare_digest(expected.encode(), given):
-            self._take(self._failures, address, FAILURES_MAX, FAILURES_MAX / FAILURE_WINDOW_S)
+            self.count_failure(address)
             raise unauthorized("the account does not exist, is disabled, or has another secret")
+
+    def count_failure(self, address: str) -> None:
+        """Count a failed login of an address.
+
+        Raises:
+            Problem: 429: There were too many.
+        """
+        self._take(self._failures, address, FAILURES_MAX, FAILURES_MAX / FAILURE_WINDOW_S)
 
     def _check_source(self, headers: Mapping[str, str], address: str) -> None:
         key = self._rules.sources.key

@@ -32,7 +32,7 @@ class SchedulesQuery(msgspec.Struct, kw_only=True):
 
     topic: Annotated[str, Meta(max_length=127)] = ""
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 100
-    cursor: Annotated[str, Meta(pattern=r"^([0-9]{1,4}\.[0-9]{1,9})?$")] = ""
+    cursor: Annotated[str, Meta(pattern=r"^([0-9]{1,4}\.[0-9]{0,9})?$")] = ""
 
 
 class PageOfSchedules(msgspec.Struct):

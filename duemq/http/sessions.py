@@ -10,9 +10,11 @@ from typing import Final, Self
 
 from duemq.auth.signature import Credentials
 from duemq.client import Admin, Client, PendingDecisions, Producer
+from duemq.client.admin.cluster import BrokerMember
 
 SESSIONS_MAX: Final = 64  # accounts with open connections
 PRODUCER_GROUP: Final = "duemq_http"
+FORGOTTEN_S: Final = 24 * 3600.0  # after this time, a broker that is not registered is not listed
 
 
 class AccountSession:
@@ -29,6 +31,7 @@ class AccountSession:
         self.admin = Admin(client=client)
         self.decisions = PendingDecisions(client=client)
         self.users = 0
+        self._seen: dict[tuple[str, int | None], tuple[BrokerMember, float]] = {}
 
     def __enter__(self) -> Self:
         self.users += 1
@@ -40,6 +43,22 @@ class AccountSession:
     async def masters(self) -> list[tuple[str, str]]:
         """Return name and address of each master; the address stands for an unknown name."""
         return [(name or address, address) for name, address in await self.client.masters()]
+
+    async def members(self) -> list[BrokerMember]:
+        """Return masters and replicas, also those that were registered within the last day.
+
+        A broker that stops or is killed disappears from the name server; a view of the cluster
+        must not look complete without it.
+        """
+        members = await self.admin.members()
+        now_s = asyncio.get_running_loop().time()
+        self._seen |= {(each.broker_name, each.broker_id): (each, now_s) for each in members}
+        self._seen = {
+            key: (member, seen_s)
+            for key, (member, seen_s) in self._seen.items()
+            if now_s - seen_s < FORGOTTEN_S
+        }
+        return [self._seen[key][0] for key in sorted(self._seen, key=str)]
 
 
 class Sessions:

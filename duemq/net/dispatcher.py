@@ -31,11 +31,18 @@ Handler = Callable[[Request], Response | Deferred]
 """Handler of a request: a function that returns the response, or a coroutine function."""
 
 
+class Audited(Protocol):
+    """Request in an audit log."""
+
+    def end(self, code: int) -> None:
+        """Record the code of the response."""
+
+
 class AccessCheck(Protocol):
     """Check of a peer's permission to make a request."""
 
-    def __call__(self, request: Request) -> None:
-        """Check the credentials of a request.
+    def __call__(self, request: Request) -> Audited | None:
+        """Check the credentials of a request; return its entry in an audit log, if it has one.
 
         Raises:
             RequestError: The peer has no permission for the request.
@@ -128,19 +135,24 @@ class Dispatcher:
             text = f"request type {request.code} not supported"
             return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         since_ms = self._meter.start() if self._meter is not None else 0
+        audited = None
         try:
             if self.access is not None and checked is None:
-                self.access(request)
+                audited = self.access(request)
             result = handler(request)
         except Exception as error:
             result = refusal(error, request, self._failed)
         if not isinstance(result, Response):
-            return self._finish(result, request, since_ms)
+            return self._finish(result, request, since_ms, audited)
+        if audited is not None:
+            audited.end(result.code)
         if self._meter is not None:
             self._meter.finish(request, result.code, since_ms, waited=False)
         return result
 
-    async def _finish(self, work: Deferred, request: Request, since_ms: int) -> Response | None:
+    async def _finish(
+        self, work: Deferred, request: Request, since_ms: int, audited: Audited | None
+    ) -> Response | None:
         meter = self._meter
         code = int(ResponseCode.SYSTEM_ERROR)  # if the task is cancelled
         if meter is not None:
@@ -152,6 +164,8 @@ class Dispatcher:
             response = refusal(error, request, self._failed)
             code = response.code
         finally:
+            if audited is not None:
+                audited.end(code)
             if meter is not None:
                 meter.finish(request, code, since_ms, waited=True)
         return response

@@ -39,6 +39,7 @@ class Result:
         exit_code: 0 clean, 1 findings, 2 it could not run; `why` has the cause.
         verdicts: Number of messages by verdict.
         lateness_ms: p50, p99, max.
+        offenders: Some messages of each finding and reason.
     """
 
     exit_code: int
@@ -47,6 +48,7 @@ class Result:
     complete: bool = False
     verdicts: dict[str, int] = field(default_factory=dict)
     lateness_ms: dict[str, int | None] = field(default_factory=dict)
+    offenders: list[dict[str, object]] = field(default_factory=list)
 
 
 def command_of(config: ReconcileConfig, store: str, levels: str) -> list[str]:
@@ -150,7 +152,7 @@ def result_of(code: int, output: bytes, errors: bytes) -> Result:
     lines = output.decode("utf-8", "replace").strip().splitlines()
     try:
         response = json.loads(lines[-1])
-        names = ("audit_id", "why", "complete", "verdicts", "lateness_ms")
+        names = ("audit_id", "why", "complete", "verdicts", "lateness_ms", "offenders")
         fields = {name: response[name] for name in names if name in response}
         return Result(exit_code=int(response["exit_code"]), **fields)
     except (IndexError, ValueError, LookupError, TypeError):

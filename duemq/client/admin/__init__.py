@@ -1,4 +1,4 @@
-"""Admin: brokers, topics, groups, messages, dead letters, schedules, migrations of a cluster.
+"""Admin: brokers, topics, groups, messages, dead letters, quarantine, schedules, migrations.
 
 async with Admin("127.0.0.1:9876") as admin:
     for group in await admin.groups():
@@ -7,12 +7,12 @@ async with Admin("127.0.0.1:9876") as admin:
 
 from __future__ import annotations
 
-from duemq.client.admin.dead_letters import DeadLettersAdmin
 from duemq.client.admin.migrations import MigrationsAdmin
+from duemq.client.admin.quarantine import QuarantineAdmin
 from duemq.client.admin.schedules import SchedulesAdmin
 
 
-class Admin(DeadLettersAdmin, SchedulesAdmin, MigrationsAdmin):
+class Admin(QuarantineAdmin, SchedulesAdmin, MigrationsAdmin):
     """Administration of DueMQ's and Apache's brokers, from 4.9 on; an async context manager.
 
     Args:

@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Final
 
 from duemq.client.admin.messages import MessagesAdmin
+from duemq.client.admin.topic_page import READER_GROUP, topic_page
 from duemq.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from duemq.client.errors import NoRoute
 from duemq.client.message import RESERVED, Message, MessageQueue, ReceivedMessage
 from duemq.client.producer import Producer
 from duemq.client.pull_consumer import PullConsumer
 
-READER_GROUP: Final = "TOOLS_CONSUMER"  # every broker has it. MixAll.TOOLS_CONSUMER_GROUP
 PRODUCER_GROUP: Final = "DUEMQ_PRODUCER"
 RESENT: Final = "DUEMQ_DEAD_LETTER"
 """Property of a message that was sent again: offset message id of the dead letter."""
@@ -79,6 +79,18 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """Dead letters of a group at one broker, oldest first.
+
+    Attributes:
+        cursor: Cursor of the next page; None: this is the last one.
+    """
+
+    letters: Sequence[DeadLetter]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Resent:
     """Result of sending a dead letter again.
 
@@ -94,17 +106,40 @@ class Resent:
 class DeadLettersAdmin(MessagesAdmin):
     """Requests about dead letters."""
 
-    async def dead_letter_counts(self) -> list[DeadLetterCount]:
-        """Return the groups that have a topic of dead letters, by name."""
+    async def dead_letter_counts(self, *, brokers: Sequence[str] = ()) -> list[DeadLetterCount]:
+        """Return the groups that have a topic of dead letters, by name.
+
+        Args:
+            brokers: Broker names; none: all.
+        """
         counts = []
-        for topic in await self.topics():
+        for topic in await self.topics(brokers=brokers):
             if not topic.name.startswith(DEAD_LETTER_PREFIX):
                 continue
-            state = await self.topic(topic.name)
-            times = [each.last_stored_at for each in state.queues if each.last_stored_at]
+            queues = [
+                queue
+                for master in await self.masters(list(topic.settings))
+                for queue in await self.queue_states(master, topic.name)
+            ]
+            times = [each.last_stored_at for each in queues if each.last_stored_at]
             group = topic.name.removeprefix(DEAD_LETTER_PREFIX)
-            counts.append(DeadLetterCount(group, state.messages, max(times, default=None)))
+            messages = sum(queue.messages for queue in queues)
+            counts.append(DeadLetterCount(group, messages, max(times, default=None)))
         return counts
+
+    async def dead_letter_page(
+        self, group: str, broker: str, *, cursor: str = "", count: int
+    ) -> DeadLetterPage:
+        """Return a page of the dead letters of a group at one broker.
+
+        Raises:
+            ValueError: The cursor is malformed.
+            Unreachable: The broker does not respond.
+        """
+        topic = DEAD_LETTER_PREFIX + group
+        page = await topic_page(self.client, topic, broker, cursor=cursor, count=count)
+        letters = [_letter(group, message) for message in page.messages]
+        return DeadLetterPage(letters, page.cursor)
 
     async def dead_letters(
         self,
@@ -153,10 +188,7 @@ class DeadLettersAdmin(MessagesAdmin):
             named = MessageQueue(
                 queue.topic, queue.broker_name or self.client.broker, queue.queue_id
             )
-            received = ReceivedMessage(message.record, named)
-            properties = message.properties
-            origin = properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC", "")
-            yield DeadLetter(group, received, "" if origin.startswith(RETRY_PREFIX) else origin)
+            yield _letter(group, ReceivedMessage(message.record, named))
 
     async def resend_dead_letters(
         self, letters: Sequence[DeadLetter], *, topic: str = "", dry_run: bool = False
@@ -194,6 +226,12 @@ class DeadLettersAdmin(MessagesAdmin):
             return False
         name = message.offset_message_id
         return any(copy.properties.get(RESENT) == name for copy in copies)
+
+
+def _letter(group: str, message: ReceivedMessage) -> DeadLetter:
+    properties = message.properties
+    origin = properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC", "")
+    return DeadLetter(group, message, "" if origin.startswith(RETRY_PREFIX) else origin)
 
 
 def _message(letter: DeadLetter, topic: str) -> Message:

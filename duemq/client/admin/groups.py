@@ -212,15 +212,17 @@ class _ProgressTable(msgspec.Struct, rename="camel"):
 class GroupsAdmin(TopicsAdmin):
     """Requests about consumer groups."""
 
-    async def groups(self) -> list[GroupInfo]:
-        """Return all consumer groups of all masters, by name.
+    async def groups(self, *, brokers: Sequence[str] = ()) -> list[GroupInfo]:
+        """Return all consumer groups of masters, by name.
 
+        Args:
+            brokers: Broker names; none: all.
         Raises:
             Refused: A broker refused the request.
             Unreachable: A broker does not respond.
         """
         settings: dict[str, dict[str, GroupSettings]] = {}
-        for master in await self.masters():
+        for master in await self.masters(brokers):
             for name, value in (await self._all_groups(master.address)).items():
                 settings.setdefault(name, {})[master.name] = value
         return [GroupInfo(name, by_broker) for name, by_broker in sorted(settings.items())]

@@ -7,7 +7,7 @@ message id, or by unique id or key and topic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -49,7 +49,9 @@ class MessageHistories:
 class MessagesAdmin(GroupsAdmin):
     """Requests about messages."""
 
-    async def message_history(self, name: str, *, topic: str = "") -> MessageHistories:
+    async def message_history(
+        self, name: str, *, topic: str = "", brokers: Sequence[str] = ()
+    ) -> MessageHistories:
         """Return the messages of a name in any state, with their histories.
 
         Every master is asked at the same time, once.
@@ -58,11 +60,12 @@ class MessagesAdmin(GroupsAdmin):
             name: Unique id, one of the keys, or offset message id.
             topic: Topic of the messages; empty: any. Apache's brokers need it, unless the name is
                 an offset message id.
+            brokers: Broker names; none: all.
         Raises:
             Refused: A broker refused the request.
             Unreachable: A broker does not respond.
         """
-        masters = await self.masters()
+        masters = await self.masters(brokers)
         answers = await asyncio.gather(*(self._histories_at(each, name, topic) for each in masters))
         return MessageHistories(
             [message for answer in answers for message in answer.messages],

@@ -153,16 +153,18 @@ class _QueueRanges(msgspec.Struct, rename="camel"):
 class TopicsAdmin(ClusterAdmin):
     """Requests about topics."""
 
-    async def topics(self) -> list[TopicInfo]:
-        """Return all topics of all masters, by name.
+    async def topics(self, *, brokers: Sequence[str] = ()) -> list[TopicInfo]:
+        """Return all topics of masters, by name.
 
+        Args:
+            brokers: Broker names; none: all.
         Raises:
             Refused: A broker refused the request.
             Unreachable: A broker does not respond.
         """
         settings: dict[str, dict[str, TopicSettings]] = {}
         internal: set[str] = set()
-        for master in await self.masters():
+        for master in await self.masters(brokers):
             for name, value in (await self._all_settings(master.address)).items():
                 settings.setdefault(name, {})[master.name] = value
             internal |= await self._internal_topics(master)
@@ -186,7 +188,7 @@ class TopicsAdmin(ClusterAdmin):
             if value is None:
                 continue
             settings[master.name] = value
-            queues += await self._queue_states(master, name)
+            queues += await self.queue_states(master, name)
             groups |= await self._groups_of(master, name)
             internal |= await self._internal_topics(master)
         if not settings:
@@ -277,7 +279,8 @@ class TopicsAdmin(ClusterAdmin):
             return set()
         return set(parsed(response, _TopicNames).topic_list)
 
-    async def _queue_states(self, master: BrokerMember, topic: str) -> list[QueueState]:
+    async def queue_states(self, master: BrokerMember, topic: str) -> list[QueueState]:
+        """Return the queues of a topic at one master."""
         code = RequestCode.GET_TOPIC_STATS_INFO
         response = await self.client.ask(master.address, code, {"topic": topic})
         table = parsed(response, _QueueRanges).offset_table

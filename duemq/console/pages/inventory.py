@@ -2,92 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from duemq.client.admin.groups import GroupProgress
-from duemq.client.errors import ClientError
+from duemq.client.admin.cluster import BrokerMember
+from duemq.client.admin.groups import GroupProgress, GroupState
+from duemq.client.admin.topics import TopicSettings
+from duemq.client.errors import NoRoute
 from duemq.client.message import milliseconds
 from duemq.console.blocks import Cell, Form, Key, Notice, PageContent, Table, Tile, Tiles
+from duemq.console.brokers import (
+    BrokerState,
+    masters,
+    of_members,
+    page_of_brokers,
+    unknown_parts,
+)
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.message import state_cell
-from duemq.http.endpoints import Call, JsonObject
-from duemq.http.registry import NamesQuery, list_groups, list_topics, show_group
-from duemq.http.schedules import SchedulesQuery, list_schedules
-from duemq_common.errors import RequestError
+from duemq.http.endpoints import JsonObject, JsonValue
+from duemq.http.schedules import LIST_VIEW, SchedulesQuery
 
 PAGE_SIZE: Final = 100
 
 
 async def topics(call: PageCall) -> PageContent:
     """Return a page of the topics."""
-    page = await list_topics(_names_call(call))
+    admin, kinds = call.session.admin, dict[str, str]()
+    settings: dict[str, dict[str, TopicSettings]] = {}
+    states = await _of_masters(call, lambda one: admin.topics(brokers=[one.name]))
+    for topic in _parts(states):
+        kinds[topic.name] = topic.kind
+        settings.setdefault(topic.name, {}).update(topic.settings)
+    names, following = _names(call, settings)
     rows = []
-    for topic in page.topics:
-        each = topic.settings.values()
+    for name in names:
+        each = settings[name].values()
         rows.append(
             [
-                Cell(topic.name),
-                Cell(topic.kind),
+                Cell(name),
+                Cell(kinds[name]),
                 Cell(sum(one.read_queues for one in each), "number"),
                 Cell(sum(one.write_queues for one in each), "number"),
-                Cell(", ".join(topic.settings)),
+                Cell(", ".join(settings[name])),
             ]
         )
     columns = ("topic", "kind", "read_queues", "write_queues", "brokers")
-    last = page.topics[-1].name if page.more else ""
-    return _page("topics", columns, rows, {"after": last})
+    return _page("topics", columns, rows, following, unknown_parts(states))
 
 
 async def groups(call: PageCall) -> PageContent:
     """Return a page of the consumer groups."""
-    page = await list_groups(_names_call(call))
+    admin, brokers = call.session.admin, dict[str, list[str]]()
+    states = await _of_masters(call, lambda one: admin.groups(brokers=[one.name]))
+    for group in _parts(states):
+        brokers.setdefault(group.name, []).extend(group.settings)
+    names, following = _names(call, brokers)
     rows = [
-        [
-            Cell(one.name, link=f"/groups/{quote(one.name, safe='')}"),
-            Cell(", ".join(one.settings)),
-        ]
-        for one in page.groups
+        [Cell(name, link=f"/groups/{quote(name, safe='')}"), Cell(", ".join(brokers[name]))]
+        for name in names
     ]
-    last = page.groups[-1].name if page.more else ""
-    return _page("groups", ("group", "brokers"), rows, {"after": last})
+    return _page("groups", ("group", "brokers"), rows, following, unknown_parts(states))
 
 
 async def group(call: PageCall) -> PageContent:
-    """Return a consumer group with its lag by queue."""
-    details = await show_group(call.handler_call(NamesQuery))
-    state = details.group
-    figures = {"group_lag": details.lag, "members": len(state.members), "rate": state.rate}
-    tiles = [Tile(Key(f"column.{name}"), Cell(n, "number")) for name, n in figures.items()]
+    """Return a consumer group with its lag by queue; figures with an unknown part are unknown."""
+    name, admin = call.path["name"], call.session.admin
+
+    async def part(member: BrokerMember) -> list[GroupState]:
+        infos = await admin.groups(brokers=[member.name])
+        return [await admin.group_state(info) for info in infos if info.name == name]
+
+    states = await _of_masters(call, part)
+    parts: list[GroupState] = _parts(states)
+    unknown = unknown_parts(states)
+    if not parts and not unknown:
+        raise NoRoute(f"group {name} does not exist")
+    members = {member.client_id for one in parts for member in one.members}
+    figures = {
+        "group_lag": sum(one.lag for one in parts),
+        "members": len(members),
+        "rate": sum(one.rate for one in parts),
+    }
+    tiles = [
+        Tile(Key(f"column.{label}"), Cell(None if unknown else figure, "number"))
+        for label, figure in figures.items()
+    ]
     names = ("topic", "broker", "queue", "offset", "max_offset", "group_lag", "last_consumed")
-    columns = [Key(f"column.{name}") for name in names]
-    table = Table(Key("group.queues"), columns, list(map(_queue_row, state.queues)))
-    return PageContent(Key("column.group"), [Tiles(tiles), table], state.info.name)
+    columns = [Key(f"column.{label}") for label in names]
+    rows = [_queue_row(queue) for one in parts for queue in one.queues]
+    empty = Key("value.unknown" if unknown else "table.empty")
+    table = Table(Key("group.queues"), columns, rows, empty)
+    return PageContent(Key("column.group"), [*unknown, Tiles(tiles), table], name)
 
 
 async def schedules(call: PageCall) -> PageContent:
     """Return a page of the recurring schedules."""
     columns = ("schedule", "topic", "times", "zone", "state", "planned", "next_planned", "broker")
     cursor = call.query.get("cursor", "")
-    request = call.handler_call(SchedulesQuery, limit=PAGE_SIZE, cursor=cursor)
-    try:
-        page = await list_schedules(request)
-    except (ClientError, RequestError) as error:
-        unknown = _page("schedules", columns, [], {}, "value.unknown")
-        notice = Notice(Key("value.unknown"), str(error), "bad")
-        return PageContent(unknown.title, [notice, *unknown.blocks])
-    rows = list(map(_schedule_row, page.schedules))
-    content = _page("schedules", columns, rows, {"cursor": page.cursor or ""})
+    query: SchedulesQuery = call.handler_call(SchedulesQuery, cursor=cursor).query
+
+    async def part(member: BrokerMember, after: str) -> tuple[JsonObject, str | None]:
+        position = int(after or 0) - 1
+        fields: dict[str, object] = {"after": position, "count": PAGE_SIZE, "topic": query.topic}
+        view: JsonObject = await call.session.admin.view(member.address, LIST_VIEW, **fields)
+        return view, None if view["after"] < 0 else f"{view['after'] + 1}"
+
+    page = await page_of_brokers(call.session, query.cursor, part)
+    schedules = page.state.value["schedules"] if page.state.value else []
+    rows = [_schedule_row(schedule, page.state.member.name) for schedule in schedules]
+    unknown = unknown_parts(page.unknown)
+    content = _page("schedules", columns, rows, {"cursor": page.cursor}, unknown)
     if call.login.role >= LoginRole.OPERATOR:
         new = Form(Key("schedule.new"), "/new-schedule", [])
         return PageContent(content.title, [*content.blocks, new])
     return content
 
 
-def _names_call(call: PageCall) -> Call:
-    return call.handler_call(NamesQuery, limit=PAGE_SIZE, after=call.query.get("after", ""))
+async def _of_masters(
+    call: PageCall, ask: Callable[[BrokerMember], Awaitable[JsonValue]]
+) -> list[BrokerState]:
+    return await of_members(await masters(call.session), ask)
+
+
+def _parts(states: Iterable[BrokerState]) -> list[JsonValue]:
+    """Return what all brokers respond, in one list."""
+    return [part for state in states for part in state.value or ()]
+
+
+def _names(call: PageCall, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the names of a page in order, and the parameters of the next page."""
+    after = call.query.get("after", "")
+    rest = sorted(name for name in names if name > after)
+    page = rest[:PAGE_SIZE]
+    return page, {"after": page[-1]} if len(page) < len(rest) else {}
 
 
 def _page(
@@ -95,13 +145,14 @@ def _page(
     columns: Iterable[str],
     rows: Sequence[Sequence[Cell]],
     following: Mapping[str, str],
-    empty: str = "table.empty",
+    unknown: Sequence[Notice],
 ) -> PageContent:
     """Return a page with one table; `following` are parameters of the next page, or empty texts."""
     title = Key(f"nav.{name}")
     link = f"/{name}?{urlencode(following)}" if any(following.values()) else ""
-    table = Table(title, [Key(f"column.{column}") for column in columns], rows, Key(empty), link)
-    return PageContent(title, [table])
+    empty = Key("value.unknown" if unknown else "table.empty")
+    table = Table(title, [Key(f"column.{column}") for column in columns], rows, empty, link)
+    return PageContent(title, [*unknown, table])
 
 
 def _queue_row(one: GroupProgress) -> list[Cell]:
@@ -117,7 +168,7 @@ def _queue_row(one: GroupProgress) -> list[Cell]:
     ]
 
 
-def _schedule_row(schedule: JsonObject) -> list[Cell]:
+def _schedule_row(schedule: JsonObject, broker: str) -> list[Cell]:
     definition: JsonObject = schedule["definition"]
     every_ms = definition.get("every_ms")
     return [
@@ -128,5 +179,5 @@ def _schedule_row(schedule: JsonObject) -> list[Cell]:
         state_cell(schedule["state"]),
         Cell(schedule["planned_ms"], "time"),
         Cell(schedule["next_ms"], "time"),
-        Cell(schedule["broker"]),
+        Cell(broker),
     ]

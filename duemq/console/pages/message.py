@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from duemq.client.admin.messages import MessageHistories
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table, TextBlock
+from duemq.console.brokers import masters, of_members, unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.catalogue import TEXTS
 from duemq.console.logins import LoginRole
@@ -24,15 +26,25 @@ POP_COLUMNS: Final = ("group", "at", "invisible_until", "attempt")
 async def message(call: PageCall) -> PageContent:
     """Return the page of a unique id, offset message id or key."""
     name = call.path["name"]
-    histories = await call.session.admin.message_history(name, topic=call.query.get("topic", ""))
-    messages = histories.messages
+    topic, admin = call.query.get("topic", ""), call.session.admin
+    states = await of_members(
+        await masters(call.session),
+        lambda one: admin.message_history(name, topic=topic, brokers=[one.name]),
+    )
+    parts: list[MessageHistories] = [one.value for one in states if one.value is not None]
+    unknown = unknown_parts(states)
+    messages = [message for part in parts for message in part.messages]
+    if not messages and unknown:
+        return PageContent(Key("message.title"), unknown, name)
     if not messages:
         raise Problem(404, "no-message", "No broker has the message", name)
     exact = [one for one in messages if one.offset_message_id == name]
     messages = exact or messages
-    blocks: list[object] = [Notice(Key("message.more"))] if histories.more else []
+    blocks: list[object] = [*unknown]
+    if any(part.more for part in parts):
+        blocks.append(Notice(Key("message.more")))
     blocks += [_list(messages)] if len(messages) > 1 else _details(messages[0], call.login.role)
-    if histories.pops_omitted:
+    if any(part.pops_omitted for part in parts):
         blocks.append(Notice(Key("message.pops_omitted")))
     return PageContent(Key("message.title"), blocks, name)
 

@@ -22,7 +22,7 @@ CAPACITY_MAX: Final = 1_000_000_000
 
 async def overview(call: PageCall) -> PageContent:
     """Return the page of the whole cluster."""
-    members = await call.session.admin.members()
+    members = await call.session.members()
     masters = [member for member in members if member.is_master]
     timers, levels, replicas = await asyncio.gather(
         views(call.session, masters, TIMERS_VIEW),

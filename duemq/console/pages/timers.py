@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from duemq.client.errors import ClientError
+from duemq.client.admin.cluster import BrokerMember
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table
+from duemq.console.brokers import page_of_brokers, unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
-from duemq.http.endpoints import Call, JsonObject
-from duemq.http.pending import PendingQuery, list_pending
+from duemq.http.endpoints import JsonObject
+from duemq.http.pending import LIST_VIEWS, PendingQuery, described
 from duemq.net.decisions import ACTIONS, TIME_MS_MAX
 from duemq_common.charts import MS_MAX
-from duemq_common.errors import RequestError
 
 PAGE_SIZE: Final = 100
 COLUMNS: Final = ("due", "topic", "id", "keys", "tag", "body", "broker")
@@ -22,22 +22,30 @@ COLUMNS: Final = ("due", "topic", "id", "keys", "tag", "body", "broker")
 
 async def timers(call: PageCall) -> PageContent:
     """Return the search form and one page of its results."""
-    request = _handler_call(call)
-    query: PendingQuery = request.query
-    blocks: list[object] = [_form(query)]
-    rows: list[list[Cell]] = []
-    following, empty = "", Key("table.empty")
-    try:
-        page = await list_pending(request)
-    except (ClientError, RequestError) as error:
-        blocks.append(Notice(Key("value.unknown"), str(error), "bad"))
-        empty = Key("value.unknown")
-    else:
-        blocks += [Notice(Key("timers.damage"), text, "bad") for text in page.damage]
-        rows = [_row(timer) for timer in page.messages]
-        if page.cursor is not None:
-            following = f"/timers?{urlencode(_parameters(query) | {'cursor': page.cursor})}"
-            empty = Key("timers.continued")
+    query = _query(call)
+    view, name, _ = LIST_VIEWS["timers"]
+    fields: dict[str, object] = {
+        "topic": query.topic,
+        "key": query.key,
+        "from_ms": query.from_ms,
+        "to_ms": query.until_ms,
+        "limit": query.limit,
+    }
+
+    async def part(member: BrokerMember, cursor: str) -> tuple[JsonObject, str | None]:
+        admin = call.session.admin
+        result: JsonObject = await admin.view(member.address, view, **fields, cursor=cursor)
+        return result, result["cursor"]
+
+    page = await page_of_brokers(call.session, query.cursor, part)
+    value: JsonObject = page.state.value or {"damage": [], name: []}
+    blocks: list[object] = [_form(query), *unknown_parts(page.unknown)]
+    blocks += [Notice(Key("timers.damage"), text, "bad") for text in value["damage"]]
+    rows = [_row(described(timer), page.state.member.name) for timer in value[name]]
+    following, empty = "", Key("table.empty" if page.state.value else "value.unknown")
+    if page.cursor:
+        following = f"/timers?{urlencode(_parameters(query) | {'cursor': page.cursor})}"
+        empty = Key("timers.continued")
     columns = [Key(f"column.{name}") for name in COLUMNS]
     blocks.append(Table(Key("timers.results"), columns, rows, empty, following))
     if (rows or following) and call.login.role >= LoginRole.OPERATOR:
@@ -59,15 +67,16 @@ def time_field(ms: int) -> str:
     return f"{text}.{rest_ms:03d}" if rest_ms else text
 
 
-def _handler_call(call: PageCall) -> Call:
+def _query(call: PageCall) -> PendingQuery:
     fields = {name: call.query.get(name, "").strip() for name in ("topic", "key", "cursor")}
-    return call.handler_call(
+    query: PendingQuery = call.handler_call(
         PendingQuery,
         from_ms=call.time_ms("from", 0),
         until_ms=call.time_ms("until", TIME_MS_MAX),
         limit=PAGE_SIZE,
         **fields,
-    )
+    ).query
+    return query
 
 
 def _parameters(query: PendingQuery) -> dict[str, str]:
@@ -102,7 +111,7 @@ def _bulk_form(query: PendingQuery) -> Form:
     return Form(Key("bulk.list"), "/bulk", fields, "post", hidden, Key("bulk.all_hits"))
 
 
-def _row(timer: JsonObject) -> list[Cell]:
+def _row(timer: JsonObject, broker: str) -> list[Cell]:
     unique_key = timer.get("unique_key", "")
     identity = Cell(unique_key, "text", message_link(unique_key))
     if "unreadable" in timer:
@@ -114,5 +123,5 @@ def _row(timer: JsonObject) -> list[Cell]:
         Cell(timer.get("keys")),
         Cell(timer.get("tag")),
         Cell(timer.get("body_bytes"), "bytes"),
-        Cell(timer["broker"]),
+        Cell(broker),
     ]

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from duemq.auth.audit import BURST_LINES, LINES_PER_S, TEXT_CHARACTERS_MAX, AuditEntry, AuditLog
+from duemq.auth.audit import (
+    BURST_LINES,
+    ENTRIES_MAX,
+    LINES_PER_S,
+    PAGE_MAX,
+    TEXT_CHARACTERS_MAX,
+    AuditEntry,
+    AuditLog,
+)
 
 ENTRY = AuditEntry("alice", "10.0.0.7:5012", 310, "Topic:orders", "Pub", "no matched policies.")
 CHANGE = AuditEntry("root", "127.0.0.1:4711", 3001, "Cluster:C", "Update", account="bob")
@@ -84,3 +92,22 @@ def test_refusals_above_the_rate_are_counted_in_the_next_line(
     audit.allowed(CHANGE)
     assert "leftOut" not in lines(caplog)[0]
     assert audit.refused_count == BURST_LINES + 7 + (next_line == "refused")
+
+
+def test_entries_in_memory_are_bounded_and_refusals_hide_no_change(now_ms: list[int]) -> None:
+    audit = AuditLog(lambda: now_ms[0])
+    audit.allowed(CHANGE).result = 0
+    for _ in range(ENTRIES_MAX + 5):
+        audit.refused(ENTRY)
+    shown: list[dict[str, Any]] = []
+    before = ""
+    while before != "None":
+        page: dict[str, Any] = audit.view({"before": before, "count": "x"})
+        assert len(page["entries"]) <= PAGE_MAX
+        shown += page["entries"]
+        before = str(page["before"])
+    assert len(shown) == ENTRIES_MAX + 1
+    assert [entry["number"] for entry in shown] == sorted(
+        (entry["number"] for entry in shown), reverse=True
+    )
+    assert (shown[-1]["user"], shown[-1]["result"]) == ("root", 0)

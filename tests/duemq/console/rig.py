@@ -21,7 +21,11 @@ from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
 
 VIEWER = Credentials("viewer", "viewer-secret")
 OPERATOR = Credentials("operator", "operator-secret")
-READ = {"Cluster:*": ["Get", "List"], "Topic:*": ["Get", "List", "Sub"], "Group:*": ["Get", "List"]}
+READ = {
+    "Cluster:*": ["Get", "List"],
+    "Topic:*": ["Get", "List", "Sub"],
+    "Group:*": ["Get", "List", "Sub"],
+}
 RIGHTS = {VIEWER: READ, OPERATOR: READ | {"Topic:*": ["Get", "List", "Sub", "Pub", "Update"]}}
 
 

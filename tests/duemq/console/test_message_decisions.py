@@ -162,7 +162,7 @@ def test_a_decision_is_confirmed_and_has_a_result(accounts: Served, action: str)
 def test_schedules_are_listed(accounts: Served) -> None:
     with accounts.logged_in(VIEWER) as client:
         text = client.get("/schedules").text
-    assert "<td>report</td>" in text
+    assert ">report</a></td>" in text
     assert "<code>0 6 * * *</code>" in text
     assert "<td>active</td>" in text
 

@@ -176,3 +176,18 @@ def test_held_codes_are_handled_when_the_wait_ends() -> None:
         return response.remark
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize(("code", "result"), [(10, 0), (11, 0), (12, 0), (13, 17), (14, 1)])
+def test_the_audit_log_gets_the_code_of_each_response(code: int, result: int) -> None:
+    class Entry:
+        def __init__(self) -> None:
+            self.codes: list[int] = []
+
+        def end(self, code: int) -> None:
+            self.codes.append(code)
+
+    entry = Entry()
+    dispatcher = Dispatcher(TABLE, access=lambda request: entry)
+    exchange(dispatcher, Request(code, {}))
+    assert entry.codes == [result]

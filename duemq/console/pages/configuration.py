@@ -1,0 +1,77 @@
+"""Configuration of each broker: value, default and source of every key; secrets are masked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from duemq.client.admin.cluster import BrokerMember
+from duemq.client.errors import Unsupported
+from duemq.console.blocks import Cell, Field, Form, Key, PageContent, Table
+from duemq.console.brokers import page_of_brokers, unknown_parts
+from duemq.console.call import PageCall
+from duemq.http.endpoints import JsonObject
+from duemq_common.masking import masked
+
+CONFIGURATION_VIEW: Final = "configuration"
+COLUMNS: Final = ("key", "value", "default", "source", "reloadable", "unit", "broker")
+CHANGED, EVERY = "changed", "all"
+
+
+async def configuration(call: PageCall) -> PageContent:
+    """Return the keys of one broker, and a link to those of the next one."""
+    shown = call.query.get("shown", CHANGED)
+    prefix = call.query.get("prefix", "").strip().lower()
+
+    async def part(member: BrokerMember, cursor: str) -> tuple[list[JsonObject], None]:
+        return await _keys(call, member), None
+
+    page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
+    rows = [
+        _row(key, page.state.member.name)
+        for key in page.state.value or ()
+        if key["key"].lower().startswith(prefix) and (shown == EVERY or key["source"] != "")
+    ]
+    choices = [(CHANGED, Key("configuration.changed")), (EVERY, Key("configuration.all"))]
+    form = Form(
+        Key("timers.search"),
+        "/configuration",
+        [
+            Field("prefix", Key("configuration.prefix"), prefix),
+            Field("shown", Key("configuration.shown"), shown, options=choices),
+        ],
+    )
+    columns = [Key(f"column.{name}") for name in COLUMNS]
+    following = f"/configuration?shown={EVERY if shown == EVERY else CHANGED}&cursor={page.cursor}"
+    empty = Key("table.empty" if page.state.value is not None else "value.unknown")
+    title = Key("nav.configuration")
+    table = Table(title, columns, rows, empty, following if page.cursor else "")
+    return PageContent(title, [form, *unknown_parts(page.unknown), table])
+
+
+async def _keys(call: PageCall, member: BrokerMember) -> list[JsonObject]:
+    """Return the keys of a broker; an Apache broker reports their values only."""
+    admin = call.session.admin
+    try:
+        keys: list[JsonObject] = (await admin.view(member.address, CONFIGURATION_VIEW))["keys"]
+    except Unsupported:
+        values = await admin.broker_config(member.address)
+        return [
+            {"key": key, "value": masked(key, value), "source": None}
+            for key, value in sorted(values.items())
+        ]
+    return keys
+
+
+def _row(key: JsonObject, broker: str) -> list[Cell]:
+    live = key.get("live")
+    source = key["source"]
+    reloadable = None if live is None else f"configuration.{'live' if live else 'restart'}"
+    return [
+        Cell(key["key"], "code"),
+        Cell(key["value"], "code"),
+        Cell(key.get("default"), "code"),
+        Cell("configuration.default", "key") if source == "" else Cell(source, "words"),
+        Cell(reloadable, "key"),
+        Cell(key.get("unit", "")),
+        Cell(broker),
+    ]

@@ -1,0 +1,157 @@
+"""Dead letters: groups that have some, their messages, and sending these again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from duemq.client.admin.cluster import BrokerMember
+from duemq.client.admin.dead_letters import SENT, WOULD_SEND, DeadLetter, DeadLetterCount, Resent
+from duemq.client.message import milliseconds
+from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table
+from duemq.console.brokers import masters, of_members, page_of_brokers, unknown_parts
+from duemq.console.call import PageCall
+from duemq.console.logins import LoginRole
+from duemq.console.pages.timers import message_link
+from duemq.http.endpoints import invalid
+from duemq.http.problems import Problem
+
+PAGE_SIZE: Final = 100
+LETTERS: Final = ("offset", "stored", "topic", "retries", "id", "keys", "broker")
+
+
+async def dead_letters(call: PageCall) -> PageContent:
+    """Return the groups that have dead letters; a number with an unknown part is unknown."""
+    admin = call.session.admin
+    states = await of_members(
+        await masters(call.session), lambda one: admin.dead_letter_counts(brokers=[one.name])
+    )
+    unknown = unknown_parts(states)
+    parts: dict[str, list[DeadLetterCount]] = {}
+    for state in states:
+        for count in state.value or ():
+            parts.setdefault(count.group, []).append(count)
+    names = sorted(name for name in parts if name > call.query.get("after", ""))
+    page = names[:PAGE_SIZE]
+    rows = [_group_row(name, parts[name], is_known=not unknown) for name in page]
+    columns = [Key(f"column.{name}") for name in ("group", "dead_letters", "last_dead_letter")]
+    following = f"/dead-letters?{urlencode({'after': page[-1]})}" if len(page) < len(names) else ""
+    title = Key("nav.dead_letters")
+    table = Table(title, columns, rows, Key("table.empty"), following)
+    return PageContent(title, [*unknown, table])
+
+
+async def letters_of_group(call: PageCall) -> PageContent:
+    """Return a page of the dead letters of a group."""
+    group = call.path["name"]
+
+    async def part(member: BrokerMember, cursor: str) -> tuple[list[DeadLetter], str | None]:
+        return await _page(call, group, member.name, cursor, PAGE_SIZE)
+
+    page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
+    letters: list[DeadLetter] = page.state.value or []
+    path = f"/dead-letters/{quote(group, safe='')}"
+    following = f"{path}?{urlencode({'cursor': page.cursor})}" if page.cursor else ""
+    columns = [Key(f"column.{name}") for name in LETTERS]
+    empty = Key("table.empty" if page.state.value is not None else "value.unknown")
+    is_operator = call.login.role >= LoginRole.OPERATOR
+    rows = [_letter_row(letter, is_operator=is_operator) for letter in letters]
+    title = Key("nav.dead_letters")
+    table = Table(title, columns, rows, empty, following)
+    return PageContent(title, [*unknown_parts(page.unknown), table], group)
+
+
+async def resend_confirmation(call: PageCall) -> PageContent:
+    """Return what sending a dead letter again will do, with the form that confirms it."""
+    letter, topic = await _selected(call)
+    results = await call.session.admin.resend_dead_letters([letter], topic=topic, dry_run=True)
+    blocks: list[object] = [_results(results)]
+    hidden = [("group", letter.group), ("name", letter.name), ("topic", topic)]
+    if results[0].status == WOULD_SEND:
+        title = Key("decision.confirm")
+        form = Form(Key("resend.title"), "/dead-letter-resend", [], "post", hidden, title)
+        blocks.append(form)
+    else:
+        blocks.insert(0, Notice(Key("resend.not_possible"), results[0].status, "bad"))
+    field = Field("topic", Key("resend.topic"), topic or letter.topic)
+    other = Form(Key("resend.other"), "/dead-letter-resend", [field], hidden=hidden[:2])
+    return PageContent(Key("resend.title"), [*blocks, other], letter.name)
+
+
+async def resend(call: PageCall) -> PageContent:
+    """Send a dead letter again, once."""
+    letter, topic = await _selected(call)
+    results = await call.session.admin.resend_dead_letters([letter], topic=topic)
+    is_sent = results[0].status == SENT
+    text = Key("resend.done" if is_sent else "resend.not_possible")
+    notice = Notice(text, results[0].status, "good" if is_sent else "bad")
+    return PageContent(Key("resend.title"), [notice, _results(results)], letter.name)
+
+
+async def _selected(call: PageCall) -> tuple[DeadLetter, str]:
+    """Return the dead letter `BROKER/OFFSET` of a group, and the topic of the form.
+
+    Raises:
+        Problem: There is none.
+    """
+    group, name = call.query.get("group", ""), call.query.get("name", "")
+    broker, slash, offset = name.rpartition("/")
+    if not group or not slash or not (offset.isascii() and offset.isdigit()):
+        raise invalid("a dead letter is named by its group and BROKER/OFFSET")
+    letters, _ = await _page(call, group, broker, f"0_{offset}", 1)
+    if not letters or letters[0].name != name:
+        raise Problem(404, "no-message", "The broker does not have the message", name)
+    return letters[0], call.query.get("topic", "").strip()
+
+
+async def _page(
+    call: PageCall, group: str, broker: str, cursor: str, count: int
+) -> tuple[list[DeadLetter], str | None]:
+    try:
+        page = await call.session.admin.dead_letter_page(group, broker, cursor=cursor, count=count)
+    except ValueError:
+        raise invalid("the cursor is not one of this list") from None
+    return list(page.letters), page.cursor
+
+
+def _group_row(group: str, parts: Sequence[DeadLetterCount], *, is_known: bool) -> list[Cell]:
+    times = [milliseconds(one.last_stored_at) for one in parts if one.last_stored_at]
+    messages = sum(one.messages for one in parts) if is_known else None
+    return [
+        Cell(group, link=f"/dead-letters/{quote(group, safe='')}"),
+        Cell(messages, "number"),
+        Cell(max(times, default=0) if is_known else None, "time"),
+    ]
+
+
+def _letter_row(letter: DeadLetter, *, is_operator: bool) -> list[Cell]:
+    message = letter.message
+    parameters = urlencode({"group": letter.group, "name": letter.name})
+    link = f"/dead-letter-resend?{parameters}" if is_operator else ""
+    return [
+        Cell(message.queue_offset, "number", link),
+        Cell(milliseconds(message.stored_at), "time"),
+        Cell(letter.topic or None),
+        Cell(message.record.reconsume_times, "number"),
+        Cell(message.message_id, link=message_link(message.offset_message_id)),
+        Cell(" ".join(message.keys)),
+        Cell(message.queue.broker_name),
+    ]
+
+
+def _results(results: Sequence[Resent]) -> Table:
+    rows = [
+        [
+            Cell(one.letter.name, "code"),
+            Cell(
+                one.letter.message.message_id,
+                link=message_link(one.letter.message.offset_message_id),
+            ),
+            Cell(one.topic or None),
+            Cell(one.status),
+        ]
+        for one in results
+    ]
+    columns = [Key(f"column.{name}") for name in ("offset", "id", "topic", "verdict")]
+    return Table(Key("resend.effect"), columns, rows)

@@ -1,0 +1,62 @@
+"""Audit log of operators: who did what at which broker, when, and with which result."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlencode
+
+from duemq.client.admin.cluster import BrokerMember
+from duemq.client.errors import Refused
+from duemq.console.blocks import Cell, Key, PageContent, Table
+from duemq.console.brokers import page_of_brokers, unknown_parts
+from duemq.console.call import PageCall
+from duemq.http.endpoints import JsonObject
+from duemq.net.codes import RequestCode, ResponseCode
+
+AUDIT_VIEW: Final = "accounts.audit"
+PAGE_SIZE: Final = 100
+COLUMNS: Final = ("at", "user", "from", "request", "on", "action", "result", "reason", "broker")
+REQUESTS: Final = {int(code): code.name.lower().replace("_", " ") for code in RequestCode}
+"""Names of requests by code."""
+NO_ACCOUNTS: Final = "the broker has no accounts, and so no audit log"
+
+
+async def operators(call: PageCall) -> PageContent:
+    """Return a page of the entries that brokers have in memory, newest first."""
+
+    async def part(member: BrokerMember, before: str) -> tuple[JsonObject, str | None]:
+        fields = {"before": before, "count": PAGE_SIZE}
+        try:
+            view = await call.session.admin.view(member.address, AUDIT_VIEW, **fields)
+        except Refused as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:  # there is no such view
+                raise Refused(error.code, NO_ACCOUNTS, member.address) from error
+            raise
+        return view, None if view["before"] is None else str(view["before"])
+
+    page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
+    entries = page.state.value["entries"] if page.state.value is not None else []
+    rows = [_row(entry, page.state.member.name) for entry in entries]
+    columns = [Key(f"column.{name}") for name in COLUMNS]
+    following = f"/operators?{urlencode({'cursor': page.cursor})}" if page.cursor else ""
+    empty = Key("table.empty" if page.state.value is not None else "value.unknown")
+    title = Key("nav.operators")
+    table = Table(title, columns, rows, empty, following)
+    return PageContent(title, [*unknown_parts(page.unknown), table])
+
+
+def _row(entry: JsonObject, broker: str) -> list[Cell]:
+    result, code = entry["result"], entry["code"]
+    is_done = result == ResponseCode.SUCCESS
+    shown = "operators.done" if is_done else "operators.refused"
+    return [
+        Cell(entry["time_ms"], "time"),
+        Cell(entry["user"]),
+        Cell(entry["from"], "code"),
+        Cell(f"{REQUESTS.get(code, '')} ({code})".strip()),
+        Cell(entry["account"] or entry["resource"]),
+        Cell(entry["action"]),
+        Cell(None if result is None else shown, "key", state="good" if is_done else "bad"),
+        Cell(entry["reason"] or ("" if is_done or result is None else f"({result})"), "words"),
+        Cell(broker),
+    ]

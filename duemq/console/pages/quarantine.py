@@ -1,0 +1,144 @@
+"""Messages in quarantine: the reason, the message, and sending it again after a confirmation."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from duemq.client.admin.cluster import BrokerMember
+from duemq.client.admin.quarantine import EXISTS, UNREADABLE, Quarantined
+from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table, TextBlock
+from duemq.console.brokers import page_of_brokers, unknown_parts
+from duemq.console.call import PageCall
+from duemq.console.logins import LoginRole
+from duemq.console.pages.message import BODY_CHARS_MAX
+from duemq.console.pages.timers import message_link
+from duemq.http.endpoints import invalid
+from duemq.http.problems import Problem
+
+PAGE_SIZE: Final = 100
+COLUMNS: Final = ("offset", "stored", "topic", "reason", "detail", "id", "broker")
+FACTS: Final = ("offset", "stored", "topic", "reason", "detail", "group", "id", "broker")
+RESULTS: Final = {EXISTS: "sent_before", UNREADABLE: "unreadable"}
+
+
+async def quarantine(call: PageCall) -> PageContent:
+    """Return a page of the messages in quarantine."""
+
+    async def part(member: BrokerMember, cursor: str) -> tuple[list[Quarantined], str | None]:
+        try:
+            page = await call.session.admin.quarantine_page(
+                member.name, cursor=cursor, count=PAGE_SIZE
+            )
+        except ValueError:
+            raise invalid("the cursor is not one of this list") from None
+        return list(page.messages), page.cursor
+
+    page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
+    rows = [_row(item) for item in page.state.value or ()]
+    columns = [Key(f"column.{name}") for name in COLUMNS]
+    following = f"/quarantine?{urlencode({'cursor': page.cursor})}" if page.cursor else ""
+    empty = Key("table.empty" if page.state.value is not None else "value.unknown")
+    title = Key("nav.quarantine")
+    table = Table(title, columns, rows, empty, following)
+    return PageContent(title, [*unknown_parts(page.unknown), table])
+
+
+async def quarantined_message(call: PageCall) -> PageContent:
+    """Return one message in quarantine, with the form that leads to sending it again."""
+    item = await _named(call, call.path["name"])
+    blocks = _details(item)
+    if call.login.role >= LoginRole.OPERATOR and item.original is not None:
+        topic = Field("topic", Key("resend.topic"), item.topic)
+        hidden = [("name", item.name)]
+        blocks.insert(1, Form(Key("resend.title"), "/quarantine-resend", [topic], hidden=hidden))
+    return PageContent(Key("quarantine.message"), blocks, item.name)
+
+
+async def resend_confirmation(call: PageCall) -> PageContent:
+    """Return what sending a message again will do, with the form that confirms it."""
+    item = await _named(call, call.query.get("name", ""))
+    topic = call.query.get("topic", "").strip()
+    status = await call.session.admin.resend_quarantined(item, topic=topic, dry_run=True)
+    blocks = [_target(item, topic), *_details(item)]
+    if status in RESULTS or not (topic or item.topic):
+        blocks.insert(0, Notice(Key(f"resend.{RESULTS.get(status, 'no_topic')}"), "", "bad"))
+    else:
+        hidden = [("name", item.name), ("topic", topic)]
+        title = Key("decision.confirm")
+        form = Form(Key("resend.title"), "/quarantine-resend", [], "post", hidden, title)
+        blocks.insert(1, form)
+    return PageContent(Key("resend.title"), blocks, item.name)
+
+
+async def resend(call: PageCall) -> PageContent:
+    """Send a message in quarantine again, once."""
+    item = await _named(call, call.query.get("name", ""))
+    topic = call.query.get("topic", "").strip()
+    status = await call.session.admin.resend_quarantined(item, topic=topic)
+    text = Key(f"resend.{RESULTS.get(status, 'done')}")
+    notice = Notice(text, status, "bad" if status in RESULTS else "good")
+    return PageContent(Key("resend.title"), [notice, _target(item, topic)], item.name)
+
+
+async def _named(call: PageCall, name: str) -> Quarantined:
+    """Return the message with a name `BROKER/OFFSET`.
+
+    Raises:
+        Problem: There is none.
+    """
+    broker, slash, offset = name.rpartition("/")
+    if not slash or not (offset.isascii() and offset.isdigit()):
+        raise invalid("a message in quarantine is named BROKER/OFFSET")
+    page = await call.session.admin.quarantine_page(broker, cursor=f"0_{offset}", count=1)
+    if not page.messages or page.messages[0].name != name:
+        raise Problem(404, "no-message", "The broker does not have the message", name)
+    return page.messages[0]
+
+
+def _row(item: Quarantined) -> list[Cell]:
+    link = f"/quarantine/{quote(item.name, safe='')}"
+    return [
+        Cell(item.record.queue_offset, "number", link),
+        Cell(item.record.store_ms, "time"),
+        Cell(item.topic or None),
+        Cell(item.reason, "code"),
+        Cell(item.detail, "words"),
+        Cell(item.unique_id, link=message_link(item.unique_id)),
+        Cell(item.broker),
+    ]
+
+
+def _details(item: Quarantined) -> list[object]:
+    values: dict[str, Cell] = {
+        "offset": Cell(item.record.queue_offset, "number"),
+        "stored": Cell(item.record.store_ms, "time"),
+        "topic": Cell(item.topic or None),
+        "reason": Cell(item.reason, "code"),
+        "detail": Cell(item.detail, "words"),
+        "group": Cell(item.record.properties.get("DUEMQ_GROUP", "")),
+        "id": Cell(item.unique_id, link=message_link(item.unique_id)),
+        "broker": Cell(item.broker),
+    }
+    names = [Key("column.name"), Key("column.value")]
+    facts = [[Cell(f"column.{name}", "key"), values[name]] for name in FACTS]
+    blocks: list[object] = [Table(Key("message.facts"), names, facts)]
+    if item.original is None:
+        return [*blocks, Notice(Key("resend.unreadable"), "", "bad")]
+    properties = [
+        [Cell(name), Cell(text, "code")] for name, text in item.original.properties.items()
+    ]
+    body = item.original.body.decode("utf-8", "backslashreplace")
+    blocks.append(Table(Key("message.properties"), names, properties))
+    blocks.append(TextBlock(Key("message.body"), body[:BODY_CHARS_MAX]))
+    if len(body) > BODY_CHARS_MAX:
+        blocks.append(Notice(Key("message.shortened")))
+    return blocks
+
+
+def _target(item: Quarantined, topic: str) -> Table:
+    rows = [
+        [Cell("resend.topic", "key"), Cell(topic or item.topic or None)],
+        [Cell("column.id", "key"), Cell(item.unique_id, link=message_link(item.unique_id))],
+    ]
+    return Table(Key("resend.effect"), [Key("column.name"), Key("column.value")], rows)
