@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from duemq.auth.signature import Credentials
 from duemq.client.errors import Refused
+from duemq.console.blocks import Key, Notice, PageContent
 from duemq.console.bulk import BulkJobs
 from duemq.console.call import Load, PageCall, PageEntry
 from duemq.console.catalogue import LANGUAGES, language_of, translator
@@ -169,8 +170,7 @@ class Console:
         try:
             while self._login_of(request, touch=False) is not None:
                 await asyncio.sleep(entry.interval_s or self._event_interval_s)
-                with self._sessions.session(login.credentials) as session:
-                    page = await entry.load(self._call(request, session, login))
+                page = await self._loaded(entry, request, login)
                 text = text_of("live.html", language, page=page, login=login, root=ROOT)
                 if text != former:
                     former = text
@@ -180,6 +180,16 @@ class Console:
                     return
         finally:
             self._events -= 1
+
+    async def _loaded(self, entry: PageEntry, request: Request, login: Login) -> PageContent:
+        """Return a page for its stream; if it cannot be loaded now, a page that says so."""
+        try:
+            with self._sessions.session(login.credentials) as session:
+                return await entry.load(self._call(request, session, login))
+        except Exception as error:
+            details = problem_of(error).details
+            notice = Notice(Key("value.unknown"), f"{details.title}. {details.detail}", "bad")
+            return PageContent(Key("value.unknown"), [notice], live=details.status >= 500)
 
     def _call(
         self,

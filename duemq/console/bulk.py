@@ -25,6 +25,7 @@ JOBS_MAX: Final = 32
 ACTIVE_MAX: Final = 2  # jobs that list or decide at the same time
 READY_S: Final = 15 * 60.0  # time for the confirmation
 LIST_VIEW: Final = "timer_store.list"
+KEY_COUNT: Final = 1_000  # messages with one key that a broker lists; there is no next page
 LIST_COUNT: Final = 500  # messages of one request; the broker reads their records in one turn
 BATCH: Final = 2_000  # decisions of one request
 CANCELLED_BEFORE: Final = "the message was cancelled before"
@@ -158,7 +159,7 @@ class BulkJobs:
             "key": search.key,
             "from_ms": search.from_ms,
             "to_ms": search.until_ms,
-            "limit": LIST_COUNT,
+            "limit": KEY_COUNT if search.key else LIST_COUNT,
         }
         for _, address in await session.masters():
             cursor: str | None = ""
@@ -174,7 +175,11 @@ class BulkJobs:
                     job.fail(f"the search has more than {ITEMS_MAX:,} hits: give a shorter range")
                     job.lists.clear()
                     return
-        job.state, job.prepared_s = "stopped" if job.stopped_by else "ready", self._now_s()
+        if search.key:
+            await _check_key(session, job)
+        if job.state == "listing":
+            job.state = "stopped" if job.stopped_by else "ready"
+        job.prepared_s = self._now_s()
 
     async def _decide(self, session: AccountSession, job: BulkJob) -> None:
         """Decide on the listed messages, batch by batch."""
@@ -185,6 +190,21 @@ class BulkJobs:
                     return
                 await decide_batch(session, job, topic, items, first)
         job.state = "done"
+
+
+async def _check_key(session: AccountSession, job: BulkJob) -> None:
+    """Fail if the brokers have more messages with the key than they list."""
+    search = job.search
+    for topic, items in job.lists.items():
+        selection = MessageSelection(
+            keys=[search.key], topic=topic, from_ms=search.from_ms, until_ms=search.until_ms
+        )
+        [result] = await session.decisions.decide(job.action, selection, dry_run=True, **job.move())
+        if result.messages + result.refused > len(items):
+            job.fail(
+                f"topic {topic} has {result.messages + result.refused:,} pending messages with the "
+                f"key, of which {len(items):,} are listed: give the topic and a range instead"
+            )
 
 
 async def decide_batch(
@@ -200,11 +220,8 @@ async def decide_batch(
         from_ms=min(due_ms),
         until_ms=max(due_ms) + 1,
     )
-    more: dict[str, object] = {"dry_run": False}
-    if job.deliver_ms is not None:
-        more["deliver_ms"] = job.deliver_ms
     try:
-        results = await session.decisions.decide(job.action, selection, **more)
+        results = await session.decisions.decide(job.action, selection, dry_run=False, **job.move())
     except BaseException:
         for index in indexes:  # a broker may have decided before the request failed
             job.set_result(items, index, "no_response")

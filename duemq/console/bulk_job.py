@@ -160,6 +160,10 @@ class BulkJob:
         self.lists.setdefault(topic, ItemList()).add(name, due_ms)
         self.counts["open"] += 1
 
+    def move(self) -> dict[str, object]:
+        """Return the new due time as an argument of decisions; nothing for other actions."""
+        return {} if self.deliver_ms is None else {"deliver_ms": self.deliver_ms}
+
     def fail(self, reason: str) -> None:
         """End the job."""
         self.state, self.failure = "failed", reason

@@ -27,6 +27,8 @@ from duemq.console.pages.timers import message_link
 from duemq.console.rendering import time_of_ms
 from duemq.http.endpoints import invalid
 from duemq.net.decisions import ACTIONS, TIME_MS_MAX
+from duemq_common.charts import MS_MAX
+from duemq_common.clock import SystemClock
 
 SAMPLE: Final = 10
 PAGE_SIZE: Final = 100
@@ -69,8 +71,8 @@ async def prepare(call: PageCall) -> PageContent:
         raise invalid("the action is one of: " + ", ".join(ACTIONS.values()))
     from_ms, until_ms = call.time_ms("from", 0), call.time_ms("until", TIME_MS_MAX)
     deliver_ms = call.time_ms("to", NO_TIME) if action == "move" else None
-    if deliver_ms == NO_TIME:
-        raise invalid("the new due time is missing")
+    if deliver_ms is not None and not 0 <= deliver_ms <= MS_MAX:
+        raise invalid("the new due time is missing, or is not a time")
     search = TimerSearch(topic, key, from_ms, until_ms)
     job = call.jobs.prepare(call.session, call.login.name, action, search, deliver_ms)
     return PageContent(Key("nav.bulk"), location=_path(job))
@@ -165,6 +167,8 @@ def _confirmation(call: PageCall, one: BulkJob) -> list[object]:
     blocks: list[object] = [
         Table(Key("bulk.by_topic"), [Key(f"column.{name}") for name in names], rows)
     ]
+    if one.deliver_ms is not None and one.deliver_ms <= SystemClock().now_ms():
+        blocks.insert(0, Notice(Key("decision.past"), state="bad"))
     if one.total and one.account == call.login.name:
         hidden = [("do", "start")]
         count = Field("count", Key("bulk.count"), required=True)

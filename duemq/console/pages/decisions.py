@@ -10,6 +10,7 @@ from duemq.console.call import PageCall
 from duemq.console.pages.timers import message_link
 from duemq.http.endpoints import invalid
 from duemq.net.decisions import TIME_MS_MAX, DecisionResult
+from duemq_common.clock import SystemClock
 
 ACTIONS: Final = ("cancel", "move", "fire")
 NO_TIME: Final = -1
@@ -28,6 +29,8 @@ async def confirmation(call: PageCall) -> PageContent:
         hidden.append(("due", str(due_ms)))
         confirm = Key(f"decision.{action}")
         blocks.append(Form(confirm, "/decisions", [], "post", hidden, Key("decision.confirm")))
+        if is_move and call.time_ms("to", NO_TIME) <= SystemClock().now_ms():
+            blocks.insert(0, Notice(Key("decision.past"), state="bad"))
     else:
         blocks.insert(0, Notice(Key("decision.impossible"), result.remark, "bad"))
     return PageContent(Key(f"decision.{action}"), blocks, call.query["name"])

@@ -12,7 +12,7 @@ from duemq.console.brokers import page_of_brokers, unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.http.endpoints import JsonObject
-from duemq.http.pending import LIST_VIEWS, PendingQuery, described
+from duemq.http.pending import LIST_VIEWS, PAGE_MAX, PendingQuery, described
 from duemq.net.decisions import ACTIONS, TIME_MS_MAX
 from duemq_common.charts import MS_MAX
 
@@ -73,7 +73,7 @@ def _query(call: PageCall) -> PendingQuery:
         PendingQuery,
         from_ms=call.time_ms("from", 0),
         until_ms=call.time_ms("until", TIME_MS_MAX),
-        limit=PAGE_SIZE,
+        limit=PAGE_MAX if fields["key"] else PAGE_SIZE,  # a list by key has no next page
         **fields,
     ).query
     return query

@@ -125,6 +125,15 @@ def test_two_operators_get_true_results(accounts: Served) -> None:
         assert others.count('href="/console/messages/') == 1
 
 
+def test_a_move_into_the_past_is_announced(accounts: Served) -> None:
+    with accounts.logged_in(OPERATOR) as client:
+        search = {"action": "move", "topic": "refused"}
+        assert "delivered at once" in listed(client, **search, to="2020-01-01T00:00").text
+        assert "delivered at once" not in listed(client, **search, to=LATER).text
+        form = {"csrf": csrf_of(client.get("/").text), **search}
+        assert client.post("/bulk", data=form | {"to": "0001-01-01T00:00"}).status_code == 400
+
+
 def test_viewers_and_forged_forms_prepare_nothing(accounts: Served) -> None:
     with accounts.logged_in(VIEWER) as client:
         page = client.get("/timers", params={"topic": "refused"}).text
@@ -138,6 +147,10 @@ def test_viewers_and_forged_forms_prepare_nothing(accounts: Served) -> None:
         for more in ({}, {"action": "delete"}, {"action": "move"}, {"action": "move", "to": "x"}):
             assert client.post("/bulk", data=form | more).status_code == 400, more
         assert client.get("/bulk/missing").status_code == 404
+        with client.stream("GET", "/events/bulk/missing") as stream:
+            events = "".join(stream.iter_lines())
+        assert "There is no such bulk decision" in events
+        assert events.endswith("event: enddata: end")
         assert len(pending(client, "refused")) == MESSAGES
 
 
@@ -148,6 +161,7 @@ class FakeBroker:
         requested: Set at the first decision.
         gate: Holds each decision until it is set.
         failing: Number of the request that fails; 0: none.
+        with_key: Number of pending messages with any key.
     """
 
     def __init__(self, count: int) -> None:
@@ -158,7 +172,7 @@ class FakeBroker:
         self.gate.set()
         self.requested = asyncio.Event()
         self.requests: list[MessageSelection] = []
-        self.failing = 0
+        self.failing, self.with_key = 0, count
         self.admin = self.decisions = self
 
     def __enter__(self) -> None: ...
@@ -177,6 +191,8 @@ class FakeBroker:
     async def decide(
         self, action: str, selection: MessageSelection, **more: object
     ) -> list[DecisionResult]:
+        if selection.keys:
+            return [DecisionResult(selection.keys[0], "done", self.with_key)]
         self.requests.append(selection)
         self.requested.set()
         await self.gate.wait()
@@ -246,6 +262,21 @@ def test_hits_without_an_id_are_counted_apart() -> None:
         broker.timers[1] = {"topic": None, "due_ms": 5, "unreadable": "damaged"}
         job = await ready(jobs_at([0.0]), broker)
         assert (job.total, job.nameless) == (2, 1)
+
+    asyncio.run(main())
+
+
+def test_a_key_with_more_messages_than_are_listed_is_refused() -> None:
+    async def main() -> None:
+        jobs, broker = jobs_at([0.0]), FakeBroker(10)
+        search = TimerSearch("", "k", 0, TIME_MS_MAX)
+        states = []
+        for broker.with_key in (10, 11):
+            job = jobs.prepare(broker, "a", "cancel", search, None)
+            assert job.task is not None
+            await job.task
+            states.append((job.state, "11 pending messages with the key" in job.failure))
+        assert states == [("ready", False), ("failed", True)]
 
     asyncio.run(main())
 
