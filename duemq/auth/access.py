@@ -18,8 +18,10 @@ from duemq.auth.gate import Gate, GateRules
 from duemq.auth.model import User, UserType
 from duemq.auth.plain_files import POLL_MS, PlainFiles
 from duemq.auth.plain_gate import PlainGate
+from duemq.net.codes import ResponseCode
 from duemq_common.clock import Clock
-from duemq_common.errors import ConfigError
+from duemq_common.errors import ConfigError, RequestError
+from duemq_common.request import Request
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,17 @@ class AccessControl(Struct, frozen=True):
     audit: AuditLog
     accounts: Accounts | None = None
     files: PlainFiles | None = None
+
+    def audit_view(self, request: Request) -> dict[str, object]:
+        """Return a page of the audit log; see `AuditLog.view`.
+
+        Raises:
+            RequestError: The account of the request may not change the cluster.
+        """
+        if not self.gate.rights(request)["administer"]:
+            text = "the audit log is for accounts with Update on the cluster"
+            raise RequestError(ResponseCode.NO_PERMISSION, text)
+        return self.audit.view(request.fields)
 
     async def poll(self) -> None:
         """Reload changed files of ACL 1.0."""

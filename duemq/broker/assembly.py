@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from delayed_delivery.plugin import ParameterizedView
 from duemq.admin.absent_features import AbsentFeatures
 from duemq.admin.client_admin import ClientAdminProcessor
 from duemq.admin.config_admin import ConfigProcessor
@@ -367,7 +366,7 @@ def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> li
     assert parts.pop is not None
     views |= {REPLICATION_VIEW: parts.replication, CONFIGURATION_VIEW: context.configuration}
     if context.access is not None:
-        views["accounts.audit"] = ParameterizedView(context.access.audit.view)
+        views["accounts.audit"] = RequestView(context.access.audit_view)
         views["accounts.rights"] = RequestView(context.access.gate.rights)
     views |= {ORDER_INFO_VIEW: parts.pop.orderly.table.to_json}
     figures = [

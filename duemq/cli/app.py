@@ -181,7 +181,7 @@ def http_console(
     ] = "",
     logging: LoggingFile = None,
 ) -> None:
-    """Serve the HTTP API of a cluster until SIGTERM or Ctrl-C."""
+    """Serve the console and the HTTP API of a cluster until SIGTERM or Ctrl-C."""
     from duemq.cli.console import serve_console
     from duemq.http.standalone import ConsoleOptions
 

@@ -1,4 +1,4 @@
-"""`duemq console`: the HTTP API of a cluster, until a signal arrives."""
+"""`duemq console`: console and HTTP API of a cluster, until a signal arrives."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ async def _run(target: Target, options: ConsoleOptions) -> None:
 
     async with serving_console(connect, options, console_routes) as port:
         scheme = "https" if options.certificate else "http"
-        address = f"{scheme}://{options.host}:{port}/api/v1"
+        console = f"{scheme}://{options.host}:{port}/"
+        address = f"{console}api/v1"
         if target.as_json:
-            print_json_line({"event": "ready", "address": address})
+            print_json_line({"event": "ready", "address": address, "console": console})
         else:
-            print(f"the HTTP API is ready at {address}", flush=True)
+            print(f"the console is ready at {console}, the HTTP API at {address}", flush=True)
         await stop.wait()

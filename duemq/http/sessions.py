@@ -58,7 +58,8 @@ class AccountSession:
             for key, (member, seen_s) in self._seen.items()
             if now_s - seen_s < FORGOTTEN_S
         }
-        return [self._seen[key][0] for key in sorted(self._seen, key=str)]
+        listed = [member for member, _ in self._seen.values()]
+        return sorted(listed, key=lambda one: (one.broker_name, one.broker_id or 0))
 
 
 class Sessions:

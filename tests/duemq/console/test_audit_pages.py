@@ -103,6 +103,12 @@ def test_an_audit_leads_to_its_verdicts_and_to_the_messages_of_findings(accounts
 def test_a_login_makes_no_refused_requests_and_changes_are_listed_with_their_result(
     accounts: Served,
 ) -> None:
+    async def read_log() -> None:
+        async with Admin(broker=accounts.broker.address, credentials=OPERATOR) as admin:
+            with pytest.raises(Refused, match="Update on the cluster"):
+                await admin.view(accounts.broker.address, "accounts.audit")
+
+    accounts.run(read_log())
     refused = accounts.broker.access.audit.refused_count
     for credentials in (VIEWER, OPERATOR):
         with accounts.logged_in(credentials) as client:

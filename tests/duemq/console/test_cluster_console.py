@@ -162,6 +162,24 @@ def test_logins_of_a_cluster_are_checked_by_its_brokers_and_failures_limited(
     asyncio.run(main())
 
 
+def test_the_command_serves_the_console_until_a_signal(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path)) as (broker, _):
+            words = ("console", "--broker", broker.address, "--port", "0", "--json")
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "duemq", *words, stdout=asyncio.subprocess.PIPE
+            )
+            assert process.stdout is not None
+            ready = json.loads(await process.stdout.readline())
+            async with httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=True) as client:
+                page = await client.get(ready["console"])
+            assert "Pending timers" in page.text
+            process.terminate()
+            assert await process.wait() == 0
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("has_console", [False, True])
 def test_a_broker_imports_the_console_only_with_its_port(tmp_path: Path, has_console: bool) -> None:
     [port] = free_ports(1)
