@@ -1,6 +1,7 @@
 """Derived origins of records that name none: records of Apache's brokers, markers of clients.
 
-    rolled timer   the record with the same identity and one roll less
+    rolled timer   the record with the same identity and one roll less; Apache's timeline in RocksDB
+                   does not count rolls: the n-th roll of k equal timers is roll (n - 1) / k + 1
     delivery       the pending record with the same identity; of several, the n-th delivery belongs
                    to the n-th record, and surplus deliveries to the last one
     marker         the pending timers whose topic+key it names, in the same slot; if there are none,
@@ -22,7 +23,7 @@ from pyspark.sql import functions as F
 from spark_reconciliation.scan.roles import Role
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +55,33 @@ def with_origins(
         removed: Pending timers whose records were removed, with their slots in `out_ms`.
     """
     ended = ended.select("store_id", F.col("origin").alias("phys_offset")).distinct()
+    held = held.withColumn("turn", _turn())
     open_ones = held.join(ended, ["store_id", "phys_offset"], "left_anti")
     named = _named(markers, held)
     marked = named.unionByName(_of_slots(markers, named, removed))
     return DerivedOrigins(_rolled(rolled, held), _delivered(candidates, open_ones), marked)
 
 
+def _turn() -> Column:
+    """Return the number of rolls of a pending record, 0 for one that was not rolled."""
+    counted = F.coalesce("rolls", F.lit(0))
+    is_roll = F.col("origin").isNull() & (F.col("role") == Role.TIMER_COPY)
+    is_labelled = is_roll & (counted == 0)
+    same = Window.partitionBy("store_id", "identity")
+    timers = F.greatest(F.count_if(F.col("role") == Role.TIMER).over(same), F.lit(1))
+    number = F.row_number().over(
+        Window.partitionBy("store_id", "identity", is_labelled).orderBy("phys_offset")
+    )
+    return F.when(is_labelled, F.floor((number - 1) / timers) + 1).otherwise(counted)
+
+
 def _rolled(rolled: DataFrame, held: DataFrame) -> DataFrame:
     """Return rolled records with the previous record as their origin."""
     order = Window.partitionBy("store_id", "identity", "turn").orderBy("phys_offset")
-    records = rolled.withColumn("turn", F.col("rolls") - 1)
+    turns = held.select("store_id", "phys_offset", (F.col("turn") - 1).alias("turn"))
+    records = rolled.join(turns, ["store_id", "phys_offset"])
     records = records.withColumn("place", F.row_number().over(order))
-    before = held.withColumn("turn", F.coalesce("rolls", F.lit(0)))
-    before = before.withColumn("place", F.row_number().over(order)).select(
+    before = held.withColumn("place", F.row_number().over(order)).select(
         "store_id", "identity", "turn", "place", F.col("phys_offset").alias("found")
     )
     made = records.join(before, ["store_id", "identity", "turn", "place"], "left")
@@ -78,8 +93,7 @@ def _delivered(candidates: DataFrame, held: DataFrame) -> DataFrame:
     """Return deliveries with pending records of the same identity, the last of a rolled one."""
     whole = Window.partitionBy("store_id", "identity")
     order = whole.orderBy("phys_offset")
-    pending = held.withColumn("turn", F.coalesce("rolls", F.lit(0)))
-    pending = pending.withColumn("newest", F.max("turn").over(whole))
+    pending = held.withColumn("newest", F.max("turn").over(whole))
     pending = pending.where(F.col("turn") == F.col("newest"))
     pending = pending.withColumn("place", F.row_number().over(order))
     pending = pending.withColumn("places", F.count("*").over(whole))

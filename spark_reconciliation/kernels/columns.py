@@ -254,7 +254,7 @@ def select_unusual(
 
     Args:
         kinds: (n,) KIND_* of the topics.
-        names: Hashes of REAL_TOPIC, and of names that only unusual pending records have.
+        names: Hashes of REAL_TOPIC, TIMER_OUT_MS, and names that only unusual pending records have.
         unusual: (n,) u1 out: 1 for selected rows.
         real: (n,) out: hash of REAL_TOPIC of a pending message, else 0.
     """
@@ -273,14 +273,14 @@ def select_unusual(
             if name_end > pos and name_end + 1 < stop:
                 name = hash_bytes(data, pos, name_end - pos)
                 # REAL_TOPIC: in a pending message its target, elsewhere the sign of a copy by
-                # Apache
-                if name == names[0]:
-                    if pending:
-                        real[i] = hash_bytes(data, name_end + 1, stop - name_end - 1)
-                    else:
+                # Apache; what its timeline in RocksDB delivers has TIMER_OUT_MS instead
+                if not pending:
+                    if name == names[0] or name == names[1]:
                         unusual[i] = 1
-                elif pending:
-                    for k in range(1, names.size):
+                elif name == names[0]:
+                    real[i] = hash_bytes(data, name_end + 1, stop - name_end - 1)
+                else:
+                    for k in range(2, names.size):
                         if name == names[k]:
                             unusual[i] = 1
             pos = stop + 1

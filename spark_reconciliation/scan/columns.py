@@ -24,7 +24,16 @@ from spark_reconciliation.scan.store_state import UNKNOWN, Progress
 from spark_reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
 UNUSUAL_NAMES: Final = np.array(
-    [hash_text(name) for name in (b"REAL_TOPIC", b"TIMER_ROLL_TIMES", b"TIMER_DEL_UNIQKEY")],
+    [
+        hash_text(name)
+        for name in (
+            b"REAL_TOPIC",
+            b"TIMER_OUT_MS",
+            b"TIMER_ROLL_TIMES",
+            b"TIMER_ROLL_LABEL",
+            b"TIMER_DEL_UNIQKEY",
+        )
+    ],
     np.uint64,
 )
 KINDS: Final = {
@@ -46,7 +55,6 @@ TEXTS: Final = {
 NUMBERS: Final = {
     "real_queue_id": "REAL_QID",
     "out_ms": "TIMER_OUT_MS",
-    "rolls": "TIMER_ROLL_TIMES",
 }
 OF_HEAD: Final = {
     "born_ms": 0,
@@ -68,6 +76,7 @@ OF_ROW: Final = frozenset(
     }
 )
 DUE_MS_MAX: Final = 10**18 - 1
+RECALL_TAG: Final = b"_RECALL_TAG_"  # RecallMessageProcessor.RECALL_MESSAGE_TAG
 
 
 class MessageColumns:
@@ -215,13 +224,21 @@ class _Chunk:
         return kinds_of(self._scan, self.rows)
 
     @cached_property
+    def rolls(self) -> Numbers:
+        """Number of rolls, or ABSENT; 0 for a roll by Apache's timeline, which does not count."""
+        counted = self._properties.numbers("TIMER_ROLL_TIMES")
+        labelled = self._properties.has("TIMER_ROLL_LABEL") & (counted == ABSENT)
+        return np.where(labelled, 0, counted)
+
+    @cached_property
     def roles(self) -> npt.NDArray[np.int32]:
         rows, kinds = self.rows, self.kinds
         named = rows["prepared_offset"] < 0
         copied = named & (~rows["prepared_offset"] < rows["phys_offset"])
-        rolled = ~named & (self._properties.numbers("TIMER_ROLL_TIMES") != ABSENT)
+        rolled = ~named & (self.rolls != ABSENT)
         marker, copied = self._properties.has("TIMER_DEL_UNIQKEY"), copied | rolled
-        waited = (self._properties.levels > 0) | (self.out_ms != ABSENT)
+        is_timed = self.out_ms != ABSENT
+        waited = (self._properties.levels > 0) & self._properties.has("REAL_TOPIC")
         level, timer = kinds == kernels.KIND_LEVEL, kinds == kernels.KIND_TIMER
         cases = (  # the first condition that holds applies
             (timer & marker & named, Role.MARK),
@@ -233,7 +250,8 @@ class _Chunk:
             ((kinds == kernels.KIND_DECISION) & named, Role.DECISION),
             ((kinds == kernels.KIND_QUARANTINE) & named, Role.QUARANTINE),
             (named, Role.DELIVERY),
-            (self._properties.has("REAL_TOPIC") & waited, Role.CANDIDATE),
+            # the timeline in RocksDB of Apache 5.4 removes REAL_TOPIC from what it delivers
+            (waited | is_timed, Role.CANDIDATE),
         )
         roles = np.select([holds for holds, _ in cases], [role for _, role in cases], Role.NONE)
         kind = rows["sys_flag"] & SYS_TRANSACTION_MASK
@@ -298,15 +316,20 @@ class _Chunk:
         kernels.hashes(data, starts, self._properties.spans("REAL_TOPIC"), topics)
         body = (self.heads[:, OF_HEAD["body_crc"]] << 32) + self.rows["body_len"]
         value = np.where(own == 0, mix(own, body), own)
+        delivered = topics == 0  # by the timeline in RocksDB: without REAL_TOPIC and REAL_QID
+        queues = self._properties.numbers("REAL_QID")
         numbers = (
-            topics.view(np.int64),
-            self._properties.numbers("REAL_QID"),
+            np.where(delivered, self.topic_hashes, topics).view(np.int64),
+            np.where(delivered, self.rows["queue_id"], queues),
             self.heads[:, 0],
             self._properties.levels,
         )
         for number in (*numbers, self.out_ms):
             value = mix(value, number)
         return pa.array(value.view(np.int64))
+
+    def _rolls(self) -> pa.Array:
+        return _nullable(self.rolls)
 
     def _name_hash(self) -> pa.Array:
         size = self.rows.size
@@ -317,9 +340,19 @@ class _Chunk:
         data, starts = self._scan.data, self._starts
         kernels.hash_pairs(data, starts, real, unique, scratch, names)
         kernels.hashes(data, starts, marker, own)
+        recalls, keys = self._recalls(), np.empty(size, np.uint64)
+        kernels.hashes(data, starts, unique, keys)
         names[~self._properties.has("UNIQ_KEY")] = 0
-        value = np.where(self._properties.has("TIMER_DEL_UNIQKEY"), own, names)
+        # a recall of Apache 5.5 has the key alone: timer_store.kernels.adoption.recalls_by_key
+        has_name = self._properties.has("TIMER_DEL_UNIQKEY") & ~(recalls & (own == keys))
+        value = np.where(has_name, own, names)
         return pa.array(value.view(np.int64), mask=value == 0)
+
+    def _recalls(self) -> npt.NDArray[np.bool_]:
+        """Return which records have the tag of a recall."""
+        tags = np.empty(self.rows.size, np.uint64)
+        kernels.hashes(self._scan.data, self._starts, self._properties.spans("TAGS"), tags)
+        return np.asarray(tags == np.uint64(hash_text(RECALL_TAG)))
 
     def _unit_ms(self) -> pa.Array:
         return pa.array(self.unit_times, mask=self.unit_times == NONE)

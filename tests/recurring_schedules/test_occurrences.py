@@ -99,6 +99,7 @@ RULES = [
     ({"cron": "0 9 * * *", "exclude": ("2026-01-06",)}, NOON, "2026-01-07T09:00Z"),
     ({"cron": "0 9 * * *", "exclude": ("* * * * TUE,WED",)}, NOON, "2026-01-08T09:00Z"),
     ({"every_ms": 1_000, "exclude": ("* 12 * * *",)}, NOON, "2026-01-05T13:00Z"),
+    ({"cron": "0 9 13 * *", "exclude": ("* * * * SUN-THU,SAT",)}, NOON, "2026-02-13T09:00Z"),
     ({"cron": "0 0 1 1 *", "exclude": ("@yearly",)}, NOON, None),
     ({"cron": "0 9 * * MON; 0 12 * * SAT"}, NOON, "2026-01-10T12:00Z"),
     ({"cron": "0 9 * * MON; 0 12 * * SAT"}, at("2026-01-10T12:00Z"), "2026-01-12T09:00Z"),

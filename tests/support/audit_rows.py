@@ -88,7 +88,8 @@ class AuditTables:
         own = row["unique_id"] or f"{row['body_crc']}:{row['body_len']}"
         named = [text for text in (row["real_topic"], row["unique_id"]) if text is not None]
         name = row["cancels"] or ("+".join(named) if row["unique_id"] else None)
-        identity = (own, *real, row["born_ms"], row["level"], row["out_ms"])
+        source = (row["topic"], row["queue_id"]) if row["real_topic"] is None else real
+        identity = (own, *source, row["born_ms"], row["level"], row["out_ms"])
         unit = self.units.get((row["store"], row["phys_offset"]))
         return row | {
             "store_id": self.numbers[row["store"]],
@@ -168,5 +169,5 @@ def _role(row: Row) -> int:
     if named:
         others = {DECISION_TOPIC: Role.DECISION, QUARANTINE_TOPIC: Role.QUARANTINE}
         return others.get(topic, Role.DELIVERY)
-    waited = row["level"] is not None or row["out_ms"] is not None
-    return Role.CANDIDATE if row["real_topic"] is not None and waited else Role.NONE
+    waited = row["level"] is not None and row["real_topic"] is not None
+    return Role.CANDIDATE if waited or row["out_ms"] is not None else Role.NONE

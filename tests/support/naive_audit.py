@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -89,14 +89,30 @@ class _Store:
         return row["sys_flag"] & 0xC in (0, 8)
 
     def _name_rolls(self) -> None:
+        self._count_labelled_rolls()
         groups: dict[Any, list[Row]] = defaultdict(list)
         for row in self.held.values():
-            groups[_identity(row), row["rolls"] or 0].append(row)
+            groups[_identity(row), row["turn"]].append(row)
         for (identity, turn), rows in list(groups.items()):
             nameless = [r for r in rows if r["rolls"] is not None and r["origin"] is None]
             for row, before in zip(nameless, groups.get((identity, turn - 1), []), strict=False):
                 if before["phys_offset"] < row["phys_offset"]:
                     row["origin"] = before["phys_offset"]
+
+    def _count_labelled_rolls(self) -> None:
+        """Set the number of rolls of each row; Apache's timeline, whose label is 0, counts none."""
+        timers = Counter(
+            _identity(row)
+            for row in self.held.values()
+            if row["topic"] == TIMER_TOPIC and row["rolls"] is None and not _is_copy(row)
+        )
+        labelled: Counter[Any] = Counter()
+        for row in self.held.values():
+            row["turn"] = row["rolls"] or 0
+            if row["rolls"] == 0 and row["origin"] is None:
+                identity = _identity(row)
+                row["turn"] = labelled[identity] // max(timers[identity], 1) + 1
+                labelled[identity] += 1
 
     def _name_deliveries(self) -> None:
         ended = {r["origin"] for r in self.rows if r["kind"] in ("delivery", "quarantine")}
@@ -109,8 +125,8 @@ class _Store:
             if row["kind"] != "candidate" or not open_rows.get(_identity(row)):
                 continue
             rows = open_rows[_identity(row)]
-            newest = max(other["rolls"] or 0 for other in rows)
-            rows = [other for other in rows if (other["rolls"] or 0) == newest]
+            newest = max(other["turn"] for other in rows)
+            rows = [other for other in rows if other["turn"] == newest]
             target = rows[min(seen[_identity(row)], len(rows) - 1)]["phys_offset"]
             seen[_identity(row)] += 1
             if target < row["phys_offset"]:
@@ -271,13 +287,19 @@ def _kind(row: Row) -> str | None:
         return "held"
     if named:
         return {DECISION_TOPIC: "cancel", QUARANTINE_TOPIC: "quarantine"}.get(topic, "delivery")
-    waited = row["level"] is not None or row["out_ms"] is not None
-    return "candidate" if row["real_topic"] is not None and waited else None
+    waited = row["level"] is not None and row["real_topic"] is not None
+    return "candidate" if waited or row["out_ms"] is not None else None
+
+
+def _is_copy(row: Row) -> bool:
+    return row["origin"] is not None and row["origin"] < row["phys_offset"]
 
 
 def _identity(row: Row) -> tuple[Any, ...]:
     own = row["unique_id"]
     if own is None:
         own = f"{row['body_crc']}:{row['body_len']}"
-    names = ("real_topic", "real_queue_id", "born_ms", "level", "out_ms")
-    return own, *(row[name] for name in names)
+    names = ("real_topic", "real_queue_id")
+    if row["real_topic"] is None:  # delivered by Apache's timeline in RocksDB
+        names = ("topic", "queue_id")
+    return own, *(row[name] for name in (*names, "born_ms", "level", "out_ms"))

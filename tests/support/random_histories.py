@@ -131,6 +131,8 @@ class RandomStore:
         rolls = (old["rolls"] or 0) + 1 if self.chance(0.5) else None
         times = kept if rolls and old["out_ms"] else kept | self.times()
         named = 0 if rolls and self.chance(0.4) else -old["phys_offset"] - 1
+        if old["topic"] == TIMER_TOPIC and not old["rolls"] and self.chance(0.3):
+            rolls, times, named = 0, kept, 0  # by Apache's timeline in RocksDB
         self.held.append(self.row(TIMER_TOPIC, prepared_offset=named, rolls=rolls, **times))
 
     def end(self) -> None:
@@ -148,6 +150,8 @@ class RandomStore:
         if self.chance(0.6) and old["due_ms"]:
             self.now_ms = max(self.now_ms, old["due_ms"])
         topic = old["real_topic"] if self.chance(0.9) else "V"
+        if named == 0 and self.chance(0.3):  # as Apache's timeline in RocksDB delivers
+            kept |= {"real_topic": None, "real_queue_id": None}
         self.row(topic, queue_id=old["real_queue_id"] or 0, prepared_offset=named, **kept)
 
     def marker(self) -> None:

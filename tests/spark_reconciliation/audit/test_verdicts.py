@@ -24,7 +24,13 @@ from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.spark.read import audit_stores, read_table
 from tests.duemq.cli.test_stopped_store import pending_of
 from tests.support.audit_rows import AuditTables
-from tests.support.golden_stores import STORES, GoldenStore, golden_store, manifest_lines
+from tests.support.golden_stores import (
+    ROCKSDB_VERSION,
+    STORES,
+    GoldenStore,
+    golden_store,
+    manifest_lines,
+)
 from tests.support.naive_audit import naive_audit
 from tests.support.planted_faults import Planted, plant
 from tests.support.random_histories import RandomStore
@@ -32,6 +38,7 @@ from tests.support.written_logs import LogWriter
 
 pytestmark = pytest.mark.spark
 STORES_RANDOM = 400
+TIMELINES = ("apache-5.5.1-rolled", "apache-5.5.1-timeline")
 OTHER_LEVELS_MS = [(100,), (2_900, 3_100, 90_000)]
 Row = dict[str, Any]
 
@@ -103,7 +110,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
 @pytest.fixture(scope="module")
 def audited(spark: Any, planted: Planted) -> tuple[DataFrame, DataFrame]:
     """Return the audit of the planted faults and of Apache's stores."""
-    paths = [str(planted.root), *(str(golden_store(store.name)) for store in STORES)]
+    names = [*(store.name for store in STORES), *TIMELINES]
+    paths = [str(planted.root), *(str(golden_store(name)) for name in names)]
     verdicts, unread = audit_stores(spark, paths)
     return verdicts.persist(), unread
 
@@ -132,6 +140,29 @@ def test_golden_stores_agree_with_their_manifests(golden: list[Row], store: Gold
     assert cancelled == recalled
 
 
+@pytest.mark.parametrize("name", TIMELINES)
+def test_copies_by_apaches_timeline_in_rocksdb_are_parts_of_their_message(
+    golden: list[Row], name: str
+) -> None:
+    rows = [row for row in golden if row["store"] == str(golden_store(name))]
+    found = {row["unique_id"]: row for row in rows}
+    assert len(found) == len(rows), "a copy is no message of its own"
+    for number in range(2):
+        assert found[f"unique-first-taken-{number}"]["verdict"] == "cancelled"
+        rolled = found[f"unique-first-days-{number}"]
+        assert rolled["verdict"] == "pending"
+        assert rolled["hops"] == (4 if name == "apache-5.5.1-rolled" else 1)
+    [counts] = [
+        line["counts"]
+        for line in manifest_lines(ROCKSDB_VERSION, "delivered")
+        if name.endswith(f"-{line['store']}")
+    ]
+    deliveries = {body: count for body, count in counts.items() if "-timer-" in body}
+    assert deliveries, "Apache's broker delivered some, and after a kill some twice"
+    for body, count in deliveries.items():
+        assert found[f"unique-{body}"]["deliveries"] == count
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("store", STORES, ids=str)
 def test_exports_have_the_messages_that_the_audit_finds_pending(
@@ -154,7 +185,8 @@ def test_the_naive_audit_of_golden_stores(spark: Any, golden: list[Row]) -> None
         for table, columns in (("messages", COLUMNS), ("consume_queue", ()), ("cursors", ()))
     ]
     expected = naive_audit(*tables, AuditConfig())  # type: ignore[call-arg]
-    assert {(row["store"], row["root"]): row["verdict"] for row in golden} == expected
+    rows = [row for row in golden if row["store"] in paths]
+    assert {(row["store"], row["root"]): row["verdict"] for row in rows} == expected
 
 
 def test_exactly_the_planted_faults_are_found(

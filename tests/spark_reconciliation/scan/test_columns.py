@@ -92,13 +92,20 @@ def hashes_of(record: Record, level: int) -> dict[str, Any]:
         topic, queue = real or "", real_queue  # type: ignore[assignment]
     value = hash_text(topic.encode()) if topic else None
     named = [text for text in (real, had.get("UNIQ_KEY")) if text is not None]
-    name = had.get("TIMER_DEL_UNIQKEY") or ("+".join(named) if had.get("UNIQ_KEY") else None)
+    marker = had.get("TIMER_DEL_UNIQKEY")
+    if had.get("TAGS") == "_RECALL_TAG_" and marker == had.get("UNIQ_KEY"):
+        marker = None
+    name = marker or ("+".join(named) if had.get("UNIQ_KEY") else None)
     own = hash_text(had["UNIQ_KEY"].encode()) if had.get("UNIQ_KEY") else 0
     own = own or mixed(0, (record.body_crc << 32) + len(record.body))
     out_ms = number_of(had.get("TIMER_OUT_MS"))
+    if real:
+        of_topic, of_queue = hash_text(real.encode()), real_queue
+    else:  # delivered by Apache's timeline in RocksDB
+        of_topic, of_queue = (hash_text(topic.encode()) if topic else 0), record.queue_id
     for number in (
-        hash_text(real.encode()) if real else 0,
-        ABSENT if real_queue is None else real_queue,
+        of_topic,
+        ABSENT if of_queue is None else of_queue,
         record.born_ms,
         level,
         ABSENT if out_ms is None else out_ms,
@@ -112,15 +119,19 @@ def hashes_of(record: Record, level: int) -> dict[str, Any]:
     }
 
 
+def rolls_of(had: dict[str, str]) -> int | None:
+    """Return the number of rolls; 0 for a roll that is not counted."""
+    counted = number_of(had.get("TIMER_ROLL_TIMES"))
+    return 0 if counted is None and had.get("TIMER_ROLL_LABEL") else counted
+
+
 def role_of(record: Record, level: int) -> int:
     """Return the role of a record in the audit."""
     had, named = record.properties, record.prepared_offset < 0
     if record.sys_flag & 0xC not in (0, 8):
         return Role.NONE
     copied = (
-        -record.prepared_offset - 1 < record.phys_offset
-        if named
-        else (number_of(had.get("TIMER_ROLL_TIMES")) is not None)
+        -record.prepared_offset - 1 < record.phys_offset if named else (rolls_of(had) is not None)
     )
     if record.topic == TIMER_TOPIC:
         if had.get("TIMER_DEL_UNIQKEY"):
@@ -131,8 +142,9 @@ def role_of(record: Record, level: int) -> int:
     if named:
         others = {DECISION_TOPIC: Role.DECISION, QUARANTINE_TOPIC: Role.QUARANTINE}
         return others.get(record.topic, Role.DELIVERY)
-    waited = level > 0 or number_of(had.get("TIMER_OUT_MS")) is not None
-    return Role.CANDIDATE if had.get("REAL_TOPIC") and waited else Role.NONE
+    waited = level > 0 and had.get("REAL_TOPIC")
+    is_timed = number_of(had.get("TIMER_OUT_MS")) is not None
+    return Role.CANDIDATE if waited or is_timed else Role.NONE
 
 
 def head_of(record: Record) -> int:
@@ -153,7 +165,7 @@ def naive(record: Record, base: int) -> dict[str, Any]:
     if due_ms is None:  # a level message returned by the timers
         due_ms = number_of(had.get("DUEMQ_DUE_MS"))
     names = {"unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC"}
-    numbers = {"real_queue_id": "REAL_QID", "out_ms": "TIMER_OUT_MS", "rolls": "TIMER_ROLL_TIMES"}
+    numbers = {"real_queue_id": "REAL_QID", "out_ms": "TIMER_OUT_MS"}
     same = (
         "phys_offset",
         "topic",
@@ -177,6 +189,7 @@ def naive(record: Record, base: int) -> dict[str, Any]:
             "body_len": len(record.body),
             "damage": None,
             "level": level if level > 0 else None,
+            "rolls": rolls_of(had),
             "due_ms": due_ms,
             "cancels": had.get("TIMER_DEL_UNIQKEY"),
             "properties_hash": hash_of(record.property_text),
