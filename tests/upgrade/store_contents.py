@@ -20,6 +20,7 @@ from tests.support.wait_until import now_ms, until
 TIMER_DELAYS_MS: Final = (2_000, 9_500, 20_100, 30_700)  # the later ones roll
 SCHEDULE_MS: Final = 3_000
 SCHEDULE_BODY: Final = "occurrence"
+LEVEL: Final = 2  # of messages of transactions
 COUNT: Final = 4  # messages of each kind
 
 
@@ -43,7 +44,7 @@ class StoreContents:
                 send(server, body, number, {"TIMER_DELIVER_MS": str(self.due_ms[body])})
             for kind in ("ended", "open"):
                 body = f"{name}-{kind}-{number}"
-                self.halves[body] = begin(server, body, {"DELAY": "3"})
+                self.halves[body] = begin(server, body, {"DELAY": str(LEVEL)})
         for body in [body for body in self.halves if f"{name}-ended" in body]:
             self.end(server, body)
 
@@ -58,14 +59,14 @@ class StoreContents:
         )
 
     def end(self, server: Server, body: str) -> None:
-        """Commit a transaction, whose message is then due at level 3; roll back each third."""
+        """Commit a transaction, whose message is then due at its level; roll back each third."""
         is_committed = int(body.rsplit("-", 1)[1]) % 3 != 0
         verdict = {"commitOrRollback": COMMIT if is_committed else ROLLBACK}
         sent_ms = now_ms()
         response = call(server.broker_port, END_TRANSACTION, self.halves.pop(body) | verdict)
         assert response.code == SUCCESS, f"{body}: {response.code} {response.remark}"
         if is_committed:
-            self.due_ms[body] = sent_ms + LEVEL_MS[3]
+            self.due_ms[body] = sent_ms + LEVEL_MS[LEVEL]
 
     def end_all(self, server: Server) -> None:
         """End the open transactions."""
