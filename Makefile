@@ -124,13 +124,15 @@ release: env
 bundle: env
 	@VENV=$(VENV) .ci/bundle
 
-# Image localhost/duemq; BASE=NAME uses another base, such as one made by deploy/container/base.
+# Image localhost/duemq; BASE=NAME uses another base, such as one made by deploy/container/base, and WHEELS=DIRECTORY
+# the wheels of a bundle instead of a package index.
 image: $(VENV)/demo
 	@rm -rf build/image && mkdir -p build/image/source
 	@git ls-files -z | xargs -0 cp --parents -t build/image/source
 	@$(BIN)/python -m pip wheel --quiet --no-deps -w build/image build/image/source
 	@cp constraints.txt build/image && rm -rf build/image/source
-	buildah build $(if $(BASE),--build-arg BASE=$(BASE)) -f deploy/container/Containerfile -t localhost/duemq build/image
+	$(if $(WHEELS),@cp -n $(WHEELS)/*.whl build/image)
+	buildah build --layers $(if $(BASE),--build-arg BASE=$(BASE)) $(if $(WHEELS),--build-arg PIP_NO_INDEX=1) -f deploy/container/Containerfile -t localhost/duemq build/image
 
 lock: env
 	@{ echo "# Versions tested in CI. Written by \`make lock\`; \`make env\` installs them, \`make newest\` ignores them."; \

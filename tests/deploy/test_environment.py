@@ -43,6 +43,13 @@ def resources(kind: str) -> list[dict[str, Any]]:
     return [document for document in documents if document["kind"] == kind]
 
 
+def test_bytecode_of_the_image_is_valid_whatever_the_times_of_its_files() -> None:
+    """An image rounds times: with bytecode by times, each start compiled half of the modules."""
+    text = (DEPLOY / "container" / "Containerfile").read_text()
+    assert "--no-compile" in text
+    assert "--invalidation-mode unchecked-hash" in text
+
+
 def test_the_manifests_match_the_schemas_of_kubernetes() -> None:
     documents = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "duemq.yml").read_text()))
     assert len(documents) > 5
