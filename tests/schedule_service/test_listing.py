@@ -1,0 +1,69 @@
+"""List of pending level messages: bounded pages, each message once, invalid fields."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from duemq.client import Admin, Message, PendingDecisions, Producer, Refused
+from schedule_service import listing
+from tests.support.running_broker import TIMEOUT_S, running, small
+
+VIEW = "schedule_service.list"
+HOUR_LEVEL, LONGER_LEVEL = 17, 18
+
+
+async def listed(admin: Admin, address: str, **fields: object) -> list[list[int]]:
+    """Return the levels of the messages, page by page."""
+    pages, cursor = list[list[int]](), ""
+    while cursor is not None:
+        page = await admin.view(address, VIEW, cursor=cursor, **fields)
+        assert page["damage"] == []
+        pages.append([message["level"] for message in page["messages"]])
+        cursor = page["cursor"]
+    return pages
+
+
+def test_a_page_reads_a_bounded_number_of_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "RECORDS_MAX", 2)
+
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
+            Admin(client=producer.client) as admin,
+        ):
+            for level in (LONGER_LEVEL, HOUR_LEVEL, HOUR_LEVEL, LONGER_LEVEL, HOUR_LEVEL):
+                await producer.send(Message("T", b"b", level=level, keys=[f"k{level}"]))
+            pages = await listed(admin, broker.address)
+            assert max(map(len, pages)) == 2
+            assert [*chain(*pages)] == 3 * [HOUR_LEVEL] + 2 * [LONGER_LEVEL]
+            assert not any(await listed(admin, broker.address, topic="other"))
+            assert await listed(admin, broker.address, key=f"k{LONGER_LEVEL}") == [
+                2 * [LONGER_LEVEL]
+            ]
+            async with PendingDecisions(client=producer.client) as decisions:
+                await decisions.cancel(topic="T")
+            assert not any(await listed(admin, broker.address))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "fields", [{"cursor": "1_2"}, {"cursor": "a_b_c"}, {"limit": "many"}, {"from_ms": "-1"}]
+)
+def test_invalid_fields_are_refused(tmp_path: Path, fields: dict[str, str]) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Admin(broker=broker.address, timeout_s=TIMEOUT_S) as admin,
+        ):
+            with pytest.raises(Refused):
+                await admin.view(broker.address, VIEW, **fields)
+
+    asyncio.run(main())
