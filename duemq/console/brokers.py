@@ -57,10 +57,36 @@ async def of_members(
 
 
 async def views(
-    session: AccountSession, members: Sequence[BrokerMember], name: str, **fields: object
+    session: AccountSession,
+    members: Sequence[BrokerMember],
+    name: str,
+    *,
+    needed: Iterable[str] = (),
 ) -> list[BrokerState]:
-    """Return a view of each broker."""
-    return await of_members(members, lambda one: session.admin.view(one.address, name, **fields))
+    """Return a view of each broker.
+
+    Args:
+        needed: Paths of values, as `slots.fullest`; a view without one of them is unknown.
+    """
+
+    async def view(member: BrokerMember) -> JsonValue:
+        value = await session.admin.view(member.address, name)
+        for path in needed:
+            check_path(value, path)
+        return value
+
+    return await of_members(members, view)
+
+
+def check_path(value: JsonValue, path: str) -> None:
+    """Check that nested plain data has a value.
+
+    Raises:
+        LookupError: It has none.
+        TypeError: A part of it has no names.
+    """
+    for name in path.split("."):
+        value = value[name]
 
 
 async def masters(session: AccountSession) -> list[BrokerMember]:

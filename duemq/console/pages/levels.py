@@ -9,7 +9,7 @@ from duemq.client.admin.cluster import BrokerMember
 from duemq.client.admin.topics import QueueState
 from duemq.client.errors import Unsupported
 from duemq.console.blocks import Cell, Key, PageContent, Table, Tile, Tiles
-from duemq.console.brokers import masters, of_members, total, unknown_parts
+from duemq.console.brokers import check_path, masters, of_members, total, unknown_parts
 from duemq.console.call import PageCall
 from duemq.http.endpoints import JsonObject
 
@@ -39,6 +39,8 @@ async def levels(call: PageCall) -> PageContent:
         admin = call.session.admin
         try:
             view: JsonObject = await admin.view(member.address, LEVELS_VIEW)
+            for level in view["levels"]:
+                check_path(level, "pending")
         except Unsupported:
             info = await admin.runtime_info(member.address)
             return apache_view(info, await admin.queue_states(member, LEVEL_TOPIC))

@@ -16,6 +16,15 @@ from duemq_common.clock import SystemClock
 TIMERS_VIEW: Final = "timer_store.summary"
 LEVELS_VIEW: Final = "schedule_service.levels"
 REPLICA_VIEW: Final = "replication"
+NEEDED: Final = (
+    "quarantined",
+    "slots.fullest",
+    "enqueue.blocked_by",
+    "enqueue.stopped",
+    "dequeue.refusal",
+    "dequeue.stopped",
+)
+"""Values of the timers' view without which the state of a broker is unknown."""
 HOTTEST: Final = 5
 CAPACITY_MAX: Final = 1_000_000_000
 
@@ -25,8 +34,8 @@ async def overview(call: PageCall) -> PageContent:
     members = await call.session.members()
     masters = [member for member in members if member.is_master]
     timers, levels, replicas = await asyncio.gather(
-        views(call.session, masters, TIMERS_VIEW),
-        views(call.session, masters, LEVELS_VIEW),
+        views(call.session, masters, TIMERS_VIEW, needed=NEEDED),
+        views(call.session, masters, LEVELS_VIEW, needed=["pending"]),
         views(call.session, members, REPLICA_VIEW),
     )
     now_ms = _now_ms(timers)
@@ -71,10 +80,7 @@ def _tiles(timers: Sequence[BrokerState], levels: Sequence[BrokerState], now_ms:
             Tile(Key("overview.pending_timers"), Cell(total(timers, "pending"), "number")),
             Tile(Key("overview.pending_levels"), Cell(total(levels, "pending"), "number")),
             Tile(Key("overview.rate"), Cell(total(timers, "delivered_per_second"), "number")),
-            Tile(
-                Key("overview.late_p99"),
-                Cell(max((ms for ms in p99 if ms is not None), default=None), "ms"),
-            ),
+            Tile(Key("overview.late_p99"), _largest(p99, is_known=is_known)),
             Tile(Key("overview.overdue"), Cell(total(timers, "dequeue", "lag_units"), "number")),
             Tile(
                 Key("overview.next_due"),
@@ -87,6 +93,14 @@ def _tiles(timers: Sequence[BrokerState], levels: Sequence[BrokerState], now_ms:
             Tile(Key("overview.clock"), Cell(now_ms - now_ms % 1_000, "time")),
         ]
     )
+
+
+def _largest(lateness_ms: Sequence[JsonValue], *, is_known: bool) -> Cell:
+    """Return the largest lateness of all brokers; there is none before the first delivery."""
+    largest = max((ms for ms in lateness_ms if ms is not None), default=None)
+    if not is_known:
+        return Cell(None)
+    return Cell("value.none", "key") if largest is None else Cell(largest, "ms")
 
 
 def _hottest(timers: Sequence[BrokerState]) -> Table:

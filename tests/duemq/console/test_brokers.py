@@ -8,9 +8,15 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from duemq.client import Admin, Message, Producer
+from duemq.client.admin.cluster import BrokerMember
+from duemq.console import brokers
+from duemq.console.brokers import OTHER_FORM
 from recurring_schedules.definition import Definition
 from tests.duemq.console.cluster import Cluster, clustered
+from tests.duemq.console.rig import served
 
 UNKNOWN = "Unknown: a broker did not report its part."
 NEXT = re.compile(r'rel="next" href="/console([^"]+)"')
@@ -74,5 +80,50 @@ def test_the_part_of_a_stopped_broker_is_unknown_on_every_page(tmp_path: Path) -
             overview = await cluster.page("/")
             assert "Not known from: second" in overview
             assert re.search(r'<dt>Pending timers</dt><dd><span class="unknown">', overview)
+
+    asyncio.run(main())
+
+
+def test_a_broker_of_another_version_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timer_store.views.summary", lambda timers: {"now_ms": 1, "pending": 3})
+    monkeypatch.setattr(
+        "schedule_service.plugin.levels_view", lambda *_: {"pending": 0, "levels": [{"level": 1}]}
+    )
+    with served(tmp_path) as running, running.client() as client:
+        overview, levels = client.get("/"), client.get("/levels")
+    assert (overview.status_code, levels.status_code) == (200, 200)
+    assert OTHER_FORM in overview.text
+    assert re.search(r'<dt>Pending timers</dt><dd><span class="unknown">', overview.text)
+    assert OTHER_FORM in levels.text
+
+
+def test_a_broker_that_hangs_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(brokers, "TIMEOUT_S", 0.01)
+        ended = asyncio.Event()
+
+        async def ask(member: BrokerMember) -> str:
+            if member.name == "silent":
+                await ended.wait()
+            return "value"
+
+        members = [BrokerMember("c", name, 0, "127.0.0.1:1") for name in ("silent", "other")]
+        silent, other = await brokers.of_members(members, ask)
+        assert (silent.value, silent.failure) == (None, "no response within 0 s")
+        assert other.value == "value"
+
+    asyncio.run(main())
+
+
+def test_a_broker_is_forgotten_after_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with clustered(tmp_path) as cluster:
+            await cluster.page("/")
+            await cluster.stop_second()
+            assert "second" in await cluster.page("/replicas")
+            monkeypatch.setattr("duemq.http.sessions.FORGOTTEN_S", 1e-9)
+            assert "second" not in await cluster.page("/replicas")
 
     asyncio.run(main())
