@@ -31,7 +31,8 @@ END_S = 120.0
 
 
 async def send_all(address: str) -> None:
-    async with Producer(broker=address) as producer:
+    # a send that is repeated after a timeout would store the message again, with another due time
+    async with Producer(broker=address, timeout_s=END_S) as producer:
 
         async def one_lane(lane: int) -> None:
             for number in range(lane, MESSAGES, IN_FLIGHT):
