@@ -89,20 +89,20 @@ async def audit(call: PageCall) -> PageContent:
     if run is None and runs["audits"] is not None:
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, f"broker {broker} has no audit {name}")
     blocks: list[object] = []
-    if run is not None:
-        counts = [
-            [_verdict_cell(verdict), Cell(count, "number")]
-            for verdict, count in run["verdicts"].items()
-        ]
-        if run["why"]:
-            blocks.append(Notice(Key("audits.reason"), run["why"], "bad"))
-        columns = [Key("column.verdict"), Key("column.messages")]
-        blocks.append(Table(Key("audits.verdicts"), columns, counts))
+    if run is not None and run["why"]:
+        blocks.append(Notice(Key("audits.reason"), run["why"], "bad"))
+    counts = [
+        [_verdict_cell(verdict), Cell(count, "number")]
+        for verdict, count in (run["verdicts"] if run is not None else {}).items()
+    ]
+    columns = [Key("column.verdict"), Key("column.messages")]
+    empty = Key("value.unknown" if run is None else "table.empty")
+    blocks.append(Table(Key("audits.verdicts"), columns, counts, empty))
     rows = [_finding_row(member, finding) for finding in messages["findings"] or ()]
     columns = [Key(f"column.{name}") for name in FINDINGS]
     empty = Key("audits.not_in_memory" if messages["findings"] is None else "table.empty")
     blocks.append(Table(Key("audits.findings"), columns, rows, empty))
-    return PageContent(Key("audits.audit"), blocks, name)
+    return PageContent(Key("audits.audit"), blocks, name, live=True)
 
 
 def _run_row(broker: str, run: JsonObject) -> list[Cell]:

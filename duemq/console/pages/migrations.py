@@ -66,6 +66,7 @@ async def commands(call: PageCall) -> PageContent:
     status = await call.session.admin.migration_status(member.address)
     hidden = [("broker", member.name)]
     levels = Field("levels", Key("migrations.level_list"))
+    started = Field("levels", Key("migrations.started_levels"))
     more = {
         "start": [
             Field("plan_id", Key("migrations.plan_id")),
@@ -77,7 +78,7 @@ async def commands(call: PageCall) -> PageContent:
         Form(
             Key(f"migrations.{action}"),
             "/migration-commands",
-            [levels, *more.get(action, [])],
+            [started if action == "start" else levels, *more.get(action, [])],
             hidden=[*hidden, ("action", action)],
             title=Key(f"migrations.{action}_title"),
         )
@@ -180,6 +181,8 @@ def _levels(call: PageCall) -> list[int]:
     words = call.query.get("levels", "").replace(",", " ").split()
     if not all(word.isascii() and word.isdigit() and len(word) < 5 for word in words):
         raise invalid("levels are numbers, separated by blanks")
+    if not words and call.query.get("action") == "start" and not call.query.get("plan_id"):
+        raise invalid("no levels selected: give levels, or a saved plan")
     return [int(word) for word in words]
 
 
@@ -220,13 +223,19 @@ def _brokers(states: list[BrokerState], *, is_admin: bool) -> Table:
                 Cell(state.member.name, link=link),
                 Cell(status.get("rate_per_s"), "number"),
                 _limit_cell(throttle.get("rate_per_s")),
-                Cell(status.get("late_p99_ms"), "ms"),
+                _lateness_cell(state.value) if state.value is not None else Cell(None),
                 Cell(throttle.get("target_now_ms"), "ms"),
                 Cell((status.get("ledger") or {}).get("trouble", ""), "words"),
             ]
         )
     names = ("broker", "moved_rate", "rate_limit", "late_p99", "late_limit", "ledger")
     return Table(Key("migrations.brokers"), [Key(f"column.{name}") for name in names], rows)
+
+
+def _lateness_cell(status: MigrationStatus) -> Cell:
+    """Return the lateness of deliveries; there is none before the first one."""
+    late_ms = status["late_p99_ms"]
+    return Cell("value.none", "key") if late_ms is None else Cell(late_ms, "ms")
 
 
 def _limit_cell(limit: int | None) -> Cell:
@@ -253,7 +262,7 @@ def _tiles(status: MigrationStatus) -> Tiles:
     return Tiles(
         [
             Tile(Key("column.moved_rate"), Cell(status["rate_per_s"], "number")),
-            Tile(Key("column.late_p99"), Cell(status["late_p99_ms"], "ms")),
+            Tile(Key("column.late_p99"), _lateness_cell(status)),
             Tile(Key("migrations.active"), Cell(len(status["active"]), "number")),
         ]
     )

@@ -117,7 +117,7 @@ def test_migrations_are_planned_started_paused_and_rolled_back(accounts: Served)
         assert "The broker carried out the command." in rolled
         limited = confirmed(client, path, broker=broker, action="throttle", rate="4321")
         assert "4321" in limited
-        for query in ("levels=x", "rules=x", "action=drop"):
+        for query in ("levels=x", "levels=", "levels=4&rules=x", "action=drop"):
             request = client.get(f"{path}?broker={broker}&action=start&{query}")
             assert request.status_code == 400, query
         assert client.get(f"{path}?broker=other&action=start").status_code == 404
