@@ -57,7 +57,7 @@ def logged_in(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_are_accessible_and_fit(browser: Any, axe: str, logged_in: Served, path: str) -> None:
-    broker = quote(logged_in.broker.address, safe="")
+    broker = quote(logged_in.broker.config.broker_name, safe="")
     for width, scheme, language in VIEWPORTS:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
@@ -75,7 +75,7 @@ def test_pages_are_accessible_and_fit(browser: Any, axe: str, logged_in: Served,
 
 
 def test_tables_and_commands_are_reached_with_the_keyboard(browser: Any, logged_in: Served) -> None:
-    broker = quote(logged_in.broker.address, safe="")
+    broker = quote(logged_in.broker.config.broker_name, safe="")
     browser.get(f"{logged_in.url}/console/migrations/{broker}")
     script = """
         const reached = [...document.querySelectorAll('a, button, input, select, [tabindex="0"]')];
