@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
+import importlib
 import importlib.metadata
 import logging
 import logging.config
@@ -137,6 +138,7 @@ def serve_broker(
     set_up_logging(logging_file, as_json=properties.get("logFormat") == "json")
     _raise_descriptor_limit()
     _read_entry_points_once()
+    _import_numba()
     from duemq.auth.config import AuthConfig
     from duemq.cli.kernels import compile_if_needed
     from duemq.configuration.exposure import keep_store_private, warn_of_readable_secrets
@@ -167,6 +169,20 @@ def _read_entry_points_once() -> None:
     """
     select = importlib.metadata.entry_points().select
     importlib.metadata.entry_points = select
+
+
+def _import_numba() -> None:
+    """Import Numba without PyYAML.
+
+    Numba would load it, 15 ms, to read its settings from a file in the working directory.
+    """
+    if "yaml" in sys.modules:
+        return
+    sys.modules["yaml"] = None  # type: ignore[assignment]
+    try:
+        importlib.import_module("numba")
+    finally:
+        del sys.modules["yaml"]
 
 
 def _raise_descriptor_limit() -> None:
