@@ -13,7 +13,6 @@ import io
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -101,11 +100,11 @@ def save(browser: Any, folder: Path, name: str) -> None:
 
 def wait_for(browser: Any, text: str) -> None:
     """Wait until the page has a text."""
-    end_s = time.monotonic() + WAIT_S
-    while text not in browser.page_source:
-        if time.monotonic() > end_s:
-            sys.exit(f"the page has no text {text!r}")
-        time.sleep(0.1)
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(browser, WAIT_S).until(
+        lambda driver: text in driver.page_source, f"the page has no text {text!r}"
+    )
 
 
 def bulk_pictures(browser: Any, url: str, folder: Path) -> None:
