@@ -55,6 +55,15 @@ FILES: Final = {
 ENTRIES: Final = (
     PageEntry("/", "nav.overview", overview),
     PageEntry("/timers", "nav.timers", timers),
+    PageEntry("/bulk", "nav.bulk", bulk.jobs, LoginRole.OPERATOR, bulk.prepare),
+    PageEntry(
+        "/bulk/{name}",
+        "",
+        bulk.job,
+        LoginRole.OPERATOR,
+        bulk.act,
+        interval_s=PROGRESS_INTERVAL_S,
+    ),
     PageEntry("/messages/{name:path}", "", message),
     PageEntry("/topics", "nav.topics", topics),
     PageEntry("/groups", "nav.groups", groups),
@@ -65,15 +74,6 @@ ENTRIES: Final = (
     PageEntry("/schedule-changes", "", schedules.confirmation, LoginRole.OPERATOR, schedules.act),
     *OPERATING_ENTRIES,
     PageEntry("/decisions", "", confirmation, LoginRole.OPERATOR, decide),
-    PageEntry("/bulk", "nav.bulk", bulk.jobs, LoginRole.OPERATOR, bulk.prepare),
-    PageEntry(
-        "/bulk/{name}",
-        "",
-        bulk.job,
-        LoginRole.OPERATOR,
-        bulk.act,
-        interval_s=PROGRESS_INTERVAL_S,
-    ),
 )
 Handler = Callable[[Request], Awaitable[Response]]
 

@@ -34,6 +34,10 @@ WAIT_S: Final = 30.0
 PAGES: Final = {
     "overview": "/?span=6h",
     "timers": "/timers?topic=winter-sale",
+    "message": "/messages/order-7",
+    "levels": "/levels",
+    "migrations": "/migrations",
+    "configuration": "/configuration",
     "schedule": "/schedules/weekly-report",
     "new-schedule": (
         "/new-schedule?name=payday&topic=reports&cron=0+9+1+*+*&zone=Europe%2FBerlin&body=pay"
@@ -133,6 +137,7 @@ def main(folder: Path) -> None:
         browser.get(f"{running.url}/console/")
         browser.find_element(By.NAME, "access_key").send_keys(ROOT.access_key)
         browser.find_element(By.NAME, "secret").send_keys(ROOT.secret, "\n")
+        wait_for(browser, "Log out")
         for name, path in PAGES.items():
             browser.get(f"{running.url}/console{path}")
             save(browser, folder, name)

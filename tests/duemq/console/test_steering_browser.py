@@ -41,6 +41,7 @@ def accounts(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator
         browser.get(f"{running.url}/console/")
         browser.find_element(By.NAME, "access_key").send_keys(ROOT.access_key)
         browser.find_element(By.NAME, "secret").send_keys(ROOT.secret, "\n")
+        wait_for(browser, "Log out")
         yield running
 
 
