@@ -29,7 +29,7 @@ SPANS: Final[Mapping[str, tuple[int, int]]] = {
     "1y": (5_760 * MINUTE_MS, 92),
 }
 """Duration and number of the bins by length of the axis."""
-PIECES_MAX: Final = 64  # responses of one broker with parts of a forecast
+FORECAST_S: Final = 0.1  # time for the pieces of a forecast; each takes a turn of the broker
 FORECAST_VIEW: Final = "timer_store.forecast"
 HISTORY_VIEWS: Final = ("timer_store.history", "schedule_service.history")
 
@@ -79,12 +79,14 @@ class AxisData:
     Attributes:
         late_ms: Lateness of 50 %, of 99 % and of all deliveries, each the highest of the bin.
         unknown: Brokers whose part is missing.
+        rough: Brokers that count some timers too early, see `forecast_of`.
     """
 
     delivered: Sequence[Point]
     late_ms: Sequence[Sequence[Point]]
     pending: Sequence[Point]
     unknown: Sequence[str]
+    rough: Sequence[str] = ()
 
 
 async def axis_data(
@@ -92,8 +94,12 @@ async def axis_data(
 ) -> AxisData:
     """Return the data of a window; what a broker does not report is unknown."""
 
+    rough: list[str] = []
+
     async def pending(member: BrokerMember) -> JsonValue:
-        return await _forecast(session, member.address, window)
+        counts, is_exact = await forecast_of(session, member.address, window)
+        rough.extend([] if is_exact else [member.name])
+        return counts
 
     async def past(member: BrokerMember) -> JsonValue:
         requests = (session.admin.view(member.address, view) for view in HISTORY_VIEWS)
@@ -104,24 +110,31 @@ async def axis_data(
     )
     unknown = {one.member.name for one in (*forecasts, *histories) if one.value is None}
     delivered, late_ms = _past_points(histories, window, now_ms)
-    return AxisData(delivered, late_ms, _pending_points(forecasts, window, now_ms), sorted(unknown))
+    pending_points = _pending_points(forecasts, window, now_ms)
+    return AxisData(delivered, late_ms, pending_points, sorted(unknown), sorted(rough))
 
 
-async def _forecast(session: AccountSession, address: str, window: Window) -> list[int]:
-    """Return pending timers by bin; a broker may respond in several pieces."""
+async def forecast_of(
+    session: AccountSession, address: str, window: Window
+) -> tuple[list[int], bool]:
+    """Return pending timers by bin, and whether the bins are exact.
+
+    The first response has all timers. The following ones move timers that are due after the wheel's
+    window, and are in an earlier slot until then, to the bin of their due time. They are as many
+    as the timer log has millions of units, so they end after a bounded time.
+    """
     fields: dict[str, object] = {
         "from_ms": window.from_ms,
         "width_ms": window.width_ms,
         "count": window.bins,
     }
-    counts = [0] * window.bins
-    for _ in range(PIECES_MAX):
+    counts, end_s = [0] * window.bins, asyncio.get_running_loop().time() + FORECAST_S
+    while True:
         view: JsonValue = await session.admin.view(address, FORECAST_VIEW, **fields)
         counts = [a + b for a, b in zip(counts, view["counts"], strict=True)]
-        if view["pos"] is None:
-            break
         fields["pos"] = view["pos"]
-    return counts
+        if view["pos"] is None or asyncio.get_running_loop().time() >= end_s:
+            return counts, view["pos"] is None
 
 
 def _pending_points(states: Sequence[BrokerState], window: Window, now_ms: int) -> list[Point]:
@@ -216,6 +229,8 @@ def axis_charts(
         link=lambda ms: root + link if (link := zoomed_link(window, ms, capacity)) else "",
     )
     notes = [text("axis.unknown", brokers=", ".join(data.unknown))] if data.unknown else []
+    if data.rough:
+        notes.append(text("axis.rough", brokers=", ".join(data.rough)))
     if capacity:
         share = f"{most / limit:.1%}"
         notes.append(text("axis.share", most=f"{most:,.0f}", limit=f"{limit:,.0f}", share=share))

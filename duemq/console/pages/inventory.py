@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.admin.groups import GroupProgress, GroupState
+from duemq.client.admin.schedules import LIST_VIEW
 from duemq.client.admin.topics import TopicSettings
 from duemq.client.errors import NoRoute
 from duemq.client.message import milliseconds
@@ -23,7 +24,7 @@ from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.message import state_cell
 from duemq.http.endpoints import JsonObject, JsonValue
-from duemq.http.schedules import LIST_VIEW, SchedulesQuery
+from duemq.http.schedules import SchedulesQuery
 
 PAGE_SIZE: Final = 100
 
