@@ -13,14 +13,12 @@ import asyncio
 import os
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 
-from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
-from duemq_common.request import Request
+from duemq.client import Client, Message, NotSent, Producer, PullConsumer
 from message_store.kernels import CACHE_VARIABLE
-from message_store.log.properties import encode_properties
 from tests.support.free_ports import free_ports
 from tests.support.packages import TOP
 
@@ -64,35 +62,27 @@ async def main(cache: Path, directory: Path) -> None:
 
 
 async def _use(address: str, started: float) -> None:
-    async with RemotingClient(address) as client:
+    async with Client(broker=address, timeout_s=TIMEOUT_S) as client:
+        producer, reader = (
+            Producer(client=client, retries=0),
+            PullConsumer(group="g", client=client),
+        )
         while True:
             try:
-                response = await client.call(_send("plain", {}), timeout_s=TIMEOUT_S)
-            except OSError:
+                await producer.send(Message("plain", b"body"))
+            except NotSent:
                 await asyncio.sleep(PAUSE_S)
                 continue
             break
-        assert response.code == 0, response.remark
         _report("first send is accepted", started)
-        for topic, delay in (("level", {"DELAY": "1"}), ("timer", {"TIMER_DELAY_MS": "1000"})):
-            response = await client.call(_send(topic, delay), timeout_s=TIMEOUT_S)
-            assert response.code == 0, response.remark
-        for topic in ("level", "timer"):
-            while await _end(client, topic) < 1:  # noqa: ASYNC110 - another process
+        messages = (
+            Message("level", b"body", level=1),
+            Message("timer", b"body", delay=timedelta(seconds=1)),
+        )
+        for queue in [(await producer.send(message)).queue for message in messages]:
+            while await reader.max_offset(queue) < 1:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(PAUSE_S)
-            _report(f"first {topic} is delivered", started)
-
-
-async def _end(client: RemotingClient, topic: str) -> int:
-    request = Request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
-    return int(((await client.call(request, timeout_s=TIMEOUT_S)).fields or {}).get("offset", 0))
-
-
-def _send(topic: str, properties: dict[str, str]) -> Request:
-    text = encode_properties({"UNIQ_KEY": "F", **properties}).decode()
-    values = ("g", topic, "TBW102", "1", "0", "0", "1", "0", text, "0", "false", "0", "false")
-    fields = dict(zip("abcdefghijklm", values, strict=True))
-    return Request(RequestCode.SEND_MESSAGE_V2, fields, b"body", version=479)
+            _report(f"first {queue.topic} is delivered", started)
 
 
 def _report(step: str, started: float) -> None:
