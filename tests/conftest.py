@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from delayed_delivery.plugin import ENTRY_POINT_GROUP
+from tests.support.left_threads import check_threads
 from tests.support.memory_files import use_memory
 from tests.support.run_order import make_scheduler, ordered
 
@@ -177,6 +178,16 @@ def migration_results(request: pytest.FixtureRequest) -> Path | None:
 def seed(request: pytest.FixtureRequest) -> int:
     """Seed of random runs, which a failed one prints."""
     return int(request.config.getoption("--seed"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """Fail the last test of a file that leaves threads of a broker, a store or a client."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        check_threads(item.path.relative_to(item.config.rootpath))
 
 
 @pytest.hookimpl(wrapper=True)

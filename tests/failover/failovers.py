@@ -39,6 +39,7 @@ ROUND_S_MAX = 240.0  # on a busy machine
 ELECTED_S_MAX = 30.0
 PAUSE_S = 5.0  # longer than controllerHeartBeatTimeoutMills of the members
 POLL_S = 0.1
+KEYS = {"checkSyncStateSetPeriod": "1000"}  # a member that rejoins is in sync soon
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ async def running_group(
                 home,
                 namesrv=controller.namesrv_address,
                 controller=controller.address,
-                keys=keys | grpc,
+                keys=KEYS | keys | grpc,
                 ports=free_ports(2),  # no connection takes them while the broker is down
             )
             for number, grpc in enumerate(v5_keys, 1)

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.interop.peers import KEYS
 from tests.interop.session import ClientSession, Event
 from tests.interop.store_work import json_of_running
 from tests.support.extended import extended
+from tests.support.requirements import skip_without
 from tests.support.server import Server
 from tests.support.wait_until import until
 
@@ -35,11 +37,30 @@ ROUTE_S = 120
 MODE_FILE = Path("config", "messageRequestMode.json")
 
 
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", autouse=True)
+def starting_apache(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Future[Server] | None]:
+    """Start of Apache's broker during the first tests, if a test needs it.
+
+    The thread that starts the processes lives as long as they: the kernel ends them with it.
+    """
+    tests = [item for item in request.session.items if item.path == request.path]
+    if not any(
+        "apache" in item.fixturenames for item in tests if isinstance(item, pytest.Function)
+    ):
+        yield None
+        return
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        with skip_without():
+            server = Apache(VERSION, tmp_path_factory.mktemp("apache"), keys=KEYS)
+        yield pool.submit(stack.enter_context, server)
+
+
+@pytest.fixture
+def apache(starting_apache: Future[Server]) -> Server:
     """Apache's broker, the reference."""
-    with Apache(VERSION, tmp_path_factory.mktemp("apache"), keys=KEYS) as started:
-        yield started
+    return starting_apache.result()
 
 
 def set_mode(server: Server, home: Path, topic: str, group: str, mode: str, shared: int) -> None:

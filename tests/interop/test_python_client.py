@@ -38,6 +38,7 @@ from tests.support.duemq_server import DueMQ
 from tests.support.extended import extended
 from tests.support.server import BROKER_NAME, Server
 
+APACHE = ("4.9.7", "5.3.3", "5.5.1")
 N = 40
 WAIT_S = 120
 LEVEL_1_S = 1.0
@@ -371,6 +372,9 @@ def test_sends_and_pushes_by_tls(run: Run, peer: Server, topic: str) -> None:
     run(main())
 
 
+@pytest.mark.parametrize(
+    "peer", ["duemq", *(extended(version) for version in APACHE)], indirect=True
+)
 def test_consumers_survive_a_kill_of_the_broker(run: Run, peer: Server, topic: str) -> None:
     async def main() -> None:
         handler = Handler()

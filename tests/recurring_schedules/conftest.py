@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from tests.recurring_schedules.rig import ScheduleRig
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> ScheduleRig:
+def rig(tmp_path: Path) -> Iterator[ScheduleRig]:
     """A rig whose store is not open yet."""
-    return ScheduleRig(tmp_path)
+    rig = ScheduleRig(tmp_path)
+    yield rig
+    if rig.is_open:
+        rig.close()

@@ -15,10 +15,13 @@ from itertools import zip_longest
 
 import pytest
 
-SPARK = ("tests/spark_reconciliation/", "tests/duemq/cli/test_reconcile_jobs.py")
+SPARK = (
+    "tests/spark_reconciliation/",
+    "tests/duemq/cli/test_reconcile_jobs.py",
+    "tests/failover/test_failovers.py",
+)
 LEDGER = ("tests/migration/ledger/", "tests/duemq_common/ledger/")
 LONG = (  # minutes each, the longest first: begun last, one would keep one worker alone at the end
-    "tests/failover/test_failovers.py",
     SPARK[0],
     "tests/crash/test_kill_broker.py",
     "tests/simulation/test_group.py",

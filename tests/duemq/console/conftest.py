@@ -45,7 +45,7 @@ async def filled(broker: Broker) -> None:
             await consumer.commit(queue, 0)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Console of a broker without accounts; tests change nothing."""
     with served(tmp_path_factory.mktemp("console"), filled) as running:
