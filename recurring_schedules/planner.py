@@ -44,6 +44,10 @@ QUEUE_SLOTS: Final = 4_000
 QUEUE_MS: Final = 20
 """Age from which the queue of urgent schedules is made again: one created since may be due."""
 QUEUE_FACTOR: Final = 20  # the queue is used at least this many times as long as it takes to make
+AHEAD_MS: Final = 10_000
+"""A backlog of occurrences that are due later is appended with pauses, for other timers."""
+BACKLOG_SLOTS: Final = 200  # schedules in the queue of urgent ones after a turn
+PAUSE_S: Final = 0.004
 SKIPS_MAX: Final = 200
 """Maximum number of occurrences of one schedule that one turn skips."""
 RETRY_MS: Final = 1_000
@@ -94,6 +98,7 @@ class Planner:
         self._queue: list[int] = []  # slots, the most urgent one last
         self._queued_ms, self._queue_age_ms = 0, QUEUE_MS
         self._wake, self._stops = Signal(), False
+        self._can_pause = False  # whether the last turn left a backlog without urgent occurrences
         self.stats = PlannerStats()
 
     def wake(self) -> None:
@@ -114,7 +119,7 @@ class Planner:
                 continue
             now_ms = self._clock.now_ms()
             if self.turn(now_ms):
-                await asyncio.sleep(0)
+                await (self._wake.wait_for(PAUSE_S) if self._can_pause else asyncio.sleep(0))
             else:
                 await self._clock.wait(self._wake, until_ms=self.next_turn_ms(now_ms))
 
@@ -127,6 +132,9 @@ class Planner:
         if self._store.refusal:
             return False
         due = self._take_due(now_ms) if slots is None else slots
+        next_ms = self._table.rows["next_ms"][due]
+        is_ahead = bool((next_ms >= now_ms + AHEAD_MS).all())
+        self._can_pause = is_ahead and len(self._queue) > BACKLOG_SLOTS
         candidates = [self._candidate(slot, now_ms) for slot in due]
         if occurrences := [item for item in candidates if item is not None]:
             self._append(occurrences, now_ms)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from duemq.net.codes import ResponseCode
+from duemq_common.clock import Signal
 from duemq_common.errors import RequestError
 from message_store.log.batch import PutBatch
-from recurring_schedules import journal
+from recurring_schedules import journal, planner
 from recurring_schedules.definition import Definition
 from recurring_schedules.journal import PAUSED
 from recurring_schedules.occurrences import due_ms_of
@@ -98,6 +101,35 @@ def test_an_urgent_schedule_is_planned_before_a_backlog_of_others(rig: ScheduleR
     pending = {name: rig.table.rows["pending"][rig.table.find(name)] for name in names}
     assert sum(offset >= 0 for offset in pending.values()) == 2 * TURN_OCCURRENCES - 1
     assert rig.table.rows["pending"][rig.table.find("urgent")] >= 0
+
+
+@pytest.mark.parametrize(("every_ms", "pauses"), [(1_000, False), (3_600_000, True)])
+def test_a_backlog_is_appended_with_pauses_if_nothing_in_it_is_urgent(
+    rig: ScheduleRig, every_ms: int, pauses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.open()
+    monkeypatch.setattr(planner, "BACKLOG_SLOTS", 2 * TURN_OCCURRENCES)
+    for number in range(4 * TURN_OCCURRENCES):
+        definition = Definition(name=str(number), topic="T", every_ms=every_ms)
+        store_definition(rig, definition)
+    paused: list[float] = []
+
+    async def pause(_: Signal, seconds: float) -> None:
+        paused.append(seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(Signal, "wait_for", pause)
+
+    async def work() -> None:
+        running = asyncio.create_task(rig.planner.run())
+        for _ in range(100):  # turns of the loop; the planner needs a few of them
+            await asyncio.sleep(0)
+        rig.planner.stop()
+        await running
+
+    asyncio.run(work())
+    assert rig.planner.stats.planned == 4 * TURN_OCCURRENCES
+    assert paused == [planner.PAUSE_S] * pauses
 
 
 def store_definition(rig: ScheduleRig, definition: Definition) -> None:
