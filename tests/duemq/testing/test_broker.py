@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,7 +29,21 @@ def test_a_reminder(duemq_broker):
 
 def test_it_is_empty(duemq_broker):
     assert duemq_broker.messages("reminders") == []
+
+def test_one_test_of_the_session(duemq_session_broker):
+    with BlockingProducer(duemq_session_broker.namesrv) as producer:
+        producer.send(Message("reminders", b"tea"))
+
+def test_the_next_one_has_the_same_broker(duemq_session_broker):
+    assert [message.body for message in duemq_session_broker.messages("reminders")] == [b"tea"]
 """
+
+
+@pytest.fixture(scope="module")
+def duemq_session_broker() -> Iterator[LocalBroker]:
+    """Broker that ends with this file; the application above uses that of its session."""
+    with LocalBroker() as broker:
+        yield broker
 
 
 def bodies(broker: LocalBroker, topic: str) -> list[bytes]:
@@ -130,7 +145,7 @@ def test_pytest_loads_the_fixtures_of_the_distribution(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 def test_a_session_without_a_broker_does_not_load_it(tmp_path: Path) -> None:
