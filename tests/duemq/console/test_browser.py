@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,17 @@ def violations_of(browser: Any, axe: str) -> list[str]:
     ]
 
 
+@contextmanager
+def next_page(browser: Any) -> Iterator[None]:
+    """Wait after the block until the browser has left the page."""
+    from selenium.webdriver.support.expected_conditions import staleness_of
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    document = browser.find_element("tag name", "html")
+    yield
+    WebDriverWait(browser, 30).until(staleness_of(document))
+
+
 async def with_pending_message(broker: Broker) -> None:
     """Send a message that is due in an hour."""
     address = f"127.0.0.1:{broker.port}"
@@ -83,7 +96,8 @@ def test_a_decision_is_confirmed_in_the_browser(browser: Any, axe: str, tmp_path
     from selenium.webdriver.common.by import By
 
     def press(selector: str) -> None:
-        browser.find_element(By.CSS_SELECTOR, f"{selector} button").click()
+        with next_page(browser):
+            browser.find_element(By.CSS_SELECTOR, f"{selector} button").click()
         assert violations_of(browser, axe) == []
         assert faults_of(browser) == []
 

@@ -11,7 +11,7 @@ import pytest
 from duemq.broker.broker import Broker
 from tests.duemq.console import test_audit_pages, test_operating_pages
 from tests.duemq.console.rig import ACCOUNT_KEYS, Served, served
-from tests.duemq.console.test_browser import faults_of, resized, violations_of
+from tests.duemq.console.test_browser import faults_of, next_page, resized, violations_of
 from tests.support.accounts import ROOT
 
 PAGES = (
@@ -50,7 +50,8 @@ def logged_in(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         browser.get(f"{running.url}/console/login")
         for name, text in (("access_key", ROOT.access_key), ("secret", ROOT.secret)):
             browser.find_element(By.NAME, name).send_keys(text)
-        browser.find_element(By.CSS_SELECTOR, 'form[action$="/login"] button').click()
+        with next_page(browser):
+            browser.find_element(By.CSS_SELECTOR, 'form[action$="/login"] button').click()
         yield running
         browser.delete_all_cookies()
 

@@ -14,7 +14,7 @@ from duemq.broker.broker import Broker
 from duemq.client import Message, Producer
 from duemq.console import bulk
 from tests.duemq.console.rig import ACCOUNT_KEYS, Served, served
-from tests.duemq.console.test_browser import faults_of, resized, violations_of
+from tests.duemq.console.test_browser import faults_of, next_page, resized, violations_of
 from tests.support.accounts import ROOT
 
 WIDTHS = (1_400, 390, 360)
@@ -123,7 +123,8 @@ def test_a_schedule_is_created_and_changed_by_keyboard(
     assert "until Friday" in browser.page_source
     for change in ("resume", "trigger", "delete"):
         browser.get(f"{accounts.url}/console/schedule-changes?name=report&change={change}")
-        focused(browser, f"#schedule\\.{change}").send_keys("\n")
+        with next_page(browser):
+            focused(browser, f"#schedule\\.{change}").send_keys("\n")
         assert faults_of(browser) == []
     browser.get(f"{accounts.url}/console/schedules")
     assert "report" not in browser.page_source
@@ -137,11 +138,13 @@ def test_the_axis_is_zoomed_by_keyboard_and_by_its_bars(
 
     browser.get(f"{accounts.url}/console/?span=1d&capacity=1")
     check_page(browser, axe)
-    focused(browser, "a[href*='span=6h'][href*='at=']").send_keys("\n")
+    with next_page(browser):
+        focused(browser, "a[href*='span=6h'][href*='at=']").send_keys("\n")
     assert "span=6h" in browser.current_url
     resized(browser, max(WIDTHS))
     bars = browser.find_elements(By.CSS_SELECTOR, "svg a .hit")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", bars[-1])
-    bars[-1].click()
+    with next_page(browser):
+        bars[-1].click()
     assert "span=10min" in browser.current_url
     assert faults_of(browser) == []
