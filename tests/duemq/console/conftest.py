@@ -81,14 +81,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         driver.quit()
 
 
-@pytest.fixture(autouse=True)
-def left_page(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leave the page at the end of a test: its server stops, and faults of its stream are logged."""
-    driver = request.getfixturevalue("browser") if "browser" in request.fixturenames else None
-    yield
-    if driver is not None:
-        driver.get("about:blank")
-        driver.get_log("browser")
+@pytest.fixture(scope="module")
+def left_page(browser: Any) -> None:
+    """Leave the page of another file, whose server has stopped, and drop its faults."""
+    browser.get("about:blank")
+    browser.get_log("browser")
 
 
 @pytest.fixture(scope="session")

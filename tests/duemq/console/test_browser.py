@@ -16,6 +16,7 @@ from duemq.client import Message, Producer
 from tests.duemq.console.rig import ACCOUNT_KEYS, Served, served
 from tests.support.accounts import ROOT
 
+pytestmark = pytest.mark.usefixtures("left_page")
 HOSTILE_MESSAGE = "/messages/%3Cb%3Ek%3C%2Fb%3E"
 PAGES = (
     "/",

@@ -17,6 +17,7 @@ from tests.duemq.console.rig import ACCOUNT_KEYS, Served, served
 from tests.duemq.console.test_browser import faults_of, next_page, resized, violations_of
 from tests.support.accounts import ROOT
 
+pytestmark = pytest.mark.usefixtures("left_page")
 WIDTHS = (1_400, 390, 360)
 MESSAGES = 30
 WAIT_S = 30
