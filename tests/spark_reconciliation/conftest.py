@@ -20,6 +20,9 @@ FOR_FEW_ROWS = {
 }
 """Without code generation, which takes longer than these small plans; one test runs with it."""
 
+SETTINGS = {"spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={os.devnull}"}
+"""Derby, whose driver is part of Spark, would write a log into the working directory."""
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
@@ -31,7 +34,7 @@ def spark() -> Iterator[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyspark's own warnings at its start
-        session = local_session(cores=2, memory="2g", light=True)
+        session = local_session(cores=2, memory="2g", light=True, settings=SETTINGS)
     # The socket of the callback server must have a descriptor below 1,024, as py4j uses select:
     # a later start, in a process with many open stores, would leave callbacks without a response.
     stream = session.readStream.format("rate").load()

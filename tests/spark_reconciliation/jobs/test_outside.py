@@ -240,7 +240,6 @@ def test_rows_without_a_time_are_skipped_and_counted(spark: Any, tmp_path: Path)
 
 def test_a_table_of_a_database_is_read_with_the_given_zone(spark: Any, tmp_path: Path) -> None:
     """Derby's driver is part of Spark. A time in a column without a zone is local."""
-    spark._jvm.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
     url = f"jdbc:derby:{tmp_path / 'db'}"
     time = "TIMESTAMP_NTZ'2026-07-01 12:00:00'"
     frame = spark.sql(f"SELECT 'A' AS id, 'T' AS topic, {time} AS due_at")
