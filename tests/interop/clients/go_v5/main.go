@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	await  = 1 * time.Second
+	await  = 5 * time.Second
 	retry  = 20 * time.Millisecond
 	waitMs = 60_000
 )
