@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, RecvMessage
@@ -25,6 +26,8 @@ Fields = dict[str, Any]
 PROPERTIES = ("UNIQ_KEY", "DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID")
 POLL_S = 0.02
 CALM_S = 0.3
+CONNECT_TRIES, CONNECT_S = 5, 0.1  # see when_connected
+UNCONNECTED = "No route info"
 CHANNEL = "ALIYUN"  # one more signed field; the library signs nothing without it
 
 
@@ -54,45 +57,76 @@ def send(command: Command, producer: Any) -> None:
     mode = command.text("mode", "sync")
     messages = [message(command, i) for i in range(count)]
     if mode == "batch":
-        command.print("sent", **sent(0, producer.send_batch(messages)))
+        result = when_connected(lambda: producer.send_batch(messages))
+        command.print("sent", **sent(0, result))
         return
     if mode == "async":
         send_async(command, producer, messages)
         return
+    calls: dict[str, Callable[[Any, int], Any]] = {
+        "sync": lambda each, _shard: producer.send_sync(each),
+        "ordered": producer.send_orderly,
+        "oneway": lambda each, _shard: producer.send_oneway(each),
+        "oneway-ordered": producer.send_oneway_orderly,
+    }
     for i, each in enumerate(messages):
         shard = i % command.number("shards", 2)
-        if mode == "oneway":
-            producer.send_oneway(each)
-        elif mode == "oneway-ordered":
-            producer.send_oneway_orderly(each, shard)
-        else:
-            done = (
-                producer.send_orderly(each, shard)
-                if mode == "ordered"
-                else producer.send_sync(each)
-            )
-            command.print("sent", **sent(i, done))
-            continue
-        command.print("sent", i=i, oneway=True)
+        result = when_connected(partial(calls[mode], each, shard))
+        fields = {"i": i, "oneway": True} if mode.startswith("oneway") else sent(i, result)
+        command.print("sent", **fields)
+
+
+def when_connected(call: Callable[[], Any]) -> Any:
+    """Send, again while the library has no connection.
+
+    The first send and the heartbeat both connect to the broker as soon as the route is there. The
+    send fails without waiting while the heartbeat connects, and the library then reports that the
+    topic has no route. It has sent nothing. It has no call that waits for the connection.
+    """
+    for _ in range(CONNECT_TRIES - 1):
+        try:
+            return call()
+        except Exception as error:
+            if UNCONNECTED not in str(error):
+                raise
+            time.sleep(CONNECT_S)
+    return call()
 
 
 def send_async(command: Command, producer: Any, messages: list[Any]) -> None:
     """Send all messages asynchronously and wait for the responses."""
+    unsent = messages
+    for left in reversed(range(CONNECT_TRIES)):
+        unsent = send_async_once(command, producer, unsent, last=left == 0)
+        if not unsent:
+            return
+        time.sleep(CONNECT_S)  # see when_connected
+
+
+def send_async_once(
+    command: Command, producer: Any, messages: list[Any], *, last: bool
+) -> list[Any]:
+    """Send messages asynchronously; return those for which there was no connection."""
     responses = threading.Semaphore(0)
+    unsent: list[Any] = []
 
     def on_success(result: Any) -> None:
         command.print("sent", **sent(-1, result))
         responses.release()
 
-    def on_error(error: Exception) -> None:
-        command.print("refused", text=str(error))
+    def on_error(each: Any, error: Exception) -> None:
+        if UNCONNECTED in str(error) and not last:
+            unsent.append(each)
+        else:
+            command.print("refused", text=str(error))
         responses.release()
 
     for each in messages:
-        producer.send_async(each, on_success, on_error)
+        producer.send_async(each, on_success, partial(on_error, each))
     for _ in messages:
         if not responses.acquire(timeout=30):
             raise TimeoutError("asynchronous sends without a response")
+    return unsent
 
 
 def message(command: Command, i: int) -> Any:
