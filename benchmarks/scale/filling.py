@@ -1,0 +1,132 @@
+"""Phase `fill`: timers through the engine's public API, the last of them through sockets.
+
+The first log files hold few pending timers between messages that are not pending, as in a broker
+that has delivered for days; the phase `compact` copies the timers out of them.
+
+    log   | few pending | few pending | few pending | all pending ............ | from sockets |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+
+from benchmarks.bench import Metric
+from benchmarks.fill import ROWS, Filler, Times, catch_up_index
+from benchmarks.scale.scale_store import GIB, SMALL, SMALL_FILE_BYTES, TOPIC, ScaleStore, more
+from duemq_common.clock import SystemClock
+from message_store.config import StoreConfig
+from message_store.log.batch import PutBatch
+from message_store.store import MessageStore
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
+from timer_store.config import TimerConfig
+from timer_store.store import TimerStore
+
+BODY_BYTES = 16
+BYTES_A_TIMER = 380  # record, queue unit, timer log unit, index entry
+HOUR_MS = 3_600_000
+FAR_MS = (8 * HOUR_MS, 47 * HOUR_MS)  # no delivery and no roll during the measurement
+SENT_SHARE, SENT_MAX = 0.02, 1_000_000
+FRONT_PERCENT = 5, 20, 50  # pending part of each of the first log files
+RECORD_BYTES = 280
+ORDINARY, ORDINARY_BYTES = "ordinary", 4_096  # messages that are due at once
+ORDINARY_KEYS = 0xF0000000  # number of the first one's key
+STEP = ROWS * 256  # timers between two progress reports
+
+
+def fill(scale_store: ScaleStore, pending: int) -> list[Metric]:
+    """Fill the store up to a number of pending timers; continue if it has some."""
+    state = scale_store.state
+    sent = min(int(pending * SENT_SHARE), SENT_MAX) - state.sent
+    missing = pending - state.filled - state.sent - max(sent, 0)
+    if not state.filled:
+        state.file_bytes = GIB if pending >= SMALL else SMALL_FILE_BYTES
+    scale_store.must_have_room(max(missing, 0) * BYTES_A_TIMER)
+    state.pending = pending
+    scale_store.save()
+    if not state.filled:
+        with scale_store.bench() as bench:  # creates the topic
+            bench.server.create_topic(TOPIC)
+    metrics = _through_engine(scale_store, missing) if missing > 0 else []
+    if sent > 0:
+        metrics += _through_sockets(scale_store, sent)
+    return metrics
+
+
+def _through_engine(scale_store: ScaleStore, count: int) -> list[Metric]:
+    state, clock = scale_store.state, SystemClock()
+    config = StoreConfig(
+        root_text=str(scale_store.directory), commitlog_file_bytes=state.file_bytes
+    )
+    with MessageStore(config, clock) as store:
+        timers = TimerStore(store, clock, TimerConfig())
+        timers.open()
+        store.add_dispatcher(lambda batch: _note(timers, batch))
+        filler = Filler(timers, (TOPIC,), BODY_BYTES)
+        filler.count = state.filled
+        random = np.random.default_rng(4 + state.filled)
+
+        def due_ms(numbers: Times) -> Times:
+            return clock.now_ms() + random.integers(*FAR_MS, numbers.size)
+
+        start = perf_counter()
+        if not state.filled:
+            state.front = _fill_front(filler, timers, due_ms, count)
+        left = count - filler.count + state.filled
+        while left > 0:
+            filler.fill(min(left, STEP), due_ms)
+            left = count - filler.count + state.filled
+            _work(timers, clock)
+            print(f"{filler.count:,} timers, {perf_counter() - start:.0f} s", file=sys.stderr)
+        seconds = perf_counter() - start
+        catch_up_index(store)
+        indexed_s = perf_counter() - start
+        assert asyncio.run(CheckpointWriter(timers).persist(last=True))
+        state.filled = filler.count
+        timers.close()
+    scale_store.save()
+    return [
+        more("engine: accepted", count / seconds, "msg/s"),
+        more("engine: accepted and indexed", count / indexed_s, "msg/s"),
+    ]
+
+
+def _fill_front(
+    filler: Filler, timers: TimerStore, due_ms: Callable[[Times], Times], count: int
+) -> int:
+    """Fill the first log files, with few timers in each; return their number."""
+    store, clock = timers.store, timers.clock
+    ordinary = Filler(timers, (ORDINARY,), ORDINARY_BYTES)
+    ordinary.count = ORDINARY_KEYS
+    file_bytes = store.config.commitlog_file_bytes
+    for number, percent in enumerate(FRONT_PERCENT, 1):
+        end = number * file_bytes
+        filler.fill(min(file_bytes * percent // 100 // RECORD_BYTES, count // 10), due_ms)
+        while store.max_offset < end:
+            rows = (end - store.max_offset) // (2 * ORDINARY_BYTES)
+            ordinary.put(np.full(min(max(rows, 1), ROWS), clock.now_ms()))
+    return len(FRONT_PERCENT)
+
+
+def _note(timers: TimerStore, batch: PutBatch) -> None:
+    timers.on_put(batch)
+
+
+def _work(timers: TimerStore, clock: SystemClock) -> None:
+    while timers.turn(clock.now_ms()):
+        pass
+
+
+def _through_sockets(scale_store: ScaleStore, count: int) -> list[Metric]:
+    options = {"delay": FAR_MS[0], "spread": FAR_MS[1] - FAR_MS[0], "size": BODY_BYTES}
+    with scale_store.bench() as bench:
+        sent = bench.send(TOPIC, count, **options)
+    scale_store.state.sent += sent["sent"] - sent["rejected"]
+    scale_store.save()
+    return [
+        more("sockets: accepted", sent["per_second"], "msg/s"),
+    ]
