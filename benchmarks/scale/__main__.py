@@ -6,7 +6,7 @@
     python -m benchmarks.scale report                         save the figures of all runs
 
 The store stays in --root, and each phase can be run alone and again. 10^8 pending timers need 45 GB
-of disk. Times beside other programs are too long; each run says how many cores these used.
+of disk. Times are too long while other programs run; each run says how many cores these used.
 """
 
 from __future__ import annotations

@@ -220,18 +220,18 @@ async def _cancelled(bench: Bench, filled: int) -> list[Metric]:
 
 
 def compact(scale_store: ScaleStore) -> list[Metric]:
-    """Copy the timers out of one of the first log files, with a trickle beside it."""
+    """Copy the timers out of one of the first log files, with a trickle meanwhile."""
     runs = len(scale_store.state.phases.get("compact", ()))
     keys = {"fileReservedTime": "0", "timerCompactRatio": COMPACT_PERCENT[min(runs, 2)]}
     with scale_store.bench(**keys) as bench, ThreadPoolExecutor(1) as pool:
         wait_until_quiet(bench)
         with watching(bench.server.broker) as watch:
-            beside = pool.submit(trickled, bench)
+            traffic = pool.submit(trickled, bench)
             first_ms = now_ms()
             plan, plan_s = asyncio.run(_compact(bench, is_dry=True))
             done, whole_s = asyncio.run(_compact(bench, is_dry=False))
             end_ms = now_ms()
-            received, sent = beside.result()
+            received, sent = traffic.result()
         peak = watch.peak_bytes(first_ms, end_ms)
     return [
         less("plan: all units read", plan_s, "s"),
@@ -240,7 +240,7 @@ def compact(scale_store: ScaleStore) -> list[Metric]:
         more("log bytes freed", done["frees"], "bytes"),
         less("log bytes copied", plan["bytes"], "bytes"),
         less("anonymous memory, peak", peak / MB, "MB"),
-        *_late("late beside it", received),
+        *_late("late meanwhile", received),
         _faults("trickle", received, sent),
     ]
 
@@ -261,7 +261,7 @@ async def _compact(bench: Bench, *, is_dry: bool) -> tuple[dict[str, Any], float
 
 
 def migrate_level(scale_store: ScaleStore) -> list[Metric]:
-    """Migrate the messages of a level to timers and back, with a trickle beside each."""
+    """Migrate the messages of a level to timers and back, during a trickle each."""
     state = scale_store.state
     count = int(LEVEL_MESSAGES * scale_store.scale)
     scale_store.must_have_room((count - state.level) * LEVEL_MESSAGE_BYTES)
@@ -281,16 +281,16 @@ def migrate_level(scale_store: ScaleStore) -> list[Metric]:
         wait_until_quiet(bench)
         for name, action in (("migrate", "start"), ("rollback", "rollback")):
             with watching(bench.server.broker) as watch:
-                beside = pool.submit(trickled, bench)
+                traffic = pool.submit(trickled, bench)
                 done = migrate(bench.server, action, LEVEL)
-                received, sent = beside.result()
+                received, sent = traffic.result()
             peak = watch.peak_bytes(done.whole.first_ms, done.whole.end_ms)
             metrics += [
                 more(name, done.moved / done.whole.seconds, "msg/s"),
                 more(f"{name}, messages", done.moved, "messages"),
                 less(f"{name}, whole command", done.whole.seconds, "s"),
                 less(f"{name}, anonymous memory, peak", peak / MB, "MB"),
-                *_late(f"{name}, late beside it", received),
+                *_late(f"{name}, late meanwhile", received),
                 _faults(name, received, sent),
             ]
     return metrics

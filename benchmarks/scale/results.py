@@ -15,9 +15,13 @@ Figures = dict[str, dict[str, Any]]
 
 
 def save(state: State, folder: Path) -> Path:
-    """Write the runs since the last fill as JSON and return the path of the file."""
+    """Write the runs with the current number of pending timers as JSON; return the path."""
     facts = machine.describe()
     facts |= {"pending": str(state.filled + state.sent)}
+    phases = {
+        name: [run for run in runs if run["pending"] == state.pending]
+        for name, runs in state.phases.items()
+    }
     outcomes = [
         {
             "load": f"scale-{phase}",
@@ -25,7 +29,8 @@ def save(state: State, folder: Path) -> Path:
             "best": list(best(runs).values()),
             "runs": runs,
         }
-        for phase, runs in state.phases.items()
+        for phase, runs in phases.items()
+        if runs
     ]
     values = {
         "machine": facts,

@@ -36,7 +36,7 @@ KEYS = {
 
 @dataclass(slots=True)
 class State:
-    """Contents of the store, saved beside it.
+    """Contents of the store, saved meanwhile.
 
     Attributes:
         pending: Requested number of pending timers.
@@ -79,7 +79,12 @@ class ScaleStore:
 
     def record(self, phase: str, metrics: list[Metric], facts: dict[str, str]) -> None:
         """Add the figures of one run of a phase."""
-        run = {"time": int(time.time()), **facts, "metrics": as_json(metrics)}
+        run = {
+            "time": int(time.time()),
+            "pending": self.state.pending,
+            **facts,
+            "metrics": as_json(metrics),
+        }
         self.state.phases.setdefault(phase, []).append(run)
         self.save()
 
@@ -106,7 +111,7 @@ class ScaleStore:
 
     @property
     def scale(self) -> float:
-        """Factor of the counts of messages beside the pending ones: 1 from 10^7 pending on."""
+        """Factor of the counts of messages other than the pending ones: 1 from 10^7 pending on."""
         return min(1.0, self.state.pending / 10_000_000)
 
     def must_have_room(self, more_bytes: int = 0) -> None:
