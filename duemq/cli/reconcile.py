@@ -196,6 +196,34 @@ def repair(
     reconcile_jobs.repair(_request(stores, late, as_of, levels), master, file, as_json=as_json)
 
 
+@command(reconcile_app, "export", example="reconcile export /data/store --to /data/tables")
+def export(
+    stores: Stores,
+    out: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="Directory of the tables and their state.")
+    ],
+    broker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the broker of each store, in order; default: the directory's name.",
+        ),
+    ] = None,
+    accept_gap: Annotated[
+        bool,
+        typer.Option(
+            "--accept-gap",
+            help="Continue although retention removed records before their export.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add the new records of stores to Parquet tables. Needs no Spark and no Java."""
+    from duemq.cli import reconcile_export
+
+    reconcile_export.export(stores, out, broker or [], accept_gap=accept_gap, as_json=as_json)
+
+
 @command(reconcile_app, "watch", example="reconcile watch /data/store --home /var/lib/duemq-watch")
 def watch(
     stores: Stores,

@@ -1,0 +1,1 @@
+"""Tables of scheduled messages for data teams: incremental export to Parquet."""
