@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"sync/atomic"
 	"syscall"
 )
 
@@ -55,9 +54,6 @@ type options struct {
 
 // report is the result of a mode, printed as text or as one JSON object.
 type report interface{ print() }
-
-// interrupted is set by SIGINT: send and recv then stop cleanly and print their reports.
-var interrupted atomic.Bool
 
 func main() {
 	told := make(chan os.Signal, 1)

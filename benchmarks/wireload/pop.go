@@ -47,7 +47,7 @@ func (r *popReport) print() {
 
 // popper is one connection that repeatedly pops messages and acknowledges each with a separate request.
 type popper struct {
-	all      *receiver
+	all      *tally
 	o        options
 	out      []byte
 	opaque   int // even for pops, odd for acknowledgements
@@ -83,10 +83,7 @@ func (l *leftMessages) leaves(seq, visibleMs int64, now time.Time) bool {
 
 // pop receives all expected messages over all connections, and stops early if none arrives for a while.
 func pop(o options) (report, error) {
-	all := &receiver{
-		o: o, seen: make([]uint8, o.n), filler: bytes.Repeat([]byte{'x'}, o.size), seconds: map[int64]int{},
-		last: time.Now(),
-	}
+	all := newTally(o.n, o.base, o.size, o.idle)
 	start := time.Now()
 	var left *leftMessages
 	if o.leave {
@@ -113,11 +110,11 @@ func pop(o options) (report, error) {
 	return popSummary(all, poppers, start), nil
 }
 
-func popSummary(all *receiver, poppers []*popper, start time.Time) *popReport {
+func popSummary(all *tally, poppers []*popper, start time.Time) *popReport {
 	found := all.report
 	r := &popReport{
 		Popped: found.Received, Distinct: found.Distinct, Duplicates: found.Duplicates, Corrupt: found.Corrupt,
-		Lost: all.o.n - found.Distinct, ClientMs: spreadOf(all.clientMs, 1),
+		Lost: all.n - found.Distinct, ClientMs: spreadOf(all.clientMs, 1),
 	}
 	var pops, acks []int32
 	last := start

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"errors"
+	"time"
 )
 
 // Layout of a stored message: 4 size, 4 magic, 4 CRC, 4 queue, 4 flag, 8 queue offset, 8 physical offset, 4 system flag, 8 born
@@ -65,4 +66,21 @@ func nextRecord(b []byte) (record, []byte, error) {
 		seq: int64(binary.BigEndian.Uint64(body)), due: int64(binary.BigEndian.Uint64(body[8:])),
 		storeMs: storeMs, body: body, properties: b[at : at+propertiesBytes],
 	}, b[size:], nil
+}
+
+// take checks and counts the messages of one response.
+func (t *tally) take(records []byte) {
+	nowMs := time.Now().UnixMilli()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = time.Now()
+	for len(records) > 0 {
+		record, rest, err := nextRecord(records)
+		if err != nil {
+			t.report.Corrupt++
+			return
+		}
+		records = rest
+		t.judge(record.body, record.storeMs, nowMs)
+	}
 }

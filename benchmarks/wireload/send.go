@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	stampBytes = 16 // sequence number, due time
-
 	deliverMs = "TIMER_DELIVER_MS"
 	delayMs   = "TIMER_DELAY_MS"
 	delaySec  = "TIMER_DELAY_SEC"
@@ -24,25 +22,6 @@ const (
 
 	answersPause = 2 * time.Second // wait of an interrupted sender for the last responses
 )
-
-type sendReport struct {
-	Sent     int     `json:"sent"`
-	Rejected int     `json:"rejected"`
-	FirstBad string  `json:"first_rejection,omitempty"`
-	Seconds  float64 `json:"seconds"`
-	Rate     float64 `json:"per_second"`
-	StartMs  int64   `json:"start_ms"`
-	EndMs    int64   `json:"end_ms"`
-	AckMs    spread  `json:"ack_ms"`
-}
-
-func (r *sendReport) print() {
-	fmt.Printf("sent %d in %.2f s: %.0f msg/s, rejected %d\n", r.Sent, r.Seconds, r.Rate, r.Rejected)
-	if r.FirstBad != "" {
-		fmt.Println("first rejection:", r.FirstBad)
-	}
-	r.AckMs.print("ack latency")
-}
 
 // sender sends its share of the messages over one connection.
 type sender struct {

@@ -47,6 +47,25 @@ func (s spread) print(name string) {
 		s.P999, s.Max)
 }
 
+type sendReport struct {
+	Sent     int     `json:"sent"`
+	Rejected int     `json:"rejected"`
+	FirstBad string  `json:"first_rejection,omitempty"`
+	Seconds  float64 `json:"seconds"`
+	Rate     float64 `json:"per_second"`
+	StartMs  int64   `json:"start_ms"`
+	EndMs    int64   `json:"end_ms"`
+	AckMs    spread  `json:"ack_ms"`
+}
+
+func (r *sendReport) print() {
+	fmt.Printf("sent %d in %.2f s: %.0f msg/s, rejected %d\n", r.Sent, r.Seconds, r.Rate, r.Rejected)
+	if r.FirstBad != "" {
+		fmt.Println("first rejection:", r.FirstBad)
+	}
+	r.AckMs.print("ack latency")
+}
+
 // clamp limits a time to 32 bits.
 func clamp(value int64) int32 {
 	const most = 1<<31 - 1

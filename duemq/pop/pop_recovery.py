@@ -20,7 +20,6 @@ from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.internal_topics import TIMER_TOPIC
 from duemq.registry.managers import Identity
 from duemq_common.errors import RecordUnreadable, RequestError
-from duemq_common.text import java_hash
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -63,10 +62,7 @@ def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterato
     topic = revive_topic(identity.cluster_name)
     topic_indexes = [store.topics.add(TIMER_TOPIC), store.topics.add(topic)]
     tag, name = f"TAGS\x01{CHECKPOINT_TAG}\x02".encode(), topic.encode()
-    tag_hash = java_hash(CHECKPOINT_TAG)
     for rows in store.scan(max(begin, store.min_offset)):
-        # millions of pending timers may follow the table: only few rows may be read in Python
-        rows = rows[rows["tags_hash"] == tag_hash]
         for row in rows[np.isin(rows["topic_index"], topic_indexes)]:
             position, size = int(row["phys_offset"]), int(row["record_size"])
             try:

@@ -11,7 +11,6 @@ import pytest
 
 from duemq.pop.revival import reviver
 from duemq_common.clock import FakeClock
-from message_store.store import MessageStore
 from tests.support.pop_client import PopClient, advance
 from tests.support.running_broker import running, small
 
@@ -150,45 +149,3 @@ def test_recovery_ignores_deliveries_of_older_checkpoints(tmp_path: Path) -> Non
 
     asyncio.run(before())
     assert asyncio.run(afterwards()) == [b"b", b"c"]
-
-
-def test_recovery_reads_no_record_of_other_timers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Millions of timers may have been put since the table was written."""
-    clock = FakeClock()
-
-    async def before() -> None:
-        async with running(small(tmp_path / "broker"), clock=clock) as (broker, remote):
-            client = PopClient(remote, clock)
-            broker.parts.persist()
-            for tag in ("", "ck", "ack"):
-                properties = {"TIMER_DELAY_SEC": "60", "TAGS": tag}
-                for _ in range(5):
-                    assert (await remote.send("T", b"timer", **properties)).code == 0
-            ends.append(broker.store.max_offset)
-            assert (await remote.send("T", b"a")).code == 0
-            await client.pop(invisibleTime=60_000)
-            shutil.copytree(tmp_path / "broker", tmp_path / "killed")
-
-    async def afterwards() -> None:
-        monkeypatch.setattr(
-            "duemq.pop.pop_recovery.parse_revive_record", lambda *args: parsed.append(args)
-        )
-        read_bytes = MessageStore.record_bytes
-
-        def counted(store: MessageStore, position: int, size: int) -> memoryview:
-            read.append(position)
-            return read_bytes(store, position, size)
-
-        monkeypatch.setattr(MessageStore, "record_bytes", counted)
-        async with running(small(tmp_path / "killed"), clock=clock):
-            pass
-
-    parsed: list[object] = []
-    read: list[int] = []
-    ends: list[int] = []
-    asyncio.run(before())
-    asyncio.run(afterwards())
-    assert len(parsed) == 1
-    assert len([position for position in read if position < ends[0]]) == 5  # with its tag

@@ -1,0 +1,1 @@
+"""Comparison of DueMQ with the systems that users pick for delayed messages."""
